@@ -1,0 +1,43 @@
+"""What passes from the data modules to the models: NamedTuples of tensors and nothing else.
+
+B texts, T tokens in a text, K memories of a text, M distinct memory texts in the batch, S tokens in a
+memory text, U distinct words in the batch, L characters in a word.
+
+Words are deduplicated within a batch: texts hold positions in the table `word`/`chars` of the batch, so a
+model computes a word's vector (a table row, a character LSTM) once, however often the word occurs.
+Memory texts are deduplicated likewise. A NamedTuple (and not a dataclass) because Lightning and PyTorch
+move and pin NamedTuples without being taught.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class ClassificationBatch(NamedTuple):
+    """Texts to classify, each with its memories."""
+
+    #: int64 [U]: vocabulary ids of the distinct words of the batch; row 0 is padding.
+    word: Tensor
+    #: int64 [U, L]: their character ids, 0 = padding; [U, 0] where the model reads no characters.
+    char: Tensor
+    #: int64 [B, T]: positions in `word`, 0 = padding.
+    text: Tensor
+    #: int64 [M, S]: the distinct memory texts, positions in `word`, 0 = padding.
+    memory_text: Tensor
+    #: int64 [B, K]: rows of `memory_text`, 0 where `memory_mask` is False.
+    memory: Tensor
+    #: bool [B, K]: True where there is a memory. [B, 0] where the model runs without memories.
+    memory_mask: Tensor
+    #: float32 [B, K]: retrieval scores, 0 where there is no memory.
+    memory_score: Tensor
+    #: int64 [B, K]: the memories' classes, -100 where unknown or where there is no memory.
+    memory_target: Tensor
+    #: int64 [B]: classes; -100 unknown (prediction), C = a label that the model does not know.
+    target: Tensor
+    #: float32 [B]: 1, or 0 for a row that pads a distributed evaluation.
+    weight: Tensor
+    #: int64 [B]: row numbers in the table that the texts come from.
+    index: Tensor

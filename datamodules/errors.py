@@ -1,0 +1,9 @@
+"""The one exception for what a user can put right."""
+
+
+class InputError(ValueError):
+    """Something that the user gave can't be used.
+
+    The message is one line. It names the file, row or option and says what to do; the command line prints
+    it without a traceback and exits with 2.
+    """

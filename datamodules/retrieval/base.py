@@ -1,0 +1,112 @@
+"""What a retriever is: a ranking that two back ends compute alike.
+
+The ranking is Lucene's, its one-byte document lengths included, so an embedded index and an Elasticsearch
+server return the same rows in the same order with the same scores.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.errors import InputError
+
+Similarity: TypeAlias = Literal["BM25", "LMDirichlet"]
+Analyzer: TypeAlias = Literal["standard", "english", "cjk"]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """A similarity with its parameters, and the analyzer that makes terms of texts.
+
+    Attributes:
+        similarity: `BM25` or `LMDirichlet` (Dirichlet-smoothed query likelihood).
+        analyzer: `standard` (UAX#29 words, lower case), `english` (also stop words and Porter's stemmer)
+            or `cjk` (bigrams of Chinese, Japanese and Korean characters).
+        k1: BM25's saturation of the term frequency.
+        b: BM25's weight of the document length.
+        mu: LMDirichlet's pseudo-count, in words.
+    """
+
+    similarity: Similarity = "BM25"
+    analyzer: Analyzer = "standard"
+    k1: float = 1.2
+    b: float = 0.75
+    mu: float = 2000.0
+
+    def __post_init__(self) -> None:
+        if self.similarity not in ("BM25", "LMDirichlet"):
+            raise InputError(f"similarity {self.similarity!r}: use BM25 or LMDirichlet")
+        if self.analyzer not in ("standard", "english", "cjk"):
+            raise InputError(f"analyzer {self.analyzer!r}: use standard, english or cjk")
+        if self.k1 < 0 or not 0 <= self.b <= 1:
+            raise InputError(f"k1={self.k1}, b={self.b}: k1 must be >= 0 and b in 0..1")
+        if self.mu <= 0:
+            raise InputError(f"mu={self.mu}: must be positive")
+
+    def describe(self) -> dict[str, str | float]:
+        """Only what changes the ranking: BM25 has no mu and LMDirichlet neither k1 nor b."""
+        values = asdict(self)
+        for name in ("mu",) if self.similarity == "BM25" else ("k1", "b"):
+            del values[name]
+        return values
+
+
+class Hits(NamedTuple):
+    """The best rows for each of n queries, best first; equal scores in row order."""
+
+    #: int32 [n, k]: row numbers of the collection, -1 where there are fewer than k hits.
+    rows: NDArray[np.int32]
+    #: float32 [n, k]: their scores, 0 where there is no hit.
+    scores: NDArray[np.float32]
+
+
+class Retriever(ABC):
+    """Ranks the rows of one collection of texts against query texts.
+
+    An object starts as a specification (what the user configures). `index` builds an index of a collection
+    or `open` opens one that is there; after either, `search` answers.
+    """
+
+    ranking: Ranking
+
+    @abstractmethod
+    def index(self, texts: Sequence[str], folder: Path, fingerprint: str, progress: bool = True) -> None:
+        """Build the index of `texts` and open it. What was half built before is done anew or resumed.
+
+        Args:
+            texts: the collection; row numbers are positions in it.
+            folder: a folder of the memory's own, for back ends that keep files.
+            fingerprint: identifies the collection and the ranking; stored with the index.
+            progress: show a progress bar on standard error.
+        """
+
+    @abstractmethod
+    def open(self, folder: Path, fingerprint: str) -> None:
+        """Open the index that `index` built with the same arguments.
+
+        Raises:
+            InputError: no such index, one of another fingerprint, a half-built or damaged one.
+        """
+
+    @abstractmethod
+    def search(
+        self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None
+    ) -> Hits:
+        """Rank the collection for each query text.
+
+        Args:
+            texts: n queries. An empty text, or one without a term of the collection, has no hits.
+            k: how many hits a query gets at most.
+            exclude: n lists of row numbers that the query must not get (its own row and copies of it).
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of files and connections; `open` may follow."""
