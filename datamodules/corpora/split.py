@@ -1,0 +1,149 @@
+"""Seeded, stratified samples of a table: a validation half, fewer rows a class, fewer classes.
+
+The same contents and seed give the same rows on every platform and every version of numpy: rows of a class
+are ordered by the raw stream of PCG64, which numpy promises to keep (unlike its `permutation`). Classes draw
+from streams of their own, so a class keeps its sample when others come or go, and a smaller sample of a
+class is a part of a larger one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.corpora.table import Rows
+from datamodules.errors import InputError
+
+log = logging.getLogger(__name__)
+
+
+def stratified_split(
+    labels: Sequence[str], validation: int | float, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Choose validation rows from each class.
+
+    Args:
+        labels: the label of each row.
+        validation: an int takes so many rows of each class, a float below 1 that share of each class (to
+            the nearest row, but at least one; a class of a single row stays in training).
+        seed: another seed chooses other rows.
+
+    Returns:
+        Row numbers for training and for validation, int64, each in ascending order.
+
+    Raises:
+        InputError: a class would have no row left for training, or `validation` is out of range.
+    """
+    if isinstance(validation, float) and not 0 < validation < 1:
+        raise InputError(f"validation {validation}: give a share between 0 and 1, or a whole number of rows")
+    if validation < 1 and not isinstance(validation, float):
+        raise InputError(f"validation {validation}: give at least one row a class")
+    chosen, single = [], 0
+    for label, rows in _rows_by_class(labels).items():
+        if isinstance(validation, float):
+            count = min(_share(validation, len(rows)), len(rows) - 1)
+            single += not count
+        else:
+            count = validation
+            if count >= len(rows):
+                raise InputError(
+                    f"validation {validation}: class {label!r} has only {len(rows)} rows, and training needs "
+                    "at least one; take fewer rows"
+                )
+        chosen.append(_sample(rows, count, label, seed, "validation"))
+    if single:
+        log.warning("%d classes have a single row, which stays in training", single)
+    is_validation = np.zeros(len(labels), dtype=bool)
+    is_validation[np.concatenate([np.empty(0, dtype=np.int64), *chosen])] = True
+    return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
+
+
+def limit_classes(rows: Rows, limits: int | float | Mapping[str, int], seed: int) -> Rows:
+    """Keep a sample of each class, in the table's order.
+
+    The paper's low-resource case is `0.1`, its unbalanced case
+    `{"World": 2000, "Sports": 4000, "Business": 8000, "Sci/Tech": 16000}`.
+
+    Args:
+        rows: a labelled table.
+        limits: an int keeps so many rows of each class, a float up to 1 that share of each class (to the
+            nearest row, but at least one), a mapping so many rows of the classes that it names and all
+            rows of the others.
+        seed: another seed keeps other rows.
+
+    Raises:
+        InputError: a class has fewer rows than are to be kept, or isn't there.
+    """
+    classes = _rows_by_class(_labels(rows))
+    if isinstance(limits, Mapping):
+        _check_classes(limits, classes, rows.source)
+    elif isinstance(limits, float) and not 0 < limits <= 1:
+        raise InputError(f"class limit {limits}: give a share up to 1, or a whole number of rows")
+    kept = []
+    for label, members in classes.items():
+        if isinstance(limits, Mapping):
+            count = limits.get(label, len(members))
+        else:
+            count = _share(limits, len(members)) if isinstance(limits, float) else limits
+        if count < 1:
+            raise InputError(f"class limit {count} of {label!r}: keep at least one row")
+        if count > len(members):
+            raise InputError(
+                f"{rows.source}: class {label!r} has only {len(members)} rows, not {count}; lower its limit"
+            )
+        kept.append(_sample(members, count, label, seed, "limit"))
+    return rows.select(np.sort(np.concatenate(kept)))
+
+
+def select_classes(rows: Rows, classes: Sequence[str]) -> Rows:
+    """Keep the rows of some classes, in the table's order.
+
+    Raises:
+        InputError: the table has no row of one of them.
+    """
+    by_class = _rows_by_class(_labels(rows))
+    _check_classes(classes, by_class, rows.source)
+    parts = [by_class[label] for label in dict.fromkeys(classes)]
+    if not parts:
+        raise InputError(f"{rows.source}: no classes chosen; name at least one")
+    return rows.select(np.sort(np.concatenate(parts)))
+
+
+def _labels(rows: Rows) -> list[str]:
+    labels = rows.labels
+    if labels is None:
+        raise InputError(f"{rows.source}: no labels; name a label column to choose rows by class")
+    return labels
+
+
+def _rows_by_class(labels: Sequence[str]) -> dict[str, NDArray[np.int64]]:
+    """Ascending row numbers of each class, classes in alphabetical order."""
+    codes_of = {label: code for code, label in enumerate(sorted(set(labels)))}
+    codes = np.fromiter((codes_of[label] for label in labels), dtype=np.int64, count=len(labels))
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(codes_of)))
+    return dict(zip(codes_of, np.split(order, ends[:-1]), strict=True))
+
+
+def _check_classes(
+    named: Sequence[str] | Mapping[str, int], there: Mapping[str, object], source: str
+) -> None:
+    for label in named:
+        if label not in there:
+            raise InputError(f"{source}: no class {label!r}; there are {', '.join(map(repr, there))}")
+
+
+def _share(share: float, num_rows: int) -> int:
+    return max(1, int(share * num_rows + 0.5))
+
+
+def _sample(rows: NDArray[np.int64], count: int, label: str, seed: int, purpose: str) -> NDArray[np.int64]:
+    """`count` of a class's rows; the purpose keeps a limit and a split of one seed independent."""
+    name = hashlib.sha256(f"{purpose}\0{label}".encode()).digest()
+    stream = np.random.PCG64(np.random.SeedSequence([seed, int.from_bytes(name, "little")]))
+    order = np.argsort(stream.random_raw(len(rows)), kind="stable")
+    return rows[order[:count]]
