@@ -1,0 +1,1 @@
+"""From texts to padded batches: tokens, vocabulary, pre-trained vectors."""

@@ -1,0 +1,262 @@
+"""From row numbers to a batch: cut, padded, and every word of the batch once.
+
+Three spaces of numbers meet here. A store's tokens are positions in its lexicon. A `WordTable` numbers the
+words of all lexicons that are bound to it in common, and knows each word's vocabulary id and characters. A
+batch numbers the words that occur in it: 0 is padding, then in order of first occurrence. The last step is
+done by a scratch array with one cell per word of the table: a cell that carries the number of this batch
+holds the word's position, any other cell is stale. Nothing is ever cleared, sorted or hashed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from datamodules.errors import InputError
+from datamodules.text.tokens import TokenStore
+from datamodules.text.vocabulary import Vocabulary
+
+
+class WordTable:
+    """What a vocabulary says about the words of any number of stores.
+
+    With characters, two unknown words of different spelling are two words; without, a word is its
+    vocabulary id.
+
+    Args:
+        vocabulary: the model's.
+        max_chars: characters kept of a word.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, max_chars: int = 16) -> None:
+        if max_chars < 1:
+            raise InputError(f"max_chars={max_chars}: must be at least 1")
+        self.vocabulary, self.max_chars = vocabulary, max_chars
+        # Number 0 is padding: of the batch and, where words are numbered by spelling, of this table.
+        self._numbers: dict[str, int] = {}
+        self._size = 1
+        ids = np.array([vocabulary.pad_id]) if self._by_spelling else np.arange(len(vocabulary))
+        self._ids = ids.astype(np.int32)
+        self._chars = np.zeros((len(ids), max_chars if self._by_spelling else 0), dtype=np.int32)
+
+    @property
+    def _by_spelling(self) -> bool:
+        return self.vocabulary.characters is not None
+
+    def __len__(self) -> int:
+        """Words of this table; `truncate` takes such a length back."""
+        return self._size if self._by_spelling else len(self._ids)
+
+    def add(self, store: TokenStore) -> TokenTable:
+        """Bind a store, now or at any later time; costs time for the store's lexicon, not for the table."""
+        if not self._by_spelling:
+            return TokenTable(store, self, self.vocabulary.lookup(store.lexicon))
+        new = [word for word in store.lexicon if word not in self._numbers]
+        start, self._size = self._size, self._size + len(new)
+        if self._size > len(self._ids):
+            self._grow(max(self._size, 2 * len(self._ids)))
+        self._ids[start : self._size] = self.vocabulary.lookup(new)
+        self._chars[start : self._size] = self.vocabulary.char_table(new, self.max_chars)
+        self._numbers.update(zip(new, range(start, self._size), strict=True))
+        numbers = map(self._numbers.__getitem__, store.lexicon)
+        return TokenTable(store, self, np.fromiter(numbers, dtype=np.int32, count=len(store.lexicon)))
+
+    def _grow(self, capacity: int) -> None:
+        ids, chars = self._ids, self._chars
+        self._ids = np.zeros(capacity, dtype=np.int32)
+        self._chars = np.zeros((capacity, self.max_chars), dtype=np.int32)
+        self._ids[: len(ids)], self._chars[: len(chars)] = ids, chars
+
+    def truncate(self, length: int) -> None:
+        """Forget the words that came after the table had this length; tables bound since are void.
+
+        So a process that predicts for weeks doesn't collect every word that it ever saw.
+        """
+        while self._by_spelling and self._size > length:
+            self._numbers.popitem()  # A dict gives back its youngest entry first.
+            self._size -= 1
+
+
+class TokenTable:
+    """A store bound to a word table: the texts of a `TextGroup`."""
+
+    def __init__(self, store: TokenStore, words: WordTable, numbers: NDArray[np.int32]) -> None:
+        self.store, self.words, self.numbers = store, words, numbers
+
+    def __len__(self) -> int:
+        """The number of texts."""
+        return len(self.store)
+
+
+class TextGroup(NamedTuple):
+    """Texts of a batch that are padded together."""
+
+    table: TokenTable
+    #: whole numbers [n]: rows of the table.
+    rows: NDArray[Any]
+    #: tokens kept of a text, those that the vocabulary puts around it included.
+    max_length: int
+
+
+class Gathered(NamedTuple):
+    """What `gather` returns; a model's embedding of a text is `f(word, char)[texts[g]]`."""
+
+    #: int64 [U]: vocabulary ids of the distinct words of the batch; entry 0 is padding.
+    word: NDArray[np.int64]
+    #: int64 [U, L]: their character ids, 0 = padding, as wide as the longest; [U, 0] without characters.
+    char: NDArray[np.int64]
+    #: for each group int64 [n, T]: positions in `word`, 0 = padding. T is the longest text's, at least 1.
+    texts: list[NDArray[np.int64]]
+
+
+def gather(groups: Sequence[TextGroup]) -> Gathered:
+    """Read texts and number the words that occur in any of them.
+
+    Args:
+        groups: at least one; their tables share one `WordTable`.
+
+    Raises:
+        InputError: a maximum length leaves no room for the text.
+        IndexError: a row that its table doesn't have.
+    """
+    words = groups[0].table.words
+    if any(group.table.words is not words for group in groups):
+        raise ValueError("the tables of a batch must be bound to the same WordTable")
+    prefix = np.array(words.vocabulary.prefix, dtype=np.int32)
+    suffix = np.array(words.vocabulary.suffix, dtype=np.int32)
+    special = len(prefix) + len(suffix)
+
+    plan = []
+    for table, rows, max_length in groups:
+        if max_length <= special:
+            raise InputError(f"max_length={max_length}: must be at least {special + 1}")
+        rows = np.ascontiguousarray(rows, dtype=np.int64)
+        longest = _longest(table.store.offsets, rows, max_length - special)
+        if longest < 0:
+            raise IndexError(f"rows {rows.min()}..{rows.max()} of a table with {len(table)} rows")
+        plan.append((table, rows, np.zeros((len(rows), max(longest + special, 1)), dtype=np.int64)))
+
+    stamp, batch = _scratch.next_batch(len(words._ids))
+    distinct = np.zeros(1 + sum(texts.size for _, _, texts in plan), dtype=np.int32)
+    count = 1
+    for table, rows, texts in plan:
+        store = table.store
+        count = _number_words(
+            store.tokens,
+            store.offsets,
+            table.numbers,
+            rows,
+            prefix,
+            suffix,
+            stamp,
+            batch,
+            distinct,
+            count,
+            texts,
+        )
+    word, char = _describe_words(words._ids, words._chars, distinct[:count])
+    word[0] = words.vocabulary.pad_id
+    return Gathered(word, char, [texts for _, _, texts in plan])
+
+
+def distinct_rows(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct rows among the memories of a batch.
+
+    Args:
+        rows: whole numbers [B, K], -1 where there is no memory.
+
+    Returns:
+        int64 [M], the distinct rows in rising order, which is how they lie on the disk; and int64 [B, K],
+        the position of each memory among them, 0 where there is none.
+    """
+    unique, inverse = np.unique(np.ascontiguousarray(rows, dtype=np.int64), return_inverse=True)
+    inverse = inverse.reshape(rows.shape)
+    if len(unique) and unique[0] == -1:
+        return unique[1:], np.maximum(inverse - 1, 0)
+    return unique, inverse
+
+
+class _Scratch(threading.local):
+    """The stamps. One array a thread, whatever the table: a batch's number occurs only once."""
+
+    def __init__(self) -> None:
+        self.stamp = np.zeros(0, dtype=np.int64)
+        self.batch = 0
+
+    def next_batch(self, length: int) -> tuple[NDArray[np.int64], int]:
+        """Stamps for so many words, and a number that none of them carries."""
+        self.batch += 1
+        if len(self.stamp) < length:
+            self.stamp = np.zeros(2 * length, dtype=np.int64)
+        return self.stamp, self.batch
+
+
+_scratch = _Scratch()
+
+
+@njit(cache=True, nogil=True)
+def _longest(offsets, rows, limit):  # type: ignore[no-untyped-def]
+    """Length of the longest text after cutting to `limit` tokens; -1 if there is no such row."""
+    longest = 0
+    for row in rows:
+        if row < 0 or row >= len(offsets) - 1:
+            return -1
+        longest = max(longest, min(offsets[row + 1] - offsets[row], limit))
+    return longest
+
+
+@njit(cache=True, nogil=True)
+def _position(number, stamp, batch, distinct, count):  # type: ignore[no-untyped-def]
+    """Position of a word in the batch: `count` if it is new, and then it has been entered there."""
+    # A cell holds the batch in its upper half and the position in its lower half.
+    cell = stamp[number]
+    if cell >> 32 == batch:
+        return cell & 0xFFFFFFFF
+    stamp[number] = batch << 32 | count
+    distinct[count] = number
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _number_words(  # type: ignore[no-untyped-def]
+    tokens, offsets, numbers, rows, prefix, suffix, stamp, batch, distinct, count, texts
+):
+    """Fill `texts`, entering new words in `distinct` from `count` on; the new count."""
+    limit = texts.shape[1] - len(prefix) - len(suffix)
+    for i in range(len(rows)):
+        t = 0
+        for number in prefix:
+            texts[i, t] = _position(number, stamp, batch, distinct, count)
+            count = max(count, texts[i, t] + 1)
+            t += 1
+        start = offsets[rows[i]]
+        for j in range(start, min(offsets[rows[i] + 1], start + limit)):
+            texts[i, t] = _position(numbers[tokens[j]], stamp, batch, distinct, count)
+            count = max(count, texts[i, t] + 1)
+            t += 1
+        for number in suffix:
+            texts[i, t] = _position(number, stamp, batch, distinct, count)
+            count = max(count, texts[i, t] + 1)
+            t += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _describe_words(ids, chars, distinct):  # type: ignore[no-untyped-def]
+    """Vocabulary ids [U] and characters [U, L] of words of the table."""
+    length = 0
+    for number in distinct:
+        while length < chars.shape[1] and chars[number, length] != 0:
+            length += 1
+    word = np.empty(len(distinct), np.int64)
+    char = np.empty((len(distinct), length), np.int64)
+    for i, number in enumerate(distinct):
+        word[i] = ids[number]
+        for j in range(length):
+            char[i, j] = chars[number, j]
+    return word, char

@@ -1,0 +1,172 @@
+"""The words and characters that a model knows, with their numbers.
+
+A vocabulary belongs to a model and travels in its checkpoint as plain values. The data knows nothing of it:
+`lookup` and `char_table` translate a store's lexicon, whole, into the model's numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.errors import InputError
+from datamodules.text.tokenization import Tokenizer, TransformersTokenizer
+from datamodules.text.tokens import TokenStore
+
+PAD, UNK = "<pad>", "<unk>"
+_CODE_POINTS = 0x110000
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Numbers for words, and for characters where the model reads them.
+
+    Attributes:
+        words: the word of each id.
+        characters: the character of each id, 0 = padding and 1 = unknown; None: the model reads none.
+        tokenizer: `Tokenizer.describe()` of what cut the texts.
+        pad_id: the word id that means padding.
+        unk_id: the word id of every word that isn't here.
+        prefix: word ids of the special tokens that a `transformers` model wants before each text.
+        suffix: word ids of those after it.
+    """
+
+    words: list[str]
+    characters: list[str] | None
+    tokenizer: dict[str, str | bool]
+    pad_id: int = 0
+    unk_id: int = 1
+    prefix: tuple[int, ...] = ()
+    suffix: tuple[int, ...] = ()
+
+    @classmethod
+    def from_stores(
+        cls,
+        stores: Sequence[TokenStore],
+        tokenizer: Tokenizer,
+        *,
+        min_count: int = 1,
+        max_words: int | None = None,
+        extra_words: Iterable[str] = (),
+        characters: bool,
+    ) -> Vocabulary:
+        """The words of tokenised texts, the frequent ones first and equally frequent ones in their order.
+
+        Args:
+            stores: the texts; their counts are added up.
+            tokenizer: what cut them.
+            min_count: leave out words that occur less often.
+            max_words: keep so many, the most frequent; None keeps all.
+            extra_words: words that are kept whatever their count, such as those of a vector file.
+            characters: number the characters of all words too, the left out ones included.
+        """
+        if min_count < 1 or (max_words is not None and max_words < 0):
+            raise InputError(f"min_count={min_count}, max_words={max_words}: use at least 1 and at least 0")
+        counts: Counter[str] = Counter()
+        for store in stores:
+            for word, count in zip(store.lexicon, store.counts().tolist(), strict=True):
+                counts[word] += count
+        frequent = _ordered({word: n for word, n in counts.items() if n >= min_count})[:max_words]
+        # A text may hold the literal words <pad> and <unk>: both mean an unknown word.
+        words = dict.fromkeys([PAD, UNK, *frequent, *extra_words])
+        alphabet = [PAD, UNK, *_ordered(_character_counts(counts))] if characters else None
+        return cls(list(words), alphabet, tokenizer.describe())
+
+    @classmethod
+    def from_transformers(cls, tokenizer: TransformersTokenizer) -> Vocabulary:
+        """The vocabulary of a `transformers` tokenizer under its own ids."""
+        return cls(
+            tokenizer.strings(),
+            None,
+            tokenizer.describe(),
+            tokenizer.pad_id,
+            tokenizer.unk_id,
+            tokenizer.prefix,
+            tokenizer.suffix,
+        )
+
+    def __len__(self) -> int:
+        """The number of word ids, the reserved ones included."""
+        return len(self.words)
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        ids = {word: id for id, word in enumerate(self.words)}
+        if self.words[self.pad_id] == PAD:
+            ids[PAD] = self.unk_id  # The word, that is; padding is never looked up.
+        return ids
+
+    def lookup(self, lexicon: Sequence[str]) -> NDArray[np.int32]:
+        """int32 [n]: the id of each of n words."""
+        ids = map(self._ids.get, lexicon, repeat(self.unk_id))
+        return np.fromiter(ids, dtype=np.int32, count=len(lexicon))
+
+    def char_table(self, lexicon: Sequence[str], max_chars: int = 16) -> NDArray[np.int32]:
+        """int32 [n, max_chars]: the character ids of each of n words, filled up with 0.
+
+        A longer word keeps its first characters. [n, 0] where the model reads no characters.
+        """
+        if self.characters is None:
+            return np.zeros((len(lexicon), 0), dtype=np.int32)
+        kept = [word[:max_chars] for word in lexicon]
+        lengths = np.fromiter(map(len, kept), dtype=np.int64, count=len(kept))
+        table = np.zeros((len(kept), max_chars), dtype=np.int32)
+        table[np.arange(max_chars) < lengths[:, None]] = self._char_ids[_code_points("".join(kept))]
+        return table
+
+    @cached_property
+    def _char_ids(self) -> NDArray[np.int32]:
+        """int32 [every code point of Unicode]: character ids."""
+        assert self.characters is not None
+        ids = np.ones(_CODE_POINTS, dtype=np.int32)
+        ids[_code_points("".join(self.characters[2:]))] = np.arange(2, len(self.characters))
+        return ids
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: for a checkpoint that is loaded with `weights_only=True`."""
+        return {
+            "words": list(self.words),
+            "characters": None if self.characters is None else list(self.characters),
+            "tokenizer": dict(self.tokenizer),
+            "pad_id": self.pad_id,
+            "unk_id": self.unk_id,
+            "prefix": list(self.prefix),
+            "suffix": list(self.suffix),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Vocabulary:
+        """The vocabulary that `to_dict` described."""
+        return cls(**{**values, "prefix": tuple(values["prefix"]), "suffix": tuple(values["suffix"])})
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that change whenever any number of any word could."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _ordered(counts: dict[str, int]) -> list[str]:
+    """By falling frequency, then by the word: the same whatever the order of the texts."""
+    return sorted(counts, key=lambda word: (-counts[word], word))
+
+
+def _character_counts(words: dict[str, int]) -> dict[str, int]:
+    """How often each character occurs in words that occur so often."""
+    if not words:
+        return {}
+    per_character = np.repeat(list(words.values()), list(map(len, words)))
+    counts = np.bincount(_code_points("".join(words)), weights=per_character)
+    return {chr(point): int(counts[point]) for point in np.flatnonzero(counts)}
+
+
+def _code_points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")

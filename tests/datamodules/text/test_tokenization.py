@@ -1,0 +1,106 @@
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from datamodules.errors import InputError
+from datamodules.text.tokenization import Lexicon, TransformersTokenizer, make_tokenizer
+
+SaveTokenizer = Callable[..., str]
+
+
+def tokens(name: str, text: str, lowercase: bool = False) -> list[str]:
+    lexicon = Lexicon()
+    [row] = make_tokenizer(name, lowercase).encode([text], lexicon)
+    words = list(lexicon)
+    return [words[number] for number in row]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Can't stop; won't.", ["Can't", "stop", ";", "won't", "."]),
+        ("pi=3.14, 1,000 U.S.A.", ["pi", "=", "3.14", ",", "1,000", "U.S.A", "."]),
+        ("snake_case e-mail 'tis x''", ["snake_case", "e", "-", "mail", "'", "tis", "x", "'", "'"]),
+        ("東京タワーへ行く", ["東", "京", "タワー", "へ", "行", "く"]),
+        ("🇩🇪🇫🇷 👩‍👧 ❤️!", ["🇩🇪", "🇫🇷", "👩‍👧", "❤️", "!"]),
+        ("cafe\u0301s \u0301x", ["cafe\u0301s", "\u0301", "x"]),
+        ("א\"ב א'", ['א"ב', "א'"]),
+        ("a\0b \ud800c\u3000d\x85e", ["a", "\0", "b", "\ud800", "c", "d", "e"]),
+        (" \t\n", []),
+        ("", []),
+    ],
+)
+def test_words_follow_unicode_rules_and_keep_punctuation(text: str, expected: list[str]) -> None:
+    assert tokens("words", text) == expected
+
+
+def test_case_is_folded_on_request_only() -> None:
+    assert tokens("words", "Ab AB ΣΑΣ", lowercase=True) == ["ab", "ab", "σας"]
+    assert tokens("whitespace", "Ab AB!", lowercase=True) == ["ab", "ab!"]
+    assert tokens("whitespace", "Ab AB!") == ["Ab", "AB!"]
+
+
+def test_remembered_stretches_are_forgotten_without_changing_tokens() -> None:
+    texts = [f"w{i}, w{i % 7}." for i in range(300_000)]
+    lexicon = Lexicon()
+    rows = list(make_tokenizer("words", False).encode(texts, lexicon))
+    assert all(len(row) == 4 for row in rows)
+    words = list(lexicon)
+    assert [words[number] for number in rows[-1]] == ["w299999", ",", f"w{299_999 % 7}", "."]
+    assert len(lexicon) == 300_002
+
+
+def test_long_stretches_are_cut_in_linear_time() -> None:
+    for text in ("a" * 1_000_000, "a'" * 500_000, "漢" * 1_000_000, "_" * 1_000_000):
+        assert "".join(tokens("words", text)) == text
+
+
+def test_equal_specifications_describe_themselves_alike() -> None:
+    one, other = make_tokenizer("words", True), make_tokenizer("words", True)
+    assert one == other
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert one.describe() == other.describe()
+    assert len({str(make_tokenizer(*given).describe()) for given in
+                [("words", True), ("words", False), ("whitespace", True)]}) == 3  # fmt: skip
+
+
+def test_transformers_tokens_are_strings_of_the_vocabulary(
+    tmp_path: Path, save_tokenizer: SaveTokenizer
+) -> None:
+    name = save_tokenizer(tmp_path)
+    assert tokens(name, "The cats sat \ud800") == ["the", "cat", "##s", "sat", "[UNK]"]
+    tokenizer = make_tokenizer(name, False)
+    assert isinstance(tokenizer, TransformersTokenizer)
+    assert (tokenizer.prefix, tokenizer.suffix) == ((2,), (3,))
+    assert (tokenizer.pad_id, tokenizer.unk_id) == (0, 1)
+    assert tokenizer.strings()[4:6] == ["the", "cat"]
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    assert copy.describe() == tokenizer.describe()
+
+
+def test_transformers_tokenizer_without_special_tokens(tmp_path: Path, save_tokenizer: SaveTokenizer) -> None:
+    tokenizer = make_tokenizer(save_tokenizer(tmp_path, special=False), False)
+    assert isinstance(tokenizer, TransformersTokenizer)
+    assert (tokenizer.prefix, tokenizer.suffix, tokenizer.pad_id) == ((), (), 0)
+
+
+def test_a_changed_vocabulary_changes_the_description(tmp_path: Path, save_tokenizer: SaveTokenizer) -> None:
+    contents = [
+        make_tokenizer(save_tokenizer(tmp_path / word, extra=word), False).describe()["contents"]
+        for word in ("zoo", "zebra")
+    ]
+    assert contents[0] != contents[1]
+
+
+def test_an_unknown_tokenizer_gets_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"use words, whitespace") as caught:
+        make_tokenizer(str(tmp_path / "nothing"), False)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "tokenizer.json").write_text("{")
+    with pytest.raises(InputError, match="broken") as caught:
+        make_tokenizer(str(tmp_path / "broken"), False)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,120 @@
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datamodules.errors import InputError
+from datamodules.text import tokens as tokens_module
+from datamodules.text.tokenization import make_tokenizer
+from datamodules.text.tokens import TokenStore
+
+WORDS = make_tokenizer("words", lowercase=True)
+TEXTS = [
+    "The cat sat.",
+    "",
+    "A \ud800 and a \0, the\u2028cat!",
+    "\udc00 \ud83d\ude00 \U0001f600",
+    "x" * 1_000_000,
+]
+
+
+def expected(texts: list[str]) -> list[list[str]]:
+    return [["the", "cat", "sat", "."], [], ["a", "\ud800", "and", "a", "\0", ",", "the", "cat", "!"],
+            ["\udc00", "\ud83d", "\ude00", "\U0001f600"], ["x" * 1_000_000]]  # fmt: skip
+
+
+def all_words(store: TokenStore) -> list[list[str]]:
+    return [store.words(row) for row in range(len(store))]
+
+
+def test_a_store_gives_back_every_token(tmp_path: Path) -> None:
+    built = TokenStore.build(TEXTS, WORDS, tmp_path / "store", "f")
+    assert all_words(built) == expected(TEXTS)
+    opened = TokenStore.open(tmp_path / "store", "f")
+    memory = TokenStore.from_texts(TEXTS, WORDS)
+    for store in (opened, memory, pickle.loads(pickle.dumps(opened)), pickle.loads(pickle.dumps(memory))):
+        assert all_words(store) == expected(TEXTS)
+        assert store.lexicon == built.lexicon
+        assert (store.tokens.dtype, store.offsets.dtype) == (np.int32, np.int64)
+        assert (store.cut_texts, store.dropped_tokens) == (0, 0)
+    assert len(pickle.dumps(opened)) < 1000
+    assert built.lexicon[:5] == ["the", "cat", "sat", ".", "a"]
+
+
+def test_blocks_leave_no_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens_module, "_BLOCK", 7)
+    texts = [" ".join(f"w{i * j % 11}" for j in range(i % 6)) for i in range(50)]
+    store = TokenStore.build(iter(texts), make_tokenizer("whitespace", False), tmp_path / "s", "f")
+    assert all_words(store) == [text.split() for text in texts]
+    joined = " ".join(texts).split()
+    assert store.counts().tolist() == [joined.count(word) for word in store.lexicon]
+
+
+def test_long_texts_are_cut_and_counted(tmp_path: Path) -> None:
+    texts = ["a b c d e", "a b", "", "f g h"]
+    whitespace = make_tokenizer("whitespace", False)
+    for store in (
+        TokenStore.build(texts, whitespace, tmp_path / "s", "f", max_tokens=2),
+        TokenStore.from_texts(texts, whitespace, max_tokens=2),
+    ):
+        assert all_words(store) == [["a", "b"], ["a", "b"], [], ["f", "g"]]
+        assert (store.cut_texts, store.dropped_tokens) == (2, 4)
+    with pytest.raises(InputError, match="max_tokens=0"):
+        TokenStore.from_texts(texts, whitespace, max_tokens=0)
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["", " "]])
+def test_nothing_to_store(tmp_path: Path, texts: list[str]) -> None:
+    for store in (TokenStore.build(texts, WORDS, tmp_path / "s", "f"), TokenStore.from_texts(texts, WORDS)):
+        assert all_words(store) == [[] for _ in texts]
+        assert store.lexicon == []
+        assert store.counts().tolist() == []
+
+
+def test_a_finished_store_is_not_built_again(tmp_path: Path) -> None:
+    def unread() -> Iterator[str]:
+        raise AssertionError("read again")
+        yield ""
+
+    TokenStore.build(TEXTS, WORDS, tmp_path / "s", "f")
+    assert all_words(TokenStore.build(unread(), WORDS, tmp_path / "s", "f")) == expected(TEXTS)
+
+
+def test_an_interrupted_build_leaves_no_store(tmp_path: Path) -> None:
+    def interrupted() -> Iterator[str]:
+        yield "a b"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        TokenStore.build(interrupted(), WORDS, tmp_path / "s", "f")
+    with pytest.raises(InputError, match="does not exist"):
+        TokenStore.open(tmp_path / "s", "f")
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+    assert len(TokenStore.build(TEXTS, WORDS, tmp_path / "s", "f")) == len(TEXTS)
+
+
+def test_another_fingerprint_is_refused(tmp_path: Path) -> None:
+    TokenStore.build(TEXTS, WORDS, tmp_path / "s", "f")
+    with pytest.raises(InputError, match="other texts or settings"):
+        TokenStore.open(tmp_path / "s", "g")
+
+
+@pytest.mark.parametrize(
+    "name", ["tokens.npy", "offsets.npy", "lexicon.utf8", "lexicon_offsets.npy", "cut.json", "manifest.json"]
+)
+@pytest.mark.parametrize("damage", ["missing", "short", "changed"])
+def test_damage_is_found_and_named(tmp_path: Path, name: str, damage: str) -> None:
+    TokenStore.build(TEXTS, WORDS, tmp_path / "s", "f")
+    file = tmp_path / "s" / name
+    content = bytearray(file.read_bytes())
+    file.unlink()
+    if damage == "short":
+        file.write_bytes(content[:-1])
+    elif damage == "changed":
+        content[-2] ^= 0x41
+        file.write_bytes(content)
+    with pytest.raises(InputError, match=name.replace(".", r"\.")) as caught:
+        TokenStore.open(tmp_path / "s", "f")
+    assert "\n" not in str(caught.value)
