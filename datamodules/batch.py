@@ -41,3 +41,18 @@ class ClassificationBatch(NamedTuple):
     weight: Tensor
     #: int64 [B]: row numbers in the table that the texts come from.
     index: Tensor
+
+
+class ClassificationSpec(NamedTuple):
+    """What a network must know of its data before it can be built; plain values, kept in checkpoints."""
+
+    #: vocabulary size, padding and the unknown word included.
+    num_words: int
+    #: number of characters, padding and the unknown one included; 0 where batches carry none.
+    num_chars: int
+    #: the classes.
+    labels: list[str]
+    #: what the memories are labelled with: the same list, or another task's labels, or nothing.
+    memory_labels: list[str]
+    #: memories a text at most; 0 = the data has no memory.
+    num_memories: int

@@ -18,6 +18,7 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -145,6 +146,32 @@ class Rows:
         labels: list[str] = column.to_pylist()
         return labels
 
+    def label(self, row: int) -> str | None:
+        """The label of one row; None where it has none."""
+        label: str | None = self.table.column("label")[row].as_py()
+        return label
+
+    def distinct_labels(self) -> list[str]:
+        """The labels that occur, sorted; empty where the table has none."""
+        return sorted(pc.unique(self.table.column("label")).drop_null().to_pylist())
+
+    def save(self, path: Path) -> None:
+        """Write an Arrow file that `load` maps."""
+        with Rows.writer(path) as writer:
+            writer.write(self)
+
+    @staticmethod
+    @contextmanager
+    def writer(path: Path) -> Iterator[RowsWriter]:
+        """Write an Arrow file part by part, for rows that are never in memory together."""
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
+            yield RowsWriter(writer)
+
+    @staticmethod
+    def load(path: Path) -> Rows:
+        """Map a file that `save` or `writer` wrote; nothing is read before it is asked for."""
+        return Rows(pa.ipc.open_file(pa.memory_map(str(path))).read_all(), str(path))
+
     def select(self, row_numbers: ArrayLike) -> Rows:
         """The rows with these numbers, in the order given."""
         return Rows(self.table.take(pa.array(np.asarray(row_numbers, dtype=np.int64))), self.source)
@@ -168,6 +195,17 @@ class Rows:
                 contents.update(_bytes_of(chunk.drop_null()))
             digest.update(lengths.digest() + contents.digest())
         return digest.hexdigest()
+
+
+class RowsWriter:
+    """Appends rows to an Arrow file; see `Rows.writer`."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write(self, rows: Rows) -> None:
+        """Append rows."""
+        self._writer.write_table(rows.table, max_chunksize=BLOCK)
 
 
 def _bytes_of(array: Any) -> memoryview:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +75,10 @@ class Retriever(ABC):
     """
 
     ranking: Ranking
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """`class_path` and `init_args` that make this specification again: plain values without secrets."""
 
     @abstractmethod
     def index(self, texts: Sequence[str], folder: Path, fingerprint: str, progress: bool = True) -> None:

@@ -1,0 +1,34 @@
+"""Metrics of a run in one CSV file, resumed runs included."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.loggers.logger import rank_zero_experiment
+
+
+class CSVMetrics(CSVLogger):
+    """Writes `metrics.csv` into the run folder; a resumed run goes on in the same file.
+
+    Lightning's logger deletes what it finds.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(save_dir=folder, name="", version="")
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """The writer, told of the columns that are in the file already."""
+        if self._experiment is None:
+            file = Path(self.log_dir) / "metrics.csv"
+            before = file.read_text() if file.exists() else None
+            writer: Any = super().experiment
+            if before:
+                file.write_text(before)
+                writer.metrics_keys = next(csv.reader(before.splitlines()))
+            return writer
+        return self._experiment

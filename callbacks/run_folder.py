@@ -1,0 +1,74 @@
+"""The files of a run: its configuration when it starts, a summary when it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import yaml
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+
+from zoo.secrets import redact
+
+
+class RunFolder(Callback):
+    """Writes `config.yaml` and `summary.json` into a run's folder, and the configuration to the loggers.
+
+    `config.yaml` starts the same run again: `zoo fit --config RUN/config.yaml`. Secrets are left out.
+    """
+
+    def __init__(self, folder: str | Path, config: dict[str, Any]) -> None:
+        """Remember where and what.
+
+        Args:
+            folder: the run's folder.
+            config: the run's whole configuration, plain values.
+        """
+        self.folder = Path(folder)
+        self.config = redact(config)
+        self.started = time.monotonic()
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write the configuration, before the first step."""
+        for logger in trainer.loggers:
+            logger.log_hyperparams({"config": self.config})
+        if trainer.is_global_zero:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / "config.yaml").write_text(
+                yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
+            )
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write the summary: best validation scores, size, time, versions."""
+        if not trainer.is_global_zero:
+            return
+        best = next(
+            (c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint) and c.monitor), None
+        )
+        summary = {
+            "model": type(pl_module).__name__,
+            "epochs": trainer.current_epoch,
+            "steps": trainer.global_step,
+            "trained_parameters": sum(p.numel() for p in pl_module.parameters() if p.requires_grad),
+            "seconds": round(time.monotonic() - self.started, 1),
+            "processes": trainer.world_size,
+            "device": torch.cuda.get_device_name() if pl_module.device.type == "cuda" else platform.machine(),
+            "precision": str(trainer.precision),
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("memory-zoo", "torch", "pytorch-lightning")},
+            "metrics": {name: float(value) for name, value in sorted(trainer.callback_metrics.items())},
+        }
+        if best is not None and best.best_model_score is not None:
+            summary["monitor"] = best.monitor
+            summary["best_score"] = float(best.best_model_score)
+            summary["best_checkpoint"] = best.best_model_path
+        partial = self.folder / f".summary.{os.getpid()}.json"
+        partial.write_text(json.dumps(summary, indent=1) + "\n")
+        partial.replace(self.folder / "summary.json")

@@ -1,0 +1,6 @@
+"""Everything up to tensors: corpora, text, retrieval, and the Lightning data modules that put them together."""
+
+from datamodules.classification import ClassificationDataModule
+from datamodules.errors import InputError
+
+__all__ = ["ClassificationDataModule", "InputError"]

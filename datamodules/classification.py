@@ -1,0 +1,684 @@
+"""Labelled texts with their memories: from the user's files to batches.
+
+Rank 0 does the work once, in `prepare_data`: read and split the rows, build or open the memory, retrieve,
+tokenise, choose the vocabulary. Every result is a folder in the cache under a fingerprint of what it was made
+from, so a second run starts at once and a changed input makes new folders. Every rank then maps those folders
+in `setup`, and a batch is put together by compiled code: no query, no string, no loop over examples.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from jsonargparse import lazy_instance
+from numpy.typing import NDArray
+from pytorch_lightning.trainer.states import TrainerFn
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from datamodules.batch import ClassificationBatch, ClassificationSpec
+from datamodules.corpora.published import load_published
+from datamodules.corpora.split import limit_classes, select_classes, stratified_split
+from datamodules.corpora.table import Column, Rows, read_table
+from datamodules.errors import InputError
+from datamodules.retrieval.base import Retriever
+from datamodules.retrieval.embedded import EmbeddedRetriever
+from datamodules.retrieval.memory import (
+    POINTER,
+    FolderMemory,
+    IndexMemory,
+    Memory,
+    is_existing_index,
+    open_memory,
+)
+from datamodules.retrieval.neighbors import NeighborStore, build_neighbors
+from datamodules.sampling import LengthBucketSampler
+from datamodules.storage import cache_folder, check_folder, fingerprint_of, is_whole, lock, new_folder
+from datamodules.text.gather import TextGroup, TokenTable, WordTable, distinct_rows, gather
+from datamodules.text.tokenization import TransformersTokenizer, make_tokenizer
+from datamodules.text.tokens import TokenStore
+from datamodules.text.vectors import initial_table, read_vectors
+from datamodules.text.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+
+#: Class of a label that the model does not know, before it is replaced by the number of classes.
+UNKNOWN = -1
+NO_TARGET = -100
+
+
+@dataclass(frozen=True)
+class Split:
+    """One table of texts, ready for batches: rows, tokens, and what the memory returned for them."""
+
+    rows: Rows
+    tokens: TokenStore
+    neighbors: NeighborStore | None
+    memory_tokens: TokenStore | None
+
+
+class ClassificationDataset(Dataset[ClassificationBatch]):
+    """Row numbers in, a finished batch out."""
+
+    def __init__(
+        self,
+        split: Split,
+        words: WordTable,
+        spec: ClassificationSpec,
+        max_length: int,
+        memory_max_length: int,
+    ) -> None:
+        """Bind a split to a model's vocabulary and labels.
+
+        Args:
+            split: texts and neighbours.
+            words: the table of the model's vocabulary; the split's words are added to it.
+            spec: the model's labels and number of memories.
+            max_length: words kept of a text.
+            memory_max_length: words kept of a memory text.
+        """
+        self.split = split
+        self.spec = spec
+        self.max_length = max_length
+        self.memory_max_length = memory_max_length
+        self.texts: TokenTable = words.add(split.tokens)
+        self.memories = None if split.memory_tokens is None else words.add(split.memory_tokens)
+        targets = label_numbers(split.rows, spec.labels)
+        self.unknown_labels = int((targets == UNKNOWN).sum())
+        self.targets = np.where(targets == UNKNOWN, len(spec.labels), targets)
+        if split.neighbors is not None:
+            targets = label_numbers(split.neighbors.memories, spec.memory_labels)
+            # The last entry is what row -1 (no memory) reads.
+            self.memory_targets = np.append(np.where(targets == UNKNOWN, NO_TARGET, targets), NO_TARGET)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Words of each text [n], as kept."""
+        return np.minimum(np.diff(self.split.tokens.offsets), self.max_length)
+
+    def __len__(self) -> int:
+        return len(self.split.rows)
+
+    def __getitems__(self, indices: Sequence[int]) -> ClassificationBatch:
+        """Put a batch together; an index ~i (negative) is row i as padding, with weight 0."""
+        index = np.asarray(indices, dtype=np.int64)
+        weight = (index >= 0).astype(np.float32)
+        index = np.where(index < 0, ~index, index)
+        groups = [TextGroup(self.texts, index, self.max_length)]
+        if self.split.neighbors is None or self.memories is None:
+            rows = np.zeros((len(index), 0), np.int64)
+            scores = np.zeros((len(index), 0), np.float32)
+            targets = np.zeros((len(index), 0), np.int64)
+            memory = rows
+        else:
+            rows = np.asarray(self.split.neighbors.rows[index], dtype=np.int64)
+            scores = np.asarray(self.split.neighbors.scores[index])
+            targets = self.memory_targets[rows]
+            distinct, memory = distinct_rows(rows)
+            groups.append(TextGroup(self.memories, distinct, self.memory_max_length))
+        gathered = gather(groups)
+        no_memories = np.zeros((0, 1), np.int64)
+        return ClassificationBatch(
+            word=torch.from_numpy(gathered.word),
+            char=torch.from_numpy(gathered.char),
+            text=torch.from_numpy(gathered.texts[0]),
+            memory_text=torch.from_numpy(gathered.texts[1] if len(groups) > 1 else no_memories),
+            memory=torch.from_numpy(memory),
+            memory_mask=torch.from_numpy(rows >= 0),
+            memory_score=torch.from_numpy(scores),
+            memory_target=torch.from_numpy(targets),
+            target=torch.from_numpy(self.targets[index]),
+            weight=torch.from_numpy(weight),
+            index=torch.from_numpy(index),
+        )
+
+
+def label_numbers(rows: Rows, labels: Sequence[str]) -> NDArray[np.int64]:
+    """The position of each row's label in `labels` [n]: -1 = not there, -100 = the row has none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = rows.table.column("label")
+    found = pc.fill_null(pc.index_in(column, value_set=pa.array(labels, pa.string())), UNKNOWN)
+    numbers = found.to_numpy().astype(np.int64)
+    numbers[pc.is_null(column).to_numpy()] = NO_TARGET
+    return numbers
+
+
+def _as_given(batch: ClassificationBatch) -> ClassificationBatch:
+    return batch
+
+
+class ClassificationDataModule(pl.LightningDataModule):
+    """Texts to classify, each with the memories that a retriever found for it.
+
+    Example:
+        >>> data = ClassificationDataModule(train_file="train.csv", text_column="text", num_memories=5)
+    """
+
+    def __init__(
+        self,
+        train_file: str | None = None,
+        validation_file: str | None = None,
+        test_file: str | None = None,
+        dataset: str | None = None,
+        dataset_folder: str | None = None,
+        text_column: Column | list[Column] = "text",
+        label_column: Column = "label",
+        id_column: Column | None = None,
+        header: bool | None = None,
+        class_names: str | list[str] | None = None,
+        validation_split: int | float = 0.1,
+        split_seed: int = 0,
+        classes: list[str] | None = None,
+        rows_per_class: int | float | dict[str, int] | None = None,
+        num_memories: int = 5,
+        memory: str | None = None,
+        memory_text_column: Column | list[Column] | None = None,
+        memory_label_column: Column | None = None,
+        retriever: Retriever = lazy_instance(EmbeddedRetriever),
+        tokenizer: str = "words",
+        lowercase: bool = True,
+        max_length: int = 64,
+        memory_max_length: int | None = None,
+        min_count: int = 1,
+        max_words: int | None = None,
+        word_vectors: str | None = None,
+        vector_words: int = 100_000,
+        characters: bool = True,
+        max_characters: int = 16,
+        batch_size: int = 64,
+        eval_batch_size: int | None = None,
+        bucket_by_length: bool = True,
+        num_workers: int = 0,
+        seed: int | None = None,
+        cache_dir: str | None = None,
+    ) -> None:
+        """Describe the data; nothing is read yet.
+
+        Args:
+            train_file: table of labelled texts: .csv, .tsv, .jsonl (also .gz, .xz), .parquet, a folder saved
+                by `datasets`, or `hub:NAME[:SPLIT]`.
+            validation_file: the same for validation; without it, rows are split off the training table.
+            test_file: the same for the test.
+            dataset: a published data set by name instead of files: ag_news, sogou_news, dbpedia,
+                yelp_polarity, yelp_full, yahoo_answers, amazon_polarity, amazon_full.
+            dataset_folder: where its published CSV folder is; without it, it comes from the Hub.
+            text_column: name or number (from 0) of the text, or several, which are joined.
+            label_column: name or number of the label.
+            id_column: name or number of an id; row numbers otherwise.
+            header: whether CSV files have a header line; None finds out.
+            class_names: names for labels that are numbers from 1: a list, or a file with one a line.
+            validation_split: rows split off for validation, stratified: a share (0.1) or rows a class (500).
+            split_seed: seed of that split and of `rows_per_class`; independent of the training's seed.
+            classes: keep these classes only.
+            rows_per_class: keep so many training rows a class, or this share, or so many of each class named
+                (`{World: 2000, Sports: 4000}`).
+            num_memories: K, memories a text; 0 = none.
+            memory: where memories come from: None = the training rows; a table (with
+                `memory_text_column`, `memory_label_column`); a folder that `zoo index` built. A retriever
+                with an index of its own (`ElasticsearchRetriever(index=...)`) is its own memory.
+            memory_text_column: text of the memory table; None = `text_column`.
+            memory_label_column: label of the memory table; None = its texts have no labels.
+            retriever: back end and ranking: EmbeddedRetriever or ElasticsearchRetriever.
+            tokenizer: `words` (Unicode words and punctuation), `whitespace`, or a `transformers` tokenizer by
+                name or folder.
+            lowercase: fold case before words are looked up (a `transformers` tokenizer has its own rule).
+            max_length: words kept of a text.
+            memory_max_length: words kept of a memory text; None = `max_length`.
+            min_count: words that occur less often are unknown words.
+            max_words: largest vocabulary; None = no limit.
+            word_vectors: file of pre-trained GloVe or word2vec vectors (text, plain, .gz, .xz, .zip).
+            vector_words: how many of the most frequent words of that file join the vocabulary although the
+                training rows lack them: they may come up later.
+            characters: give the model the characters of words.
+            max_characters: characters kept of a word.
+            batch_size: texts a training batch of one device.
+            eval_batch_size: texts a batch otherwise; None = 4 x `batch_size`.
+            bucket_by_length: put texts of like length into a batch.
+            num_workers: processes that put batches together; 0 = the training process.
+            seed: of the training order; None = the run's seed.
+            cache_dir: where prepared data is kept; None = $ZOO_CACHE_DIR or ~/.cache/memory-zoo.
+        """
+        super().__init__()
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self.retriever: Retriever = arguments.pop("retriever")
+        #: the arguments, as plain values.
+        self.options: dict[str, Any] = arguments
+        self.num_memories = num_memories
+        for name, least in (("num_memories", 0), ("max_length", 1), ("batch_size", 1), ("num_workers", 0)):
+            if arguments[name] < least:
+                raise InputError(f"data.{name}={arguments[name]}: must be {least} or more")
+        if dataset is not None and train_file is not None:
+            raise InputError("data.dataset and data.train_file: give one of them")
+        self.cache = cache_folder(cache_dir)
+        self.tokenizer = make_tokenizer(tokenizer, lowercase)
+        #: where the memory is, after `setup` or `use_state`; see `open_memory`.
+        self.memory_location: str | None = None
+        self._spec: ClassificationSpec | None = None
+        self._vocabulary: Vocabulary | None = None
+        self._words: WordTable | None = None
+        self._vectors_file: Path | None = None
+        self._splits: dict[str, Split] = {}
+
+    # --- reading the user's tables ---
+
+    def _read(self, path: str) -> Rows:
+        options = self.options
+        return read_table(
+            path,
+            text_column=options["text_column"],
+            label_column=options["label_column"],
+            id_column=options["id_column"],
+            header=options["header"],
+            class_names=options["class_names"],
+        )
+
+    def _training_tables(self) -> dict[str, Rows]:
+        """Training and validation rows, split and limited as configured."""
+        options = self.options
+        if options["dataset"] is not None:
+            table = load_published(options["dataset"], options["dataset_folder"])[0]
+        elif options["train_file"] is not None:
+            table = self._read(options["train_file"])
+        else:
+            raise InputError("data.train_file: name a table of labelled texts (or a published --data.dataset)")
+        if options["classes"]:
+            table = select_classes(table, options["classes"])
+        if options["validation_file"] is not None:
+            train, validation = table, self._read(options["validation_file"])
+            if options["classes"]:
+                validation = select_classes(validation, options["classes"])
+        else:
+            labels = table.labels
+            assert labels is not None  # label_column is no option here
+            train_rows, validation_rows = stratified_split(
+                labels, options["validation_split"], options["split_seed"]
+            )
+            train, validation = table.select(train_rows), table.select(validation_rows)
+        if options["rows_per_class"] is not None:
+            train = limit_classes(train, options["rows_per_class"], options["split_seed"])
+        if len(train.distinct_labels()) < 2:
+            raise InputError(
+                f"{table.source}: all rows have the label {train.distinct_labels()[0]!r}; a classifier needs"
+                " two classes"
+            )
+        return {"train": train, "validation": validation}
+
+    def _test_table(self) -> Rows:
+        if self.options["test_file"] is not None:
+            return self._read(self.options["test_file"])
+        if self.options["dataset"] is not None:
+            return load_published(self.options["dataset"], self.options["dataset_folder"])[1]
+        raise InputError("data.test_file: name a table of labelled texts")
+
+    # --- rank 0: everything that takes long ---
+
+    def prepare_data(self) -> None:
+        """Read, index, retrieve and tokenise what the stage needs, unless the cache has it."""
+        wanted = self._wanted_splits()
+        plan_file = self._plan_file(wanted)
+        if plan_file.exists() and self._plan_is_whole(plan_file):
+            return
+        tables = self._training_tables() if "train" in wanted else {}
+        if "validation" in wanted and not tables:
+            tables["validation"] = self._read(self.options["validation_file"])
+        if "test" in wanted:
+            tables["test"] = self._test_table()
+        memory = self._open_or_build_memory(tables.get("train"))
+        plan: dict[str, Any] = {
+            "memory": None if memory is None else memory.location(),
+            "memory_labels": [] if memory is None else memory.labels(),
+            "splits": {},
+        }
+        for name in wanted:
+            plan["splits"][name] = self._prepare_split(tables[name], memory, leave_out_copies=name == "train")
+        if "train" in tables:
+            plan["labels"] = in_natural_order(tables["train"].distinct_labels())
+            plan["vocabulary"] = self._prepare_vocabulary(plan["splits"]["train"])
+        with lock(plan_file):
+            plan_file.write_text(json.dumps(plan, indent=1))
+
+    def _wanted_splits(self) -> list[str]:
+        """The tables that the trainer's stage needs; without a trainer, all that are named."""
+        function = self.trainer.state.fn if self.trainer is not None else None
+        if function == TrainerFn.FITTING:
+            return ["train", "validation"]
+        if function == TrainerFn.VALIDATING:
+            # Memories or validation rows may have to come from the training table.
+            alone = self.options["validation_file"] is not None and self.options["memory"] is not None
+            return ["validation"] if alone else ["train", "validation"]
+        if function == TrainerFn.TESTING:
+            return ["test"]
+        named = ["train", "validation"] if self.options["train_file"] or self.options["dataset"] else []
+        return [*named, "test"] if self.options["test_file"] or self.options["dataset"] else named
+
+    def _plan_file(self, splits: Sequence[str]) -> Path:
+        """Where rank 0 tells the others what it prepared: named by options and by size and time of the files."""
+        no_effect = ("batch_size", "eval_batch_size", "num_workers", "seed", "bucket_by_length", "cache_dir")
+        options = {key: value for key, value in self.options.items() if key not in no_effect}
+        files = [
+            self.options[name]
+            for name in ("train_file", "validation_file", "test_file", "memory", "word_vectors", "class_names")
+        ]
+        state = {path: _file_state(path) for path in files if isinstance(path, str)}
+        description = {
+            "options": options,
+            "num_memories": self.num_memories,
+            "files": state,
+            "splits": list(splits),
+            "retriever": self.retriever.describe(),
+            "memory": _file_state(Path(self.options["memory"] or "") / POINTER),
+            "tokenizer": self.tokenizer.describe(),
+        }
+        return self.cache / f"plan-{fingerprint_of(description)[:16]}.json"
+
+    def _plan_is_whole(self, plan_file: Path) -> bool:
+        """False if a folder of the plan was deleted (it is made again); a damaged one is named."""
+        try:
+            plan = json.loads(plan_file.read_text())
+        except ValueError:
+            return False
+        parts = [part for split in plan["splits"].values() for part in split.values() if part is not None]
+        if "vocabulary" in plan:
+            parts.append(plan["vocabulary"])
+        if self.num_memories and is_existing_index(self.retriever):
+            return False  # An index that is not ours may have changed: ask it again.
+        return all(is_whole(self.cache / name, fingerprint) for name, fingerprint in parts)
+
+    def _open_or_build_memory(self, train: Rows | None) -> Memory | None:
+        if self.num_memories == 0:
+            return None
+        retriever = copy.copy(self.retriever)
+        given = self.options["memory"]
+        memory: Memory
+        if is_existing_index(retriever):
+            memory = IndexMemory(retriever)
+        elif given is not None and (Path(given) / POINTER).exists():
+            memory = open_memory(given, retriever)
+        else:
+            if given is not None:
+                if not given.startswith("hub:") and not Path(given).exists():
+                    raise InputError(
+                        f"data.memory={given}: no such memory folder or table; name the one to use, or build"
+                        " one with `zoo index`"
+                    )
+                text_column = self.options["memory_text_column"]
+                rows = read_table(
+                    given,
+                    text_column=self.options["text_column"] if text_column is None else text_column,
+                    label_column=self.options["memory_label_column"],
+                )
+            elif train is not None:
+                rows = train
+            else:
+                raise InputError("data.memory: name a memory folder or a table of memories")
+            fingerprint = fingerprint_of({"rows": rows.fingerprint, "retriever": retriever.describe()})
+            memory = FolderMemory.build(rows, retriever, self.cache / f"memory-{fingerprint[:16]}")
+        if isinstance(memory, FolderMemory) and self.num_memories > len(memory):
+            raise InputError(
+                f"data.num_memories={self.num_memories}: the memory has only {len(memory)} rows; choose fewer"
+            )
+        return memory
+
+    def _prepare_split(
+        self, rows: Rows, memory: Memory | None, leave_out_copies: bool
+    ) -> dict[str, tuple[str, str] | None]:
+        """Folder names and fingerprints of a split's parts."""
+        rows_folder = self.cache / f"rows-{rows.fingerprint[:16]}"
+        with lock(rows_folder):
+            if not is_whole(rows_folder, rows.fingerprint):
+                with new_folder(rows_folder, rows.fingerprint) as partial:
+                    rows.save(partial / "rows.arrow")
+        parts: dict[str, tuple[str, str] | None] = {
+            "rows": (rows_folder.name, rows.fingerprint),
+            "tokens": self._prepare_tokens(rows),
+            "neighbors": None,
+            "memory_tokens": None,
+        }
+        if memory is not None:
+            folder, fingerprint = build_neighbors(
+                rows, memory, self.num_memories, leave_out_copies, self.cache
+            )
+            parts["neighbors"] = (folder.name, fingerprint)
+            parts["memory_tokens"] = self._prepare_tokens(NeighborStore.open(folder, fingerprint).memories)
+        return parts
+
+    def _prepare_tokens(self, rows: Rows) -> tuple[str, str]:
+        fingerprint = fingerprint_of({"rows": rows.fingerprint, "tokenizer": self.tokenizer.describe()})
+        folder = self.cache / f"tokens-{fingerprint[:16]}"
+        TokenStore.build(rows.texts, self.tokenizer, folder, fingerprint)
+        return folder.name, fingerprint
+
+    def _prepare_vocabulary(self, train: Mapping[str, tuple[str, str] | None]) -> tuple[str, str]:
+        """The words of training texts and their memories, and their vectors."""
+        options = self.options
+        named = [part for part in (train["tokens"], train["memory_tokens"]) if part is not None]
+        description = {
+            "stores": [fingerprint for _, fingerprint in named],
+            "vectors": _file_state(options["word_vectors"]),
+            "path": options["word_vectors"],
+            **{
+                name: options[name]
+                for name in ("min_count", "max_words", "vector_words", "characters", "tokenizer", "lowercase")
+            },
+        }
+        fingerprint = fingerprint_of(description)
+        folder = self.cache / f"vocabulary-{fingerprint[:16]}"
+        with lock(folder):
+            if is_whole(folder, fingerprint):
+                return folder.name, fingerprint
+            if isinstance(self.tokenizer, TransformersTokenizer):
+                vocabulary, table = Vocabulary.from_transformers(self.tokenizer), None
+            else:
+                stores = [TokenStore.open(self.cache / name, mark) for name, mark in named]
+                vocabulary, table = self._choose_words(stores)
+            with new_folder(folder, fingerprint) as partial:
+                (partial / "vocabulary.json").write_text(json.dumps(vocabulary.to_dict(), ensure_ascii=False))
+                if table is not None:
+                    np.save(partial / "vectors.npy", table)
+        return folder.name, fingerprint
+
+    def _choose_words(
+        self, stores: Sequence[TokenStore]
+    ) -> tuple[Vocabulary, NDArray[np.float32] | None]:
+        options = self.options
+        known = {word for store in stores for word in store.lexicon}
+        vectors = None
+        if options["word_vectors"] is not None:
+            vectors = read_vectors(
+                options["word_vectors"], words=known, most_frequent=options["vector_words"]
+            )
+        vocabulary = Vocabulary.from_stores(
+            stores,
+            self.tokenizer,
+            min_count=options["min_count"],
+            max_words=options["max_words"],
+            extra_words=() if vectors is None else vectors.words,
+            characters=options["characters"],
+        )
+        if vectors is None:
+            return vocabulary, None
+        log.info("%s", vectors.coverage(stores))
+        return vocabulary, initial_table(vocabulary, vectors, seed=0)
+
+    # --- every rank: open the maps ---
+
+    def setup(self, stage: str) -> None:
+        """Map what `prepare_data` made."""
+        plan_file = self._plan_file(self._wanted_splits())
+        if not plan_file.exists():
+            raise InputError(f"{plan_file}: the data is not prepared; call prepare_data() first")
+        plan = json.loads(plan_file.read_text())
+        self.memory_location = plan["memory"]
+        self._splits.update({name: self._open_split(parts) for name, parts in plan["splits"].items()})
+        if self._spec is None and "labels" in plan:
+            folder = self.cache / plan["vocabulary"][0]
+            check_folder(folder, plan["vocabulary"][1])
+            vocabulary = Vocabulary.from_dict(json.loads((folder / "vocabulary.json").read_text()))
+            vectors = folder / "vectors.npy"
+            self._vectors_file = vectors if vectors.exists() else None
+            self._bind(vocabulary, plan["labels"], plan["memory_labels"])
+
+    def _open_split(self, parts: Mapping[str, Any]) -> Split:
+        rows, tokens, neighbors, memory_tokens = (
+            parts[name] for name in ("rows", "tokens", "neighbors", "memory_tokens")
+        )
+        check_folder(self.cache / rows[0], rows[1])
+        return Split(
+            rows=Rows.load(self.cache / rows[0] / "rows.arrow"),
+            tokens=TokenStore.open(self.cache / tokens[0], tokens[1]),
+            neighbors=neighbors and NeighborStore.open(self.cache / neighbors[0], neighbors[1]),
+            memory_tokens=memory_tokens and TokenStore.open(self.cache / memory_tokens[0], memory_tokens[1]),
+        )
+
+    def _bind(self, vocabulary: Vocabulary, labels: list[str], memory_labels: list[str]) -> None:
+        # Memories of the same task are numbered as its classes; another task's labels are a list of their own.
+        same_task = set(memory_labels) <= set(labels)
+        self._vocabulary = vocabulary
+        self._words = WordTable(vocabulary, self.options["max_characters"])
+        self._spec = ClassificationSpec(
+            num_words=len(vocabulary),
+            num_chars=len(vocabulary.characters or ()),
+            labels=labels,
+            memory_labels=labels if memory_labels and same_task else memory_labels,
+            num_memories=self.num_memories,
+        )
+
+    # --- what a model asks, and what it keeps in its checkpoint ---
+
+    @property
+    def spec(self) -> ClassificationSpec:
+        """Sizes and labels; after `setup` or `use_state`."""
+        if self._spec is None:
+            raise InputError("the data has no vocabulary yet: train a model on it, or give a checkpoint")
+        return self._spec
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words; after `setup` or `use_state`."""
+        assert self.spec is not None and self._vocabulary is not None
+        return self._vocabulary
+
+    def word_vectors(self) -> Tensor | None:
+        """Pre-trained word vectors [num_words, d], or None; one copy for all processes of a machine."""
+        if self._vectors_file is None:
+            return None
+        return torch.from_numpy(np.load(self._vectors_file, mmap_mode="c"))
+
+    def state(self) -> dict[str, Any]:
+        """Plain values that make this data again for new texts; they go into a model's checkpoint."""
+        spec = self.spec
+        return {
+            "class": type(self).__name__,
+            "options": self.options,
+            "retriever": self.retriever.describe(),
+            "memory": self.memory_location,
+            "vocabulary": self.vocabulary.to_dict(),
+            "labels": spec.labels,
+            "memory_labels": spec.memory_labels,
+            "num_memories": spec.num_memories,
+        }
+
+    def use_state(self, state: Mapping[str, Any]) -> None:
+        """Take vocabulary and labels, and unless another is configured the memory, of a trained model."""
+        if self._spec is not None and self._vocabulary is not None:
+            same = self._vocabulary.to_dict() == state["vocabulary"] and self._spec.labels == state["labels"]
+            if same:
+                return
+        self.num_memories = state["num_memories"]
+        self.memory_location = state["memory"]
+        self._bind(Vocabulary.from_dict(state["vocabulary"]), list(state["labels"]), list(state["memory_labels"]))
+
+    # --- batches ---
+
+    def dataset(self, split: Split) -> ClassificationDataset:
+        """A split under the vocabulary and labels in use."""
+        spec, options = self.spec, self.options
+        assert self._words is not None
+        return ClassificationDataset(
+            split,
+            self._words,
+            spec,
+            options["max_length"],
+            options["memory_max_length"] or options["max_length"],
+        )
+
+    def split_of(self, rows: Rows, memory: Memory | None) -> Split:
+        """A split in memory, for texts that come now (prediction)."""
+        neighbors = memory_tokens = None
+        if memory is not None:
+            neighbors = NeighborStore.from_neighbors(memory.search(rows.texts[:], self.num_memories))
+            memory_tokens = TokenStore.from_texts(neighbors.memories.texts, self.tokenizer)
+        return Split(rows, TokenStore.from_texts(rows.texts, self.tokenizer), neighbors, memory_tokens)
+
+    def split(self, name: str) -> Split:
+        """A prepared table: `train`, `validation` or `test`."""
+        return self._splits[name]
+
+    def train_dataloader(self) -> DataLoader[ClassificationBatch]:
+        """Shuffled batches of the training rows."""
+        return self._loader("train", training=True)
+
+    def val_dataloader(self) -> DataLoader[ClassificationBatch]:
+        """All validation rows."""
+        return self._loader("validation", training=False)
+
+    def test_dataloader(self) -> DataLoader[ClassificationBatch]:
+        """All test rows."""
+        return self._loader("test", training=False)
+
+    def _loader(self, name: str, training: bool) -> DataLoader[ClassificationBatch]:
+        options = self.options
+        dataset = self.dataset(self._splits[name])
+        if dataset.unknown_labels:
+            log.warning(
+                "%s: %d of %d rows have a label that training lacks; they count as errors",
+                dataset.split.rows.source,
+                dataset.unknown_labels,
+                len(dataset),
+            )
+        eval_batch_size = options["eval_batch_size"] or 4 * options["batch_size"]
+        seed = options["seed"]
+        sampler = LengthBucketSampler(
+            dataset.lengths,
+            options["batch_size"] if training else eval_batch_size,
+            training=training,
+            bucket=options["bucket_by_length"],
+            seed=int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed,
+            process=self.trainer.global_rank if self.trainer else 0,
+            num_processes=self.trainer.world_size if self.trainer else 1,
+        )
+        return DataLoader(
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=_as_given,
+            num_workers=options["num_workers"],
+            pin_memory=torch.cuda.is_available(),
+            persistent_workers=options["num_workers"] > 0,
+        )
+
+
+def in_natural_order(labels: Sequence[str]) -> list[str]:
+    """Labels sorted; as numbers, if all are."""
+    if all(label.lstrip("-").isdecimal() for label in labels):
+        return sorted(labels, key=lambda label: (int(label), label))
+    return sorted(labels)
+
+
+def _file_state(path: str | Path | None) -> list[int] | None:
+    """Size and time of a file: a changed file makes the prepared data anew."""
+    if path is None or not Path(path).exists():
+        return None
+    stat = Path(path).stat()
+    return [stat.st_size, stat.st_mtime_ns]

@@ -1,0 +1,152 @@
+"""The neighbour store: what a memory returned for the rows of a table, on disk.
+
+Retrieval runs once, before training, in blocks of queries. A killed run goes on at the block where it
+stopped; a finished store is memory-mapped by every process and holds the memories' texts and labels, so
+that training needs neither the index nor the server.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from datamodules.corpora.table import Rows
+from datamodules.retrieval.memory import Memory, Neighbors
+from datamodules.storage import check_folder, finish_folder, fingerprint_of, is_whole, lock, named_disk_errors
+
+BLOCK = 8192
+
+
+@dataclass(frozen=True)
+class NeighborStore:
+    """The neighbours of n texts.
+
+    Attributes:
+        rows: int32 [n, k], rows of `memories`, -1 where there are fewer than k.
+        scores: float32 [n, k], retrieval scores.
+        memories: the distinct memories that were retrieved, in order of first use.
+        fingerprint: identifies texts, memory, ranking, k and what was left out.
+    """
+
+    rows: NDArray[np.int32]
+    scores: NDArray[np.float32]
+    memories: Rows
+    fingerprint: str
+
+    @classmethod
+    def open(cls, folder: Path, fingerprint: str) -> NeighborStore:
+        """Map a finished store.
+
+        Raises:
+            InputError: it is missing, unfinished, damaged or another one.
+        """
+        check_folder(folder, fingerprint)
+        return cls(
+            rows=np.load(folder / "rows.npy", mmap_mode="r"),
+            scores=np.load(folder / "scores.npy", mmap_mode="r"),
+            memories=Rows.load(folder / "memories.arrow"),
+            fingerprint=fingerprint,
+        )
+
+    @classmethod
+    def from_neighbors(cls, neighbors: Neighbors) -> NeighborStore:
+        """A store in memory, for texts that come one by one (prediction)."""
+        return cls(*neighbors, fingerprint="")
+
+
+def neighbors_fingerprint(texts: Rows, memory: Memory, k: int, leave_out_copies: bool) -> str:
+    """Identifies a neighbour store: a change of texts, memory, ranking, k or exclusion gives another."""
+    return fingerprint_of(
+        {
+            "texts": texts.fingerprint,
+            "memory": memory.fingerprint,
+            "retriever": memory.retriever.describe(),
+            "k": k,
+            "copies out": leave_out_copies,
+        }
+    )
+
+
+def build_neighbors(
+    texts: Rows, memory: Memory, k: int, leave_out_copies: bool, cache: Path, progress: bool = True
+) -> tuple[Path, str]:
+    """Retrieve the k memories of every text, unless a finished store is there already.
+
+    Processes that build the same store at the same time wait for the first one and use its store.
+
+    Args:
+        texts: the queries.
+        memory: where to look.
+        k: memories a text.
+        leave_out_copies: see `Memory.search`.
+        cache: folder of stores; this one is `cache/neighbors-<fingerprint>`.
+        progress: show a progress bar on standard error.
+
+    Returns:
+        The store's folder and fingerprint, for `NeighborStore.open`.
+    """
+    fingerprint = neighbors_fingerprint(texts, memory, k, leave_out_copies)
+    folder = cache / f"neighbors-{fingerprint[:16]}"
+    with lock(folder), named_disk_errors(folder):
+        if not is_whole(folder, fingerprint):
+            blocks = cache / f"neighbors-{fingerprint[:16]}.blocks"
+            blocks.mkdir(parents=True, exist_ok=True)
+            _retrieve_blocks(texts, memory, k, leave_out_copies, blocks, progress)
+            partial = cache / f"neighbors-{fingerprint[:16]}.partial"
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            _join_blocks(blocks, partial, len(texts), k)
+            finish_folder(partial, folder, fingerprint, texts=len(texts), k=k)
+            shutil.rmtree(blocks)
+    return folder, fingerprint
+
+
+def _retrieve_blocks(
+    texts: Rows, memory: Memory, k: int, leave_out_copies: bool, blocks: Path, progress: bool
+) -> None:
+    starts = range(0, len(texts), BLOCK)
+    with tqdm(
+        total=len(texts), desc="retrieving memories", unit="text", delay=2, disable=not progress
+    ) as bar:
+        for number, start in enumerate(starts):
+            done = blocks / f"{number:06d}.npz"
+            queries = texts.texts[start : start + BLOCK]
+            if not done.exists():
+                found = memory.search(queries, k, leave_out_copies)
+                found.memories.save(blocks / f"{number:06d}.arrow")
+                # The hits are written last and renamed: their file is the mark of a finished block.
+                partial = blocks / f"{number:06d}.{os.getpid()}.partial.npz"
+                np.savez(partial, rows=found.rows, scores=found.scores)
+                partial.replace(done)
+            bar.update(len(queries))
+
+
+def _join_blocks(blocks: Path, folder: Path, n: int, k: int) -> None:
+    """Number the memories of all blocks anew, each distinct one once; one block in memory at a time."""
+    rows = np.lib.format.open_memmap(folder / "rows.npy", mode="w+", dtype=np.int32, shape=(n, k))
+    scores = np.lib.format.open_memmap(folder / "scores.npy", mode="w+", dtype=np.float32, shape=(n, k))
+    number_of: dict[str, int] = {}
+    with Rows.writer(folder / "memories.arrow") as writer:
+        start = 0
+        for block in sorted(blocks.glob("??????.npz")):
+            with np.load(block) as hits:
+                block_rows, block_scores = hits["rows"], hits["scores"]
+            memories = Rows.load(block.with_suffix(".arrow"))
+            before = len(number_of)
+            numbers = np.array(
+                [number_of.setdefault(name, len(number_of)) for name in memories.ids], dtype=np.int32
+            )
+            writer.write(memories.select(np.flatnonzero(numbers >= before)))
+            end = start + len(block_rows)
+            # A row -1 (no memory) reads the appended -1.
+            rows[start:end] = np.append(numbers, np.int32(-1))[block_rows]
+            scores[start:end] = block_scores
+            start = end
+    rows.flush()
+    scores.flush()

@@ -1,0 +1,90 @@
+"""Which rows make a batch: texts of like length together, the same on any number of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Sampler
+
+#: Rows are shuffled, then sorted by length within this many batches: enough for batches of like length,
+#: few enough to leave the order of the rows random.
+BATCHES_PER_BUCKET = 50
+
+
+class LengthBucketSampler(Sampler[list[int]]):
+    """Batches of row numbers, each row once an epoch.
+
+    Training order depends on the seed and the epoch alone, so a resumed run sees the rows that an
+    uninterrupted one does. Evaluation batches do not depend on the number of processes, so that 1 and 2
+    processes compute the same numbers: process r takes every batch r, r + P, r + 2P, ... of P processes. Where
+    the batches do not divide, training repeats batches, and evaluation repeats one with its rows marked as
+    padding: a padded row i is given as ~i (a negative number).
+    """
+
+    def __init__(
+        self,
+        lengths: NDArray[np.integer],
+        batch_size: int,
+        *,
+        training: bool,
+        bucket: bool = True,
+        seed: int = 0,
+        process: int = 0,
+        num_processes: int = 1,
+    ) -> None:
+        """Plan batches.
+
+        Args:
+            lengths: [n] number of words of each row.
+            batch_size: rows a batch of one process.
+            training: shuffle; otherwise longest first and padded exactly.
+            bucket: put rows of like length together; otherwise training batches are drawn at random.
+            seed: of the shuffling.
+            process: this process, 0..num_processes - 1.
+            num_processes: processes that share the rows.
+        """
+        self.lengths = np.asarray(lengths)
+        self.batch_size = batch_size
+        self.training = training
+        self.bucket = bucket
+        self.seed = seed
+        self.process = process
+        self.num_processes = num_processes
+        self.epoch = 0
+        # Lightning tells `batch_sampler.sampler` the epoch.
+        self.sampler = self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of an epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        batches = -(-len(self.lengths) // self.batch_size)
+        return -(-batches // self.num_processes)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = self._training_batches() if self.training else self._evaluation_batches()
+        mine = batches[self.process :: self.num_processes]
+        yield from (batch.tolist() for batch in mine)
+        if len(mine) < len(self):
+            # Every process must take as many steps as the others.
+            yield batches[0].tolist() if self.training else (~batches[0]).tolist()
+
+    def _training_batches(self) -> list[NDArray[np.int64]]:
+        random = np.random.default_rng([self.seed, self.epoch])
+        order = random.permutation(len(self.lengths))
+        if self.bucket:
+            size = self.batch_size * BATCHES_PER_BUCKET
+            buckets = [order[start : start + size] for start in range(0, len(order), size)]
+            order = np.concatenate([b[np.argsort(self.lengths[b], kind="stable")] for b in buckets])
+        batches = self._cut(order)
+        return [batches[i] for i in random.permutation(len(batches))] if self.bucket else batches
+
+    def _evaluation_batches(self) -> list[NDArray[np.int64]]:
+        # Longest first: a text that does not fit the device's memory is met at once.
+        return self._cut(np.argsort(-self.lengths, kind="stable"))
+
+    def _cut(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        return [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]

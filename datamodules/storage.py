@@ -1,0 +1,155 @@
+"""Folders that are either whole or absent: how every cache of the project reaches the disk.
+
+A folder is built beside its final place, synced, given a `manifest.json` that lists its files with their
+sizes and checksums, and renamed. A reader trusts a folder only if the manifest carries the fingerprint it
+asks for and every file is as it was written.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from datamodules.errors import InputError
+
+MANIFEST = "manifest.json"
+
+
+def fingerprint_of(description: Mapping[str, Any]) -> str:
+    """sha256 (hex) of a mapping of plain values, independent of the order of its keys."""
+    return sha256(json.dumps(description, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def cache_folder(cache_dir: str | Path | None) -> Path:
+    """The folder for everything that can be built again.
+
+    Args:
+        cache_dir: the user's choice; None means `$ZOO_CACHE_DIR`, or else `~/.cache/memory-zoo`.
+    """
+    chosen = cache_dir or os.environ.get("ZOO_CACHE_DIR") or Path.home() / ".cache" / "memory-zoo"
+    return Path(chosen).expanduser().resolve()
+
+
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Hold the folder for one process; others wait. The system lets go of it when the holder dies."""
+    with named_disk_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.parent / f".{folder.name}.lock"):
+        yield
+
+
+@contextmanager
+def named_disk_errors(folder: Path) -> Iterator[None]:
+    """Turn a full or read-only disk into one line that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise InputError(
+                f"{folder}: the disk is full. Free some space or choose another --data.cache_dir, then run"
+                " the same command again; what is done is kept"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise InputError(
+                f"{folder}: no permission to write. Choose another --data.cache_dir"
+            ) from error
+        raise
+
+
+def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: Any) -> None:
+    """Sync the files of `partial`, write its manifest and rename it to `folder`.
+
+    Args:
+        partial: the built folder, on the same file system as `folder`.
+        folder: its final place; a damaged or outdated folder there is replaced.
+        fingerprint: what the folder holds, see `check_folder`.
+        facts: further plain values for the manifest.
+    """
+    files = {}
+    for path in sorted(partial.iterdir()):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        files[path.name] = {"bytes": path.stat().st_size, "crc32": _crc32(path)}
+    manifest = {"fingerprint": fingerprint, "files": files, **facts}
+    with (partial / MANIFEST).open("w") as file:
+        json.dump(manifest, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    if folder.exists():
+        shutil.rmtree(folder)
+    partial.rename(folder)
+
+
+@contextmanager
+def new_folder(folder: Path, fingerprint: str, **facts: Any) -> Iterator[Path]:
+    """Build a folder: yields a temporary one, which becomes `folder` when the block ends well."""
+    partial = folder.parent / f".{folder.name}.{os.getpid()}.partial"
+    with named_disk_errors(folder):
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        try:
+            yield partial
+            finish_folder(partial, folder, fingerprint, **facts)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+
+def _crc32(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+def check_folder(folder: Path, fingerprint: str | None = None, *, contents: bool = False) -> dict[str, Any]:
+    """The manifest of a whole folder.
+
+    Args:
+        folder: a folder that `finish_folder` made.
+        fingerprint: what the folder must hold; None takes any.
+        contents: compare checksums too (about a second per GB) and not only sizes.
+
+    Raises:
+        InputError: missing, unfinished, of another fingerprint, or a file of it is missing or damaged.
+    """
+    again = "delete the folder and run the command again to rebuild it"
+    path = folder / MANIFEST
+    if not path.exists():
+        state = "is unfinished (it has no manifest.json)" if folder.exists() else "does not exist"
+        raise InputError(f"{folder}: {state}; {again}" if folder.exists() else f"{folder}: {state}")
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text())
+        files = [(folder / name, facts["bytes"], facts["crc32"]) for name, facts in manifest["files"].items()]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: damaged; {again}") from error
+    if fingerprint is not None and manifest.get("fingerprint") != fingerprint:
+        raise InputError(f"{folder}: was built from other texts or settings; {again}")
+    for file, size, checksum in files:
+        found = file.stat().st_size if file.exists() else None
+        if found != size:
+            what = "is missing" if found is None else f"has {found} bytes instead of {size}"
+            raise InputError(f"{file}: damaged ({what}); {again}")
+        if contents and _crc32(file) != checksum:
+            raise InputError(f"{file}: damaged (its checksum has changed); {again}")
+    return manifest
+
+
+def is_whole(folder: Path, fingerprint: str) -> bool:
+    """True if `check_folder` accepts the folder and its contents; False if there is none. Damage raises."""
+    if not folder.exists():
+        return False
+    check_folder(folder, fingerprint, contents=True)
+    return True

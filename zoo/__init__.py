@@ -1,0 +1,25 @@
+"""Retrieval-augmented models for short text.
+
+The models imported here are the registry: what `zoo list` shows and what a checkpoint can name.
+"""
+
+import inspect
+
+from zoo.knn_bilstm import KNNBiLSTM
+from zoo.tasks.classification import ClassificationTask, Prediction, RetrievedMemory
+
+__version__ = "0.1.0"
+
+
+def list_models() -> dict[str, type[ClassificationTask]]:
+    """Name -> class of every model."""
+    return {
+        name: value
+        for name, value in globals().items()
+        if inspect.isclass(value) and issubclass(value, ClassificationTask) and value is not ClassificationTask
+    }
+
+
+from zoo.inference import Predictor, load  # noqa: E402 (reads the registry above)
+
+__all__ = ["KNNBiLSTM", "Prediction", "Predictor", "RetrievedMemory", "list_models", "load"]

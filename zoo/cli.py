@@ -1,0 +1,265 @@
+"""The `zoo` command: training and evaluation on LightningCLI, and a look at models, memories, predictions.
+
+`fit`, `validate`, `test` and `prepare` take a model and its data from YAML and from options; any value of the
+YAML can be overridden by its name. The other commands are in `zoo.commands`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import yaml
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+from pytorch_lightning.loggers import WandbLogger
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
+
+import zoo
+from callbacks import PredictionTable, RunFolder, Throughput
+from callbacks.csv_metrics import CSVMetrics
+from datamodules.errors import InputError
+from datamodules.retrieval import EmbeddedRetriever  # noqa: F401 (so that options can name it)
+from zoo.commands import COMMANDS
+from zoo.inference import model_options, read_checkpoint
+from zoo.tasks.classification import CHECKPOINT_KEY
+
+USAGE = """usage: zoo COMMAND [OPTIONS]
+
+Train and evaluate (options and YAML, see `zoo fit --help`):
+  fit        train a model            zoo fit --config examples/knn_bilstm/ag_news.yaml
+  validate   scores of a checkpoint on validation rows
+  test       scores of a checkpoint   zoo test --ckpt_path CKPT --data.test_file FILE --output metrics.json
+  prepare    read, index, retrieve and tokenise ahead of a run (same options as fit)
+
+Use and look:
+  predict    labels with evidence     zoo predict --ckpt_path CKPT --input FILE_OR_- --output out.jsonl
+  list       the models
+  index      build a memory           zoo index --file FILE --memory FOLDER
+  search     the best memories        zoo search "some words" --memory FOLDER
+"""
+
+log = logging.getLogger("zoo")
+
+
+class ZooCLI(LightningCLI):
+    """LightningCLI with a run folder: configuration, metrics, checkpoints and summary in one place."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the options that are not a class's."""
+        parser.add_argument(
+            "--run_dir",
+            type=str | None,
+            default=None,
+            help="folder of the run; default: runs/MODEL/DATE-TIME",
+        )
+        parser.add_argument(
+            "--output", type=str | None, default=None, help="JSON file for the metrics of validate and test"
+        )
+        # Batches are dealt out by our own sampler, exactly.
+        parser.set_defaults({"trainer.use_distributed_sampler": False, "trainer.max_epochs": 15})
+
+    def _option(self, name: str) -> Any:
+        return self._get(self.config, name)
+
+    def before_instantiate_classes(self) -> None:
+        """Choose the run folder and connect W&B to it."""
+        if self.subcommand != "fit":
+            self.run_dir = Path(self._option("run_dir") or ".")
+            return
+        model = str(self._option("model").class_path).rpartition(".")[2]
+        # Processes that the launcher starts again for other devices inherit the name.
+        default = os.environ.setdefault("ZOO_RUN_DIR", f"runs/{model}/{time.strftime('%Y%m%d-%H%M%S')}")
+        self.run_dir = Path(self._option("run_dir") or default)
+        if rank_zero_only.rank == 0:
+            self._make_room()
+            self._resume_wandb_run()
+
+    def _make_room(self) -> None:
+        """Move an earlier run out of the way, unless this one resumes it: no run is ever overwritten."""
+        resumed = self._option("ckpt_path")
+        if resumed is not None and self.run_dir.resolve() in Path(resumed).resolve().parents:
+            return
+        if self.run_dir.exists() and any(self.run_dir.iterdir()):
+            number = 1
+            while (kept := self.run_dir.with_name(f"{self.run_dir.name}.{number}")).exists():
+                number += 1
+            self.run_dir.rename(kept)
+            print(f"{self.run_dir} held an earlier run; it is now {kept}", file=sys.stderr)
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+
+    def _resume_wandb_run(self) -> None:
+        """A resumed run goes on in its W&B run: the id is kept in the run folder."""
+        loggers = self._option("trainer").logger
+        for logger in loggers if isinstance(loggers, list) else [loggers]:
+            if not hasattr(logger, "class_path") or not logger.class_path.endswith("WandbLogger"):
+                continue
+            from wandb.util import generate_id
+
+            file = self.run_dir / "wandb_id"
+            if not file.exists():
+                file.write_text(logger.init_args.id or generate_id())
+            logger.init_args.id = file.read_text()
+            logger.init_args.resume = "allow"
+            logger.init_args.save_dir = str(self.run_dir)
+
+    def instantiate_classes(self) -> None:
+        """Make model, data and trainer; a model without memory retrieves none."""
+        super().instantiate_classes()
+        if not getattr(self.model, "uses_memory", True) and self.datamodule.num_memories:
+            log.info("this model reads no memories: none are retrieved")
+            self.datamodule.num_memories = 0
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """Add the loggers and callbacks of a run folder to what the user configured."""
+        configured = self._get(self.config_init, "trainer")
+        logger = configured.get("logger")
+        callbacks: list[Callback] = list(configured.get("callbacks") or [])
+        if self.subcommand != "fit":
+            if logger is None:
+                kwargs["logger"] = False
+            return super().instantiate_trainer(**kwargs)
+        if logger is not False and not configured.get("fast_dev_run"):
+            loggers = [] if logger in (None, True) else logger if isinstance(logger, list) else [logger]
+            kwargs["logger"] = [CSVMetrics(self.run_dir), *loggers]
+            if any(isinstance(item, WandbLogger) for item in loggers):
+                callbacks.append(PredictionTable())
+        config = yaml.safe_load(self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False))
+        callbacks += [RunFolder(self.run_dir, config), Throughput()]
+        if configured.get("enable_checkpointing") is not False:
+            folder = self.run_dir / "checkpoints"
+            callbacks += [
+                ModelCheckpoint(
+                    folder, filename="best", monitor="val/accuracy", mode="max", enable_version_counter=False
+                ),
+                ModelCheckpoint(folder, filename="last", enable_version_counter=False),
+            ]
+        return super().instantiate_trainer(default_root_dir=self.run_dir, callbacks=callbacks, **kwargs)
+
+    def _parse_ckpt_path(self) -> None:
+        # LightningCLI would overlay the checkpoint's arguments on the command line's. `_with_checkpoint`
+        # puts them below it instead, with the data's.
+        pass
+
+    def after_fit(self) -> None:
+        """Say where the run is."""
+        if self.trainer.is_global_zero and not self.trainer.fast_dev_run:
+            best = self.trainer.checkpoint_callback
+            if isinstance(best, ModelCheckpoint) and best.best_model_score is not None:
+                print(f"best validation accuracy {float(best.best_model_score):.4f}")
+            print(f"run folder: {self.run_dir}")
+
+    def after_validate(self) -> None:
+        """Write the scores."""
+        self._write_scores("val")
+
+    def after_test(self) -> None:
+        """Write the scores."""
+        self._write_scores("test")
+
+    def _write_scores(self, stage: str) -> None:
+        if not self.trainer.is_global_zero:
+            return
+        scores = {
+            name.removeprefix(f"{stage}/"): float(value)
+            for name, value in self.trainer.callback_metrics.items()
+        }
+        if (output := self._option("output")) is not None:
+            path = Path(output)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(f".{path.name}.partial")
+            partial.write_text(json.dumps(scores, indent=1) + "\n")
+            partial.replace(path)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        args: the arguments; None = those of the process.
+
+    Returns:
+        The exit code: 0, or 2 where the user has to put something right.
+    """
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    logging.getLogger("datamodules").setLevel(logging.INFO)
+    log.setLevel(logging.INFO)
+    args = list(sys.argv[1:] if args is None else args)
+    if not args or args[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    command, options = args[0], args[1:]
+    try:
+        if command == "--version":
+            print(zoo.__version__)
+        elif command in ("fit", "validate", "test", "prepare"):
+            _lightning(command, options)
+        elif command in COMMANDS:
+            COMMANDS[command](options)
+        else:
+            raise InputError(f"zoo {command}: no such command; there are fit, validate, test, prepare, "
+                             + ", ".join(COMMANDS))
+    except InputError as error:
+        print(f"zoo: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("zoo: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _lightning(command: str, options: list[str]) -> None:
+    checkpoint = _value_of("--ckpt_path", options)
+    if checkpoint is None and command in ("validate", "test") and "--help" not in options:
+        raise InputError(f"zoo {command}: name a trained model with --ckpt_path")
+    with tempfile.TemporaryDirectory() as folder:
+        if checkpoint is not None:
+            options = [*_with_checkpoint(checkpoint, command, Path(folder)), *options]
+        settings: dict[str, Any] = {
+            "model_class": pl.LightningModule,
+            "datamodule_class": pl.LightningDataModule,
+            "subclass_mode_model": True,
+            "subclass_mode_data": True,
+            "save_config_callback": None,
+            "seed_everything_default": 0,
+        }
+        if command == "prepare":
+            cli = ZooCLI(args=options, run=False, **settings)
+            cli.datamodule.prepare_data()
+        else:
+            ZooCLI(args=[command, *options, "--weights_only", "true"], **settings)
+
+
+def _with_checkpoint(checkpoint: str, command: str, folder: Path) -> list[str]:
+    """Options that set model and data as the checkpoint says; the user's own options come after them."""
+    contents = read_checkpoint(checkpoint)
+    ours = contents[CHECKPOINT_KEY]
+    config: dict[str, Any] = {
+        "model": {"class_path": f"zoo.{ours['model']}", "init_args": model_options(contents)}
+    }
+    state = ours["data"]
+    data = {**state["options"], "num_memories": state["num_memories"], "retriever": state["retriever"]}
+    if command == "test":
+        # Nothing of the training is read again: the memory is where the checkpoint says.
+        data |= {"memory": state["memory"], "test_file": None}
+    config["data"] = {"class_path": f"datamodules.{state['class']}", "init_args": data}
+    file = folder / "checkpoint.yaml"
+    file.write_text(yaml.safe_dump(config, sort_keys=False))
+    return ["--config", str(file)]
+
+
+def _value_of(option: str, options: Sequence[str]) -> str | None:
+    for i, item in enumerate(options):
+        if item == option and i + 1 < len(options):
+            return options[i + 1]
+        if item.startswith(f"{option}="):
+            return item.partition("=")[2]
+    return None

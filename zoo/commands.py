@@ -1,0 +1,155 @@
+"""The commands that are not training: list, index, search, predict."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, lazy_instance
+from tqdm import tqdm
+
+import zoo
+from datamodules.corpora.table import Column, read_table
+from datamodules.errors import InputError
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory, IndexMemory, Retriever, open_memory
+from datamodules.retrieval.memory import is_existing_index
+from zoo.inference import BLOCK, load
+
+
+def _parse(command: str, function: Callable[..., None], options: Sequence[str]) -> None:
+    parser = ArgumentParser(prog=f"zoo {command}", description=inspect.getdoc(function))
+    parser.add_function_arguments(function)
+    if command == "search":
+        # The query reads best first, without an option's name.
+        options = ["--query", *options] if options and not options[0].startswith("-") else options
+    parsed = parser.instantiate_classes(parser.parse_args(list(options)))
+    function(**parsed.as_dict())
+
+
+def list_models() -> None:
+    """Show the models: name, task, paper, number of options."""
+    for name, model in zoo.list_models().items():
+        parameters = inspect.signature(model.__init__).parameters
+        print(f"{name}\n  task   classification\n  paper  {model.paper}")
+        print("  options  " + ", ".join(p for p in parameters if p != "self"))
+
+
+def index(
+    file: str,
+    memory: str,
+    text_column: Column | list[Column] = "text",
+    label_column: Column | None = "label",
+    id_column: Column | None = None,
+    header: bool | None = None,
+    retriever: Retriever = lazy_instance(EmbeddedRetriever),
+) -> None:
+    """Build a memory: read a table, index its texts, keep both in a folder.
+
+    Interrupted, run it again: a half-built memory is never taken for a whole one.
+
+    Args:
+        file: table of memories (CSV, TSV, JSONL, Parquet, a saved data set, hub:NAME).
+        memory: folder to make.
+        text_column: name or number of the text, or several.
+        label_column: name or number of the label; null for texts without labels.
+        id_column: name or number of an id.
+        header: whether a CSV file has a header line; null finds out.
+        retriever: back end and ranking.
+    """
+    rows = read_table(file, text_column, label_column, id_column, header)
+    built = FolderMemory.build(rows, retriever, Path(memory))
+    labels = built.labels()
+    print(f"{memory}: {len(built)} memories" + (f", {len(labels)} labels" if labels else ", no labels"))
+
+
+def search(
+    query: str,
+    memory: str | None = None,
+    k: int = 10,
+    retriever: Retriever = lazy_instance(EmbeddedRetriever),
+) -> None:
+    """Print the best memories for some words.
+
+    Args:
+        query: the words.
+        memory: a folder that `zoo index` built; not needed for an Elasticsearch index of your own.
+        k: how many memories.
+        retriever: back end and ranking, as in `zoo index`.
+    """
+    if memory is None and not is_existing_index(retriever):
+        raise InputError("zoo search: name a memory folder with --memory, or an index with --retriever.index")
+    opened = IndexMemory(retriever) if is_existing_index(retriever) else open_memory(str(memory), retriever)
+    found = opened.search([query], k)
+    if found.rows[0, 0] < 0:
+        print("no memory shares a word with the query")
+    for row, score in zip(found.rows[0].tolist(), found.scores[0].tolist(), strict=True):
+        if row >= 0:
+            label = found.memories.label(row)
+            print(f"{score:8.3f}  {'' if label is None else f'[{label}] '}{found.memories.texts[row]}")
+
+
+def predict(
+    ckpt_path: str,
+    input: str,
+    output: str | None = None,
+    memory: str | None = None,
+    text_column: Column | list[Column] = "text",
+    batch_size: int = 256,
+    device: str = "cpu",
+    retriever: Retriever | None = None,
+) -> None:
+    """Classify texts with a trained model and write label, probabilities and evidence as JSON lines.
+
+    Args:
+        ckpt_path: a checkpoint that `zoo fit` wrote.
+        input: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text a line, or - for such lines
+            from standard input.
+        output: the JSONL file; null writes to standard output.
+        memory: a memory folder to use instead of the checkpoint's.
+        text_column: the table's text column or columns.
+        batch_size: texts that go through the network together.
+        device: cpu, cuda, cuda:1, ...
+        retriever: back end to use instead of the checkpoint's.
+    """
+    predictor = load(ckpt_path, memory=memory, retriever=retriever, device=device)
+    with ExitStack() as stack:
+        partial = None
+        file = sys.stdout
+        if output is not None and output != "-":
+            Path(output).parent.mkdir(parents=True, exist_ok=True)
+            partial = Path(output).with_name(f".{Path(output).name}.partial")
+            file = stack.enter_context(partial.open("w", encoding="utf-8"))
+        texts = tqdm(_texts(input, text_column), desc="predicting", unit="text", delay=2, disable=None)
+        while block := list(islice(texts, BLOCK)):
+            for prediction in predictor.predict(block, batch_size):
+                record = prediction._asdict()
+                record["memories"] = [memory._asdict() for memory in prediction.memories]
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    if partial is not None:
+        partial.replace(str(output))
+
+
+def _texts(source: str, text_column: Column | list[Column]) -> Iterator[str]:
+    if source == "-":
+        yield from (line.rstrip("\r\n") for line in sys.stdin)
+    elif source.endswith(".txt"):
+        try:
+            with open(source, encoding="utf-8") as file:
+                yield from (line.rstrip("\r\n") for line in file)
+        except FileNotFoundError as error:
+            raise InputError(f"{source}: no such file") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{source}: not UTF-8; convert it") from error
+    else:
+        yield from read_table(source, text_column=text_column, label_column=None).texts
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    name: (lambda options, name=name, function=function: _parse(name, function, options))  # type: ignore[misc]
+    for name, function in {"predict": predict, "list": list_models, "index": index, "search": search}.items()
+}

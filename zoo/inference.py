@@ -1,0 +1,186 @@
+"""A trained model from its checkpoint, and its predictions with their evidence."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import zoo
+from datamodules.classification import ClassificationDataModule, Split
+from datamodules.corpora.table import Rows
+from datamodules.errors import InputError
+from datamodules.retrieval import make_retriever
+from datamodules.retrieval.base import Retriever
+from datamodules.retrieval.memory import IndexMemory, Memory, is_existing_index, open_memory
+from zoo.tasks.classification import CHECKPOINT_KEY, ClassificationTask, Prediction, RetrievedMemory
+
+#: Texts that are retrieved, tokenised and classified together.
+BLOCK = 1024
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """The contents of a checkpoint, tensors on the CPU.
+
+    Raises:
+        InputError: no such file, truncated or damaged, or not of this project.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such checkpoint")
+    try:
+        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError, KeyError) as error:
+        raise InputError(
+            f"{path}: truncated, damaged or no checkpoint; use another one of the run"
+            f" ({str(error).splitlines()[0][:80]})"
+        ) from error
+    if not isinstance(checkpoint, dict) or CHECKPOINT_KEY not in checkpoint:
+        raise InputError(f"{path}: not a Memory Zoo checkpoint; give one that `zoo fit` wrote")
+    return checkpoint
+
+
+class Predictor:
+    """A trained model with its data side: texts in, predictions with evidence out."""
+
+    def __init__(self, model: ClassificationTask, data: ClassificationDataModule, memory: Memory | None) -> None:
+        self.model = model.eval()
+        self.data = data
+        self.memory = memory
+
+    def predict(self, texts: str | Sequence[str], batch_size: int = 256) -> list[Prediction]:
+        """Classify texts.
+
+        Args:
+            texts: one text or several.
+            batch_size: texts that go through the network together.
+
+        Returns:
+            For each text its label, probabilities, and the memories that were retrieved for it.
+        """
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        found: list[Prediction] = []
+        for start in range(0, len(texts), BLOCK):
+            rows = Rows.from_lists(texts[start : start + BLOCK], source="texts to predict")
+            found.extend(predict_split(self.model, self.data, self.data.split_of(rows, self.memory), batch_size))
+        return found
+
+
+def load(
+    checkpoint: str | Path,
+    memory: str | Path | None = None,
+    retriever: Retriever | None = None,
+    device: str | torch.device = "cpu",
+) -> Predictor:
+    """Load a trained model for prediction; nothing but the checkpoint (and its memory) is needed.
+
+    Args:
+        checkpoint: a file that `zoo fit` wrote, e.g. `runs/NAME/checkpoints/best.ckpt`.
+        memory: a memory folder to use instead of the one that the model was trained with.
+        retriever: back end and ranking to use instead (credentials, another server).
+        device: where to run the network.
+
+    Raises:
+        InputError: the checkpoint or its memory can't be read.
+
+    Example:
+        >>> zoo.load("best.ckpt").predict(["a text"])[0].label  # doctest: +SKIP
+    """
+    contents = read_checkpoint(checkpoint)
+    state = contents[CHECKPOINT_KEY]["data"]
+    model = make_model(contents)
+    data = make_data(state, retriever)
+    opened: Memory | None = None
+    if model.uses_memory and state["num_memories"] > 0:
+        location = str(memory) if memory is not None else state["memory"]
+        if is_existing_index(data.retriever):
+            opened = IndexMemory(data.retriever)
+        else:
+            opened = open_memory(location, data.retriever)
+    return Predictor(model.to(device), data, opened)
+
+
+def make_model(checkpoint: dict[str, Any]) -> ClassificationTask:
+    """The model of a checkpoint's contents, with its weights."""
+    name = checkpoint[CHECKPOINT_KEY]["model"]
+    if name not in zoo.list_models():
+        raise InputError(f"the checkpoint is of a model {name!r}, which this version does not have")
+    model: ClassificationTask = getattr(zoo, name)(**model_options(checkpoint))
+    model.on_load_checkpoint(checkpoint)
+    model.load_state_dict(checkpoint["state_dict"])
+    return model
+
+
+def model_options(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that a checkpoint's model was made with, but for optimizer and schedule."""
+    ignored = ("optimizer", "lr_scheduler")
+    return {
+        name: value
+        for name, value in checkpoint["hyper_parameters"].items()
+        if not name.startswith("_") and name not in ignored
+    }
+
+
+def make_data(state: dict[str, Any], retriever: Retriever | None = None) -> ClassificationDataModule:
+    """The data side of a checkpoint's state, ready for new texts."""
+    if retriever is None:
+        retriever = make_retriever(state["retriever"])
+    data = ClassificationDataModule(**state["options"], retriever=retriever)
+    data.use_state(state)
+    return data
+
+
+def predict_split(
+    model: ClassificationTask,
+    data: ClassificationDataModule,
+    split: Split,
+    batch_size: int = 256,
+    rows: int | None = None,
+) -> Iterator[Prediction]:
+    """Predictions for the first rows of a prepared table, in row order."""
+    dataset = data.dataset(split)
+    labels = data.spec.labels
+    total = len(dataset) if rows is None else min(rows, len(dataset))
+    training = model.training
+    model.eval()
+    try:
+        for start in range(0, total, batch_size):
+            batch = dataset.__getitems__(range(start, min(start + batch_size, total)))
+            batch = type(batch)(*(tensor.to(model.device) for tensor in batch))
+            with torch.inference_mode():
+                output = model(batch)
+            probabilities = output.logits.softmax(dim=1).cpu().tolist()
+            weights = output.memory_weight.cpu().tolist()
+            for i, (probability, weight) in enumerate(zip(probabilities, weights, strict=True)):
+                best = max(range(len(labels)), key=probability.__getitem__)
+                yield Prediction(
+                    text=split.rows.texts[start + i],
+                    label=labels[best],
+                    probability=probability[best],
+                    probabilities=dict(zip(labels, probability, strict=True)),
+                    memories=_memories(split, start + i, weight),
+                )
+    finally:
+        model.train(training)
+
+
+def _memories(split: Split, row: int, weights: Sequence[float]) -> list[RetrievedMemory]:
+    if split.neighbors is None:
+        return []
+    memories = split.neighbors.memories
+    return [
+        RetrievedMemory(
+            text=memories.texts[int(number)],
+            label=memories.label(int(number)),
+            retrieval_score=float(score),
+            weight=weight,
+        )
+        for number, score, weight in zip(
+            split.neighbors.rows[row], split.neighbors.scores[row], weights, strict=True
+        )
+        if number >= 0
+    ]

@@ -1,0 +1,230 @@
+"""k-nearest-neighbour augmented text classification.
+
+Zhiguo Wang, Wael Hamza, Linfeng Song: "k-Nearest Neighbor Augmented Neural Networks for Text
+Classification", 2017. Equation numbers below are the paper's.
+
+A text and its K labelled neighbours are encoded by one network. The neighbours are weighed by their
+similarity to the text, seen from I perspectives, and summed into a label feature and a text feature; a
+linear layer classifies from any of the three.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import torch
+from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
+from torch import Tensor, nn
+from torch.nn import functional
+
+from datamodules.batch import ClassificationBatch, ClassificationSpec
+from datamodules.errors import InputError
+from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder, WordEncoder
+from zoo.tasks.classification import ClassificationTask
+
+Features: TypeAlias = Literal["M1", "M2", "M3", "M4", "M5", "M6", "M7"]
+
+#: Table 2: which of the three features the classifier reads.
+FEATURES: dict[str, tuple[str, ...]] = {
+    "M1": ("text",),
+    "M2": ("label",),
+    "M3": ("neighbor",),
+    "M4": ("label", "neighbor"),
+    "M5": ("text", "label"),
+    "M6": ("text", "neighbor"),
+    "M7": ("text", "label", "neighbor"),
+}
+
+
+class KNNOutput(NamedTuple):
+    """What the network returns: the prediction and its evidence."""
+
+    #: float32 [B, C].
+    logits: Tensor
+    #: float32 [B, K]: a memory's similarity to the text, mean over the perspectives; 0 where none.
+    memory_weight: Tensor
+
+
+class MultiPerspectiveCosine(nn.Module):
+    """Similarities of two vectors from I perspectives (Equations 2 and 3)."""
+
+    def __init__(self, num_perspectives: int, size: int) -> None:
+        super().__init__()
+        # 0 perspectives is the paper's baseline in Figure 3: one plain cosine, nothing to learn.
+        weight = torch.empty(num_perspectives, size).uniform_(0.5, 1.5) if num_perspectives else None
+        self.weight = None if weight is None else nn.Parameter(weight)
+        self.size = size
+
+    def forward(self, text: Tensor, memories: Tensor, memory: Tensor) -> Tensor:
+        """Compare texts with their memories.
+
+        Args:
+            text: [B, l] text vectors h.
+            memories: [M, l] vectors h' of the distinct memories.
+            memory: [B, K] rows of `memories`.
+
+        Returns:
+            float32 [B, K, I]: s_k^i = cosine(W_i * h, W_i * h'_k), in -1..1.
+        """
+        # In float32 whatever the precision: squares of half-precision numbers over- and underflow.
+        with torch.autocast(text.device.type, enabled=False):
+            text, memories = text.float(), memories.float()
+            weight = text.new_ones(1, self.size) if self.weight is None else self.weight.float()
+            squared = weight.square().T  # [l, I]; W appears in both factors of every product
+            text_norm = (text.square() @ squared).clamp(min=1e-12).sqrt()  # [B, I]
+            memory_norm = (memories.square() @ squared).clamp(min=1e-12).sqrt()  # [M, I]
+            products = (text.unsqueeze(1) * memories[memory]) @ squared  # [B, K, I]
+            return products / (text_norm.unsqueeze(1) * memory_norm[memory])
+
+
+class KNNNetwork(nn.Module):
+    """Figure 1: encoder, neighbour attention, features, classifier."""
+
+    def __init__(
+        self,
+        encoder: BiLSTMEncoder | TransformerEncoder,
+        features: Features,
+        num_perspectives: int,
+        num_classes: int,
+        num_memory_classes: int,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.features = FEATURES[features]
+        self.num_memory_classes = num_memory_classes
+        views = max(num_perspectives, 1)
+        sizes = {"text": encoder.size, "label": views * num_memory_classes, "neighbor": views * encoder.size}
+        if self.features != ("text",):
+            self.similarity = MultiPerspectiveCosine(num_perspectives, encoder.size)
+        self.classifier = nn.Linear(sum(sizes[name] for name in self.features), num_classes)
+
+    def forward(self, batch: ClassificationBatch) -> KNNOutput:
+        """Classify the texts of a batch; see `ClassificationBatch` for the shapes."""
+        if self.features == ("text",):
+            text = self.encoder(batch.word, batch.char, batch.text)
+            return KNNOutput(self._classify([text]), torch.zeros_like(batch.memory_score))
+
+        text, memories = self._encode(batch)  # [B, l], [M, l]
+        similarity = self.similarity(text, memories, batch.memory)  # [B, K, I]
+        similarity = similarity * batch.memory_mask.unsqueeze(2)
+        by_view = similarity.transpose(1, 2)  # [B, I, K]
+        features = []
+        for name in self.features:
+            if name == "text":
+                features.append(text)
+            elif name == "label":  # Equation 4
+                known = batch.memory_target >= 0
+                one_hot = functional.one_hot(batch.memory_target.clamp(min=0), self.num_memory_classes)
+                features.append((by_view @ (one_hot * known.unsqueeze(2)).float()).flatten(1))  # [B, I*C]
+            else:  # Equation 5
+                features.append((by_view @ memories[batch.memory].float()).flatten(1))  # [B, I*l]
+        return KNNOutput(self._classify(features), similarity.mean(dim=2))
+
+    def _encode(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
+        """Encode the texts and the distinct memories in one call."""
+        n, length = batch.text.shape
+        m, memory_length = batch.memory_text.shape
+        texts = batch.text.new_zeros(n + m, max(length, memory_length))
+        texts[:n, :length] = batch.text
+        texts[n:, :memory_length] = batch.memory_text
+        encoded = self.encoder(batch.word, batch.char, texts)
+        return encoded[:n], encoded[n:]
+
+    def _classify(self, features: list[Tensor]) -> Tensor:
+        return self.classifier(torch.cat([feature.float() for feature in features], dim=1)).float()
+
+
+class KNNBiLSTM(ClassificationTask):
+    """The paper's model; `features="M1"` is its BiLSTM baseline without memory.
+
+    Example:
+        >>> model = KNNBiLSTM(features="M7", num_perspectives=5)
+    """
+
+    paper = "Wang, Hamza, Song: k-Nearest Neighbor Augmented Neural Networks for Text Classification (2017)"
+
+    def __init__(
+        self,
+        features: Features = "M7",
+        num_perspectives: int = 5,
+        hidden_size: int = 100,
+        word_size: int = 300,
+        train_word_vectors: bool = False,
+        characters: bool = True,
+        char_size: int = 20,
+        char_hidden_size: int = 50,
+        dropout: float = 0.0,
+        transformer: str | None = None,
+        pooling: Literal["mean", "cls"] = "mean",
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
+        lr_scheduler: LRSchedulerCallable | None = None,
+    ) -> None:
+        """Configure the model; its network is built when the data is known.
+
+        Args:
+            features: what the classifier reads (Table 2): M1 text, M2 label, M3 neighbour text, M4 = 2+3,
+                M5 = 1+2, M6 = 1+3, M7 = all.
+            num_perspectives: I of Equation 2; 0 is plain cosine.
+            hidden_size: state size of one direction of the BiLSTM.
+            word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
+            train_word_vectors: train the word vectors; the paper keeps pre-trained ones fixed. Vectors
+                that are not pre-trained are always trained.
+            characters: add the last state of an LSTM over a word's characters to its vector.
+            char_size: size of a character's vector.
+            char_hidden_size: state size of the character LSTM.
+            dropout: on word vectors; the paper has none.
+            transformer: Hub name or folder of a pre-trained transformer that takes the BiLSTM's place;
+                give the same name as `--data.tokenizer`.
+            pooling: how the transformer's states become a text's vector.
+            optimizer: makes the optimizer; the paper's is Adam at 1e-4.
+            lr_scheduler: makes a schedule, stepped once an epoch.
+        """
+        super().__init__(optimizer, lr_scheduler)
+        if features not in FEATURES:
+            raise InputError(f"model.features={features!r}: choose one of {', '.join(FEATURES)}")
+        if num_perspectives < 0:
+            raise InputError(f"model.num_perspectives={num_perspectives}: must be 0 or more")
+        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
+
+    @property
+    def uses_memory(self) -> bool:
+        """False for M1, which reads no memory: its data need not retrieve any."""
+        return bool(self.hparams["features"] != "M1")
+
+    def build_network(
+        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
+    ) -> KNNNetwork:
+        options = self.hparams
+        if self.uses_memory and spec.num_memories == 0:
+            raise InputError(
+                f"model.features={options['features']} reads memories, but data.num_memories is 0; use M1 or"
+                " set --data.num_memories"
+            )
+        if "label" in FEATURES[options["features"]] and not spec.memory_labels:
+            raise InputError(
+                f"model.features={options['features']} reads the memories' labels, but they have none; use M3"
+                " or M6, or give --data.memory_label_column"
+            )
+        encoder: BiLSTMEncoder | TransformerEncoder
+        if options["transformer"] is not None:
+            encoder = TransformerEncoder(options["transformer"], options["pooling"], transformer_config)
+        else:
+            if options["characters"] and spec.num_chars == 0:
+                raise InputError("model.characters is on, but data.characters is off; make them agree")
+            words = WordEncoder(
+                spec.num_words,
+                options["word_size"] if word_vectors is None else word_vectors.shape[1],
+                spec.num_chars if options["characters"] else 0,
+                options["char_size"],
+                options["char_hidden_size"],
+                table=word_vectors,
+                train_table=word_vectors is None or options["train_word_vectors"],
+            )
+            encoder = BiLSTMEncoder(words, options["hidden_size"], options["dropout"])
+        return KNNNetwork(
+            encoder,
+            options["features"],
+            options["num_perspectives"],
+            num_classes=len(spec.labels),
+            num_memory_classes=len(spec.memory_labels),
+        )

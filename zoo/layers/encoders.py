@@ -1,0 +1,155 @@
+"""From the distinct words of a batch to one vector a text."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+from datamodules.errors import InputError
+
+
+class WordEncoder(nn.Module):
+    """A word's vector: its row of a table and, if wanted, the last state of an LSTM over its characters.
+
+    It runs once on each distinct word of a batch, so its cost does not grow with the length of the texts.
+    """
+
+    def __init__(
+        self,
+        num_words: int,
+        word_size: int,
+        num_chars: int = 0,
+        char_size: int = 20,
+        char_hidden_size: int = 50,
+        table: Tensor | None = None,
+        train_table: bool = True,
+    ) -> None:
+        """Make the table and the character LSTM.
+
+        Args:
+            num_words: rows of the table; row 0 is padding.
+            word_size: columns of the table.
+            num_chars: number of characters; 0 switches the character LSTM off.
+            char_size: size of a character's vector.
+            char_hidden_size: size of the character LSTM's state.
+            table: [num_words, word_size] initial values, e.g. GloVe; None draws them.
+            train_table: False freezes the table.
+        """
+        super().__init__()
+        if table is None:
+            table = torch.empty(num_words, word_size).normal_(std=0.1)
+            table[0] = 0
+        # The table arrives memory-mapped and read-only when several processes share it: keep it as it is
+        # while it is frozen.
+        self.table = nn.Parameter(table, requires_grad=train_table)
+        self.size = word_size
+        self.char_table: nn.Embedding | None = None
+        if num_chars:
+            self.char_table = nn.Embedding(num_chars, char_size, padding_idx=0)
+            self.char_lstm = nn.LSTM(char_size, char_hidden_size, batch_first=True)
+            self.size += char_hidden_size
+
+    def forward(self, word: Tensor, char: Tensor) -> Tensor:
+        """Encode words.
+
+        Args:
+            word: [U] vocabulary ids.
+            char: [U, L] character ids, 0 = padding.
+
+        Returns:
+            [U, size]; zero for padding (word 0).
+        """
+        real = (word != 0).unsqueeze(1)
+        vectors = self.table[word] * real  # [U, word_size]
+        if self.char_table is None:
+            return vectors
+        lengths = (char != 0).sum(dim=1).clamp(min=1)
+        packed = pack_padded_sequence(char, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        _, (last, _) = self.char_lstm(packed._replace(data=self.char_table(packed.data)))
+        return torch.cat([vectors, last[0] * real], dim=1)
+
+
+class BiLSTMEncoder(nn.Module):
+    """A text's vector: the last forward and the last backward state of a BiLSTM over its words."""
+
+    def __init__(self, words: WordEncoder, hidden_size: int, dropout: float = 0.0) -> None:
+        """Make the BiLSTM.
+
+        Args:
+            words: encodes the words.
+            hidden_size: state size of one direction.
+            dropout: probability of zeroing a component of a word's vector in training.
+        """
+        super().__init__()
+        self.words = words
+        self.dropout = nn.Dropout(dropout)
+        self.lstm = nn.LSTM(words.size, hidden_size, batch_first=True, bidirectional=True)
+        self.size = 2 * hidden_size
+
+    def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
+        """Encode texts.
+
+        Args:
+            word: [U] vocabulary ids of the batch's distinct words.
+            char: [U, L] their character ids.
+            text: [N, T] positions in `word`, 0 = padding.
+
+        Returns:
+            [N, size]; zero for a text without words.
+        """
+        vectors = self.words(word, char)  # [U, D]
+        lengths = (text != 0).sum(dim=1)
+        # Pack the positions, then read the vectors: no padded [N, T, D] is ever made.
+        packed = pack_padded_sequence(
+            text, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
+        )
+        inputs: PackedSequence = packed._replace(data=self.dropout(vectors[packed.data]))
+        _, (last, _) = self.lstm(inputs)  # [2, N, hidden]
+        return torch.cat([last[0], last[1]], dim=1) * (lengths > 0).unsqueeze(1)
+
+
+class TransformerEncoder(nn.Module):
+    """A text's vector: the pooled last layer of a pre-trained transformer."""
+
+    def __init__(
+        self, name: str, pooling: Literal["mean", "cls"] = "mean", config: dict[str, Any] | None = None
+    ) -> None:
+        """Load the transformer.
+
+        Args:
+            name: a Hub name or a local folder.
+            pooling: `mean` over the real tokens, or `cls`, the first token.
+            config: the transformer's own configuration, from a checkpoint that holds its weights; then
+                nothing is loaded from `name`.
+        """
+        super().__init__()
+        from transformers import AutoConfig, AutoModel
+
+        if config is not None:
+            config = dict(config)
+            self.transformer = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
+        else:
+            try:
+                self.transformer = AutoModel.from_pretrained(name)
+            except (OSError, ValueError) as error:
+                raise InputError(
+                    f"model.transformer={name!r}: no such model on this machine or the Hub"
+                    f" ({str(error).splitlines()[0]})"
+                ) from error
+        self.pooling = pooling
+        self.size: int = self.transformer.config.hidden_size
+
+    def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
+        """Encode texts; arguments and result as in `BiLSTMEncoder.forward`, `char` is not read."""
+        mask = text != 0  # [N, T]
+        # A text without tokens still needs one to attend to; its vector is zeroed below.
+        attended = mask.clone()
+        attended[:, 0] = True
+        states = self.transformer(input_ids=word[text], attention_mask=attended.long()).last_hidden_state
+        if self.pooling == "cls":
+            return states[:, 0] * mask[:, :1]
+        weights = mask.unsqueeze(2).to(states.dtype)  # [N, T, 1]
+        return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
