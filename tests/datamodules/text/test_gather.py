@@ -1,0 +1,199 @@
+import multiprocessing
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from datamodules.errors import InputError
+from datamodules.text.gather import Gathered, TextGroup, TokenTable, WordTable, distinct_rows, gather
+from datamodules.text.tokenization import TransformersTokenizer, make_tokenizer
+from datamodules.text.tokens import TokenStore
+from datamodules.text.vocabulary import Vocabulary
+
+SPACES = make_tokenizer("whitespace", lowercase=False)
+
+
+def random_texts(seed: int, n: int) -> list[str]:
+    random = np.random.default_rng(seed)
+    alphabet = list("abcdefgh\U0001f600é")
+    words = ["".join(random.choice(alphabet, random.integers(1, 9))) for _ in range(60)]
+    return [" ".join(random.choice(words, random.integers(0, 12))) for _ in range(n)]
+
+
+def by_hand(
+    groups: list[tuple[list[str], list[int], int]], vocabulary: Vocabulary, max_chars: int
+) -> tuple[list[int], list[list[int]], list[list[list[int]]]]:
+    """What `gather` has to return, from strings, in plain Python."""
+    ids = {word: id for id, word in enumerate(vocabulary.words)}
+    chars = {char: id for id, char in enumerate(vocabulary.characters or [])}
+    seen: dict[Any, int] = {}
+    word, char, texts = [vocabulary.pad_id], [[]], []
+    for strings, rows, max_length in groups:
+        group = []
+        for row in rows:
+            tokens = strings[row].split()[: max_length - len(vocabulary.prefix) - len(vocabulary.suffix)]
+            named = [(ids.get(token, vocabulary.unk_id), token) for token in tokens]
+            named = [(id, "") for id in vocabulary.prefix] + named + [(id, "") for id in vocabulary.suffix]
+            text = []
+            for id, token in named:
+                key = token if vocabulary.characters else id
+                if key not in seen:
+                    seen[key] = len(word)
+                    word.append(id)
+                    char.append([chars.get(c, 1) for c in token[:max_chars]] if vocabulary.characters else [])
+                text.append(seen[key])
+            group.append(text)
+        width = max([1, *map(len, group)])
+        texts.append([text + [0] * (width - len(text)) for text in group])
+    width = max(map(len, char))
+    return word, [row + [0] * (width - len(row)) for row in char], texts
+
+
+def assert_same(found: Gathered, expected: tuple[list[int], list[list[int]], list[list[list[int]]]]) -> None:
+    word, char, texts = expected
+    assert found.word.tolist() == word
+    assert found.char.tolist() == char
+    assert [group.tolist() for group in found.texts] == texts
+    for array in (found.word, found.char, *found.texts):
+        assert array.dtype == np.int64
+        assert array.size == 0 or torch.from_numpy(array).data_ptr() == array.ctypes.data
+
+
+def make_tables(
+    *corpora: list[str], characters: bool, max_chars: int = 5, min_count: int = 2
+) -> tuple[list[TokenTable], Vocabulary]:
+    stores = [TokenStore.from_texts(texts, SPACES) for texts in corpora]
+    # The words of the first corpus only, so that others have unknown words and characters.
+    vocabulary = Vocabulary.from_stores(stores[:1], SPACES, min_count=min_count, characters=characters)
+    words = WordTable(vocabulary, max_chars)
+    return [words.add(store) for store in stores], vocabulary
+
+
+@pytest.mark.parametrize("characters", [True, False])
+@pytest.mark.parametrize("max_length", [1, 4, 100])
+@pytest.mark.parametrize("seed", range(3))
+def test_gather_equals_plain_python(characters: bool, max_length: int, seed: int) -> None:
+    texts, memories = random_texts(seed, 40), random_texts(seed + 100, 50)
+    (queries, memory), vocabulary = make_tables(texts, memories, characters=characters)
+    random = np.random.default_rng(seed)
+    for _ in range(4):  # Later batches meet the stamps of earlier ones.
+        rows, memory_rows = random.integers(40, size=7), random.integers(50, size=19).astype(np.int32)
+        found = gather([TextGroup(queries, rows, max_length), TextGroup(memory, memory_rows, 6)])
+        groups = [(texts, rows.tolist(), max_length), (memories, memory_rows.tolist(), 6)]
+        assert_same(found, by_hand(groups, vocabulary, 5))
+
+
+def test_stores_on_disk_and_in_memory_are_read_alike(tmp_path: Path) -> None:
+    texts = random_texts(1, 20)
+    (memory,), vocabulary = make_tables(texts, characters=True)
+    disk = WordTable(vocabulary, 5).add(TokenStore.build(texts, SPACES, tmp_path / "s", "f"))
+    rows = np.arange(20)
+    one, other = (gather([TextGroup(table, rows, 9)]) for table in (memory, disk))
+    assert_same(one, (other.word.tolist(), other.char.tolist(), [other.texts[0].tolist()]))
+
+
+def test_words_without_a_vocabulary_entry_stay_apart_only_where_they_are_spelled() -> None:
+    for characters, distinct in ((True, [0, 2, 1, 1]), (False, [0, 2, 1])):
+        (_, table), _ = make_tables(["a"], ["a new newer a"], characters=characters, min_count=1)
+        assert gather([TextGroup(table, np.array([0]), 9)]).word.tolist() == distinct
+
+
+def test_empty_texts_and_empty_groups_are_padding() -> None:
+    (table,), _ = make_tables(["", "a b", " "], characters=True, min_count=1)
+    found = gather([TextGroup(table, np.array([0, 2]), 9), TextGroup(table, np.array([], dtype=np.int64), 9)])
+    assert found.word.tolist() == [0]
+    assert found.char.shape == (1, 0)
+    assert [group.tolist() for group in found.texts] == [[[0], [0]], []]
+    assert found.texts[1].shape == (0, 1)
+    mixed = gather([TextGroup(table, np.array([0, 1]), 9)])
+    assert mixed.texts[0].tolist() == [[0, 0], [1, 2]]
+
+
+def test_special_tokens_surround_each_text_and_count(
+    tmp_path: Path, save_tokenizer: Callable[..., str]
+) -> None:
+    tokenizer = make_tokenizer(save_tokenizer(tmp_path), False)
+    assert isinstance(tokenizer, TransformersTokenizer)
+    vocabulary = Vocabulary.from_transformers(tokenizer)
+    texts = ["the cat sat the", "", "dog the"]
+    table = WordTable(vocabulary).add(TokenStore.from_texts(texts, tokenizer))
+    for max_length in (3, 5, 9):
+        found = gather([TextGroup(table, np.array([0, 1, 2]), max_length)])
+        assert_same(found, by_hand([(texts, [0, 1, 2], max_length)], vocabulary, 16))
+    ids = found.word[found.texts[0]]
+    assert ids.tolist() == [[2, 4, 5, 8, 4, 3], [2, 3, 0, 0, 0, 0], [2, 1, 4, 3, 0, 0]]
+    with pytest.raises(InputError, match="max_length=2: must be at least 3"):
+        gather([TextGroup(table, np.array([0]), 2)])
+
+
+@pytest.mark.parametrize("characters", [True, False])
+def test_a_table_grows_and_forgets(characters: bool) -> None:
+    texts = random_texts(1, 20)
+    (table,), vocabulary = make_tables(texts, characters=characters)
+    words = table.words
+    length = len(words)
+    for seed in range(2, 8):
+        new_texts = random_texts(seed, 30)
+        new = words.add(TokenStore.from_texts(new_texts, SPACES))
+        assert (len(words) > length) == characters
+        found = gather([TextGroup(new, np.arange(30), 8), TextGroup(table, np.arange(20), 8)])
+        assert_same(
+            found, by_hand([(new_texts, list(range(30)), 8), (texts, list(range(20)), 8)], vocabulary, 5)
+        )
+        words.truncate(length)
+        assert len(words) == length
+    again = words.add(TokenStore.from_texts(texts, SPACES))
+    assert len(words) == length
+    assert again.numbers.tolist() == table.numbers.tolist()
+
+
+def test_rows_that_are_not_there_and_foreign_tables_are_refused() -> None:
+    (one,), _ = make_tables(["a"], characters=True)
+    (other,), _ = make_tables(["a"], characters=True)
+    for row in (-1, 1):
+        with pytest.raises(IndexError, match="with 1 rows"):
+            gather([TextGroup(one, np.array([0, row]), 9)])
+    with pytest.raises(ValueError, match="same WordTable"):
+        gather([TextGroup(one, np.array([0]), 9), TextGroup(other, np.array([0]), 9)])
+
+
+def work(table: TokenTable, seed: int) -> list[NDArray[np.int64]]:
+    random = np.random.default_rng(seed)
+    return [gather([TextGroup(table, random.integers(300, size=16), 8)]).word for _ in range(30)]
+
+
+def test_threads_and_forked_workers_do_not_disturb_each_other() -> None:
+    (table,), _ = make_tables(random_texts(5, 300), characters=True)
+    alone = [work(table, seed) for seed in range(3)]
+    found: dict[int, list[NDArray[np.int64]]] = {}
+    threads = [
+        threading.Thread(target=lambda seed=seed: found.update({seed: work(table, seed)}))  # type: ignore[misc]
+        for seed in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        forked = pool.starmap(work, [(table, seed) for seed in range(3)])
+    for seed in range(3):
+        for ours, threaded, other in zip(alone[seed], found[seed], forked[seed], strict=True):
+            assert ours.tolist() == threaded.tolist() == other.tolist()
+
+
+def test_distinct_rows() -> None:
+    unique, inverse = distinct_rows(np.array([[7, 3, -1], [3, 9, 7], [-1, -1, -1]], dtype=np.int32))
+    assert unique.tolist() == [3, 7, 9]
+    assert inverse.tolist() == [[1, 0, 0], [0, 2, 1], [0, 0, 0]]
+    assert (unique.dtype, inverse.dtype) == (np.int64, np.int64)
+    unique, inverse = distinct_rows(np.array([[4, 4], [2, 4]]))
+    assert (unique.tolist(), inverse.tolist()) == ([2, 4], [[1, 1], [0, 1]])
+    for shape in ((2, 3), (2, 0), (0, 5)):
+        unique, inverse = distinct_rows(np.full(shape, -1))
+        assert unique.shape == (0,)
+        assert inverse.tolist() == np.zeros(shape, dtype=int).tolist()

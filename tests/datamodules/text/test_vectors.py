@@ -1,0 +1,153 @@
+import gzip
+import lzma
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datamodules.errors import InputError
+from datamodules.text.tokenization import make_tokenizer
+from datamodules.text.tokens import TokenStore
+from datamodules.text.vectors import coverage, initial_table, read_vectors
+from datamodules.text.vocabulary import Vocabulary
+
+GLOVE = ["the 1 2 3", "cat 4 5 6.5", ". . . 7 8 9", "é -1 0 1e-2", "cat 0 0 0", "1 2 2 2", ". 3 3 3"]
+WORDS = {
+    "the": [1, 2, 3],
+    "cat": [4, 5, 6.5],
+    ". . .": [7, 8, 9],
+    "é": [-1, 0, 0.01],
+    "1": [2, 2, 2],
+    ".": [3, 3, 3],
+}
+SPACES = make_tokenizer("whitespace", lowercase=False)
+
+
+def save(path: Path, lines: list[str], end: str = "\n") -> Path:
+    content = "".join(line + end for line in lines).encode()
+    if path.suffix == ".gz":
+        content = gzip.compress(content)
+    elif path.suffix == ".xz":
+        content = lzma.compress(content)
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("vectors.txt", content)
+    else:
+        path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["v.txt", "v.txt.gz", "v.txt.xz", "v.zip"])
+@pytest.mark.parametrize("header", [[], ["7 3"]])
+@pytest.mark.parametrize("end", ["\n", " \n", "\r\n"])
+def test_every_format_gives_the_same_vectors(tmp_path: Path, name: str, header: list[str], end: str) -> None:
+    vectors = read_vectors(save(tmp_path / name, header + GLOVE, end))
+    assert list(vectors.rows) == list(WORDS)
+    assert vectors.values.dtype == np.float32
+    np.testing.assert_array_equal(vectors.values, np.array(list(WORDS.values()), dtype=np.float32))
+
+
+def test_only_wanted_words_are_kept(tmp_path: Path) -> None:
+    path = save(tmp_path / "v.txt", GLOVE)
+    assert list(read_vectors(path, {"The", "cat", "none"}).rows) == ["the", "cat"]
+    assert list(read_vectors(path, {"."}).rows) == ["."]
+    assert list(read_vectors(path, {". . ."}).rows) == [". . ."]
+    assert list(read_vectors(path, most_frequent=2).rows) == ["the", "cat"]
+    assert list(read_vectors(path, {"é", "the"}, most_frequent=1).rows) == ["the", "é"]
+    headed = save(tmp_path / "w.txt", ["7 3", *GLOVE])
+    assert list(read_vectors(headed, most_frequent=2).rows) == ["the", "cat"]
+    nothing = read_vectors(path, {"none"})
+    assert nothing.values.shape == (0, 3)
+
+
+def test_a_word_falls_back_to_lower_case(tmp_path: Path) -> None:
+    path = save(tmp_path / "v.txt", ["Us 1", "us 2", "it 3"])
+    vectors = read_vectors(path, {"Us", "US", "It"})
+    assert [vectors.find(word) for word in ("Us", "US", "us", "It", "is")] == [0, 1, 1, 2, -1]
+
+
+def test_a_file_in_an_archive_is_named(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
+        archive.writestr("a.1d.txt", "a 1\n")
+        archive.writestr("a.2d.txt", "a 1 2\n")
+    assert read_vectors(tmp_path / "two.zip" / "a.2d.txt").values.tolist() == [[1, 2]]
+    with pytest.raises(InputError, match=r"holds 2 files; name one.*two\.zip/a\.1d\.txt"):
+        read_vectors(tmp_path / "two.zip")
+    with pytest.raises(InputError, match="no such file"):
+        read_vectors(tmp_path / "two.zip" / "a.3d.txt")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([], "v.txt: the vector file is empty"),
+        (["3 2"], "v.txt: the vector file is empty"),
+        (["a 1 2", "b 1"], "v.txt:2: 1 numbers where the lines before have 2"),
+        (["a 1 2", "b 1 2 3"], "v.txt:2: 3 numbers where"),
+        (["2 2", "b 1 2 3", "a 1 2"], "v.txt:2: 3 numbers where"),
+        (["a 1 2", "b"], "v.txt:2: 0 numbers where"),
+        (["a 1 2", "b 1 x"], "v.txt:2: 'x' is not a number"),
+        (["a 1 2", "b 1 nan"], "v.txt:2: a number is not finite"),
+        (["a 1 2", "b 1 1e99"], "v.txt:2: a number is not finite"),
+        (["3 2", "a 1 2", "b 1 2"], "v.txt: ends at line 3, but its header announces 3 words"),
+        (["just text"], "v.txt:1: expected a word and its numbers"),
+    ],
+)
+def test_errors_name_file_and_line(tmp_path: Path, lines: list[str], message: str) -> None:
+    path = save(tmp_path / "v.txt", lines)
+    with pytest.raises(InputError) as caught:
+        read_vectors(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    for name in ("v.txt", "v.gz", "v.xz", "v.zip", "v.zip/a.txt"):
+        with pytest.raises(InputError, match=f"{name}: no such vector file"):
+            read_vectors(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["v.txt.gz", "v.txt.xz", "v.zip"])
+@pytest.mark.parametrize("damage", ["cut", "other"])
+def test_a_damaged_archive_is_named(tmp_path: Path, name: str, damage: str) -> None:
+    random = np.random.default_rng(0)
+    path = save(tmp_path / name, [f"w{i} " + " ".join(map(str, random.random(9))) for i in range(3000)])
+    path.write_bytes(path.read_bytes()[:-2000] if damage == "cut" else b"something else altogether")
+    with pytest.raises(InputError, match=f"{name}: damaged or truncated archive") as caught:
+        read_vectors(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_coverage_counts_types_and_tokens(tmp_path: Path) -> None:
+    stores = [TokenStore.from_texts(texts, SPACES) for texts in (["the Cat cat", "dog"], ["The the dog"])]
+    vectors = read_vectors(save(tmp_path / "v.txt", GLOVE))
+    report = coverage(stores, vectors)
+    assert (report.types, report.types_found, report.types_lowered) == (5, 4, 2)
+    assert (report.tokens, report.tokens_found, report.tokens_lowered) == (7, 5, 2)
+    line = str(report)
+    assert "4 of 5 (80.0%, 2 of them lower-cased) words" in line
+    assert "5 of 7 (71.4%, 2 of them lower-cased) tokens" in line
+    assert "v.txt" in line
+    assert "\n" not in line
+
+
+def test_the_table_starts_from_the_vectors(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    lines = [f"w{i} " + " ".join(f"{x:.6f}" for x in random.normal(0, 0.4, 50)) for i in range(200)]
+    vectors = read_vectors(save(tmp_path / "v.txt", lines))
+    store = TokenStore.from_texts([" ".join(f"w{i} W{i} z{i}" for i in range(150))], SPACES)
+    vocabulary = Vocabulary.from_stores([store], SPACES, extra_words=vectors.rows, characters=False)
+    assert vocabulary.words[-1] == "w199"
+    table = initial_table(vocabulary, vectors, seed=1)
+    assert (table.shape, table.dtype) == ((len(vocabulary), 50), np.float32)
+    assert not table[0].any()
+    known = [id for id, word in enumerate(vocabulary.words) if word[0] in "wW"]
+    for id in known:
+        np.testing.assert_array_equal(table[id], vectors.values[int(vocabulary.words[id][1:])])
+    noise = np.delete(table, [0, *known], axis=0)
+    assert len(noise) == 151
+    assert noise.std() == pytest.approx(vectors.values.std(), rel=0.05)
+    np.testing.assert_array_equal(table, initial_table(vocabulary, vectors, seed=1))
+    assert (table != initial_table(vocabulary, vectors, seed=2)).any()
