@@ -1,0 +1,278 @@
+"""From a text to its terms, as Lucene's analyzers `standard`, `english` and `cjk` do it.
+
+`Analyzer.terms` is the definition; `TermIds` does the same for many texts at once and returns numbers.
+Both work on pieces between white space, because no token spans white space: a piece is analysed the first
+time that it is seen and looked up afterwards.
+"""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from array import array
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import regex
+from nltk.stem.porter import PorterStemmer
+from numpy.typing import NDArray
+
+from datamodules.retrieval.base import Analyzer as AnalyzerName
+
+# ---------------------------------------------------------------------------------------------------------
+# Tokens: the word boundaries of Unicode's annex 29, in the form of Lucene's StandardTokenizer
+
+#: Lucene's scanner sees this many UTF-16 units at once: a longer token falls into pieces.
+MAX_TOKEN_UNITS = 255
+
+# Marks, format characters and joiners belong to the character before them (rule WB4). The colon and the
+# full-width digits are named because Lucene follows Unicode 9 here.
+_MARK = r"[\p{WB=Format}\p{WB=Extend}\p{WB=ZWJ}]*+"
+_LETTER = rf"[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}]{_MARK}"
+_HEBREW = rf"\p{{WB=Hebrew_Letter}}{_MARK}"
+_DIGIT = rf"[\p{{WB=Numeric}}\uFF10-\uFF19]{_MARK}"
+_KATAKANA = rf"\p{{WB=Katakana}}{_MARK}"
+_JOINER = rf"\p{{WB=ExtendNumLet}}{_MARK}"
+_IN_WORDS = rf"[:\p{{WB=MidLetter}}\p{{WB=MidNumLet}}\p{{WB=Single_Quote}}]{_MARK}"
+_IN_NUMBERS = rf"[\p{{WB=MidNum}}\p{{WB=MidNumLet}}\p{{WB=Single_Quote}}]{_MARK}"
+
+# Letters and digits run together; a full stop or an apostrophe stays between two letters or two digits.
+# Katakana joins them over an underscore only (WB13a, WB13b).
+_RUN = (
+    rf"(?:(?:{_HEBREW}(?:\"{_MARK}(?={_HEBREW})|'{_MARK})"
+    rf"|{_LETTER}(?:{_IN_WORDS}(?={_LETTER}))?"
+    rf"|{_DIGIT}(?:{_IN_NUMBERS}(?={_DIGIT}))?)++|(?:{_KATAKANA})++)"
+)
+_WORD = rf"(?:{_JOINER})*+{_RUN}(?:(?:{_JOINER})++{_RUN})*+(?:{_JOINER})*+"
+
+# Emoji are tokens too: single, with a skin tone, joined to sequences, key caps and flags. Digits, skin tones
+# and flag letters are emoji characters of Unicode that make a token only in such a sequence.
+_TAIL = r"(?:(?![\uFE0E\uFE0F])[\p{WB=Format}\p{WB=Extend}\p{WB=ZWJ}])*"
+_PICTURE = r"(?:\p{Extended_Pictographic}|(?![0-9#*\p{RI}\p{Emoji_Modifier}©®™\u3030\u303D])\p{Emoji})"
+_ONE_EMOJI = (
+    rf"(?:\u200D*(?:\p{{Emoji_Modifier_Base}}{_TAIL}\p{{Emoji_Modifier}}{_TAIL}|{_PICTURE}{_TAIL})\uFE0F?"
+    rf"|\p{{Emoji_Modifier}}{_TAIL})"
+)
+_EMOJI = (
+    rf"{_ONE_EMOJI}(?:(?:(?<=\u200D)|\u200D){_ONE_EMOJI})*+"
+    rf"|[0-9#*]{_TAIL}\uFE0F?\u20E3{_TAIL}|\p{{RI}}{_MARK}\p{{RI}}{_MARK}"
+)
+
+# One expression, first alternative first. South-East Asian scripts stay together (they need a dictionary),
+# Chinese characters and Hiragana come one by one.
+_TOKEN = regex.compile(
+    rf"(?P<word>{_WORD})|(?P<emoji>{_EMOJI})|(?P<asian>(?:\p{{LB=SA}}{_MARK})++)"
+    rf"|(?P<cjk>[\p{{Script=Han}}\p{{Script=Hiragana}}]{_MARK})"
+)
+_ONE_SCRIPT = regex.compile(
+    rf"(?:{_KATAKANA})++|(?:(?=\p{{Script=Hangul}})[\p{{WB=ALetter}}]{_MARK})++"
+)
+
+
+def tokens(text: str) -> list[tuple[int, str, bool]]:
+    """The tokens of a text by Lucene's StandardTokenizer.
+
+    Args:
+        text: any string, lone surrogates and NUL included.
+
+    Returns:
+        (position of the first character, token, True if all of it is Chinese, Japanese or Korean).
+    """
+    found = []
+    position = 0
+    while match := _TOKEN.search(text, position):
+        start, end = match.span()
+        if end - start > MAX_TOKEN_UNITS // 2:  # it may have too many UTF-16 units
+            match = _TOKEN.match(text, start, _end_of_units(text, start, end))
+            if match is None:
+                position = start + 1
+                continue
+            end = match.end()
+        token = match.group()
+        is_cjk = match.lastgroup == "cjk" or (
+            match.lastgroup == "word" and not token.isascii() and _ONE_SCRIPT.fullmatch(token) is not None
+        )
+        found.append((start, token, is_cjk))
+        position = end
+    return found
+
+
+def _end_of_units(text: str, start: int, end: int) -> int:
+    """The end of the longest prefix of text[start:end] that has at most MAX_TOKEN_UNITS UTF-16 units."""
+    units = 0
+    for position in range(start, end):
+        units += 2 if text[position] > "\uffff" else 1
+        if units > MAX_TOKEN_UNITS:
+            return position
+    return end
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Analyzers: tokens to terms
+
+#: Lucene's English stop words.
+ENGLISH_STOP_WORDS = frozenset(
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
+    "they this to was will with".split()
+)
+#: The stop words of Lucene's CJKAnalyzer: English ones and what is left of "'s", "'t" and "www.".
+CJK_STOP_WORDS = (ENGLISH_STOP_WORDS - {"an"}) | {"s", "t", "www"}
+
+_POSSESSIVES = ("'s", "'S", "’s", "’S", "＇s", "＇S")
+_WIDE = regex.compile(r"[\uFF01-\uFF5E]+|[\u30A6-\u30FD]?[\uFF65-\uFF9F]+")
+_WHITE_SPACE = regex.compile(r"[ \t\n\r]+")
+# A piece up to here is remembered.
+_LONGEST_MEMO = 64
+_MEMO_SIZE = 1 << 18
+
+
+class Analyzer:
+    """Makes terms of texts, exactly as the Lucene analyzer of the same name.
+
+    Args:
+        name: `standard`, `english` or `cjk`.
+    """
+
+    def __init__(self, name: AnalyzerName) -> None:
+        self.name: AnalyzerName = name
+        # Lucene's PorterStemFilter is Porter's own program, which differs from his paper in three rules.
+        self._stemmer = PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)
+        self._memo: dict[str, tuple[str, ...]] = {}
+
+    def terms(self, text: str) -> list[str]:
+        """The terms of a text in their order, repeated ones included."""
+        found: list[str] = []
+        for piece in pieces(text):
+            terms = self._memo.get(piece)
+            if terms is None:
+                if len(self._memo) >= _MEMO_SIZE:
+                    self._memo.clear()
+                terms = self.analyse(piece)
+                if len(piece) <= _LONGEST_MEMO:
+                    self._memo[piece] = terms
+            found.extend(terms)
+        return found
+
+    def analyse(self, piece: str) -> tuple[str, ...]:
+        """The terms of a piece of text without white space."""
+        if piece.isascii() and piece.isalnum() and len(piece) <= MAX_TOKEN_UNITS:
+            found = [(0, piece, False)]
+        else:
+            found = tokens(piece)
+        if self.name == "cjk":
+            return tuple(term for term in _bigrams(found) if term not in CJK_STOP_WORDS)
+        if self.name == "english":
+            return tuple(self._english(token for _, token, _ in found))
+        return tuple(_lower(token) for _, token, _ in found)
+
+    def _english(self, found: Iterable[str]) -> Iterable[str]:
+        for token in found:
+            term = _lower(token[:-2] if token.endswith(_POSSESSIVES) else token)
+            if term not in ENGLISH_STOP_WORDS:
+                yield self._stemmer.stem(term, to_lowercase=False)
+
+
+def pieces(text: str) -> list[str]:
+    """The text cut at white space, where no token spans."""
+    # The narrow no-break space joins words like an underscore, but str.split takes it for white space.
+    if "\u202f" in text:
+        return _WHITE_SPACE.split(text)
+    return text.split()
+
+
+def _lower(token: str) -> str:
+    """Lower case by character, as in Java; Python's depends on neighbours for the Greek sigma."""
+    if token.isascii():
+        return token.lower()
+    return token.replace("Σ", "σ").replace("İ", "i").lower()
+
+
+def _bigrams(found: Iterable[tuple[int, str, bool]]) -> Iterable[str]:
+    """Adjacent Chinese, Japanese and Korean characters in pairs, one that stands alone as it is."""
+    run, run_end = "", -1
+    for start, token, is_cjk in found:
+        if run and not (is_cjk and start == run_end):
+            yield from _pairs(run)
+            run = ""
+        term = _lower(_WIDE.sub(lambda match: unicodedata.normalize("NFKC", match.group()), token))
+        if is_cjk:
+            run += term
+            run_end = start + len(token)
+        else:
+            yield term
+    if run:
+        yield from _pairs(run)
+
+
+def _pairs(run: str) -> Iterable[str]:
+    return (a + b for a, b in itertools.pairwise(run)) if len(run) > 1 else (run,)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Many texts to numbers
+
+
+class _Numbers(dict[str, int]):
+    """Gives every new key the next number, and lists the keys in `new`."""
+
+    def __init__(self) -> None:
+        self.new: list[str] = []
+
+    def __missing__(self, key: str) -> int:
+        number = self[key] = len(self)
+        self.new.append(key)
+        return number
+
+
+class TermIds:
+    """Turns texts into term ids and keeps the dictionary: new terms get the next id.
+
+    Args:
+        analyzer: makes the terms.
+
+    Attributes:
+        ids: term -> id, in the order of the ids.
+    """
+
+    def __init__(self, analyzer: Analyzer) -> None:
+        self.analyzer = analyzer
+        self.ids = _Numbers()
+        self._forget_pieces()
+
+    def _forget_pieces(self) -> None:
+        self._pieces = _Numbers()
+        self._piece_chars = 0
+        # The term ids of piece p are _piece_ids[_piece_first[p] : _piece_first[p + 1]].
+        self._piece_first = array("q", [0])
+        self._piece_ids = array("i")
+
+    def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Encode a block of texts (some thousands at a time keep memory low).
+
+        Args:
+            texts: n texts.
+
+        Returns:
+            The term ids of all texts one after the other, and int64 [n + 1]: where each text begins.
+        """
+        if len(self._pieces) > _MEMO_SIZE or self._piece_chars > 32 * _MEMO_SIZE:
+            self._forget_pieces()
+        cut = [pieces(text) for text in texts]
+        bounds = np.zeros(len(texts) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, cut), np.int64, len(cut)), out=bounds[1:])
+        flat = itertools.chain.from_iterable(cut)
+        numbers = np.fromiter(map(self._pieces.__getitem__, flat), np.int64, int(bounds[-1]))
+        for piece in self._pieces.new:
+            self._piece_chars += len(piece)
+            self._piece_ids.extend(map(self.ids.__getitem__, self.analyzer.analyse(piece)))
+            self._piece_first.append(len(self._piece_ids))
+        self._pieces.new.clear()
+
+        first = np.frombuffer(self._piece_first, np.int64)
+        piece_ids = np.frombuffer(self._piece_ids, np.int32)
+        counts = np.diff(first)[numbers]
+        ends = np.zeros(len(numbers) + 1, np.int64)
+        np.cumsum(counts, out=ends[1:])
+        source = np.repeat(first[numbers] - ends[:-1], counts)
+        source += np.arange(len(source))
+        return piece_ids[source], ends[bounds]

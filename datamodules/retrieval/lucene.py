@@ -1,0 +1,101 @@
+"""Lucene's numbers: the one-byte document length and what a term adds to a document's score.
+
+The score of a document is the sum, over the query's terms, of a number that depends on the term and the
+document only. These functions compute that number in the types and the order of operations that Lucene
+uses, so that rounding is the same too.
+
+Source: Lucene 9, SmallFloat, BM25Similarity and LMDirichletSimilarity. Elasticsearch multiplies BM25 by
+k1 + 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.retrieval.base import Ranking
+
+
+def _lengths() -> NDArray[np.int64]:
+    """What the 256 bytes stand for: exact up to 39, then a floating-point number with 3 bits of fraction."""
+    exact = 24
+    values = list(range(exact))
+    for code in range(256 - exact):
+        bits, shift = code & 7, (code >> 3) - 1
+        values.append(exact + (bits if shift < 0 else (bits | 8) << shift))
+    return np.array(values, np.int64)
+
+
+#: int64 [256]: the document length, in terms, for each byte that a length is stored as.
+LENGTHS = _lengths()
+
+
+def length_bytes(lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Store document lengths in a byte each, rounded down; `LENGTHS` decodes them."""
+    return (np.searchsorted(LENGTHS, lengths, side="right") - 1).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What the formulas know of a collection.
+
+    Attributes:
+        rows: documents with at least one term (Lucene counts no others).
+        tokens: terms of all documents, repeated ones included.
+    """
+
+    rows: int
+    tokens: int
+
+
+def term_weights(
+    ranking: Ranking, statistics: Statistics, rows: NDArray[np.int64], occurrences: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """The part of a score that depends on the term only.
+
+    Args:
+        ranking: the similarity with its parameters.
+        statistics: of the collection.
+        rows: [terms] documents with the term.
+        occurrences: [terms] of the term in all documents.
+
+    Returns:
+        [terms] BM25: idf times (k1 + 1), a float32 value; LMDirichlet: mu times the probability of the term.
+    """
+    if ranking.similarity == "BM25":
+        idf = np.log(1 + (statistics.rows - rows + 0.5) / (rows + 0.5)).astype(np.float32)
+        return (idf * (np.float32(1) + np.float32(ranking.k1))).astype(np.float64)
+    probability = (occurrences + 1.0) / (statistics.tokens + 1.0)
+    return np.asarray(np.float64(np.float32(ranking.mu)) * probability)
+
+
+def length_weights(ranking: Ranking, statistics: Statistics) -> NDArray[np.float64]:
+    """The part of a score that depends on the document only: [256], by the byte of its length.
+
+    BM25: the factor of the term frequency (a float32 value); LMDirichlet: the logarithm added.
+    """
+    if ranking.similarity == "BM25":
+        k1, b = np.float32(ranking.k1), np.float32(ranking.b)
+        average = np.float32(statistics.tokens / max(statistics.rows, 1))
+        with np.errstate(divide="ignore", invalid="ignore"):  # k1 = 0: infinite; no documents: unused
+            norms = k1 * ((np.float32(1) - b) + b * LENGTHS.astype(np.float32) / average)
+            return (np.float32(1) / norms).astype(np.float64)
+    mu = np.float64(np.float32(ranking.mu))
+    return np.asarray(np.log(mu / (LENGTHS + mu)))
+
+
+@numba.njit(nogil=True, cache=True)
+def bm25(term_weight: float, length_weight: float, frequency: int) -> np.float32:
+    """BM25's share of one term in one document; weights of `term_weights` and `length_weights`."""
+    weight = np.float32(term_weight)
+    saturation = np.float32(1) + np.float32(frequency) * np.float32(length_weight)
+    return np.float32(weight - weight / saturation)
+
+
+@numba.njit(nogil=True, cache=True)
+def lm_dirichlet(term_weight: float, length_weight: float, frequency: int) -> np.float32:
+    """LMDirichlet's share of one term in one document; never negative."""
+    return np.float32(max(0.0, np.log(1 + frequency / term_weight) + length_weight))
