@@ -126,7 +126,7 @@ def _rows_by_class(labels: Sequence[str]) -> dict[str, NDArray[np.int64]]:
     codes = np.fromiter((codes_of[label] for label in labels), dtype=np.int64, count=len(labels))
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=len(codes_of)))
-    return dict(zip(codes_of, np.split(order, ends[:-1]), strict=True))
+    return dict(zip(codes_of, np.split(order, ends)[:-1], strict=True))
 
 
 def _check_classes(

@@ -1,0 +1,158 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from datamodules.corpora import Rows, limit_classes, select_classes, stratified_split
+from datamodules.errors import InputError
+
+#: 20 rows of a, 10 of b and 1 of c, mixed.
+LABELS = [label for i in range(10) for label in ("a", "b", "a")] + ["c"]
+
+
+def table(labels: list[str] | None = LABELS) -> Rows:
+    return Rows.from_lists([f"text {i}" for i in range(len(LABELS))], labels, source="mine.csv")
+
+
+def counts(rows) -> dict[str, int]:
+    return dict(Counter(LABELS[row] for row in rows))
+
+
+def test_a_number_of_rows_of_each_class():
+    labels = LABELS[:-1]
+    train, validation = stratified_split(labels, 3, seed=0)
+    assert counts(validation) == {"a": 3, "b": 3}
+    assert sorted([*train, *validation]) == list(range(30))
+    assert list(train) == sorted(train)
+    assert list(validation) == sorted(validation)
+    assert train.dtype == validation.dtype == np.int64
+
+
+def test_a_share_of_each_class(caplog):
+    train, validation = stratified_split(LABELS, 0.25, seed=0)
+    # 2.5 rows of b are rounded up; the only row of c stays in training, and that is said.
+    assert counts(validation) == {"a": 5, "b": 3}
+    assert counts(train) == {"a": 15, "b": 7, "c": 1}
+    assert "1 classes have a single row" in caplog.text
+
+
+def test_a_share_takes_at_least_one_row_and_leaves_one():
+    assert counts(stratified_split(["a", "a"], 0.01, seed=0)[1]) == {"a": 1}
+    assert len(stratified_split(["a", "a"], 0.99, seed=0)[0]) == 1
+
+
+def test_the_seed_decides():
+    first = stratified_split(LABELS, 0.5, seed=1)[1]
+    assert np.array_equal(first, stratified_split(LABELS, 0.5, seed=1)[1])
+    assert not np.array_equal(first, stratified_split(LABELS, 0.5, seed=2)[1])
+
+
+def test_the_sample_is_the_same_everywhere():
+    # Figures are compared over machines and versions: these rows must never change.
+    assert stratified_split(LABELS[:-1], 3, seed=42)[1].tolist() == [1, 7, 8, 14, 17, 25]
+
+
+def test_every_row_is_chosen_about_as_often():
+    chosen = np.bincount(
+        np.concatenate([stratified_split(["a"] * 10, 5, seed)[1] for seed in range(400)]), minlength=10
+    )
+    # 200 expected, standard deviation 10.
+    assert chosen.min() > 150
+    assert chosen.max() < 250
+
+
+def test_classes_are_sampled_apart():
+    both = stratified_split(["a", "b"] * 10, 3, seed=0)[1]
+    # The same ten rows of a, at other places.
+    alone = stratified_split(["a"] * 10, 3, seed=0)[1]
+    assert np.array_equal(both[both % 2 == 0] // 2, alone)
+    assert not np.array_equal(both[both % 2 == 1] // 2, alone)
+
+
+def test_a_smaller_sample_is_a_part_of_a_larger_one():
+    small, large = (set(stratified_split(["a"] * 50, n, seed=0)[1]) for n in (5, 20))
+    assert small < large
+
+
+def test_no_labels_no_rows():
+    train, validation = stratified_split([], 0.1, seed=0)
+    assert len(train) == len(validation) == 0
+
+
+def test_too_few_rows_for_validation():
+    with pytest.raises(InputError, match="class 'c' has only 1 rows, and training needs at least one"):
+        stratified_split(LABELS, 1, seed=0)
+    with pytest.raises(InputError, match="class 'b' has only 10 rows"):
+        stratified_split(LABELS[:-1], 10, seed=0)
+
+
+@pytest.mark.parametrize("validation", [0, -1, 0.0, 1.0, 2.5, -0.1, float("nan")])
+def test_validation_out_of_range(validation):
+    with pytest.raises(InputError, match="validation"):
+        stratified_split(LABELS, validation, seed=0)
+
+
+def test_low_resource_case():
+    rows = limit_classes(table(), 0.1, seed=0)
+    assert Counter(rows.labels) == {"a": 2, "b": 1, "c": 1}
+
+
+def test_unbalanced_case():
+    rows = limit_classes(table(), {"a": 2, "b": 5}, seed=0)
+    # Classes that aren't named keep their rows.
+    assert Counter(rows.labels) == {"a": 2, "b": 5, "c": 1}
+    numbers = [int(id_) for id_ in rows.ids]
+    assert numbers == sorted(numbers)
+    assert list(rows.texts) == [f"text {number}" for number in numbers]
+
+
+def test_the_same_limit_for_each_class():
+    assert Counter(limit_classes(table(), 1, seed=0).labels) == {"a": 1, "b": 1, "c": 1}
+    assert limit_classes(table(), 1.0, seed=0).fingerprint == table().fingerprint
+
+
+def test_limits_are_seeded():
+    limits = {"a": 5, "b": 5}
+    assert limit_classes(table(), limits, seed=1).ids == limit_classes(table(), limits, seed=1).ids
+    assert limit_classes(table(), limits, seed=1).ids != limit_classes(table(), limits, seed=2).ids
+
+
+def test_a_limit_and_a_split_of_one_seed_are_independent():
+    kept = set(map(int, limit_classes(table(["a"] * 31), 10, seed=0).ids))
+    assert kept != set(stratified_split(["a"] * 31, 10, seed=0)[1])
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"d": 1}, r"mine.csv: no class 'd'; there are 'a', 'b', 'c'"),
+        ({"b": 11}, r"mine.csv: class 'b' has only 10 rows, not 11"),
+        (2, "class 'c' has only 1 rows, not 2"),
+        ({"b": 0}, "at least one"),
+        (0, "at least one"),
+        (0.0, "share"),
+        (1.5, "share"),
+    ],
+)
+def test_bad_limits(limits, message):
+    with pytest.raises(InputError, match=message):
+        limit_classes(table(), limits, seed=0)
+
+
+def test_class_subset():
+    rows = select_classes(table(), ["c", "b", "c"])
+    assert Counter(rows.labels) == {"b": 10, "c": 1}
+    assert rows.ids == sorted(rows.ids, key=int)
+
+
+def test_bad_subsets():
+    with pytest.raises(InputError, match="no class 'd'; there are 'a', 'b', 'c'"):
+        select_classes(table(), ["a", "d"])
+    with pytest.raises(InputError, match="name at least one"):
+        select_classes(table(), [])
+
+
+def test_no_labels():
+    for choose in (lambda rows: limit_classes(rows, 1, seed=0), lambda rows: select_classes(rows, ["a"])):
+        with pytest.raises(InputError, match=r"mine.csv: no labels"):
+            choose(table(None))

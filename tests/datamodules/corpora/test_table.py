@@ -1,0 +1,538 @@
+import gzip
+import json
+import logging
+import lzma
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datamodules.corpora import Rows, read_table
+from datamodules.errors import InputError
+
+TEXTS = ["a first text", 'with "quotes", and a comma', "Grüße 你好 🙂"]
+LABELS = ["News", "Sport", "News"]
+CSV = 'text,label\na first text,News\n"with ""quotes"", and a comma",Sport\nGrüße 你好 🙂,News\n'
+TSV = 'text\tlabel\na first text\tNews\nwith "quotes", and a comma\tSport\nGrüße 你好 🙂\tNews\n'
+JSONL = "".join(
+    json.dumps({"text": text, "label": label}, ensure_ascii=False) + "\n"
+    for text, label in zip(TEXTS, LABELS, strict=True)
+)
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def error(path: str | Path, **arguments: object) -> str:
+    with pytest.raises(InputError) as caught:
+        read_table(path, **arguments)
+    message = str(caught.value)
+    assert "\n" not in message
+    # Every message says where.
+    assert Path(path).name in message
+    return message
+
+
+# --- Rows ---------------------------------------------------------------------------------------------------
+
+
+def test_rows_hold_ids_texts_and_labels():
+    rows = Rows.from_lists(TEXTS, LABELS)
+    assert len(rows) == 3
+    assert rows.ids == ["0", "1", "2"]
+    assert list(rows.texts) == TEXTS
+    assert rows.labels == LABELS
+    assert Rows.from_lists(TEXTS).labels is None
+
+
+def test_texts_are_a_sequence():
+    texts = Rows.from_lists([f"text {i}" for i in range(10)]).texts
+    assert len(texts) == 10
+    assert texts[3] == "text 3"
+    assert texts[-1] == "text 9"
+    assert texts[np.int64(2)] == "text 2"
+    assert texts[7:] == ["text 7", "text 8", "text 9"]
+    assert texts[8:2] == []
+    assert texts[::5] == ["text 0", "text 5"]
+    assert "text 4" in texts
+    with pytest.raises(IndexError):
+        texts[10]
+
+
+def test_select_keeps_the_order_asked_for_and_the_ids():
+    rows = Rows.from_lists(TEXTS, LABELS).select([2, 0])
+    assert list(rows.texts) == [TEXTS[2], TEXTS[0]]
+    assert rows.ids == ["2", "0"]
+    assert len(rows.select([])) == 0
+    with pytest.raises(IndexError):
+        rows.select([2])
+
+
+def test_concat_puts_one_table_after_another():
+    both = Rows.concat([Rows.from_lists(["a"], ["x"], source="A"), Rows.from_lists(["b"], ["y"], source="B")])
+    assert list(both.texts) == ["a", "b"]
+    assert both.labels == ["x", "y"]
+    assert both.source == "A + B"
+
+
+def test_other_columns_are_refused():
+    with pytest.raises(ValueError, match="columns must be"):
+        Rows(pa.table({"text": ["a"]}), "mine")
+
+
+def test_fingerprint_depends_on_contents_alone():
+    rows = Rows.from_lists(TEXTS, LABELS, source="one")
+    chunked = Rows(
+        pa.concat_tables([rows.table.slice(0, 1), rows.table.slice(1, 0), rows.table.slice(1)]), "other"
+    )
+    assert chunked.table.column("text").num_chunks == 3
+    assert chunked.fingerprint == rows.fingerprint
+    assert rows.select([0, 1, 2]).fingerprint == rows.fingerprint
+    assert len(rows.fingerprint) == 64
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Rows.from_lists(["ab", "c"], ["x", "y"], ["0", "2"]),
+        Rows.from_lists(["ab", "c"], ["x", "z"]),
+        Rows.from_lists(["ab", "c"]),
+        Rows.from_lists(["ab", "c"], ["", ""]),
+        # The same bytes, cut elsewhere.
+        Rows.from_lists(["a", "bc"], ["x", "y"]),
+        Rows.from_lists(["c", "ab"], ["x", "y"]),
+    ],
+)
+def test_fingerprint_changes_with_the_contents(other):
+    assert other.fingerprint != Rows.from_lists(["ab", "c"], ["x", "y"]).fingerprint
+
+
+def test_fingerprint_stays_the_same_over_versions():
+    # Stored with every neighbour store: a change here makes users retrieve anew.
+    rows = Rows.from_lists(["a text", "Grüße"], ["x", "y"])
+    assert rows.fingerprint == "093354761305336b44fb23d6b0307795559e900c88908e52b25436b8e67d6029"
+
+
+# --- formats ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compress", [None, gzip.compress, lzma.compress])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("t.csv", CSV), ("t.tsv", TSV), ("t.jsonl", JSONL), ("t.ndjson", JSONL), ("t.json", JSONL)],
+)
+def test_formats(tmp_path, name, content, compress):
+    if compress:
+        name += ".gz" if compress is gzip.compress else ".xz"
+        content = compress(content.encode())
+    rows = read_table(write(tmp_path / name, content))
+    assert list(rows.texts) == TEXTS
+    assert rows.labels == LABELS
+    assert rows.ids == ["0", "1", "2"]
+    assert rows.source == str(tmp_path / name)
+    assert rows.fingerprint == Rows.from_lists(TEXTS, LABELS).fingerprint
+
+
+def test_parquet(tmp_path):
+    table = pa.table({"label": pa.array(LABELS).dictionary_encode(), "text": TEXTS, "other": [1, 2, 3]})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=2)
+    rows = read_table(tmp_path / "t.parquet")
+    assert list(rows.texts) == TEXTS
+    assert rows.labels == LABELS
+
+
+def saved_dataset(text: list[str] = TEXTS) -> datasets.Dataset:
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["News", "Sport"])}
+    )
+    return datasets.Dataset.from_dict({"text": text, "label": [0, 1, 0]}, features=features)
+
+
+def test_saved_data_set_gives_the_names_of_its_classes(tmp_path):
+    saved_dataset().save_to_disk(tmp_path / "saved")
+    rows = read_table(tmp_path / "saved")
+    assert list(rows.texts) == TEXTS
+    assert rows.labels == LABELS
+    assert read_table(tmp_path / "saved", class_names=["A", "B"]).labels == ["A", "B", "A"]
+    assert "2 classes but 3 class_names" in error(tmp_path / "saved", class_names=["A", "B", "C"])
+
+
+def test_saved_data_set_with_selected_rows(tmp_path):
+    saved_dataset().select([2, 0]).save_to_disk(tmp_path / "saved")
+    assert list(read_table(tmp_path / "saved").texts) == [TEXTS[2], TEXTS[0]]
+
+
+def test_saved_data_set_without_a_label(tmp_path):
+    dataset = saved_dataset().map(lambda row, i: {"label": -1 if i == 1 else 0}, with_indices=True)
+    dataset.save_to_disk(tmp_path / "saved")
+    assert "row 2: no label" in error(tmp_path / "saved")
+
+
+def test_saved_splits_are_folders(tmp_path):
+    datasets.DatasetDict(train=saved_dataset(), test=saved_dataset()).save_to_disk(tmp_path / "saved")
+    message = error(tmp_path / "saved")
+    assert str(tmp_path / "saved" / "test") in message
+    assert read_table(tmp_path / "saved" / "test").labels == LABELS
+
+
+def test_folder_without_a_data_set(tmp_path):
+    assert "name a file in it" in error(tmp_path)
+
+
+def test_damaged_saved_data_set(tmp_path):
+    saved_dataset().save_to_disk(tmp_path / "saved")
+    next((tmp_path / "saved").glob("*.arrow")).write_bytes(b"broken")
+    assert "damaged data set" in error(tmp_path / "saved")
+
+
+@pytest.fixture
+def hub_folder(tmp_path, monkeypatch):
+    """A folder that load_dataset reads like a data set of the Hub, with a cache of its own."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "reviews"
+    (folder / "data").mkdir(parents=True)
+    for split in ("train", "test"):
+        texts = [f"{split} {text}" for text in TEXTS]
+        saved_dataset(texts).to_parquet(folder / "data" / f"{split}-00000.parquet")
+    configs = [
+        {
+            "config_name": "reviews",
+            "data_files": [{"split": s, "path": f"data/{s}-*"} for s in ("train", "test")],
+        }
+    ]
+    write(folder / "README.md", f"---\nconfigs: {json.dumps(configs)}\n---\n")
+    return folder
+
+
+def test_hub_names_may_have_a_configuration_and_a_split(hub_folder):
+    rows = read_table(f"hub:{hub_folder}")
+    assert list(rows.texts) == [f"train {text}" for text in TEXTS]
+    assert rows.labels == LABELS
+    assert rows.source == f"hub:{hub_folder}"
+    assert list(read_table(f"hub:{hub_folder}:test").texts) == [f"test {text}" for text in TEXTS]
+    assert list(read_table(f"hub:{hub_folder}:reviews:test[:1]").texts) == [f"test {TEXTS[0]}"]
+
+
+@pytest.mark.parametrize("rest", [":validation", ":plain:test", "-missing"])
+def test_hub_errors_name_the_data_set(hub_folder, rest):
+    assert "check name, configuration, split and network" in error(f"hub:{hub_folder}{rest}")
+
+
+@pytest.mark.parametrize("path", ["hub:", "hub:name:", "hub:a:b:c:d"])
+def test_hub_spelling(path):
+    assert "write hub:NAME" in error(path)
+
+
+# --- columns ------------------------------------------------------------------------------------------------
+
+
+def test_headerless_file_by_numbers(tmp_path):
+    path = write(tmp_path / "t.csv", "1,Title,Body\n2, ,  Only a body \n1,Only a title,\n")
+    for numbers in ([1, 2], ["1", "2"]):
+        rows = read_table(path, text_column=numbers, label_column=0)
+        assert list(rows.texts) == ["Title Body", "Only a body", "Only a title"]
+        assert rows.labels == ["1", "2", "1"]
+
+
+def test_header_decides_whether_the_first_line_is_a_row(tmp_path):
+    path = write(tmp_path / "t.csv", "text,label\na,x\n")
+    assert len(read_table(path, text_column=0, label_column=1)) == 2
+    assert len(read_table(path, text_column=0, label_column=1, header=True)) == 1
+    # One name is enough to assume a header.
+    assert len(read_table(path, text_column=0)) == 1
+    assert "there are columns 0 to 1" in error(path, header=False)
+
+
+def test_a_name_of_digits_comes_before_a_number(tmp_path):
+    path = write(tmp_path / "t.csv", "label,0\nx,a\n")
+    assert list(read_table(path, text_column="0", header=True).texts) == ["a"]
+    assert list(read_table(path, text_column=0, header=True).texts) == ["x"]
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.parquet"])
+def test_other_formats_have_numbers_too(tmp_path, name):
+    if name == "t.jsonl":
+        write(tmp_path / name, JSONL)
+    else:
+        pq.write_table(pa.table({"text": TEXTS, "label": LABELS}), tmp_path / name)
+    assert read_table(tmp_path / name, text_column="1", label_column=None).texts[1] == "Sport"
+    assert "'text', 'label'" in error(tmp_path / name, text_column=2)
+
+
+def test_the_same_column_may_serve_twice(tmp_path):
+    pq.write_table(pa.table({"text": TEXTS}), tmp_path / "t.parquet")
+    rows = read_table(tmp_path / "t.parquet", label_column=None, id_column="text")
+    assert rows.ids == TEXTS
+
+
+def test_ids(tmp_path):
+    path = write(tmp_path / "t.csv", "id,text\nA7,a\nB1,b\n")
+    assert read_table(path, label_column=None, id_column="id").ids == ["A7", "B1"]
+    path = write(tmp_path / "u.csv", "id,text\nA7,a\n,b\n")
+    assert "line 3: no id" in error(path, label_column=None, id_column="id")
+
+
+def test_ids_count_on_over_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("datamodules.corpora.table.BLOCK", 2)
+    rows = read_table(write(tmp_path / "t.csv", CSV))
+    assert rows.table.column("id").num_chunks == 2
+    assert rows.ids == ["0", "1", "2"]
+    assert list(rows.texts) == TEXTS
+    assert rows.fingerprint == Rows.from_lists(TEXTS, LABELS).fingerprint
+
+
+def test_missing_column_lists_those_there_are(tmp_path):
+    path = write(tmp_path / "t.csv", CSV)
+    assert "no column 'body'; there are 'text', 'label'" in error(path, text_column="body")
+    assert "set label_column to null" in error(path, label_column="class")
+
+
+def test_no_text_column(tmp_path):
+    with pytest.raises(InputError, match="text_column"):
+        read_table(write(tmp_path / "t.csv", CSV), text_column=[])
+
+
+def test_class_names_from_a_file(tmp_path):
+    names = write(tmp_path / "classes.txt", "World\nSci/Tech\n\n")
+    path = write(tmp_path / "t.csv", "2,a\n1,b\n")
+    rows = read_table(path, text_column=1, label_column=0, class_names=names)
+    assert rows.labels == ["Sci/Tech", "World"]
+
+
+@pytest.mark.parametrize("label", ["3", "0", "World", "²", "-1"])
+def test_labels_without_a_class_name(tmp_path, label):
+    path = write(tmp_path / "t.csv", f"1,a\n{label},b\n")
+    message = error(path, text_column=1, label_column=0, class_names=["World", "Sports"])
+    assert f"line 2: label {label!r} is no number from 1 to 2" in message
+
+
+# --- dialect ------------------------------------------------------------------------------------------------
+
+
+def test_a_backslash_escapes_nothing(tmp_path):
+    path = write(tmp_path / "t.csv", '"1","a line\\","b \\""quoted\\"" c"\n"2","d","e\\\\"\n')
+    rows = read_table(path, text_column=[1, 2], label_column=0)
+    assert list(rows.texts) == ['a line\\ b \\"quoted\\" c', "d e\\\\"]
+
+
+def test_windows_lines_and_byte_order_mark(tmp_path):
+    path = write(tmp_path / "t.csv", b"\xef\xbb\xbf" + CSV.replace("\n", "\r\n").encode())
+    assert list(read_table(path).texts) == TEXTS
+    path = write(tmp_path / "t.jsonl", b"\xef\xbb\xbf" + JSONL.encode())
+    assert list(read_table(path).texts) == TEXTS
+
+
+def test_blank_lines_are_no_rows(tmp_path):
+    assert len(read_table(write(tmp_path / "t.csv", "\n" + CSV.replace("\n", "\n\n")))) == 3
+    assert len(read_table(write(tmp_path / "t.jsonl", JSONL.replace("\n", "\n\n")))) == 3
+
+
+def test_line_numbers_count_lines_inside_quotes(tmp_path):
+    path = write(tmp_path / "t.csv", 'text,label\n"two\nlines",x\na,y,z\n')
+    assert "line 4: 3 fields, but line 1 has 2" in error(path)
+
+
+def test_tsv_quotes_are_characters_unless_said_otherwise(tmp_path):
+    path = write(tmp_path / "t.tsv", 'text\tlabel\n"open\tx\n"a ""b""\tc"\ty\n')
+    assert "line 3: 3 fields" in error(path)
+    path = write(tmp_path / "u.tsv", 'text\tlabel\n"a ""b""\tc"\ty\n')
+    assert list(read_table(path, quotes=True).texts) == ['a "b"\tc']
+    path = write(tmp_path / "v.csv", 'text,label\n"open,x\n')
+    assert list(read_table(path, quotes=False).texts) == ['"open']
+
+
+def test_a_text_of_a_megabyte(tmp_path):
+    long = "word " * 250_000 + "end"
+    for name, content in (
+        ("t.csv", f"text,label\n{long},x\n"),
+        ("t.jsonl", json.dumps({"text": long, "label": "x"})),
+    ):
+        assert read_table(write(tmp_path / name, content)).texts[0] == long
+
+
+# --- bad files ----------------------------------------------------------------------------------------------
+
+
+def test_missing_file_suggests_near_names(tmp_path):
+    write(tmp_path / "train.csv", CSV)
+    assert "did you mean train.csv?" in error(tmp_path / "trian.csv")
+    assert "check the path" in error(tmp_path / "zzz.parquet")
+    assert "nor folder" in error(tmp_path / "nowhere" / "train.csv")
+
+
+@pytest.mark.parametrize("name", ["t.txt", "t", "t.xlsx", "t.gz", "t.parquet.gz", "t.csv.bz2"])
+def test_unknown_extension(tmp_path, name):
+    assert ".jsonl" in error(write(tmp_path / name, CSV))
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl", "t.parquet", "t.csv.gz"])
+def test_empty_file(tmp_path, name):
+    content = gzip.compress(b"") if name.endswith(".gz") else b""
+    assert "empty file" in error(write(tmp_path / name, content))
+
+
+def test_blank_file(tmp_path):
+    assert "no rows" in error(write(tmp_path / "t.csv", "\n\n"))
+
+
+def test_header_without_rows(tmp_path):
+    assert "a header and no rows" in error(write(tmp_path / "t.csv", "text,label\n"))
+
+
+def test_parquet_without_rows(tmp_path):
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "t.parquet")
+    assert "no rows" in error(tmp_path / "t.parquet", label_column=None)
+
+
+@pytest.mark.parametrize("row", ["only text", "a,x,too many"])
+def test_wrong_number_of_fields(tmp_path, row):
+    message = error(write(tmp_path / "t.csv", f"text,label\na,x\n{row}\nb,y\n"))
+    assert f"line 3: {row.count(',') + 1} fields, but line 1 has 2" in message
+
+
+def test_quote_that_is_never_closed(tmp_path):
+    path = write(tmp_path / "t.csv", 'text,label\na,x\n"b,y\nc,z\n')
+    assert "line 3: a quoted field starts in this record and is never closed" in error(path)
+
+
+def test_text_after_a_closing_quote(tmp_path):
+    message = error(write(tmp_path / "t.csv", 'text,label\na,x\n"b" c,y\n'))
+    assert "line 3" in message
+    assert "set quotes to false" in message
+
+
+def test_bare_carriage_returns(tmp_path):
+    assert "carriage return" in error(write(tmp_path / "t.csv", "text,label\ra,x\r"))
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl"])
+def test_invalid_utf8_names_the_line(tmp_path, name):
+    content = (CSV if name == "t.csv" else JSONL).replace("Grüße", "GrXße").encode().replace(b"X", b"\xfc")
+    number = 4 if name == "t.csv" else 3
+    assert f"line {number}: not UTF-8" in error(write(tmp_path / name, content))
+
+
+def test_invalid_utf8_in_parquet_names_the_row(tmp_path):
+    texts = pa.array([b"fine", b"Gr\xfc\xdfe"]).view(pa.string())
+    pq.write_table(pa.table({"text": texts}), tmp_path / "t.parquet")
+    assert "row 2: not UTF-8" in error(tmp_path / "t.parquet", label_column=None)
+
+
+@pytest.mark.parametrize("line", ['{"text": "a"', "text", '{"text": "a"} {"text": "b"}', "[" * 100_000])
+def test_bad_json_line(tmp_path, line):
+    assert "line 2: no JSON (" in error(write(tmp_path / "t.jsonl", JSONL.splitlines()[0] + f"\n{line}\n"))
+
+
+def test_json_that_is_no_object(tmp_path):
+    assert "line 1: a JSON array" in error(write(tmp_path / "t.json", '[\n{"text": "a"}]'))
+    assert "line 1: no JSON object" in error(write(tmp_path / "t.json", '"a"'))
+
+
+def test_json_line_without_a_column(tmp_path):
+    path = write(tmp_path / "t.jsonl", JSONL + '{"text": "a", "lable": "x"}\n')
+    assert "line 4: no 'label', only 'text', 'lable'" in error(path)
+
+
+@pytest.mark.parametrize("value", [["a"], {"b": 1}])
+def test_json_text_that_is_no_string(tmp_path, value):
+    path = write(tmp_path / "t.jsonl", json.dumps({"text": value, "label": "x"}))
+    assert f"line 1: {type(value).__name__} instead of a string" in error(path)
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
+def test_truncated_archives(tmp_path, compress):
+    rng = np.random.default_rng(0)
+    content = "text,label\n" + "".join(f"{n},x\n" for n in rng.integers(0, 10**9, 20_000))
+    name = "t.csv.gz" if compress is gzip.compress else "t.csv.xz"
+    whole = compress(content.encode())
+    assert "truncated or damaged after line" in error(write(tmp_path / name, whole[: len(whole) // 2]))
+    assert "truncated or damaged" in error(write(tmp_path / name, content))
+    middle = len(whole) // 2
+    flipped = (
+        whole[:middle] + bytes(255 - byte for byte in whole[middle : middle + 64]) + whole[middle + 64 :]
+    )
+    error(write(tmp_path / name, flipped))
+
+
+def test_truncated_parquet(tmp_path):
+    pq.write_table(pa.table({"text": TEXTS, "label": LABELS}), tmp_path / "t.parquet")
+    content = (tmp_path / "t.parquet").read_bytes()
+    assert "no whole Parquet file" in error(write(tmp_path / "t.parquet", content[:-10]))
+
+
+# --- labels and repairs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", ["b,", "b,  ", 'b,""'])
+def test_missing_label(tmp_path, row):
+    assert "line 3: no label" in error(write(tmp_path / "t.csv", f"text,label\na,x\n{row}\n"))
+
+
+def test_missing_label_in_json_and_parquet(tmp_path):
+    path = write(tmp_path / "t.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": null}\n')
+    assert "line 2: no label" in error(path)
+    pq.write_table(pa.table({"text": ["a", "b"], "label": ["x", None]}), tmp_path / "t.parquet")
+    assert "row 2: no label" in error(tmp_path / "t.parquet")
+
+
+def test_labels_that_are_no_strings(tmp_path):
+    lines = [{"text": "a", "label": label} for label in (1, True, 1.0, "1", " x ", 0, False)]
+    rows = read_table(write(tmp_path / "t.jsonl", "\n".join(map(json.dumps, lines))))
+    assert rows.labels == ["1", "True", "1.0", "1", "x", "0", "False"]
+
+
+def test_table_without_labels(tmp_path):
+    rows = read_table(write(tmp_path / "t.csv", CSV), label_column=None)
+    assert rows.labels is None
+    assert rows.table.column("label").null_count == 3
+
+
+def test_nuls_become_spaces_and_are_counted(tmp_path, caplog):
+    write(tmp_path / "t.csv", "text,label\na\0b\0c,x\nd,y\ne\0f,z\n")
+    write(tmp_path / "t.jsonl", '{"text": "a\\u0000b\\u0000c", "label": "x"}\n{"text": "d", "label": "y"}\n')
+    pq.write_table(pa.table({"text": ["a\0b\0c", "d"], "label": ["x", "y"]}), tmp_path / "t.parquet")
+    for name, count in (("t.csv", 2), ("t.jsonl", 1), ("t.parquet", 1)):
+        caplog.clear()
+        assert list(read_table(tmp_path / name).texts)[:2] == ["a b c", "d"]
+        (message,) = [record.getMessage() for record in caplog.records]
+        assert f"NUL characters in {count}" in message
+        assert name in message
+
+
+def test_lone_surrogates_are_replaced_and_counted(tmp_path, caplog):
+    lines = ['{"text": "a \\ud800 b", "label": "x\\udc00"}', '{"text": "\\ud83d\\ude42", "label": "y"}']
+    rows = read_table(write(tmp_path / "t.jsonl", "\n".join(lines)))
+    assert list(rows.texts) == ["a \ufffd b", "🙂"]
+    assert rows.labels == ["x\ufffd", "y"]
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "lone surrogates in 2 fields" in message
+
+
+def test_empty_texts_are_kept_and_counted(tmp_path, caplog):
+    path = write(tmp_path / "t.jsonl", '{"text": "", "label": "x"}\n{"text": null, "label": "y"}\n' + JSONL)
+    rows = read_table(path)
+    assert rows.texts[:3] == ["", "", TEXTS[0]]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path}: 2 of 5 texts are empty; they are kept"
+    ]
+
+
+def test_duplicates_are_kept_and_counted(tmp_path, caplog):
+    path = write(tmp_path / "t.csv", "text,label\na,x\na,y\na,x\nb,x\na,x\n")
+    with caplog.at_level(logging.INFO):
+        assert len(read_table(path)) == 5
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert "2 of 5 rows repeat an earlier row" in record.getMessage()
+
+
+def test_a_clean_table_says_nothing(tmp_path, caplog, capsys):
+    with caplog.at_level(logging.INFO):
+        read_table(write(tmp_path / "t.csv", CSV))
+    assert not caplog.records
+    assert capsys.readouterr() == ("", "")
