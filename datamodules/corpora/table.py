@@ -139,7 +139,7 @@ class Rows:
 
     @property
     def labels(self) -> list[str] | None:
-        """The labels, in row order; None where the table has none."""
+        """The labels, in row order; None unless every row has one."""
         column = self.table.column("label")
         if column.null_count:
             return None
@@ -399,7 +399,8 @@ def _collect(
 def _as_text(field: object, where: tuple[str, str, int]) -> str:
     if isinstance(field, str):
         return field
-    if field is None:
+    # pandas writes a missing value of a column of numbers as NaN.
+    if field is None or field != field:
         return ""
     if isinstance(field, (bool, int, float)):
         return str(field)

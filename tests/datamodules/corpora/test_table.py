@@ -80,6 +80,25 @@ def test_concat_puts_one_table_after_another():
     assert both.source == "A + B"
 
 
+def test_saved_rows_are_mapped(tmp_path):
+    rows = Rows.from_lists(TEXTS, LABELS)
+    rows.save(tmp_path / "rows.arrow")
+    loaded = Rows.load(tmp_path / "rows.arrow")
+    assert loaded.fingerprint == rows.fingerprint
+    assert list(loaded.texts) == TEXTS
+    with Rows.writer(tmp_path / "parts.arrow") as writer:
+        writer.write(rows.select([0]))
+        writer.write(rows.select([1, 2]))
+    assert Rows.load(tmp_path / "parts.arrow").fingerprint == rows.fingerprint
+
+
+def test_labels_where_only_some_rows_have_one():
+    rows = Rows.concat([Rows.from_lists(["a", "b"], ["y", "x"]), Rows.from_lists(["c"])])
+    assert rows.labels is None
+    assert [rows.label(row) for row in range(3)] == ["y", "x", None]
+    assert rows.distinct_labels() == ["x", "y"]
+
+
 def test_other_columns_are_refused():
     with pytest.raises(ValueError, match="columns must be"):
         Rows(pa.table({"text": ["a"]}), "mine")
@@ -477,6 +496,8 @@ def test_missing_label_in_json_and_parquet(tmp_path):
     path = write(tmp_path / "t.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": null}\n')
     assert "line 2: no label" in error(path)
     pq.write_table(pa.table({"text": ["a", "b"], "label": ["x", None]}), tmp_path / "t.parquet")
+    assert "row 2: no label" in error(tmp_path / "t.parquet")
+    pq.write_table(pa.table({"text": ["a", "b"], "label": [1.0, float("nan")]}), tmp_path / "t.parquet")
     assert "row 2: no label" in error(tmp_path / "t.parquet")
 
 
