@@ -131,6 +131,10 @@ class WordTokenizer(Tokenizer):
         }
 
 
+#: Stretches that are kept in memory, some 200 MB of them.
+_REMEMBERED = 1 << 20
+
+
 class _Stretches(dict[str, list[int]]):
     """Remembers how a stretch without spaces is cut, within bounds: texts in Chinese rarely repeat one."""
 
@@ -141,7 +145,7 @@ class _Stretches(dict[str, list[int]]):
     def __missing__(self, stretch: str) -> list[int]:
         numbers = [self.lexicon[token] for token in _SEGMENT.findall(stretch)]
         if len(stretch) <= 32:
-            if len(self) == 1 << 18:
+            if len(self) == 1 << 20:
                 self.clear()
             self[stretch] = numbers
         return numbers
