@@ -11,6 +11,7 @@ import lzma
 import zipfile
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,26 +24,6 @@ from numpy.typing import NDArray
 from datamodules.errors import InputError
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
-
-
-@dataclass(frozen=True)
-class WordVectors:
-    """The kept lines of a vector file.
-
-    Attributes:
-        rows: row of `values` of each kept word, in the order of the file.
-        values: float32 [kept words, d].
-        source: the file, for messages.
-    """
-
-    rows: dict[str, int]
-    values: NDArray[np.float32]
-    source: str
-
-    def find(self, word: str) -> int:
-        """Row of a word, or of its lower-cased form if only that is there; -1 if neither is."""
-        row = self.rows.get(word)
-        return self.rows.get(word.lower(), -1) if row is None else row
 
 
 @dataclass(frozen=True)
@@ -74,6 +55,48 @@ class Coverage:
         words = share(self.types_found, self.types, self.types_lowered)
         tokens = share(self.tokens_found, self.tokens, self.tokens_lowered)
         return f"{self.source}: vectors for {words} words and {tokens} tokens"
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """The kept lines of a vector file.
+
+    Attributes:
+        rows: row of `values` of each kept word, in the order of the file.
+        values: float32 [kept words, d].
+        source: the file, for messages.
+    """
+
+    rows: dict[str, int]
+    values: NDArray[np.float32]
+    source: str
+
+    def find(self, word: str) -> int:
+        """Row of a word, or of its lower-cased form if only that is there; -1 if neither is."""
+        row = self.rows.get(word)
+        return self.rows.get(word.lower(), -1) if row is None else row
+
+    @property
+    def words(self) -> list[str]:
+        """The kept words in the order of the file."""
+        return list(self.rows)
+
+    def coverage(self, stores: Sequence[TokenStore]) -> Coverage:
+        """How much of the texts has a vector."""
+        counts: Counter[str] = Counter()
+        for store in stores:
+            counts.update(dict(zip(store.lexicon, store.counts().tolist(), strict=True)))
+        found = {word: count for word, count in counts.items() if self.find(word) >= 0}
+        lowered = [count for word, count in found.items() if word not in self.rows]
+        return Coverage(
+            self.source,
+            types=len(counts),
+            types_found=len(found),
+            types_lowered=len(lowered),
+            tokens=counts.total(),
+            tokens_found=sum(found.values()),
+            tokens_lowered=sum(lowered),
+        )
 
 
 def read_vectors(
@@ -140,25 +163,6 @@ def read_vectors(
         raise InputError(f"{path}:{line_of_row[int(finite.argmin())]}: a number is not finite")
     names = (word.decode("utf-8", "surrogateescape") for word in rows)
     return WordVectors({name: row for row, name in enumerate(names)}, table, str(path))
-
-
-def coverage(stores: Sequence[TokenStore], vectors: WordVectors) -> Coverage:
-    """How much of the texts has a vector."""
-    counts: dict[str, int] = {}
-    for store in stores:
-        for word, count in zip(store.lexicon, store.counts().tolist(), strict=True):
-            counts[word] = counts.get(word, 0) + count
-    found = {word: count for word, count in counts.items() if vectors.find(word) >= 0}
-    lowered = [count for word, count in found.items() if word not in vectors.rows]
-    return Coverage(
-        vectors.source,
-        len(counts),
-        len(found),
-        len(lowered),
-        sum(counts.values()),
-        sum(found.values()),
-        sum(lowered),
-    )
 
 
 def initial_table(vocabulary: Vocabulary, vectors: WordVectors, seed: int) -> NDArray[np.float32]:

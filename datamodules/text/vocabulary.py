@@ -73,8 +73,7 @@ class Vocabulary:
             raise InputError(f"min_count={min_count}, max_words={max_words}: use at least 1 and at least 0")
         counts: Counter[str] = Counter()
         for store in stores:
-            for word, count in zip(store.lexicon, store.counts().tolist(), strict=True):
-                counts[word] += count
+            counts.update(dict(zip(store.lexicon, store.counts().tolist(), strict=True)))
         frequent = _ordered({word: n for word, n in counts.items() if n >= min_count})[:max_words]
         # A text may hold the literal words <pad> and <unk>: both mean an unknown word.
         words = dict.fromkeys([PAD, UNK, *frequent, *extra_words])

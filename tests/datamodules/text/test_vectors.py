@@ -9,7 +9,7 @@ import pytest
 from datamodules.errors import InputError
 from datamodules.text.tokenization import make_tokenizer
 from datamodules.text.tokens import TokenStore
-from datamodules.text.vectors import coverage, initial_table, read_vectors
+from datamodules.text.vectors import initial_table, read_vectors
 from datamodules.text.vocabulary import Vocabulary
 
 GLOVE = ["the 1 2 3", "cat 4 5 6.5", ". . . 7 8 9", "é -1 0 1e-2", "cat 0 0 0", "1 2 2 2", ". 3 3 3"]
@@ -123,7 +123,7 @@ def test_a_damaged_archive_is_named(tmp_path: Path, name: str, damage: str) -> N
 def test_coverage_counts_types_and_tokens(tmp_path: Path) -> None:
     stores = [TokenStore.from_texts(texts, SPACES) for texts in (["the Cat cat", "dog"], ["The the dog"])]
     vectors = read_vectors(save(tmp_path / "v.txt", GLOVE))
-    report = coverage(stores, vectors)
+    report = vectors.coverage(stores)
     assert (report.types, report.types_found, report.types_lowered) == (5, 4, 2)
     assert (report.tokens, report.tokens_found, report.tokens_lowered) == (7, 5, 2)
     line = str(report)
@@ -138,7 +138,7 @@ def test_the_table_starts_from_the_vectors(tmp_path: Path) -> None:
     lines = [f"w{i} " + " ".join(f"{x:.6f}" for x in random.normal(0, 0.4, 50)) for i in range(200)]
     vectors = read_vectors(save(tmp_path / "v.txt", lines))
     store = TokenStore.from_texts([" ".join(f"w{i} W{i} z{i}" for i in range(150))], SPACES)
-    vocabulary = Vocabulary.from_stores([store], SPACES, extra_words=vectors.rows, characters=False)
+    vocabulary = Vocabulary.from_stores([store], SPACES, extra_words=vectors.words, characters=False)
     assert vocabulary.words[-1] == "w199"
     table = initial_table(vocabulary, vectors, seed=1)
     assert (table.shape, table.dtype) == ((len(vocabulary), 50), np.float32)
