@@ -1,0 +1,61 @@
+"""Fixtures that start a real Elasticsearch, once a run and only if a test needs it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from elasticsearch import Elasticsearch
+
+from tests.elasticsearch import server
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The workers of pytest-xdist inherit the name, and so share the servers.
+    if not hasattr(config, "workerinput"):
+        os.environ["ZOO_TEST_RUN"] = tempfile.mkdtemp(prefix="memory-zoo-tests-")
+        Path(os.environ["ZOO_TEST_RUN"]).chmod(0o755)  # the server may run as another user
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        folder = Path(os.environ["ZOO_TEST_RUN"])
+        for name in ("plain", "secured"):
+            server.stop(folder / name)
+        shutil.rmtree(folder)
+
+
+def _start(name: str, secured: bool, heap: str) -> server.Server:
+    try:
+        return server.start(Path(os.environ["ZOO_TEST_RUN"]) / name, secured=secured, heap=heap)
+    except server.NoServerError as error:
+        if os.environ.get("ZOO_REQUIRE_ELASTICSEARCH") == "1":
+            pytest.fail(f"no Elasticsearch: {error}", pytrace=False)
+        pytest.skip(f"no Elasticsearch: {error}")
+
+
+@pytest.fixture(scope="session")
+def elasticsearch_url() -> str:
+    """A real server: that of `ZOO_TEST_ES_URL`, else one that is started for the run."""
+    return os.environ.get("ZOO_TEST_ES_URL") or _start("plain", secured=False, heap="1g").url
+
+
+@pytest.fixture(scope="session")
+def secured_elasticsearch() -> server.Server:
+    """A real server that wants https and a password."""
+    return _start("secured", secured=True, heap="512m")
+
+
+@pytest.fixture
+def index_prefix(elasticsearch_url: str) -> Iterator[str]:
+    """A beginning of index names for one test; what was made under it is deleted in the end."""
+    prefix = f"zoo-test-{uuid.uuid4().hex[:12]}"
+    yield prefix
+    with Elasticsearch(elasticsearch_url) as client:
+        for name in client.indices.get(index=f"{prefix}*", ignore_unavailable=True):
+            client.indices.delete(index=name)

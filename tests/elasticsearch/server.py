@@ -1,0 +1,355 @@
+"""A real Elasticsearch for the tests, from Maven Central alone.
+
+The server's minimal distribution is fetched with Maven, once a machine. It lacks the analyzers `english` and
+`cjk`, so a plugin of two classes that hand out Lucene's own is compiled into it. A server needs a JDK 17 or
+newer, Maven and 1 GB of memory, and is ready in about ten seconds.
+
+By hand, for instance to try the examples:
+
+    python -m tests.elasticsearch.server start --port 9250
+    python -m tests.elasticsearch.server url
+    python -m tests.elasticsearch.server stop
+
+`ZOO_TEST_CACHE` is the folder that keeps the unpacked distribution.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from base64 import b64encode
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+VERSION = "8.19.21"
+ARTIFACT = f"org.elasticsearch.distribution.integ-test-zip:elasticsearch:{VERSION}:zip"
+PLUGIN = Path(__file__).parent / "plugin"
+#: Elasticsearch refuses to run as root; Python changes to this user when it starts the process.
+UNPRIVILEGED = "nobody"
+AS_ROOT = hasattr(os, "getuid") and os.getuid() == 0
+
+
+class NoServerError(Exception):
+    """This machine can't run the server; the message is one line that says what is missing."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server: its address and, where it is secured, what a client needs."""
+
+    url: str
+    process: int
+    username: str | None = None
+    password: str | None = None
+    ca_certs: str | None = None
+
+
+def start(folder: Path, port: int | None = None, secured: bool = False, heap: str = "1g") -> Server:
+    """Start a server that keeps its data in `folder`, or find the one that runs there already.
+
+    Processes that call this at the same time (pytest's workers) get the same server.
+
+    Args:
+        folder: for data, logs, configuration and the note `server.json` on how to reach it.
+        port: of the loopback interface; None = one that is free.
+        secured: https with a certificate of its own, and a password.
+        heap: memory of the Java machine.
+
+    Raises:
+        NoServerError: no suitable Java or no Maven here, or the server didn't come up.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "lock"):
+        server = running(folder)
+        if server is None:
+            server = _launch(folder, port or _free_port(), secured, heap)
+        return server
+
+
+def running(folder: Path) -> Server | None:
+    """The server that `start` left running in `folder`."""
+    try:
+        server = Server(**json.loads((folder / "server.json").read_text()))
+        os.killpg(server.process, 0)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return server
+
+
+def stop(folder: Path) -> None:
+    """Stop the server that runs in `folder`, if there is one, and wait until it has gone."""
+    server = running(folder)
+    if server is None:
+        return
+    os.killpg(server.process, signal.SIGTERM)
+    try:
+        _wait_for_end(server.process, seconds=20)
+    except TimeoutError:
+        os.killpg(server.process, signal.SIGKILL)
+        _wait_for_end(server.process, seconds=20)
+    (folder / "server.json").unlink()
+
+
+def _wait_for_end(process: int, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        # Only the process that launched the server can (and must) collect what it leaves behind.
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process, os.WNOHANG)
+        try:
+            os.killpg(process, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise TimeoutError
+
+
+def _launch(folder: Path, port: int, secured: bool, heap: str) -> Server:
+    java_home = _java_home()
+    distribution = _distribution(java_home)
+    config = folder / "config"
+    shutil.rmtree(config, ignore_errors=True)
+    shutil.copytree(distribution / "config", config)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "ES_JAVA_HOME": str(java_home),
+        "ES_PATH_CONF": str(config),
+        "ES_JAVA_OPTS": f"-Xms{heap} -Xmx{heap}",
+        "ES_TMPDIR": str(folder / "tmp"),
+        "LANG": "C.UTF-8",
+    }
+    settings = {
+        "cluster.name": f"memory-zoo-tests-{port}",
+        "discovery.type": "single-node",
+        "network.host": "127.0.0.1",
+        "http.port": port,
+        "transport.port": _free_port(),
+        "path.data": folder / "data",
+        "path.logs": folder / "logs",
+        "cluster.routing.allocation.disk.threshold_enabled": "false",
+        "xpack.security.enabled": str(secured).lower(),
+    }
+    for name in ("data", "logs", "tmp"):
+        (folder / name).mkdir(exist_ok=True)
+    username = password = ca_certs = None
+    if secured:
+        username, password, ca_certs = "elastic", secrets.token_urlsafe(12), str(config / "http.crt")
+        _certificate(config)
+        settings |= {
+            "xpack.security.http.ssl.enabled": "true",
+            "xpack.security.http.ssl.key": "http.key",
+            "xpack.security.http.ssl.certificate": "http.crt",
+        }
+    account: dict[str, object] = {}
+    if AS_ROOT:
+        account = {"user": UNPRIVILEGED, "group": _group(), "extra_groups": []}
+        for path in (folder, *folder.rglob("*")):
+            if path.name not in ("lock", "server.json"):
+                shutil.chown(path, UNPRIVILEGED, _group())
+        _must_be_reachable(folder)
+    if password is not None:
+        subprocess.run(
+            [distribution / "bin/elasticsearch-keystore", "add", "-f", "-x", "bootstrap.password"],
+            input=password.encode(),
+            env=environment,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            **account,
+        )
+    options = [argument for name, value in settings.items() for argument in ("-E", f"{name}={value}")]
+    with (folder / "output.txt").open("wb") as output:
+        process = subprocess.Popen(
+            [distribution / "bin/elasticsearch", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,
+            **account,
+        )
+    scheme = "https" if secured else "http"
+    server = Server(f"{scheme}://127.0.0.1:{port}", process.pid, username, password, ca_certs)
+    _wait_for_health(server, process, folder / "output.txt")
+    (folder / "server.json").write_text(json.dumps(asdict(server)))
+    (folder / "server.json").chmod(0o600)
+    return server
+
+
+def _wait_for_health(
+    server: Server, process: subprocess.Popen[bytes], output: Path, seconds: float = 120
+) -> None:
+    request = urllib.request.Request(f"{server.url}/_cluster/health?wait_for_status=yellow")
+    context = ssl.create_default_context(cafile=server.ca_certs) if server.ca_certs else None
+    if server.password is not None:
+        user = b64encode(f"{server.username}:{server.password}".encode()).decode()
+        request.add_header("Authorization", f"Basic {user}")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+                if answer.status == 200:
+                    return
+        except (OSError, urllib.error.URLError):
+            time.sleep(0.2)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    tail = " | ".join(output.read_text(errors="replace").splitlines()[-5:])
+    raise NoServerError(f"the Elasticsearch server did not come up; its last lines: {tail}")
+
+
+def _java_home() -> Path:
+    """The home of a JDK (not only a runtime: the plugin is compiled) of version 17 or newer."""
+    tried = []
+    for candidate in (os.environ.get("ES_JAVA_HOME"), os.environ.get("JAVA_HOME"), shutil.which("javac")):
+        if not candidate:
+            continue
+        home = Path(candidate).resolve()
+        home = home.parent.parent if home.is_file() else home
+        if not (home / "bin/javac").is_file():
+            tried.append(f"{home} has no javac")
+            continue
+        answer = subprocess.run([home / "bin/javac", "-version"], capture_output=True, text=True).stdout
+        version = re.match(r"javac (\d+)", answer)
+        if version and int(version[1]) >= 17:
+            return home
+        tried.append(f"{home} is {answer.strip()}")
+    raise NoServerError(f"Java 17 or newer with javac is needed ({'; '.join(tried) or 'none was found'})")
+
+
+def _distribution(java_home: Path) -> Path:
+    """The unpacked distribution with the plugin in it, made once."""
+    # Root's home is closed to the user that the server will run as.
+    default = Path("/var/cache/memory-zoo-tests") if AS_ROOT else Path.home() / ".cache/memory-zoo-tests"
+    cache = Path(os.environ.get("ZOO_TEST_CACHE") or default).absolute()
+    cache.mkdir(parents=True, exist_ok=True)
+    distribution = cache / f"elasticsearch-{VERSION}-with-plugin"
+    with FileLock(cache / "lock"):
+        if not distribution.is_dir():
+            with tempfile.TemporaryDirectory(dir=cache) as scratch:
+                archive = _download(Path(scratch))
+                with zipfile.ZipFile(archive) as packed:
+                    packed.extractall(scratch)
+                archive.unlink()
+                unpacked = Path(scratch) / f"elasticsearch-{VERSION}"
+                for program in (unpacked / "bin").iterdir():
+                    program.chmod(0o755)
+                _add_plugin(unpacked, java_home)
+                unpacked.rename(distribution)
+    if AS_ROOT:
+        _must_be_reachable(distribution)
+    return distribution
+
+
+def _download(folder: Path) -> Path:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise NoServerError("Maven (mvn) is needed to fetch the server, and was not found")
+    done = subprocess.run(
+        [maven, "-q", "-B", "dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={folder}"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
+    archive = folder / f"elasticsearch-{VERSION}.zip"
+    if done.returncode != 0 or not archive.is_file():
+        said = (done.stdout + done.stderr).strip().splitlines()
+        raise NoServerError(f"Maven could not fetch {ARTIFACT}: {said[0] if said else 'it said nothing'}")
+    return archive
+
+
+def _add_plugin(distribution: Path, java_home: Path) -> None:
+    target = distribution / "plugins/analyzers"
+    classes = distribution / "plugins/classes"
+    target.mkdir(parents=True)
+    sources = sorted(PLUGIN.glob("*.java"))
+    subprocess.run(
+        [java_home / "bin/javac", "-cp", f"{distribution}/lib/*", "-d", classes, *sources], check=True
+    )
+    with zipfile.ZipFile(target / "analyzers.jar", "w") as jar:
+        for file in sorted(classes.rglob("*.class")):
+            jar.write(file, file.relative_to(classes))
+    shutil.rmtree(classes)
+    factories = {source.stem.lower(): f"memoryzoo.{source.stem}" for source in sources}
+    (target / "named_components.json").write_text(
+        json.dumps({"org.elasticsearch.plugin.analysis.AnalyzerFactory": factories})
+    )
+    (target / "stable-plugin-descriptor.properties").write_text(
+        "name=analyzers\ndescription=The analyzers that the minimal distribution lacks\n"
+        f"version=1\nelasticsearch.version={VERSION}\njava.version=17\n"
+    )
+
+
+def _certificate(folder: Path) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        raise NoServerError("openssl is needed to make the certificate of a secured server")
+    kind = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650", "-subj", "/CN=memory-zoo-tests"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    files = ["-keyout", folder / "http.key", "-out", folder / "http.crt"]
+    subprocess.run([openssl, "req", *kind, *names, *files], check=True, capture_output=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _group() -> int:
+    import pwd
+
+    return pwd.getpwnam(UNPRIVILEGED).pw_gid
+
+
+def _must_be_reachable(path: Path) -> None:
+    for folder in (path, *path.parents):
+        if not folder.stat().st_mode & 0o001 and folder.owner() != UNPRIVILEGED:
+            raise NoServerError(
+                f"the server runs as {UNPRIVILEGED}, who may not enter {folder}; "
+                "choose other folders with TMPDIR and ZOO_TEST_CACHE"
+            )
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.elasticsearch.server", description=__doc__)
+    parser.add_argument("command", choices=("start", "stop", "url"))
+    parser.add_argument("--port", type=int, default=9250)
+    parser.add_argument("--folder", type=Path, help="for its data; one for each port unless given")
+    arguments = parser.parse_args()
+    folder = arguments.folder or Path(tempfile.gettempdir()) / f"memory-zoo-elasticsearch-{arguments.port}"
+    if arguments.command == "stop":
+        stop(folder)
+        return 0
+    try:
+        server = start(folder, arguments.port) if arguments.command == "start" else running(folder)
+    except NoServerError as error:
+        server = None
+        print(error, file=sys.stderr)
+    if server is None:
+        return 1
+    print(server.url)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
