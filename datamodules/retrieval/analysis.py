@@ -24,6 +24,7 @@ from datamodules.retrieval.base import Analyzer as AnalyzerName
 
 #: Lucene's scanner sees this many UTF-16 units at once: a longer token falls into pieces.
 MAX_TOKEN_UNITS = 255
+_WINDOW = 4096
 
 # Marks, format characters and joiners belong to the character before them (rule WB4). The colon and the
 # full-width digits are named because Lucene follows Unicode 9 here.
@@ -80,7 +81,17 @@ def tokens(text: str) -> list[tuple[int, str, bool]]:
     """
     found = []
     position = 0
-    while match := _TOKEN.search(text, position):
+    while position < len(text):
+        # In windows, so that the time stays linear in the length of a text that is all one word.
+        window = min(position + _WINDOW, len(text))
+        match = _TOKEN.search(text, position, window)
+        if match is None:
+            # A token may begin before the window's end and show only behind it.
+            position = window if window == len(text) else window - MAX_TOKEN_UNITS
+            continue
+        if match.end() == window < len(text) and match.start() > position:
+            position = match.start()
+            continue
         start, end = match.span()
         if end - start > MAX_TOKEN_UNITS // 2:  # it may have too many UTF-16 units
             match = _TOKEN.match(text, start, _end_of_units(text, start, end))

@@ -10,8 +10,10 @@ analysing the old texts again.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,6 +129,11 @@ class EmbeddedRetriever(Retriever):
         self._known = np.empty(0, np.int32)
         self._warned = False
 
+    def describe(self) -> dict[str, Any]:
+        """`class_path` and `init_args` that make this specification again."""
+        arguments = {**asdict(self.ranking), "threads": self.threads}
+        return {"class_path": f"{type(self).__module__}.{type(self).__name__}", "init_args": arguments}
+
     def index(self, texts: Sequence[str], folder: Path, fingerprint: str, progress: bool = True) -> None:
         """Build the index of `texts` in `folder` and open it; see `Retriever.index`.
 
@@ -232,20 +239,15 @@ class EmbeddedRetriever(Retriever):
             )
             self._known = np.concatenate([self._known, found])
             new.clear()
-        *queries, cut = _count_terms_of_queries(ids, starts, self._known, MAX_QUERY_TERMS)
+        query_starts, terms, counts, cut = _count_terms_of_queries(ids, starts, self._known, MAX_QUERY_TERMS)
         if cut and not self._warned:
             self._warned = True
-            _warn_cut()
-        return tuple(queries)
-
-
-def _warn_cut() -> None:
-    import warnings
-
-    warnings.warn(
-        f"a query has more than {MAX_QUERY_TERMS} different terms: only the first {MAX_QUERY_TERMS} are used",
-        stacklevel=4,
-    )
+            warnings.warn(
+                f"a query has more than {MAX_QUERY_TERMS} different terms: only the first "
+                f"{MAX_QUERY_TERMS} are used",
+                stacklevel=3,
+            )
+        return query_starts, terms, counts
 
 
 def _ragged(lists: Sequence[Sequence[int]], n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -135,13 +135,13 @@ def test_parameters(options: dict[str, float], tmp_path: Path) -> None:
 
 def test_pruning_changes_nothing(similarity: str, tmp_path: Path) -> None:
     """Several windows, bitmaps and skipped terms: k small (much is skipped) is the head of k large."""
-    texts = random_texts(9, 12_000, 3000, 30)
-    queries = [*random_texts(10, 60, 3000, 40), *texts[:40]]
+    texts = random_texts(9, 9_000, 2000, 30)
+    queries = [*random_texts(10, 30, 2000, 40), *texts[:20]]
     retriever = build(texts, tmp_path / "i", similarity)
     few, many = retriever.search(queries, 10), retriever.search(queries, len(texts))
     assert (many.rows[:, :10] == few.rows).all()
     assert (many.scores[:, :10] == few.scores).all()
-    check(retriever, texts, queries[::20], 10)
+    check(retriever, texts, queries[::25], 10)
 
 
 def test_building_in_blocks(similarity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_threads(similarity: str, tmp_path: Path) -> None:
 
 def test_ties_are_in_row_order(similarity: str, tmp_path: Path) -> None:
     texts = ["x y", "y", "x y", "z", "x y"] * 3000
-    hits = build(texts, tmp_path / "i", similarity).search(["x y"], 6, [[2]])
+    hits = build(texts, tmp_path / "i", similarity).search(["x"], 6, [[2]])
     assert hits.rows.tolist() == [[0, 4, 5, 7, 9, 10]]
 
 
@@ -236,6 +236,7 @@ def test_persistence_and_pickle(similarity: str, tmp_path: Path) -> None:
         again = other.search(texts, 4)
         assert (again.rows == hits.rows).all()
         assert (again.scores == hits.scores).all()
+    assert EmbeddedRetriever(**opened.describe()["init_args"]).ranking == opened.ranking
     opened.close()
     with pytest.raises(InputError, match="no index"):
         opened.search(["w0"], 1)
@@ -315,7 +316,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
 
 
 def test_tantivy_ranks_alike(tmp_path: Path) -> None:
-    """Tantivy has Lucene's BM25 with k1 = 1.2, b = 0.75 and the same one-byte lengths, without k1 + 1."""
+    """Tantivy has Lucene's BM25 with k1 = 1.2, b = 0.75 and the same one-byte lengths."""
     tantivy = pytest.importorskip("tantivy")
     texts = [text for text in random_texts(11, 800, 200, 60) if text]
     schema = tantivy.SchemaBuilder().add_text_field("text").add_unsigned_field("row", stored=True).build()
@@ -330,7 +331,7 @@ def test_tantivy_ranks_alike(tmp_path: Path) -> None:
     hits = build(texts, tmp_path / "i").search(queries, 20)
     for i, query in enumerate(queries):
         found = searcher.search(index.parse_query(query, ["text"]), limit=20).hits
-        scores = [score * 2.2 for score, _ in found]
+        scores = [score for score, _ in found]
         assert hits.scores[i, : len(found)].tolist() == pytest.approx(scores, rel=1e-5)
         clear = [
             j for j in range(1, len(found) - 1)
