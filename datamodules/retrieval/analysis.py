@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import regex
-from nltk.stem.porter import PorterStemmer
 from numpy.typing import NDArray
 
 from datamodules.retrieval.base import Analyzer as AnalyzerName
@@ -65,9 +64,7 @@ _TOKEN = regex.compile(
     rf"(?P<word>{_WORD})|(?P<emoji>{_EMOJI})|(?P<asian>(?:\p{{LB=SA}}{_MARK})++)"
     rf"|(?P<cjk>[\p{{Script=Han}}\p{{Script=Hiragana}}]{_MARK})"
 )
-_ONE_SCRIPT = regex.compile(
-    rf"(?:{_KATAKANA})++|(?:(?=\p{{Script=Hangul}})[\p{{WB=ALetter}}]{_MARK})++"
-)
+_ONE_SCRIPT = regex.compile(rf"(?:{_KATAKANA})++|(?:(?=\p{{Script=Hangul}})[\p{{WB=ALetter}}]{_MARK})++")
 
 
 def tokens(text: str) -> list[tuple[int, str, bool]]:
@@ -146,8 +143,12 @@ class Analyzer:
 
     def __init__(self, name: AnalyzerName) -> None:
         self.name: AnalyzerName = name
-        # Lucene's PorterStemFilter is Porter's own program, which differs from his paper in three rules.
-        self._stemmer = PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)
+        if name == "english":
+            # Imported here because it brings 100 MB of other packages with it.
+            from nltk.stem.porter import PorterStemmer
+
+            # Lucene's PorterStemFilter is Porter's own program, which differs from his paper in three rules.
+            self._stemmer = PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)
         self._memo: dict[str, tuple[str, ...]] = {}
 
     def terms(self, text: str) -> list[str]:

@@ -41,7 +41,7 @@ MAX_QUERY_TERMS = 512
 
 # Texts analysed at once, and postings built at once: what the build holds in memory.
 _TEXTS = 4096
-_POSTINGS = 1 << 23
+_POSTINGS = 1 << 21
 # Different query words that a retriever remembers between searches.
 _REMEMBERED_TERMS = 1 << 18
 
@@ -169,9 +169,7 @@ class EmbeddedRetriever(Retriever):
         self.__dict__.update(state)
         self._forget()
 
-    def search(
-        self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None
-    ) -> Hits:
+    def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
         """The best k rows for each text; see `Retriever.search`.
 
         Raises:
@@ -234,9 +232,7 @@ class EmbeddedRetriever(Retriever):
         ids, starts = self._query_ids.encode(texts)
         new = self._query_ids.ids.new
         if new:
-            found = _find_terms(
-                *_utf8(new), index.term_table, index.term_bytes, index.term_starts
-            )
+            found = _find_terms(*_utf8(new), index.term_table, index.term_bytes, index.term_starts)
             self._known = np.concatenate([self._known, found])
             new.clear()
         query_starts, terms, counts, cut = _count_terms_of_queries(ids, starts, self._known, MAX_QUERY_TERMS)
@@ -516,6 +512,9 @@ _FIRST_WINDOW = 2048
 _LARGEST_WINDOW = 1 << 16
 # Rounding of a sum of up to 512 float32 numbers: a bound is trusted to this part only.
 _MARGIN = np.float32(0.9999)
+# Looking a term up costs far more than adding a posting up. So terms stay essential until the rest could add
+# no more than this part of what a hit needs: then few texts are worth a look.
+_SHARE = np.float32(0.4)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -566,7 +565,7 @@ def _search(  # type: ignore[no-untyped-def]
     essential = n
     low, width = 0, _FIRST_WINDOW
     while low < texts:
-        while essential > 0 and rest[essential - 1] < threshold:
+        while essential > 0 and rest[essential - 1] < _SHARE * threshold:
             essential -= 1
         if essential == 0:
             break
@@ -657,19 +656,23 @@ def _lower_bound(rows, low, high, row):  # type: ignore[no-untyped-def]
     return low
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})
+@numba.njit(nogil=True, cache=True)
 def _above(window, size, least, touched):  # type: ignore[no-untyped-def]
-    """List the places of the window that are positive and >= least: first by 64s, which is vectorised."""
+    """List the places of the window that are positive and >= least.
+
+    First by 64s, a loop that is compiled to vector instructions; beyond `size` the window is 0.
+    """
     found = 0
+    least = max(least, np.float32(1e-30))
     for low in range(0, size, 64):
-        high = min(low + 64, size)
-        highest = np.float32(0)
-        for here in range(low, high):
-            highest = max(highest, window[here])
-        if highest > 0 and highest >= least:
-            for here in range(low, high):
-                if window[here] > 0 and window[here] >= least:
-                    touched[found] = here
+        block = window[low : low + 64]
+        hits = 0
+        for here in range(64):
+            hits += block[here] >= least
+        if hits > 0:
+            for here in range(64):
+                if block[here] >= least:
+                    touched[found] = low + here
                     found += 1
     return found
 

@@ -114,7 +114,9 @@ def test_length_bytes() -> None:
     assert (decoded <= lengths).all()
 
 
-@pytest.mark.parametrize(("seed", "n", "words", "longest"), [(0, 60, 12, 8), (1, 400, 300, 60), (2, 150, 40, 200)])
+@pytest.mark.parametrize(
+    ("seed", "n", "words", "longest"), [(0, 60, 12, 8), (1, 400, 300, 60), (2, 150, 40, 200)]
+)
 def test_brute_force(similarity: str, seed: int, n: int, words: int, longest: int, tmp_path: Path) -> None:
     texts = random_texts(seed, n, words, longest)
     queries = [*random_texts(seed + 50, 25, words + 20, 12), *texts[:10]]
