@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytorch_lightning as pl
 import torch
 from jsonargparse import lazy_instance
@@ -100,6 +102,8 @@ class ClassificationDataset(Dataset[ClassificationBatch]):
             targets = label_numbers(split.neighbors.memories, spec.memory_labels)
             # The last entry is what row -1 (no memory) reads.
             self.memory_targets = np.append(np.where(targets == UNKNOWN, NO_TARGET, targets), NO_TARGET)
+            # Rows of equal text share one encoding: each stands for its first; row -1 stays -1.
+            self.memory_texts = np.append(first_of_equal_texts(split.neighbors.memories), -1)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -124,7 +128,7 @@ class ClassificationDataset(Dataset[ClassificationBatch]):
             rows = np.asarray(self.split.neighbors.rows[index], dtype=np.int64)
             scores = np.asarray(self.split.neighbors.scores[index])
             targets = self.memory_targets[rows]
-            distinct, memory = distinct_rows(rows)
+            distinct, memory = distinct_rows(self.memory_texts[rows])
             groups.append(TextGroup(self.memories, distinct, self.memory_max_length))
         gathered = gather(groups)
         no_memories = np.zeros((0, 1), np.int64)
@@ -145,14 +149,21 @@ class ClassificationDataset(Dataset[ClassificationBatch]):
 
 def label_numbers(rows: Rows, labels: Sequence[str]) -> NDArray[np.int64]:
     """The position of each row's label in `labels` [n]: -1 = not there, -100 = the row has none."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     column = rows.table.column("label")
     found = pc.fill_null(pc.index_in(column, value_set=pa.array(labels, pa.string())), UNKNOWN)
     numbers = found.to_numpy().astype(np.int64)
     numbers[pc.is_null(column).to_numpy()] = NO_TARGET
     return numbers
+
+
+def first_of_equal_texts(rows: Rows) -> NDArray[np.int64]:
+    """For each row the first row with the same text [n]."""
+    codes = np.concatenate(
+        [chunk.indices.to_numpy() for chunk in rows.table.column("text").dictionary_encode().chunks]
+        or [np.empty(0, np.int64)]
+    )
+    _, first = np.unique(codes, return_index=True)
+    return first[codes]
 
 
 def _as_given(batch: ClassificationBatch) -> ClassificationBatch:
@@ -484,7 +495,7 @@ class ClassificationDataModule(pl.LightningDataModule):
                 stores = [TokenStore.open(self.cache / name, mark) for name, mark in named]
                 vocabulary, table = self._choose_words(stores)
             with new_folder(folder, fingerprint) as partial:
-                (partial / "vocabulary.json").write_text(json.dumps(vocabulary.to_dict(), ensure_ascii=False))
+                (partial / "vocabulary.json").write_text(json.dumps(vocabulary.to_dict()))
                 if table is not None:
                     np.save(partial / "vectors.npy", table)
         return folder.name, fingerprint

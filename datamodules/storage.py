@@ -27,7 +27,7 @@ MANIFEST = "manifest.json"
 
 def fingerprint_of(description: Mapping[str, Any]) -> str:
     """sha256 (hex) of a mapping of plain values, independent of the order of its keys."""
-    return sha256(json.dumps(description, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    return sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 
 
 def cache_folder(cache_dir: str | Path | None) -> Path:

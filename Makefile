@@ -1,0 +1,31 @@
+# Two commands set everything up: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# e.g. make test PYTEST_ARGS="-k retrieval"
+PYTEST_ARGS ?=
+
+.PHONY: install demo test lint benchmarks clean
+
+install: $(VENV)/.installed
+
+# Installed again only when the requirements change.
+$(VENV)/.installed: setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --editable ".[dev]"
+	touch $@
+
+demo: install
+	$(BIN)/python examples/demo/demo.py
+
+test: install
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup $(PYTEST_ARGS)
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

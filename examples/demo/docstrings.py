@@ -1,0 +1,107 @@
+"""A real text classification task that every machine has: which package is a docstring from?
+
+The first line of a docstring is the text, the package the label. Only packages that the project depends on are
+read, as source text: nothing of them is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import importlib.util
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from datamodules.corpora.table import Rows
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+
+PACKAGES = (
+    "torch numpy pandas transformers sympy scipy sklearn networkx nltk numba wandb torchmetrics datasets"
+    " pytorch_lightning elasticsearch huggingface_hub pydantic setuptools pip aiohttp jsonargparse fsspec"
+).split()
+NUM_PACKAGES = 20
+PER_PACKAGE = 600
+TEST_SHARE = 0.2
+#: Two texts that share this part of their distinct words are near copies.
+NEAR_COPY = 0.8
+
+
+def summaries(package: str, enough: int) -> list[str]:
+    """Different summary lines of a package's docstrings, at least four words long."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return []
+    found: dict[str, str] = {}
+    for file in sorted(Path(spec.origin).parent.rglob("*.py")):
+        for line in _summaries_of(file):
+            found.setdefault(" ".join(_words(line)), line)
+        if len(found) > enough:
+            break
+    return list(found.values())
+
+
+def _summaries_of(file: Path) -> Iterator[str]:
+    if "test" in file.name:
+        return
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            lines = (ast.get_docstring(node) or "").strip().splitlines()
+            if lines and len(_words(lines[0])) >= 4:
+                yield lines[0].strip()
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def write_tables(folder: Path, seed: int = 0) -> tuple[Path, Path, int]:
+    """Write train.csv and test.csv (columns text, label).
+
+    Test texts that are near copies of a training text go to the training half, with their originals.
+
+    Returns:
+        The two files and how many near copies were moved.
+    """
+    rng = random.Random(seed)
+    rows: dict[str, tuple[str, str] | None] = {}
+    packages = 0
+    for package in PACKAGES:
+        # Read more than is needed: the sample should not be the first folders of the alphabet.
+        texts = summaries(package, 4 * PER_PACKAGE)
+        if len(texts) < PER_PACKAGE or packages == NUM_PACKAGES:
+            continue
+        packages += 1
+        for text in rng.sample(texts, PER_PACKAGE):
+            key = " ".join(_words(text))
+            # The same line in two packages has no right answer.
+            rows[key] = None if key in rows else (text, package)
+    kept = [row for row in rows.values() if row is not None]
+    rng.shuffle(kept)
+    cut = int(len(kept) * TEST_SHARE)
+    test, train = kept[:cut], kept[cut:]
+    near = _near_copies([text for text, _ in test], [text for text, _ in train], folder)
+    train += [row for row, copy in zip(test, near, strict=True) if copy]
+    test = [row for row, copy in zip(test, near, strict=True) if not copy]
+    paths = folder / "train.csv", folder / "test.csv"
+    for path, part in zip(paths, (train, test), strict=True):
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([("text", "label"), *part])
+    return *paths, sum(near)
+
+
+def _near_copies(texts: list[str], others: list[str], folder: Path) -> list[bool]:
+    """Which texts share most of their words with one of the others: look among the best hits of each."""
+    memory = FolderMemory.build(Rows.from_lists(others), EmbeddedRetriever(), folder / "near-copies")
+    found = memory.search(texts, k=5)
+    copies = []
+    for text, rows in zip(texts, found.rows, strict=True):
+        words = set(_words(text))
+        candidates = [set(_words(found.memories.texts[int(row)])) for row in rows if row >= 0]
+        copies.append(any(len(words & c) >= NEAR_COPY * len(words | c) for c in candidates))
+    return copies
