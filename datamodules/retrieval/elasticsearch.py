@@ -478,6 +478,8 @@ class ElasticsearchRetriever(Retriever):
             answers = self._search_items(name, items, "responses.hits.hits.sort")
             for query, answer in zip(batch, answers, strict=True):
                 flat = answer.get("hits", _NO_HITS)["hits"]
+                if flat and isinstance(flat[0], dict):  # a gateway wrote the JSON anew
+                    flat = [value for hit in flat for value in hit["sort"]]
                 found_scores, found_rows = flat[::2], flat[1::2]
                 if exclude is not None and len(exclude[query]):
                     left_out = {int(row) for row in exclude[query]}
