@@ -23,7 +23,8 @@ from datamodules.retrieval.base import Analyzer as AnalyzerName
 
 #: Lucene's scanner sees this many UTF-16 units at once: a longer token falls into pieces.
 MAX_TOKEN_UNITS = 255
-_WINDOW = 4096
+# Texts are scanned in windows of this many characters: room for the longest token and what follows it.
+_WINDOW = 512
 
 # Marks, format characters and joiners belong to the character before them (rule WB4). The colon and the
 # full-width digits are named because Lucene follows Unicode 9 here.
@@ -63,6 +64,8 @@ _EMOJI = (
 _TOKEN = regex.compile(
     rf"(?P<word>{_WORD})|(?P<emoji>{_EMOJI})|(?P<asian>(?:\p{{LB=SA}}{_MARK})++)"
     rf"|(?P<cjk>[\p{{Script=Han}}\p{{Script=Hiragana}}]{_MARK})"
+    # Joiners without a word: named so that they are passed over in one step.
+    rf"|(?P<joiners>(?:{_JOINER})++)"
 )
 _ONE_SCRIPT = regex.compile(rf"(?:{_KATAKANA})++|(?:(?=\p{{Script=Hangul}})[\p{{WB=ALetter}}]{_MARK})++")
 
@@ -90,6 +93,9 @@ def tokens(text: str) -> list[tuple[int, str, bool]]:
             position = match.start()
             continue
         start, end = match.span()
+        if match.lastgroup == "joiners":
+            position = end
+            continue
         if end - start > MAX_TOKEN_UNITS // 2:  # it may have too many UTF-16 units
             match = _TOKEN.match(text, start, _end_of_units(text, start, end))
             if match is None:
@@ -121,7 +127,7 @@ def _end_of_units(text: str, start: int, end: int) -> int:
 #: Lucene's English stop words.
 ENGLISH_STOP_WORDS = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
-    "they this to was will with".split()
+    "they this to was will with".split()  # noqa: SIM905  (reads better than a list)
 )
 #: The stop words of Lucene's CJKAnalyzer: English ones and what is left of "'s", "'t" and "www.".
 CJK_STOP_WORDS = (ENGLISH_STOP_WORDS - {"an"}) | {"s", "t", "www"}
@@ -181,14 +187,16 @@ class Analyzer:
         for token in found:
             term = _lower(token[:-2] if token.endswith(_POSSESSIVES) else token)
             if term not in ENGLISH_STOP_WORDS:
-                yield self._stemmer.stem(term, to_lowercase=False)
+                stem: str = self._stemmer.stem(term, to_lowercase=False)
+                yield stem
 
 
 def pieces(text: str) -> list[str]:
     """The text cut at white space, where no token spans."""
     # The narrow no-break space joins words like an underscore, but str.split takes it for white space.
     if "\u202f" in text:
-        return _WHITE_SPACE.split(text)
+        cut: list[str] = _WHITE_SPACE.split(text)
+        return cut
     return text.split()
 
 

@@ -748,7 +748,7 @@ def _sort_heap(rows, scores, size):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _add_zero_hits(terms, forbidden, hit_rows, size, texts, starts, rows):  # type: ignore[no-untyped-def]
-    """Append texts that have a term of the query but score 0 (LMDirichlet): hits of Lucene's, in row order."""
+    """Append texts with a term of the query but score 0 (LMDirichlet): hits for Lucene, in row order."""
     matches = np.zeros(texts, np.bool_)
     for term in terms:
         for place in range(starts[term], starts[term + 1]):

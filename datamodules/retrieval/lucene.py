@@ -35,7 +35,8 @@ LENGTHS = _lengths()
 
 def length_bytes(lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Store document lengths in a byte each, rounded down; `LENGTHS` decodes them."""
-    return (np.searchsorted(LENGTHS, lengths, side="right") - 1).astype(np.uint8)
+    codes: NDArray[np.uint8] = (np.searchsorted(LENGTHS, lengths, side="right") - 1).astype(np.uint8)
+    return codes
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ def term_weights(
     """
     if ranking.similarity == "BM25":
         idf = np.log(1 + (statistics.rows - rows + 0.5) / (rows + 0.5)).astype(np.float32)
-        return (idf * (np.float32(1) + np.float32(ranking.k1))).astype(np.float64)
+        weights: NDArray[np.float64] = (idf * (np.float32(1) + np.float32(ranking.k1))).astype(np.float64)
+        return weights
     probability = (occurrences + 1.0) / (statistics.tokens + 1.0)
     return np.asarray(np.float64(np.float32(ranking.mu)) * probability)
 
@@ -82,7 +84,8 @@ def length_weights(ranking: Ranking, statistics: Statistics) -> NDArray[np.float
         average = np.float32(statistics.tokens / max(statistics.rows, 1))
         with np.errstate(divide="ignore", invalid="ignore"):  # k1 = 0: infinite; no documents: unused
             norms = k1 * ((np.float32(1) - b) + b * LENGTHS.astype(np.float32) / average)
-            return (np.float32(1) / norms).astype(np.float64)
+            weights: NDArray[np.float64] = (np.float32(1) / norms).astype(np.float64)
+        return weights
     mu = np.float64(np.float32(ranking.mu))
     return np.asarray(np.log(mu / (LENGTHS + mu)))
 
@@ -92,10 +95,12 @@ def bm25(term_weight: float, length_weight: float, frequency: int) -> np.float32
     """BM25's share of one term in one document; weights of `term_weights` and `length_weights`."""
     weight = np.float32(term_weight)
     saturation = np.float32(1) + np.float32(frequency) * np.float32(length_weight)
-    return np.float32(weight - weight / saturation)
+    share: np.float32 = np.float32(weight - weight / saturation)
+    return share
 
 
 @numba.njit(nogil=True, cache=True)
 def lm_dirichlet(term_weight: float, length_weight: float, frequency: int) -> np.float32:
     """LMDirichlet's share of one term in one document; never negative."""
-    return np.float32(max(0.0, np.log(1 + frequency / term_weight) + length_weight))
+    share: np.float32 = np.float32(max(0.0, np.log(1 + frequency / term_weight) + length_weight))
+    return share
