@@ -65,7 +65,7 @@ _TOKEN = regex.compile(
     rf"(?P<word>{_WORD})|(?P<emoji>{_EMOJI})|(?P<asian>(?:\p{{LB=SA}}{_MARK})++)"
     rf"|(?P<cjk>[\p{{Script=Han}}\p{{Script=Hiragana}}]{_MARK})"
     # Joiners without a word: named so that they are passed over in one step.
-    rf"|(?P<joiners>(?:{_JOINER})++)"
+    rf"|(?P<joiners>\p{{WB=ExtendNumLet}}++)"
 )
 _ONE_SCRIPT = regex.compile(rf"(?:{_KATAKANA})++|(?:(?=\p{{Script=Hangul}})[\p{{WB=ALetter}}]{_MARK})++")
 
@@ -126,8 +126,9 @@ def _end_of_units(text: str, start: int, end: int) -> int:
 
 #: Lucene's English stop words.
 ENGLISH_STOP_WORDS = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
-    "they this to was will with".split()  # noqa: SIM905  (reads better than a list)
+    # A string, because a list of so many words is hard to read.
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these "  # noqa: SIM905
+    "they this to was will with".split()
 )
 #: The stop words of Lucene's CJKAnalyzer: English ones and what is left of "'s", "'t" and "www.".
 CJK_STOP_WORDS = (ENGLISH_STOP_WORDS - {"an"}) | {"s", "t", "www"}
