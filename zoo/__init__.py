@@ -16,7 +16,9 @@ def list_models() -> dict[str, type[ClassificationTask]]:
     return {
         name: value
         for name, value in globals().items()
-        if inspect.isclass(value) and issubclass(value, ClassificationTask) and value is not ClassificationTask
+        if inspect.isclass(value)
+        and issubclass(value, ClassificationTask)
+        and value is not ClassificationTask
     }
 
 

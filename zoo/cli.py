@@ -12,12 +12,14 @@ import os
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import yaml
+from jsonargparse import ArgumentError
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import WandbLogger
@@ -52,6 +54,10 @@ log = logging.getLogger("zoo")
 
 class ZooCLI(LightningCLI):
     """LightningCLI with a run folder: configuration, metrics, checkpoints and summary in one place."""
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        """Make a parser that raises what is wrong with the options; `main` prints it in one line."""
+        return super().init_parser(exit_on_error=False, **kwargs)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the options that are not a class's."""
@@ -132,7 +138,9 @@ class ZooCLI(LightningCLI):
             kwargs["logger"] = [CSVMetrics(self.run_dir), *loggers]
             if any(isinstance(item, WandbLogger) for item in loggers):
                 callbacks.append(PredictionTable())
-        config = yaml.safe_load(self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False))
+        config = yaml.safe_load(
+            self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False)
+        )
         callbacks += [RunFolder(self.run_dir, config), Throughput()]
         if configured.get("enable_checkpointing") is not False:
             folder = self.run_dir / "checkpoints"
@@ -189,6 +197,7 @@ def main(args: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, or 2 where the user has to put something right.
     """
+    _quiet_lightning()
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("datamodules").setLevel(logging.INFO)
     log.setLevel(logging.INFO)
@@ -205,15 +214,32 @@ def main(args: Sequence[str] | None = None) -> int:
         elif command in COMMANDS:
             COMMANDS[command](options)
         else:
-            raise InputError(f"zoo {command}: no such command; there are fit, validate, test, prepare, "
-                             + ", ".join(COMMANDS))
+            raise InputError(
+                f"zoo {command}: no such command; there are fit, validate, test, prepare, "
+                + ", ".join(COMMANDS)
+            )
     except InputError as error:
         print(f"zoo: error: {error}", file=sys.stderr)
         return 2
+    except ArgumentError as error:
+        print(f"zoo: error: {' '.join(str(error).split())}; see `zoo {command} --help`", file=sys.stderr)
+        return 2
+    except SystemExit as exit:  # --help and --print_config end this way
+        return exit.code if isinstance(exit.code, int) else 0
     except KeyboardInterrupt:
         print("zoo: interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+def _quiet_lightning() -> None:
+    """Leave the screen to what concerns the user: errors, progress, scores."""
+    # Seeds, devices that were not found, and offers of the makers' services.
+    for name in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # LightningCLI's own calls of jsonargparse, and how we call LightningCLI.
+    warnings.filterwarnings("ignore", module=r"pytorch_lightning\.cli")
+    warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
 
 
 def _lightning(command: str, options: list[str]) -> None:

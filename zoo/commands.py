@@ -22,7 +22,7 @@ from zoo.inference import BLOCK, load
 
 
 def _parse(command: str, function: Callable[..., None], options: Sequence[str]) -> None:
-    parser = ArgumentParser(prog=f"zoo {command}", description=inspect.getdoc(function))
+    parser = ArgumentParser(prog=f"zoo {command}", description=inspect.getdoc(function), exit_on_error=False)
     parser.add_function_arguments(function)
     if command == "search":
         # The query reads best first, without an option's name.

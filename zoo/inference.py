@@ -47,7 +47,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 class Predictor:
     """A trained model with its data side: texts in, predictions with evidence out."""
 
-    def __init__(self, model: ClassificationTask, data: ClassificationDataModule, memory: Memory | None) -> None:
+    def __init__(
+        self, model: ClassificationTask, data: ClassificationDataModule, memory: Memory | None
+    ) -> None:
         self.model = model.eval()
         self.data = data
         self.memory = memory
@@ -66,7 +68,9 @@ class Predictor:
         found: list[Prediction] = []
         for start in range(0, len(texts), BLOCK):
             rows = Rows.from_lists(texts[start : start + BLOCK], source="texts to predict")
-            found.extend(predict_split(self.model, self.data, self.data.split_of(rows, self.memory), batch_size))
+            found.extend(
+                predict_split(self.model, self.data, self.data.split_of(rows, self.memory), batch_size)
+            )
         return found
 
 

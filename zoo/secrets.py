@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_SECRET_KEY = re.compile(r"(password|passwd|secret|api_?key|token|credential|basic_auth|bearer)s?$", re.IGNORECASE)
+_SECRET_KEY = re.compile(
+    r"(password|passwd|secret|api_?key|token|credential|basic_auth|bearer)s?$", re.IGNORECASE
+)
 _URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 
 

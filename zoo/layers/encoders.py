@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from datamodules.errors import InputError
+from zoo.layers.lstm import LastStateLSTM
 
 
 class WordEncoder(nn.Module):
@@ -49,7 +49,7 @@ class WordEncoder(nn.Module):
         self.char_table: nn.Embedding | None = None
         if num_chars:
             self.char_table = nn.Embedding(num_chars, char_size, padding_idx=0)
-            self.char_lstm = nn.LSTM(char_size, char_hidden_size, batch_first=True)
+            self.char_lstm = LastStateLSTM(char_size, char_hidden_size)
             self.size += char_hidden_size
 
     def forward(self, word: Tensor, char: Tensor) -> Tensor:
@@ -66,10 +66,8 @@ class WordEncoder(nn.Module):
         vectors = self.table[word] * real  # [U, word_size]
         if self.char_table is None:
             return vectors
-        lengths = (char != 0).sum(dim=1).clamp(min=1)
-        packed = pack_padded_sequence(char, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        _, (last, _) = self.char_lstm(packed._replace(data=self.char_table(packed.data)))
-        return torch.cat([vectors, last[0] * real], dim=1)
+        spelled = self.char_lstm(self.char_table.weight, char, (char != 0).sum(dim=1))
+        return torch.cat([vectors, spelled * real], dim=1)
 
 
 class BiLSTMEncoder(nn.Module):
@@ -81,12 +79,13 @@ class BiLSTMEncoder(nn.Module):
         Args:
             words: encodes the words.
             hidden_size: state size of one direction.
-            dropout: probability of zeroing a component of a word's vector in training.
+            dropout: probability of zeroing a component of a word's vector in training; all occurrences of a
+                word in a batch share the mask.
         """
         super().__init__()
         self.words = words
         self.dropout = nn.Dropout(dropout)
-        self.lstm = nn.LSTM(words.size, hidden_size, batch_first=True, bidirectional=True)
+        self.lstm = LastStateLSTM(words.size, hidden_size, bidirectional=True)
         self.size = 2 * hidden_size
 
     def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
@@ -100,15 +99,9 @@ class BiLSTMEncoder(nn.Module):
         Returns:
             [N, size]; zero for a text without words.
         """
-        vectors = self.words(word, char)  # [U, D]
-        lengths = (text != 0).sum(dim=1)
-        # Pack the positions, then read the vectors: no padded [N, T, D] is ever made.
-        packed = pack_padded_sequence(
-            text, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
-        )
-        inputs: PackedSequence = packed._replace(data=self.dropout(vectors[packed.data]))
-        _, (last, _) = self.lstm(inputs)  # [2, N, hidden]
-        return torch.cat([last[0], last[1]], dim=1) * (lengths > 0).unsqueeze(1)
+        vectors = self.dropout(self.words(word, char))  # [U, D]
+        last: Tensor = self.lstm(vectors, text, (text != 0).sum(dim=1))
+        return last
 
 
 class TransformerEncoder(nn.Module):

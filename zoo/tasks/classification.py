@@ -214,7 +214,9 @@ class ClassificationTask(pl.LightningModule):
         spec = ClassificationSpec(**ours["spec"])
         if self.network is None or spec != self.spec:
             vectors = checkpoint["state_dict"].get("network.encoder.words.table")
-            self._build(spec, None if vectors is None else torch.empty_like(vectors), ours["transformer_config"])
+            self._build(
+                spec, None if vectors is None else torch.empty_like(vectors), ours["transformer_config"]
+            )
             self.to(self.device)
         data = getattr(self._trainer, "datamodule", None) if self._trainer is not None else None
         if data is not None:
@@ -257,7 +259,9 @@ class ClassificationTask(pl.LightningModule):
         shown = "accuracy" if stage == "val" else ""
         for name, value in values.items():
             # compute() has already summed over processes: nothing is left to reduce.
-            self.log(f"{stage}/{name}", value.to(self._log_dtype()), prog_bar=name == shown, rank_zero_only=False)
+            self.log(
+                f"{stage}/{name}", value.to(self._log_dtype()), prog_bar=name == shown, rank_zero_only=False
+            )
 
     def _log_dtype(self) -> torch.dtype:
         # Apple's GPUs know no float64.

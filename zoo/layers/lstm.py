@@ -1,0 +1,187 @@
+"""The last state of an LSTM over sequences of table rows, fast on CPUs.
+
+A batch's sequences are short, many, of different lengths, and made of the same few rows: words of a batch,
+characters of an alphabet. So the input products are computed once per row of the table and not once per
+token; the time steps run in place over the sequences still alive, without a graph node per operation; and
+the gradient of the recurrent weights is one matrix product at the end. GPUs have a fused kernel and use it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+
+class LastStateLSTM(nn.LSTM):
+    """A one-layer LSTM, or two in opposite directions, of which only the last states are wanted."""
+
+    def __init__(self, input_size: int, hidden_size: int, bidirectional: bool = False) -> None:
+        super().__init__(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
+
+    def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
+        """Run over sequences of rows.
+
+        Args:
+            table: [V, input_size], the inputs that occur.
+            ids: int64 [N, T], rows of the table; anything after a sequence's end.
+            lengths: int64 [N], 0..T.
+
+        Returns:
+            [N, hidden_size], or [N, 2 * hidden_size]: last forward state, last backward state; 0 where the
+            sequence is empty.
+        """
+        # A sequence without tokens reads one, and its state is zeroed: kernels know no empty sequences.
+        packed = pack_padded_sequence(ids, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
+        if table.device.type == "cpu":
+            last = self._last_states_on_cpu(table, packed, ids, lengths)
+        else:
+            _, (last, _) = super().forward(packed._replace(data=table[packed.data]))
+        return last.transpose(0, 1).flatten(1) * (lengths > 0).unsqueeze(1)
+
+    def _last_states_on_cpu(
+        self, table: Tensor, packed: PackedSequence, ids: Tensor, lengths: Tensor
+    ) -> Tensor:
+        steps = [packed.data]
+        if self.bidirectional:
+            # The backward LSTM runs forward over the reversed sequences.
+            position = lengths.clamp(min=1).unsqueeze(1) - 1 - torch.arange(ids.shape[1])
+            reversed_ids = ids.gather(1, position.clamp(min=0))
+            steps.append(
+                pack_padded_sequence(
+                    reversed_ids, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
+                ).data
+            )
+        projected, recurrent = [], []
+        for suffix in ("", "_reverse")[: len(steps)]:
+            weights = [
+                _sigmoid_gates_first(getattr(self, f"{name}_l0{suffix}"))
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            ]
+            projected.append(nn.functional.linear(table, weights[0], weights[2] + weights[3]))
+            recurrent.append(weights[1])
+        last: Tensor = _LastStates.apply(
+            torch.stack(projected), torch.stack(recurrent), torch.stack(steps), packed.batch_sizes.tolist()
+        )
+        assert packed.unsorted_indices is not None
+        return last[:, packed.unsorted_indices]
+
+
+def _sigmoid_gates_first(weight: Tensor) -> Tensor:
+    """PyTorch keeps the gates as input, forget, cell, output; input, forget, output, cell is faster here."""
+    i, f, g, o = weight.chunk(4)
+    return torch.cat([i, f, o, g])
+
+
+class _LastStates(torch.autograd.Function):
+    """D LSTMs side by side over packed sequences, longest first; D = 1 or 2 directions.
+
+    P is the number of tokens of all sequences: step 0 of all, then step 1 of those that have one, ...
+    """
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    def forward(
+        ctx: Any, projected: Tensor, recurrent: Tensor, steps: Tensor, batch_sizes: list[int]
+    ) -> Tensor:
+        """Run the steps.
+
+        Args:
+            ctx: what backward needs.
+            projected: [D, V, 4H], input products of each table row, bias included.
+            recurrent: [D, 4H, H].
+            steps: int64 [D, P], rows of the table.
+            batch_sizes: sequences alive at each step, falling; N at the first.
+
+        Returns:
+            [D, N, H].
+        """
+        directions, _, width = projected.shape
+        hidden = width // 4
+        gates = torch.stack([projected[d].index_select(0, steps[d]) for d in range(directions)])  # [D, P, 4H]
+        cells = gates.new_empty(directions, steps.shape[1], hidden)
+        cell_tanh = torch.empty_like(cells)
+        states = torch.empty_like(cells)
+        last = gates.new_empty(directions, batch_sizes[0], hidden)
+        transposed = recurrent.transpose(1, 2)
+        previous = start = 0
+        for step, alive in enumerate(batch_sizes):
+            now = slice(start, start + alive)
+            gate = gates[:, now]
+            if step:
+                before = slice(previous, previous + alive)
+                gate.baddbmm_(states[:, before], transposed)
+            gate[..., : 3 * hidden].sigmoid_()
+            gate[..., 3 * hidden :].tanh_()
+            i, f, o, g = gate.chunk(4, dim=2)
+            cell = torch.mul(i, g, out=cells[:, now])
+            if step:
+                cell.addcmul_(f, cells[:, before])
+            torch.tanh(cell, out=cell_tanh[:, now])
+            torch.mul(o, cell_tanh[:, now], out=states[:, now])
+            ended = batch_sizes[step + 1] if step + 1 < len(batch_sizes) else 0
+            last[:, ended:alive] = states[:, start + ended : start + alive]
+            previous, start = start, start + alive
+        ctx.save_for_backward(recurrent, steps, gates, cells, cell_tanh, states)
+        ctx.batch_sizes, ctx.rows = batch_sizes, projected.shape[1]
+        return last
+
+    @staticmethod
+    @once_differentiable
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx: Any, grad_last: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """Run the steps back."""
+        recurrent, steps, gates, cells, cell_tanh, states = ctx.saved_tensors
+        batch_sizes: list[int] = ctx.batch_sizes
+        hidden = states.shape[2]
+        grad_gates = torch.empty_like(gates)
+        grad_state = grad_last.float().clone()  # [D, N, H]; of the current step for those alive
+        grad_cell = torch.zeros_like(grad_state)
+        start = steps.shape[1]
+        for step in reversed(range(len(batch_sizes))):
+            alive = batch_sizes[step]
+            start -= alive
+            now = slice(start, start + alive)
+            i, f, o, g = gates[:, now].chunk(4, dim=2)
+            d_state, d_cell = grad_state[:, :alive], grad_cell[:, :alive]
+            tanh = cell_tanh[:, now]
+            # h = o tanh(c): to the cell, then to the gates before their nonlinearities.
+            through = d_state * o
+            d_cell += through
+            d_cell.addcmul_(through, tanh.square(), value=-1)
+            grad = grad_gates[:, now]
+            torch.mul(d_cell, g, out=grad[..., :hidden])
+            if step:
+                before = slice(start - batch_sizes[step - 1], start - batch_sizes[step - 1] + alive)
+                torch.mul(d_cell, cells[:, before], out=grad[..., hidden : 2 * hidden])
+            else:
+                grad[..., hidden : 2 * hidden] = 0
+            torch.mul(d_state, tanh, out=grad[..., 2 * hidden : 3 * hidden])
+            torch.mul(d_cell, i, out=grad[..., 3 * hidden :])
+            sigmoids = gates[:, now, : 3 * hidden]
+            slope = sigmoids.square().neg_().add_(sigmoids)  # s - s^2
+            grad[..., : 3 * hidden].mul_(slope)
+            grad[..., 3 * hidden :].mul_(g.square().neg_().add_(1))
+            d_cell.mul_(f)
+            if step:
+                d_state.copy_(torch.bmm(grad, recurrent))
+        grad_projected = gates.new_zeros(gates.shape[0], ctx.rows, gates.shape[2])
+        grad_recurrent = torch.empty_like(recurrent)
+        before_all = _state_before(batch_sizes)
+        for d in range(gates.shape[0]):
+            grad_projected[d].index_add_(0, steps[d], grad_gates[d])
+            grad_recurrent[d] = grad_gates[d, batch_sizes[0] :].T @ states[d].index_select(0, before_all)
+        return grad_projected, grad_recurrent, None, None
+
+
+def _state_before(batch_sizes: list[int]) -> Tensor:
+    """For each token from step 1 on, the position of its sequence's state one step before [P - N]."""
+    sizes = torch.tensor(batch_sizes)
+    starts = sizes.cumsum(0) - sizes
+    alive = sizes[1:]
+    # Token j of step t sits at starts[t] + j; before it, at starts[t - 1] + j.
+    shift = torch.repeat_interleave(starts[1:] - starts[:-1], alive)
+    return torch.arange(int(sizes[0]), int(sizes.sum())) - shift
