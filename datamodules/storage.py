@@ -43,10 +43,14 @@ def cache_folder(cache_dir: str | Path | None) -> Path:
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
     """Hold the folder for one process; others wait. The system lets go of it when the holder dies."""
+    held = FileLock(folder.parent / f".{folder.name}.lock")
     with named_disk_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.parent / f".{folder.name}.lock"):
+        held.acquire()
+    try:
         yield
+    finally:
+        held.release()
 
 
 @contextmanager
@@ -55,14 +59,17 @@ def named_disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        # numpy's short writes carry no error number.
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "requested and" in str(error):
             raise InputError(
                 f"{folder}: the disk is full. Free some space or choose another --data.cache_dir, then run"
                 " the same command again; what is done is kept"
             ) from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise InputError(f"{folder}: no permission to write. Choose another --data.cache_dir") from error
+        if error.errno in (errno.EEXIST, errno.ENOTDIR):
             raise InputError(
-                f"{folder}: no permission to write. Choose another --data.cache_dir"
+                f"{folder}: can't be made, a file is in its way. Choose another --data.cache_dir"
             ) from error
         raise
 
@@ -93,8 +100,11 @@ def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: Any) -
 
 @contextmanager
 def new_folder(folder: Path, fingerprint: str, **facts: Any) -> Iterator[Path]:
-    """Build a folder: yields a temporary one, which becomes `folder` when the block ends well."""
-    partial = folder.parent / f".{folder.name}.{os.getpid()}.partial"
+    """Build a folder: yields a temporary one, which becomes `folder` when the block ends well.
+
+    The caller holds a `lock`, so what a killed process left there is nobody's and is deleted.
+    """
+    partial = folder.parent / f".{folder.name}.partial"
     with named_disk_errors(folder):
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
