@@ -7,7 +7,6 @@ that training needs neither the index nor the server.
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from tqdm import tqdm
 
 from datamodules.corpora.table import Rows
 from datamodules.retrieval.memory import Memory, Neighbors
-from datamodules.storage import check_folder, finish_folder, fingerprint_of, is_whole, lock, named_disk_errors
+from datamodules.storage import check_folder, fingerprint_of, finish_folder, is_whole, lock, named_disk_errors
 
 BLOCK = 8192
 
@@ -103,7 +102,7 @@ def build_neighbors(
             partial.mkdir()
             _join_blocks(blocks, partial, len(texts), k)
             finish_folder(partial, folder, fingerprint, texts=len(texts), k=k)
-            shutil.rmtree(blocks)
+        shutil.rmtree(cache / f"neighbors-{fingerprint[:16]}.blocks", ignore_errors=True)
     return folder, fingerprint
 
 
@@ -121,7 +120,7 @@ def _retrieve_blocks(
                 found = memory.search(queries, k, leave_out_copies)
                 found.memories.save(blocks / f"{number:06d}.arrow")
                 # The hits are written last and renamed: their file is the mark of a finished block.
-                partial = blocks / f"{number:06d}.{os.getpid()}.partial.npz"
+                partial = blocks / f"{number:06d}.partial.npz"
                 np.savez(partial, rows=found.rows, scores=found.scores)
                 partial.replace(done)
             bar.update(len(queries))
@@ -129,11 +128,16 @@ def _retrieve_blocks(
 
 def _join_blocks(blocks: Path, folder: Path, n: int, k: int) -> None:
     """Number the memories of all blocks anew, each distinct one once; one block in memory at a time."""
-    rows = np.lib.format.open_memmap(folder / "rows.npy", mode="w+", dtype=np.int32, shape=(n, k))
-    scores = np.lib.format.open_memmap(folder / "scores.npy", mode="w+", dtype=np.float32, shape=(n, k))
     number_of: dict[str, int] = {}
-    with Rows.writer(folder / "memories.arrow") as writer:
-        start = 0
+    # Files and no maps: on a full disk a write to a map kills the process instead of raising an error.
+    with (
+        (folder / "rows.npy").open("wb") as rows,
+        (folder / "scores.npy").open("wb") as scores,
+        Rows.writer(folder / "memories.arrow") as writer,
+    ):
+        for file, dtype in ((rows, "<i4"), (scores, "<f4")):
+            header = {"descr": dtype, "fortran_order": False, "shape": (n, k)}
+            np.lib.format.write_array_header_1_0(file, header)
         for block in sorted(blocks.glob("??????.npz")):
             with np.load(block) as hits:
                 block_rows, block_scores = hits["rows"], hits["scores"]
@@ -143,10 +147,6 @@ def _join_blocks(blocks: Path, folder: Path, n: int, k: int) -> None:
                 [number_of.setdefault(name, len(number_of)) for name in memories.ids], dtype=np.int32
             )
             writer.write(memories.select(np.flatnonzero(numbers >= before)))
-            end = start + len(block_rows)
             # A row -1 (no memory) reads the appended -1.
-            rows[start:end] = np.append(numbers, np.int32(-1))[block_rows]
-            scores[start:end] = block_scores
-            start = end
-    rows.flush()
-    scores.flush()
+            rows.write(np.append(numbers, np.int32(-1))[block_rows].astype("<i4").tobytes())
+            scores.write(block_scores.astype("<f4").tobytes())
