@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from datamodules.corpora.table import Rows
@@ -89,7 +90,9 @@ class FolderMemory(Memory):
         self.version = int(pointer["version"] if version is None else version)
         rows_folder = folder / f"rows-{self.version}"
         if not rows_folder.exists():
-            raise InputError(f"{folder}: has no version {self.version}; the current one is {pointer['version']}")
+            raise InputError(
+                f"{folder}: has no version {self.version}; the current one is {pointer['version']}"
+            )
         manifest = check_folder(rows_folder)
         self.rows = Rows.load(rows_folder / "rows.arrow")
         self.fingerprint = fingerprint_of({"rows": manifest["fingerprint"], **retriever.ranking.describe()})
@@ -109,6 +112,7 @@ class FolderMemory(Memory):
         """
         if len(rows) == 0:
             raise InputError(f"{rows.source}: a memory needs at least one row")
+        _check_ids(rows)
         with lock(folder):
             rows_folder = folder / "rows-1"
             if not is_whole(rows_folder, rows.fingerprint):
@@ -119,7 +123,10 @@ class FolderMemory(Memory):
                     np.save(partial / "hashes.npy", hashes[order])
                     np.save(partial / "hash_order.npy", order)
             fingerprint = fingerprint_of({"rows": rows.fingerprint, **retriever.ranking.describe()})
-            retriever.index(rows.texts, folder / f"index-{fingerprint[:16]}", fingerprint, progress)
+            index_folder = folder / f"index-{fingerprint[:16]}"
+            # Not built again: another process may have it open.
+            if not is_whole(index_folder, fingerprint):
+                retriever.index(rows.texts, index_folder, fingerprint, progress)
             write_pointer(folder, {"version": 1, "ranking": retriever.ranking.describe()})
         return cls(folder, retriever)
 
@@ -130,9 +137,11 @@ class FolderMemory(Memory):
         return self.folder / f"index-{self.fingerprint[:16]}"
 
     def labels(self) -> list[str]:
+        """The distinct labels, sorted; empty if the memory has none."""
         return self.rows.distinct_labels()
 
     def location(self) -> str:
+        """What `open_memory` opens; holds no secret."""
         return str(self.folder)
 
     def copies(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
@@ -143,6 +152,7 @@ class FolderMemory(Memory):
         return [self._hash_order[a:b] for a, b in zip(first, last, strict=True)]
 
     def search(self, texts: Sequence[str], k: int, leave_out_copies: bool = False) -> Neighbors:
+        """The k best memories of each text; see `Memory.search`."""
         exclude = self.copies(texts) if leave_out_copies else None
         hits = self.retriever.search(texts, k, exclude)
         # Keep what was found, numbered from 0, so that the result needs no more of the memory.
@@ -162,17 +172,20 @@ class IndexMemory(Memory):
 
     def __init__(self, retriever: ElasticsearchRetriever) -> None:
         if retriever.existing_index is None:
-            raise InputError("data.retriever: give the index name (--data.retriever.index) to use it as memory")
+            raise InputError("data.retriever: name the index that is the memory (--data.retriever.index)")
         self.retriever = retriever
         self.fingerprint = fingerprint_of({**retriever.ranking.describe(), **retriever.describe_index()})
 
     def labels(self) -> list[str]:
+        """The distinct labels, sorted; empty if the memory has none."""
         return self.retriever.distinct_labels()
 
     def location(self) -> str:
+        """What `open_memory` opens; holds no secret."""
         return f"index:{self.retriever.existing_index}"
 
     def search(self, texts: Sequence[str], k: int, leave_out_copies: bool = False) -> Neighbors:
+        """The k best memories of each text; see `Memory.search`."""
         documents = self.retriever.search_documents(texts, k, leave_out_copies=leave_out_copies)
         rows = np.full((len(texts), k), -1, np.int32)
         scores = np.zeros((len(texts), k), np.float32)
@@ -192,6 +205,17 @@ class IndexMemory(Memory):
             source=self.location(),
         )
         return Neighbors(rows, scores, memories)
+
+
+def _check_ids(rows: Rows) -> None:
+    """Neighbours are told apart by their ids."""
+    counts = pc.value_counts(rows.table.column("id"))
+    repeated = counts.filter(pc.greater(counts.field("counts"), 1))
+    if len(repeated):
+        raise InputError(
+            f"{rows.source}: the id {repeated[0]['values'].as_py()!r} stands for"
+            f" {repeated[0]['counts'].as_py()} rows; give each row of a memory its own, or name no id column"
+        )
 
 
 def read_pointer(folder: Path) -> dict[str, Any]:
@@ -237,7 +261,9 @@ def open_memory(location: str, retriever: Retriever) -> Memory:
     """
     if location.startswith("index:"):
         if not is_existing_index(retriever):
-            raise InputError(f"memory {location}: needs --data.retriever ElasticsearchRetriever with --data.retriever.index")
+            raise InputError(
+                f"memory {location}: use --data.retriever ElasticsearchRetriever with --data.retriever.index"
+            )
         return IndexMemory(retriever)
     folder = Path(location)
     ranking = read_pointer(folder).get("ranking")
