@@ -45,7 +45,15 @@ from datamodules.retrieval.memory import (
 )
 from datamodules.retrieval.neighbors import NeighborStore, build_neighbors
 from datamodules.sampling import LengthBucketSampler
-from datamodules.storage import cache_folder, check_folder, fingerprint_of, is_whole, lock, new_folder
+from datamodules.storage import (
+    cache_folder,
+    check_folder,
+    fingerprint_of,
+    is_whole,
+    lock,
+    named_disk_errors,
+    new_folder,
+)
 from datamodules.text.gather import TextGroup, TokenTable, WordTable, distinct_rows, gather
 from datamodules.text.tokenization import TransformersTokenizer, make_tokenizer
 from datamodules.text.tokens import TokenStore
@@ -197,7 +205,7 @@ class ClassificationDataModule(pl.LightningDataModule):
         memory: str | None = None,
         memory_text_column: Column | list[Column] | None = None,
         memory_label_column: Column | None = None,
-        retriever: Retriever = lazy_instance(EmbeddedRetriever),
+        retriever: Retriever = lazy_instance(EmbeddedRetriever),  # noqa: B008  (jsonargparse reads it)
         tokenizer: str = "words",
         lowercase: bool = True,
         max_length: int = 64,
@@ -303,7 +311,7 @@ class ClassificationDataModule(pl.LightningDataModule):
         elif options["train_file"] is not None:
             table = self._read(options["train_file"])
         else:
-            raise InputError("data.train_file: name a table of labelled texts (or a published --data.dataset)")
+            raise InputError("data.train_file: name a table of labelled texts, or a published --data.dataset")
         if options["classes"]:
             table = select_classes(table, options["classes"])
         if options["validation_file"] is not None:
@@ -357,8 +365,11 @@ class ClassificationDataModule(pl.LightningDataModule):
         if "train" in tables:
             plan["labels"] = in_natural_order(tables["train"].distinct_labels())
             plan["vocabulary"] = self._prepare_vocabulary(plan["splits"]["train"])
-        with lock(plan_file):
-            plan_file.write_text(json.dumps(plan, indent=1))
+        with lock(plan_file), named_disk_errors(plan_file):
+            # Renamed, because another process may be reading.
+            partial = plan_file.with_suffix(".partial")
+            partial.write_text(json.dumps(plan, indent=1))
+            partial.replace(plan_file)
 
     def _wanted_splits(self) -> list[str]:
         """The tables that the trainer's stage needs; without a trainer, all that are named."""
@@ -375,21 +386,23 @@ class ClassificationDataModule(pl.LightningDataModule):
         return [*named, "test"] if self.options["test_file"] or self.options["dataset"] else named
 
     def _plan_file(self, splits: Sequence[str]) -> Path:
-        """Where rank 0 tells the others what it prepared: named by options and by size and time of the files."""
+        """Where rank 0 tells the others what it prepared: named by options, sizes and times of the files."""
         no_effect = ("batch_size", "eval_batch_size", "num_workers", "seed", "bucket_by_length", "cache_dir")
         options = {key: value for key, value in self.options.items() if key not in no_effect}
-        files = [
-            self.options[name]
-            for name in ("train_file", "validation_file", "test_file", "memory", "word_vectors", "class_names")
-        ]
+        tables = ("train_file", "validation_file", "test_file", "memory")
+        files = [self.options[name] for name in (*tables, "word_vectors", "class_names")]
         state = {path: _file_state(path) for path in files if isinstance(path, str)}
+        if self.options["dataset_folder"] is not None:
+            folder = Path(self.options["dataset_folder"])
+            state |= {path.name: _file_state(path) for path in sorted(folder.glob("*"))}
+        memory = self._memory_given("train" in splits)
         description = {
             "options": options,
             "num_memories": self.num_memories,
             "files": state,
             "splits": list(splits),
             "retriever": self.retriever.describe(),
-            "memory": _file_state(Path(self.options["memory"] or "") / POINTER),
+            "memory": memory and [memory, _file_state(Path(memory) / POINTER)],
             "tokenizer": self.tokenizer.describe(),
         }
         return self.cache / f"plan-{fingerprint_of(description)[:16]}.json"
@@ -405,13 +418,20 @@ class ClassificationDataModule(pl.LightningDataModule):
             parts.append(plan["vocabulary"])
         if self.num_memories and is_existing_index(self.retriever):
             return False  # An index that is not ours may have changed: ask it again.
+        if plan["memory"] is not None and not (Path(plan["memory"]) / POINTER).exists():
+            return False
         return all(is_whole(self.cache / name, fingerprint) for name, fingerprint in parts)
+
+    def _memory_given(self, with_training: bool) -> str | None:
+        """The memory that is configured or, to test after training, the one that the training used."""
+        given: str | None = self.options["memory"]
+        return given if given is not None or with_training else self.memory_location
 
     def _open_or_build_memory(self, train: Rows | None) -> Memory | None:
         if self.num_memories == 0:
             return None
         retriever = copy.copy(self.retriever)
-        given = self.options["memory"]
+        given = self._memory_given(train is not None)
         memory: Memory
         if is_existing_index(retriever):
             memory = IndexMemory(retriever)
@@ -500,9 +520,7 @@ class ClassificationDataModule(pl.LightningDataModule):
                     np.save(partial / "vectors.npy", table)
         return folder.name, fingerprint
 
-    def _choose_words(
-        self, stores: Sequence[TokenStore]
-    ) -> tuple[Vocabulary, NDArray[np.float32] | None]:
+    def _choose_words(self, stores: Sequence[TokenStore]) -> tuple[Vocabulary, NDArray[np.float32] | None]:
         options = self.options
         known = {word for store in stores for word in store.lexicon}
         vectors = None
@@ -554,7 +572,7 @@ class ClassificationDataModule(pl.LightningDataModule):
         )
 
     def _bind(self, vocabulary: Vocabulary, labels: list[str], memory_labels: list[str]) -> None:
-        # Memories of the same task are numbered as its classes; another task's labels are a list of their own.
+        # Memories of the same task are numbered as its classes; another task's labels are their own list.
         same_task = set(memory_labels) <= set(labels)
         self._vocabulary = vocabulary
         self._words = WordTable(vocabulary, self.options["max_characters"])
@@ -578,7 +596,8 @@ class ClassificationDataModule(pl.LightningDataModule):
     @property
     def vocabulary(self) -> Vocabulary:
         """The words; after `setup` or `use_state`."""
-        assert self.spec is not None and self._vocabulary is not None
+        assert self.spec is not None
+        assert self._vocabulary is not None
         return self._vocabulary
 
     def word_vectors(self) -> Tensor | None:
@@ -609,7 +628,8 @@ class ClassificationDataModule(pl.LightningDataModule):
                 return
         self.num_memories = state["num_memories"]
         self.memory_location = state["memory"]
-        self._bind(Vocabulary.from_dict(state["vocabulary"]), list(state["labels"]), list(state["memory_labels"]))
+        vocabulary = Vocabulary.from_dict(state["vocabulary"])
+        self._bind(vocabulary, list(state["labels"]), list(state["memory_labels"]))
 
     # --- batches ---
 
