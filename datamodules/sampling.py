@@ -18,8 +18,8 @@ class LengthBucketSampler(Sampler[list[int]]):
 
     Training order depends on the seed and the epoch alone, so a resumed run sees the rows that an
     uninterrupted one does. Evaluation batches do not depend on the number of processes, so that 1 and 2
-    processes compute the same numbers: process r takes every batch r, r + P, r + 2P, ... of P processes. Where
-    the batches do not divide, training repeats batches, and evaluation repeats one with its rows marked as
+    processes compute the same numbers: process r of P takes the batches r, r + P, r + 2P, ... Where the
+    batches do not divide, training repeats batches, and evaluation repeats one with its rows marked as
     padding: a padded row i is given as ~i (a negative number).
     """
 

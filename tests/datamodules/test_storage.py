@@ -1,0 +1,252 @@
+"""A folder is whole or absent, whatever happens while it is written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datamodules import storage
+from datamodules.errors import InputError
+from datamodules.storage import (
+    MANIFEST,
+    cache_folder,
+    check_folder,
+    fingerprint_of,
+    is_whole,
+    lock,
+    named_disk_errors,
+    new_folder,
+)
+
+
+def build(folder: Path, fingerprint: str = "f", text: str = "some words") -> Path:
+    with lock(folder), new_folder(folder, fingerprint, rows=2) as partial:
+        (partial / "words.txt").write_text(text)
+        np.save(partial / "numbers.npy", np.arange(5))
+    return folder
+
+
+def entries(folder: Path) -> set[str]:
+    """What a folder holds, but for locks."""
+    return {path.name for path in folder.iterdir() if path.suffix != ".lock"}
+
+
+def one_line(error: pytest.ExceptionInfo[InputError]) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_built_folder_is_whole_and_describes_itself(tmp_path: Path) -> None:
+    folder = build(tmp_path / "a")
+    manifest = check_folder(folder, "f", contents=True)
+    assert manifest["rows"] == 2
+    assert manifest["files"]["words.txt"]["bytes"] == len("some words")
+    assert set(manifest["files"]) == {"words.txt", "numbers.npy"}
+    assert is_whole(folder, "f")
+    assert not is_whole(tmp_path / "b", "f")
+    assert entries(tmp_path) == {"a"}
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist") as error:
+        check_folder(tmp_path / "a")
+    assert str(tmp_path / "a") in one_line(error)
+
+
+def test_a_folder_without_a_manifest_is_unfinished(tmp_path: Path) -> None:
+    folder = build(tmp_path / "a")
+    (folder / MANIFEST).unlink()
+    with pytest.raises(InputError, match="unfinished"):
+        is_whole(folder, "f")
+
+
+@pytest.mark.parametrize("contents", ["", "{", "[]", '{"files": {"a": 1}}', '{"fingerprint": "f"}'])
+def test_a_damaged_manifest_is_named(tmp_path: Path, contents: str) -> None:
+    folder = build(tmp_path / "a")
+    (folder / MANIFEST).write_text(contents)
+    with pytest.raises(InputError, match="damaged") as error:
+        check_folder(folder, "f")
+    assert str(folder / MANIFEST) in one_line(error)
+
+
+def test_another_fingerprint_is_refused(tmp_path: Path) -> None:
+    folder = build(tmp_path / "a")
+    with pytest.raises(InputError, match="other texts or settings") as error:
+        check_folder(folder, "g")
+    assert str(folder) in one_line(error)
+
+
+@pytest.mark.parametrize("name", ["words.txt", "numbers.npy"])
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    folder = build(tmp_path / "a")
+    (folder / name).unlink()
+    with pytest.raises(InputError, match="is missing") as error:
+        check_folder(folder)
+    assert str(folder / name) in one_line(error)
+
+
+@pytest.mark.parametrize("name", ["words.txt", "numbers.npy"])
+def test_a_truncated_file_is_named(tmp_path: Path, name: str) -> None:
+    folder = build(tmp_path / "a")
+    size = (folder / name).stat().st_size
+    os.truncate(folder / name, size - 1)
+    with pytest.raises(InputError, match=f"{size - 1} bytes instead of {size}") as error:
+        check_folder(folder)
+    assert str(folder / name) in one_line(error)
+
+
+@pytest.mark.parametrize("name", ["words.txt", "numbers.npy"])
+def test_a_flipped_bit_is_found_and_named(tmp_path: Path, name: str) -> None:
+    folder = build(tmp_path / "a")
+    contents = bytearray((folder / name).read_bytes())
+    contents[-3] ^= 0b100
+    (folder / name).write_bytes(contents)
+    check_folder(folder)  # sizes alone are right
+    for check in (lambda: check_folder(folder, contents=True), lambda: is_whole(folder, "f")):
+        with pytest.raises(InputError, match="checksum") as error:
+            check()
+        assert str(folder / name) in one_line(error)
+
+
+def test_an_error_while_building_leaves_nothing(tmp_path: Path) -> None:
+    def fail() -> None:
+        with lock(tmp_path / "a"), new_folder(tmp_path / "a", "f") as partial:
+            (partial / "words.txt").write_text("some")
+            raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        fail()
+    assert entries(tmp_path) == set()
+
+
+def test_a_failed_rebuild_keeps_the_old_folder(tmp_path: Path) -> None:
+    folder = build(tmp_path / "a", "old")
+
+    def fail() -> None:
+        with lock(folder), new_folder(folder, "new"):
+            raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        fail()
+    assert is_whole(folder, "old")
+    build(folder, "new", "other words")
+    assert is_whole(folder, "new")
+    assert (folder / "words.txt").read_text() == "other words"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from datamodules.storage import lock, new_folder
+folder = Path(sys.argv[1])
+with lock(folder), new_folder(folder, "f") as partial:
+    (partial / "words.txt").write_text("some")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_kill_leaves_nothing_that_is_taken_for_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    done = subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert entries(tmp_path) != set()  # it was in the middle
+    assert not is_whole(folder, "f")
+    # The dead process's lock is free, and what it left is cleared away.
+    build(folder)
+    assert (folder / "words.txt").read_text() == "some words"
+    assert entries(tmp_path) == {"a"}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_one_line_that_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(storage.os, "fsync", full)
+    with pytest.raises(InputError, match="disk is full") as error:
+        build(tmp_path / "a")
+    assert str(tmp_path / "a") in one_line(error)
+    monkeypatch.undo()
+    assert entries(tmp_path) == set()
+    assert is_whole(build(tmp_path / "a"), "f")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_a_short_write_of_numpy_is_a_full_disk(tmp_path: Path) -> None:
+    # It carries no error number.
+    with pytest.raises(InputError, match="disk is full"), named_disk_errors(tmp_path):
+        np.zeros(1 << 16).tofile("/dev/full")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_a_disk_that_cannot_be_written_is_named(tmp_path: Path, number: int) -> None:
+    with pytest.raises(InputError, match="no permission") as error, named_disk_errors(tmp_path):
+        raise OSError(number, os.strerror(number))
+    assert str(tmp_path) in one_line(error)
+
+
+def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="went wrong"), named_disk_errors(tmp_path):
+        raise OSError(errno.EIO, "went wrong")
+
+
+def test_a_file_in_the_place_of_the_cache_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(InputError, match="a file is in its way") as error:
+        build(tmp_path / "cache" / "a")
+    assert str(tmp_path / "cache") in one_line(error)
+
+
+def _append(folder: Path, name: str) -> None:
+    for _ in range(20):
+        with lock(folder):
+            path = folder.parent / "count"
+            path.write_text(str(int(path.read_text()) + 1))
+
+
+def test_a_lock_admits_one_process_at_a_time(tmp_path: Path) -> None:
+    (tmp_path / "count").write_text("0")
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_append, args=(tmp_path / "a", str(i))) for i in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    assert (tmp_path / "count").read_text() == "60"
+
+
+def test_a_fingerprint_depends_on_values_and_not_on_their_order() -> None:
+    assert fingerprint_of({"a": 1, "b": [2]}) == fingerprint_of({"b": [2], "a": 1})
+    different = [{"a": 1}, {"a": 2}, {"a": "1"}, {"b": 1}, {"a": [1]}, {"a": None}]
+    assert len({fingerprint_of(description) for description in different}) == len(different)
+
+
+def test_the_cache_folder_is_the_option_then_the_environment_then_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("ZOO_CACHE_DIR", raising=False)
+    assert cache_folder(None) == tmp_path / "home" / ".cache" / "memory-zoo"
+    assert cache_folder("~/mine") == tmp_path / "home" / "mine"
+    monkeypatch.setenv("ZOO_CACHE_DIR", str(tmp_path / "environment"))
+    assert cache_folder(None) == tmp_path / "environment"
+    assert cache_folder(tmp_path / "option") == tmp_path / "option"
+
+
+def test_the_manifest_is_json_that_people_can_read(tmp_path: Path) -> None:
+    text = (build(tmp_path / "a") / MANIFEST).read_text()
+    assert json.loads(text)["fingerprint"] == "f"
+    assert len(text.splitlines()) > 5
