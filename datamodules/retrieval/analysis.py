@@ -40,8 +40,9 @@ _IN_NUMBERS = rf"[\p{{WB=MidNum}}\p{{WB=MidNumLet}}\p{{WB=Single_Quote}}]{_MARK}
 # Letters and digits run together; a full stop or an apostrophe stays between two letters or two digits.
 # Katakana joins them over an underscore only (WB13a, WB13b).
 _RUN = (
-    rf"(?:(?:{_HEBREW}(?:\"{_MARK}(?={_HEBREW})|'{_MARK})"
-    rf"|{_LETTER}(?:{_IN_WORDS}(?={_LETTER}))?"
+    # A letter beside a double quotation mark is used up: it joins nothing else.
+    rf"(?:(?:{_HEBREW}(?:\"{_MARK}{_HEBREW}|'{_MARK})"
+    rf"|{_LETTER}(?:{_IN_WORDS}{_LETTER})*+"
     rf"|{_DIGIT}(?:{_IN_NUMBERS}(?={_DIGIT}))?)++|(?:{_KATAKANA})++)"
 )
 _WORD = rf"(?:{_JOINER})*+{_RUN}(?:(?:{_JOINER})++{_RUN})*+(?:{_JOINER})*+"
