@@ -8,7 +8,6 @@ in `setup`, and a batch is put together by compiled code: no query, no string, n
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 import os
@@ -62,6 +61,8 @@ from datamodules.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
+#: What a command line starts from when it sets `--data.retriever.similarity` alone.
+DEFAULT_RETRIEVER: Retriever = lazy_instance(EmbeddedRetriever)
 #: Class of a label that the model does not know, before it is replaced by the number of classes.
 UNKNOWN = -1
 NO_TARGET = -100
@@ -205,7 +206,7 @@ class ClassificationDataModule(pl.LightningDataModule):
         memory: str | None = None,
         memory_text_column: Column | list[Column] | None = None,
         memory_label_column: Column | None = None,
-        retriever: Retriever = lazy_instance(EmbeddedRetriever),  # noqa: B008  (jsonargparse reads it)
+        retriever: Retriever = DEFAULT_RETRIEVER,
         tokenizer: str = "words",
         lowercase: bool = True,
         max_length: int = 64,
@@ -271,7 +272,9 @@ class ClassificationDataModule(pl.LightningDataModule):
         """
         super().__init__()
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        self.retriever: Retriever = arguments.pop("retriever")
+        arguments.pop("retriever")
+        # A retriever holds an open index: the default is a new one for each data module.
+        self.retriever = EmbeddedRetriever() if retriever is DEFAULT_RETRIEVER else retriever
         #: the arguments, as plain values.
         self.options: dict[str, Any] = arguments
         self.num_memories = num_memories
@@ -430,7 +433,7 @@ class ClassificationDataModule(pl.LightningDataModule):
     def _open_or_build_memory(self, train: Rows | None) -> Memory | None:
         if self.num_memories == 0:
             return None
-        retriever = copy.copy(self.retriever)
+        retriever = self.retriever
         given = self._memory_given(train is not None)
         memory: Memory
         if is_existing_index(retriever):

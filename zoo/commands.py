@@ -10,13 +10,14 @@ from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
-from jsonargparse import ArgumentParser, lazy_instance
+from jsonargparse import ArgumentParser
 from tqdm import tqdm
 
 import zoo
+from datamodules.classification import DEFAULT_RETRIEVER
 from datamodules.corpora.table import Column, read_table
 from datamodules.errors import InputError
-from datamodules.retrieval import EmbeddedRetriever, FolderMemory, IndexMemory, Retriever, open_memory
+from datamodules.retrieval import FolderMemory, IndexMemory, Retriever, open_memory
 from datamodules.retrieval.memory import is_existing_index
 from zoo.inference import BLOCK, load
 
@@ -46,7 +47,7 @@ def index(
     label_column: Column | None = "label",
     id_column: Column | None = None,
     header: bool | None = None,
-    retriever: Retriever = lazy_instance(EmbeddedRetriever),
+    retriever: Retriever = DEFAULT_RETRIEVER,
 ) -> None:
     """Build a memory: read a table, index its texts, keep both in a folder.
 
@@ -71,7 +72,7 @@ def search(
     query: str,
     memory: str | None = None,
     k: int = 10,
-    retriever: Retriever = lazy_instance(EmbeddedRetriever),
+    retriever: Retriever = DEFAULT_RETRIEVER,
 ) -> None:
     """Print the best memories for some words.
 
