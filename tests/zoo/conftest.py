@@ -1,0 +1,136 @@
+"""Small tables of made-up texts, one tiny trained run, and the command line called in this process."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from zoo.cli import main
+
+LABELS = ("fruit", "metal", "weather")
+TOPIC_WORDS = {
+    "fruit": ["apple", "pear", "plum", "cherry", "peach", "grape", "melon", "fig"],
+    "metal": ["iron", "copper", "zinc", "silver", "gold", "nickel", "cobalt", "lead"],
+    "weather": ["rain", "snow", "wind", "storm", "cloud", "fog", "hail", "sun"],
+}
+COMMON_WORDS = ["the", "a", "of", "with", "in", "near", "old", "new", "some", "very"]
+
+#: A model and data so small that a run takes about a second.
+SMALL = [
+    "--model=KNNBiLSTM",
+    "--model.hidden_size=6",
+    "--model.word_size=8",
+    "--model.char_size=4",
+    "--model.char_hidden_size=5",
+    "--model.num_perspectives=2",
+    "--model.optimizer=torch.optim.Adam",
+    "--model.optimizer.lr=0.02",
+    "--data=ClassificationDataModule",
+    "--data.num_memories=3",
+    "--data.batch_size=16",
+    "--data.validation_split=0.2",
+    "--trainer.accelerator=cpu",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+    "--trainer.log_every_n_steps=1",
+]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    # The networks are tiny: more threads only wait for each other.
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+@pytest.fixture(autouse=True)
+def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has its own working directory and cache, and no run's settings from another test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOO_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("ZOO_RUN_DIR", "PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def sentences(number: int, seed: int, labels: Sequence[str] = LABELS) -> list[tuple[str, str]]:
+    """Made-up (text, label) pairs: common words and one to three words of the label's topic."""
+    random = np.random.default_rng(seed)
+    pairs = []
+    for i in range(number):
+        label = labels[i % len(labels)]
+        words = [
+            *random.choice(TOPIC_WORDS[label], size=random.integers(1, 4)),
+            *random.choice(COMMON_WORDS, size=random.integers(1, 6)),
+        ]
+        random.shuffle(words)
+        pairs.append((" ".join(words), label))
+    return pairs
+
+
+def write_table(
+    path: Path, pairs: Sequence[tuple[str, str]], columns: Sequence[str] = ("text", "label")
+) -> Path:
+    """Write pairs as a CSV file."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([columns, *pairs])
+    return path
+
+
+@pytest.fixture
+def train_csv(tmp_path: Path) -> Path:
+    """90 labelled texts."""
+    return write_table(tmp_path / "train.csv", sentences(90, seed=1))
+
+
+@pytest.fixture
+def test_csv(tmp_path: Path) -> Path:
+    """31 labelled texts: a number that divides by nothing."""
+    return write_table(tmp_path / "test.csv", sentences(31, seed=2))
+
+
+class Result(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def zoo_command(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Runs `zoo ...` in this process."""
+
+    def run(*arguments: object) -> Result:
+        capfd.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return Result(code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def fit(zoo_command: Callable[..., Result], train_csv: Path) -> Callable[..., Path]:
+    """Trains the small model on `train_csv` and returns the run folder."""
+
+    def run(run_dir: str | Path, *options: object) -> Path:
+        result = zoo_command(
+            "fit",
+            *SMALL,
+            "--data.train_file",
+            train_csv,
+            "--trainer.max_epochs=1",
+            "--run_dir",
+            run_dir,
+            *options,
+        )
+        assert result.code == 0, result.err
+        return Path(run_dir).absolute()
+
+    return run
