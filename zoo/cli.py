@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import tempfile
 import time
@@ -222,7 +223,7 @@ def main(args: Sequence[str] | None = None) -> int:
         print(f"zoo: error: {error}", file=sys.stderr)
         return 2
     except ArgumentError as error:
-        print(f"zoo: error: {' '.join(str(error).split())}; see `zoo {command} --help`", file=sys.stderr)
+        print(f"zoo: error: {_in_one_line(str(error))}; see `zoo {command} --help`", file=sys.stderr)
         return 2
     except SystemExit as exit:  # --help and --print_config end this way
         return exit.code if isinstance(exit.code, int) else 0
@@ -230,6 +231,15 @@ def main(args: Sequence[str] | None = None) -> int:
         print("zoo: interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+def _in_one_line(message: str) -> str:
+    """What the parser of options found wrong, without its account of the types that it tried."""
+    message = " ".join(message.split())
+    if found := re.match(r'Parser key "model": .*Expected a dot import path string: (\S+)', message):
+        return f"no model {found[1]!r}; there are {', '.join(zoo.list_models())}"
+    message = re.sub(r"Does not validate against any of the Union subtypes .*?Errors: - ", "", message)
+    return re.sub(r" - Expected a <class 'NoneType'>.*", "", message)
 
 
 def _quiet_lightning() -> None:
