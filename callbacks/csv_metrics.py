@@ -6,8 +6,8 @@ import csv
 from pathlib import Path
 from typing import Any
 
+from lightning_fabric.loggers.logger import rank_zero_experiment
 from pytorch_lightning.loggers import CSVLogger
-from pytorch_lightning.loggers.logger import rank_zero_experiment
 
 
 class CSVMetrics(CSVLogger):

@@ -21,7 +21,8 @@ from zoo.secrets import redact
 class RunFolder(Callback):
     """Writes `config.yaml` and `summary.json` into a run's folder, and the configuration to the loggers.
 
-    `config.yaml` starts the same run again: `zoo fit --config RUN/config.yaml`. Secrets are left out.
+    `config.yaml` starts the same run again: `zoo fit --config RUN/config.yaml`. Secrets are left out, and
+    the checkpoint of a resumed run, since a run that was resumed is the run that was not.
     """
 
     def __init__(self, folder: str | Path, config: dict[str, Any]) -> None:
@@ -32,8 +33,10 @@ class RunFolder(Callback):
             config: the run's whole configuration, plain values.
         """
         self.folder = Path(folder)
-        self.config = redact(config)
+        self.config = redact({**config, "ckpt_path": None} if "ckpt_path" in config else config)
         self.started = time.monotonic()
+        #: False while no step was taken; also at the end, where a finished run is resumed.
+        self.trained = False
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the configuration, before the first step."""
@@ -45,9 +48,14 @@ class RunFolder(Callback):
                 yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
             )
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """There is something to train."""
+        self.trained = True
+
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the summary: best validation scores, size, time, versions."""
-        if not trainer.is_global_zero:
+        # A finished run has its summary already, and no scores of now.
+        if not trainer.is_global_zero or not self.trained:
             return
         best = next(
             (c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint) and c.monitor), None

@@ -1,4 +1,4 @@
-"""Everything up to tensors: corpora, text, retrieval, and the Lightning data modules that put them together."""
+"""Everything up to tensors: corpora, text, retrieval, and the data modules that put them together."""
 
 from datamodules.classification import ClassificationDataModule
 from datamodules.errors import InputError

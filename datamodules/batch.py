@@ -40,7 +40,7 @@ class ClassificationBatch(NamedTuple):
     #: float32 [B]: 1, or 0 for a row that pads a distributed evaluation.
     weight: Tensor
     #: int64 [B]: row numbers in the table that the texts come from.
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nothing here needs
 
 
 class ClassificationSpec(NamedTuple):

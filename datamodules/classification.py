@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytorch_lightning as pl
 import torch
-from jsonargparse import lazy_instance
+from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
@@ -76,6 +76,31 @@ class Split:
     tokens: TokenStore
     neighbors: NeighborStore | None
     memory_tokens: TokenStore | None
+    #: cache folder, and folder name and fingerprint of each part; None for texts that came just now.
+    origin: tuple[Path, Mapping[str, Any]] | None = None
+
+    @classmethod
+    def open(cls, cache: Path, parts: Mapping[str, Any]) -> Split:
+        """Map the parts that `prepare_data` made.
+
+        Raises:
+            InputError: a part is missing or damaged.
+        """
+        folder = {name: part and (cache / part[0], part[1]) for name, part in parts.items()}
+        check_folder(*folder["rows"])
+        return cls(
+            rows=Rows.load(folder["rows"][0] / "rows.arrow"),
+            tokens=TokenStore.open(*folder["tokens"]),
+            neighbors=folder["neighbors"] and NeighborStore.open(*folder["neighbors"]),
+            memory_tokens=folder["memory_tokens"] and TokenStore.open(*folder["memory_tokens"]),
+            origin=(cache, parts),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A worker that is spawned (not forked) gets its data set pickled: let it map the same files.
+        if self.origin is not None:
+            return Split.open, self.origin
+        return Split, (self.rows, self.tokens, self.neighbors, self.memory_tokens)
 
 
 class ClassificationDataset(Dataset[ClassificationBatch]):
@@ -117,7 +142,8 @@ class ClassificationDataset(Dataset[ClassificationBatch]):
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Words of each text [n], as kept."""
-        return np.minimum(np.diff(self.split.tokens.offsets), self.max_length)
+        lengths: NDArray[np.int64] = np.minimum(np.diff(self.split.tokens.offsets), self.max_length)
+        return lengths
 
     def __len__(self) -> int:
         return len(self.split.rows)
@@ -160,7 +186,7 @@ def label_numbers(rows: Rows, labels: Sequence[str]) -> NDArray[np.int64]:
     """The position of each row's label in `labels` [n]: -1 = not there, -100 = the row has none."""
     column = rows.table.column("label")
     found = pc.fill_null(pc.index_in(column, value_set=pa.array(labels, pa.string())), UNKNOWN)
-    numbers = found.to_numpy().astype(np.int64)
+    numbers: NDArray[np.int64] = found.to_numpy().astype(np.int64)
     numbers[pc.is_null(column).to_numpy()] = NO_TARGET
     return numbers
 
@@ -172,10 +198,11 @@ def first_of_equal_texts(rows: Rows) -> NDArray[np.int64]:
         or [np.empty(0, np.int64)]
     )
     _, first = np.unique(codes, return_index=True)
-    return first[codes]
+    same: NDArray[np.int64] = first[codes]
+    return same
 
 
-def _as_given(batch: ClassificationBatch) -> ClassificationBatch:
+def _as_given(batch: Any) -> Any:
     return batch
 
 
@@ -553,7 +580,7 @@ class ClassificationDataModule(pl.LightningDataModule):
             raise InputError(f"{plan_file}: the data is not prepared; call prepare_data() first")
         plan = json.loads(plan_file.read_text())
         self.memory_location = plan["memory"]
-        self._splits.update({name: self._open_split(parts) for name, parts in plan["splits"].items()})
+        self._splits.update({name: Split.open(self.cache, parts) for name, parts in plan["splits"].items()})
         if self._spec is None and "labels" in plan:
             folder = self.cache / plan["vocabulary"][0]
             check_folder(folder, plan["vocabulary"][1])
@@ -561,18 +588,6 @@ class ClassificationDataModule(pl.LightningDataModule):
             vectors = folder / "vectors.npy"
             self._vectors_file = vectors if vectors.exists() else None
             self._bind(vocabulary, plan["labels"], plan["memory_labels"])
-
-    def _open_split(self, parts: Mapping[str, Any]) -> Split:
-        rows, tokens, neighbors, memory_tokens = (
-            parts[name] for name in ("rows", "tokens", "neighbors", "memory_tokens")
-        )
-        check_folder(self.cache / rows[0], rows[1])
-        return Split(
-            rows=Rows.load(self.cache / rows[0] / "rows.arrow"),
-            tokens=TokenStore.open(self.cache / tokens[0], tokens[1]),
-            neighbors=neighbors and NeighborStore.open(self.cache / neighbors[0], neighbors[1]),
-            memory_tokens=memory_tokens and TokenStore.open(self.cache / memory_tokens[0], memory_tokens[1]),
-        )
 
     def _bind(self, vocabulary: Vocabulary, labels: list[str], memory_labels: list[str]) -> None:
         # Memories of the same task are numbered as its classes; another task's labels are their own list.
@@ -696,6 +711,7 @@ class ClassificationDataModule(pl.LightningDataModule):
         return DataLoader(
             dataset,
             batch_sampler=sampler,
+            # `__getitems__` has put the batch together.
             collate_fn=_as_given,
             num_workers=options["num_workers"],
             pin_memory=torch.cuda.is_available(),

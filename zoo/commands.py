@@ -17,7 +17,7 @@ import zoo
 from datamodules.classification import DEFAULT_RETRIEVER
 from datamodules.corpora.table import Column, read_table
 from datamodules.errors import InputError
-from datamodules.retrieval import FolderMemory, IndexMemory, Retriever, open_memory
+from datamodules.retrieval import FolderMemory, IndexMemory, Memory, Retriever, open_memory
 from datamodules.retrieval.memory import is_existing_index
 from zoo.inference import BLOCK, load
 
@@ -72,7 +72,7 @@ def search(
     query: str,
     memory: str | None = None,
     k: int = 10,
-    retriever: Retriever = DEFAULT_RETRIEVER,
+    retriever: Retriever | None = None,
 ) -> None:
     """Print the best memories for some words.
 
@@ -80,11 +80,15 @@ def search(
         query: the words.
         memory: a folder that `zoo index` built; not needed for an Elasticsearch index of your own.
         k: how many memories.
-        retriever: back end and ranking, as in `zoo index`.
+        retriever: null takes what the folder was built with; an ElasticsearchRetriever with an index
+            searches that index.
     """
-    if memory is None and not is_existing_index(retriever):
+    if retriever is not None and is_existing_index(retriever):
+        opened: Memory = IndexMemory(retriever)
+    elif memory is not None:
+        opened = open_memory(memory, retriever)
+    else:
         raise InputError("zoo search: name a memory folder with --memory, or an index with --retriever.index")
-    opened = IndexMemory(retriever) if is_existing_index(retriever) else open_memory(str(memory), retriever)
     found = opened.search([query], k)
     if found.rows[0, 0] < 0:
         print("no memory shares a word with the query")

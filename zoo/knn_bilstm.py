@@ -131,7 +131,8 @@ class KNNNetwork(nn.Module):
         return encoded[:n], encoded[n:]
 
     def _classify(self, features: list[Tensor]) -> Tensor:
-        return self.classifier(torch.cat([feature.float() for feature in features], dim=1)).float()
+        logits: Tensor = self.classifier(torch.cat([feature.float() for feature in features], dim=1))
+        return logits.float()
 
 
 class KNNBiLSTM(ClassificationTask):

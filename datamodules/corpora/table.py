@@ -106,7 +106,7 @@ class Rows:
     @staticmethod
     def from_lists(
         texts: Iterable[str],
-        labels: Iterable[str] | None = None,
+        labels: Iterable[str | None] | None = None,
         ids: Iterable[str] | None = None,
         source: str = "texts",
     ) -> Rows:

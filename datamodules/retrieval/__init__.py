@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from datamodules.retrieval.base import Hits, Ranking, Retriever
 from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
 from datamodules.retrieval.embedded import EmbeddedRetriever
-from datamodules.retrieval.memory import FolderMemory, IndexMemory, Memory, Neighbors, open_memory
+from datamodules.retrieval.memory import (
+    FolderMemory,
+    IndexMemory,
+    Memory,
+    Neighbors,
+    make_retriever,
+    open_memory,
+)
 from datamodules.retrieval.neighbors import NeighborStore, build_neighbors
 
 __all__ = [
@@ -25,13 +30,3 @@ __all__ = [
     "make_retriever",
     "open_memory",
 ]
-
-RETRIEVERS: dict[str, type[Retriever]] = {
-    "EmbeddedRetriever": EmbeddedRetriever,
-    "ElasticsearchRetriever": ElasticsearchRetriever,
-}
-
-
-def make_retriever(description: dict[str, Any]) -> Retriever:
-    """The retriever that `Retriever.describe` described."""
-    return RETRIEVERS[description["class_path"].rpartition(".")[2]](**description["init_args"])

@@ -81,7 +81,16 @@ class Retriever(ABC):
         """`class_path` and `init_args` that make this specification again: plain values without secrets."""
 
     @abstractmethod
-    def index(self, texts: Sequence[str], folder: Path, fingerprint: str, progress: bool = True) -> None:
+    def index(
+        self,
+        texts: Sequence[str],
+        folder: Path,
+        fingerprint: str,
+        progress: bool = True,
+        *,
+        ids: Sequence[str] | None = None,
+        labels: Sequence[str | None] | None = None,
+    ) -> None:
         """Build the index of `texts` and open it. What was half built before is done anew or resumed.
 
         Args:
@@ -89,6 +98,8 @@ class Retriever(ABC):
             folder: a folder of the memory's own, for back ends that keep files.
             fingerprint: identifies the collection and the ranking; stored with the index.
             progress: show a progress bar on standard error.
+            ids: their ids, and
+            labels: their labels, for back ends whose index other programs can read; not needed to search.
         """
 
     @abstractmethod
@@ -100,9 +111,7 @@ class Retriever(ABC):
         """
 
     @abstractmethod
-    def search(
-        self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None
-    ) -> Hits:
+    def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
         """Rank the collection for each query text.
 
         Args:

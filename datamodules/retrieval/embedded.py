@@ -134,8 +134,17 @@ class EmbeddedRetriever(Retriever):
         arguments = {**asdict(self.ranking), "threads": self.threads}
         return {"class_path": f"{type(self).__module__}.{type(self).__name__}", "init_args": arguments}
 
-    def index(self, texts: Sequence[str], folder: Path, fingerprint: str, progress: bool = True) -> None:
-        """Build the index of `texts` in `folder` and open it; see `Retriever.index`.
+    def index(
+        self,
+        texts: Sequence[str],
+        folder: Path,
+        fingerprint: str,
+        progress: bool = True,
+        *,
+        ids: Sequence[str] | None = None,
+        labels: Sequence[str | None] | None = None,
+    ) -> None:
+        """Build the index of `texts` in `folder` and open it; see `Retriever.index`. Keeps no ids or labels.
 
         Raises:
             InputError: the disk is full or the folder can't be written.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from datamodules.corpora.table import Rows
 from datamodules.errors import InputError
 from datamodules.retrieval.base import Retriever
-from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
+from datamodules.retrieval.elasticsearch import Document, ElasticsearchRetriever
+from datamodules.retrieval.embedded import EmbeddedRetriever
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.storage import check_folder, fingerprint_of, is_whole, lock, new_folder
 
@@ -126,8 +127,9 @@ class FolderMemory(Memory):
             index_folder = folder / f"index-{fingerprint[:16]}"
             # Not built again: another process may have it open.
             if not is_whole(index_folder, fingerprint):
-                retriever.index(rows.texts, index_folder, fingerprint, progress)
-            write_pointer(folder, {"version": 1, "ranking": retriever.ranking.describe()})
+                labels = rows.table.column("label").to_pylist()
+                retriever.index(rows.texts, index_folder, fingerprint, progress, ids=rows.ids, labels=labels)
+            write_pointer(folder, {"version": 1, "retriever": retriever.describe()})
         return cls(folder, retriever)
 
     def __len__(self) -> int:
@@ -153,7 +155,7 @@ class FolderMemory(Memory):
 
     def search(self, texts: Sequence[str], k: int, leave_out_copies: bool = False) -> Neighbors:
         """The k best memories of each text; see `Memory.search`."""
-        exclude = self.copies(texts) if leave_out_copies else None
+        exclude: Sequence[Any] | None = self.copies(texts) if leave_out_copies else None
         hits = self.retriever.search(texts, k, exclude)
         # Keep what was found, numbered from 0, so that the result needs no more of the memory.
         found, inverse = np.unique(hits.rows, return_inverse=True)
@@ -190,7 +192,7 @@ class IndexMemory(Memory):
         rows = np.full((len(texts), k), -1, np.int32)
         scores = np.zeros((len(texts), k), np.float32)
         position: dict[str, int] = {}
-        found = []
+        found: list[Document] = []
         for query, hits in enumerate(documents):
             for rank, hit in enumerate(hits):
                 if hit.id not in position:
@@ -233,6 +235,7 @@ def read_pointer(folder: Path) -> dict[str, Any]:
     try:
         pointer: dict[str, Any] = json.loads(path.read_text())
         int(pointer["version"])
+        pointer["retriever"]["class_path"]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: damaged; build the memory again with `zoo index`") from error
     return pointer
@@ -253,23 +256,37 @@ def is_existing_index(retriever: Retriever) -> TypeGuard[ElasticsearchRetriever]
     return isinstance(retriever, ElasticsearchRetriever) and retriever.existing_index is not None
 
 
-def open_memory(location: str, retriever: Retriever) -> Memory:
+def open_memory(location: str, retriever: Retriever | None = None) -> Memory:
     """The memory at a location that `Memory.location` gave, or at a folder.
+
+    Args:
+        location: a folder that `FolderMemory.build` made, or `index:NAME`.
+        retriever: back end and ranking; None takes those that the folder was built with.
 
     Raises:
         InputError: nothing there, or built with another ranking than the retriever's.
     """
     if location.startswith("index:"):
-        if not is_existing_index(retriever):
+        if retriever is None or not is_existing_index(retriever):
             raise InputError(
-                f"memory {location}: use --data.retriever ElasticsearchRetriever with --data.retriever.index"
+                f"{location}: needs --data.retriever ElasticsearchRetriever with --data.retriever.index"
             )
         return IndexMemory(retriever)
     folder = Path(location)
-    ranking = read_pointer(folder).get("ranking")
-    if ranking != retriever.ranking.describe():
+    built_with = make_retriever(read_pointer(folder)["retriever"])
+    if retriever is None:
+        retriever = built_with
+    elif retriever.ranking.describe() != built_with.ranking.describe():
         raise InputError(
-            f"{folder}: the memory was built for {ranking}, but --data.retriever says"
+            f"{folder}: the memory was built for {built_with.ranking.describe()}, but the retriever is set to"
             f" {retriever.ranking.describe()}; make them equal or build another memory with `zoo index`"
         )
     return FolderMemory(folder, retriever)
+
+
+def make_retriever(description: Mapping[str, Any]) -> Retriever:
+    """The retriever that `Retriever.describe` described."""
+    classes = {made.__name__: made for made in (EmbeddedRetriever, ElasticsearchRetriever)}
+    name = str(description["class_path"]).rpartition(".")[2]
+    retriever: Retriever = classes[name](**description["init_args"])
+    return retriever

@@ -143,6 +143,8 @@ class TransformerEncoder(nn.Module):
         attended[:, 0] = True
         states = self.transformer(input_ids=word[text], attention_mask=attended.long()).last_hidden_state
         if self.pooling == "cls":
-            return states[:, 0] * mask[:, :1]
+            first: Tensor = states[:, 0] * mask[:, :1]
+            return first
         weights = mask.unsqueeze(2).to(states.dtype)  # [N, T, 1]
-        return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+        mean: Tensor = (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+        return mean

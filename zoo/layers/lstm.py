@@ -83,7 +83,7 @@ class _LastStates(torch.autograd.Function):
     """
 
     @staticmethod
-    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]
     def forward(
         ctx: Any, projected: Tensor, recurrent: Tensor, steps: Tensor, batch_sizes: list[int]
     ) -> Tensor:
@@ -131,14 +131,16 @@ class _LastStates(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    @torch.amp.custom_bwd(device_type="cpu")
-    def backward(ctx: Any, grad_last: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    @torch.amp.custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]
+    def backward(  # type: ignore[override]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor, Tensor, None, None]:
         """Run the steps back."""
         recurrent, steps, gates, cells, cell_tanh, states = ctx.saved_tensors
         batch_sizes: list[int] = ctx.batch_sizes
         hidden = states.shape[2]
         grad_gates = torch.empty_like(gates)
-        grad_state = grad_last.float().clone()  # [D, N, H]; of the current step for those alive
+        grad_state = grad_outputs[0].float().clone()  # [D, N, H]; of the current step for those alive
         grad_cell = torch.zeros_like(grad_state)
         start = steps.shape[1]
         for step in reversed(range(len(batch_sizes))):
