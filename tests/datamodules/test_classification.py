@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import shutil
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -309,6 +311,27 @@ def test_two_processes_prepare_at_once(tmp_path: Path, files: dict[str, str]) ->
     left = {path.name for path in (tmp_path / "together" / "cache").iterdir()}
     assert left == {path.name for path in (tmp_path / "alone" / "cache").iterdir()}
     assert not [name for name in left if "partial" in name or "blocks" in name]
+
+
+def _die(*_: object, **__: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("where", ["build_neighbors", "_prepare_tokens", "_choose_words", "replace"])
+def test_a_killed_prepare_goes_on(
+    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    for part in ("alone", "killed"):
+        (tmp_path / part).mkdir()
+    expected = prepared(tmp_path / "alone", files)
+    with monkeypatch.context() as patch:
+        place = {"build_neighbors": classification, "replace": Path}.get(where, ClassificationDataModule)
+        patch.setattr(place, where, _die)
+        assert in_processes(1, _prepare, tmp_path / "killed", files) == [-signal.SIGKILL]
+    assert not list((tmp_path / "killed" / "cache").glob("plan-*.json"))
+    assert same(all_batches(prepared(tmp_path / "killed", files)), all_batches(expected))
+    left, whole = ({p.name for p in (tmp_path / part / "cache").iterdir()} for part in ("killed", "alone"))
+    assert left == whole
 
 
 # --- the cache ----------------------------------------------------------------------------------------------

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +23,7 @@ from datamodules.storage import (
     named_disk_errors,
     new_folder,
 )
+from tests.datamodules.corpus import in_processes
 
 
 def build(folder: Path, fingerprint: str = "f", text: str = "some words") -> Path:
@@ -144,21 +142,15 @@ def test_a_failed_rebuild_keeps_the_old_folder(tmp_path: Path) -> None:
     assert (folder / "words.txt").read_text() == "other words"
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from datamodules.storage import lock, new_folder
-folder = Path(sys.argv[1])
-with lock(folder), new_folder(folder, "f") as partial:
-    (partial / "words.txt").write_text("some")
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
+def _killed(folder: Path) -> None:
+    with lock(folder), new_folder(folder, "f") as partial:
+        (partial / "words.txt").write_text("some")
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_kill_leaves_nothing_that_is_taken_for_whole(tmp_path: Path) -> None:
     folder = tmp_path / "a"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert in_processes(1, _killed, folder) == [-signal.SIGKILL]
     assert entries(tmp_path) != set()  # it was in the middle
     assert not is_whole(folder, "f")
     # The dead process's lock is free, and what it left is cleared away.
@@ -209,7 +201,7 @@ def test_a_file_in_the_place_of_the_cache_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "cache") in one_line(error)
 
 
-def _append(folder: Path, name: str) -> None:
+def _count(folder: Path) -> None:
     for _ in range(20):
         with lock(folder):
             path = folder.parent / "count"
@@ -218,13 +210,7 @@ def _append(folder: Path, name: str) -> None:
 
 def test_a_lock_admits_one_process_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "count").write_text("0")
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=_append, args=(tmp_path / "a", str(i))) for i in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0
+    assert in_processes(3, _count, tmp_path / "a") == [0, 0, 0]
     assert (tmp_path / "count").read_text() == "60"
 
 

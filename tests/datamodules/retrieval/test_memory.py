@@ -79,6 +79,13 @@ def test_labels_and_location_and_length(tmp_path: Path) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_memory_knows_its_retriever(tmp_path: Path) -> None:
+    one = build(tmp_path / "m", retriever=EmbeddedRetriever(similarity="LMDirichlet", mu=50.0))
+    again = open_memory(one.location())
+    assert again.retriever.describe() == one.retriever.describe()
+    np.testing.assert_array_equal(again.search(QUERIES, 4).scores, one.search(QUERIES, 4).scores)
+
+
 def test_unlabelled_memories_have_no_labels(tmp_path: Path) -> None:
     one = build(tmp_path / "m", Rows.from_lists(["lion", "sail"]))
     assert one.labels() == []
@@ -170,7 +177,7 @@ def test_a_folder_that_is_no_memory_is_named(tmp_path: Path) -> None:
     message(error, tmp_path / "m", "zoo index")
 
 
-@pytest.mark.parametrize("contents", ["", "[]", "{}", '{"version": "x"}'])
+@pytest.mark.parametrize("contents", ["", "[]", "{}", '{"version": "x"}', '{"version": 1}'])
 def test_a_damaged_pointer_is_named(tmp_path: Path, contents: str) -> None:
     build(tmp_path / "m")
     (tmp_path / "m" / POINTER).write_text(contents)
