@@ -154,7 +154,7 @@ def check_characters(data: ClassificationDataModule, batch: ClassificationBatch,
         {"bucket_by_length": False, "eval_batch_size": 5},
         {"retriever": EmbeddedRetriever(similarity="LMDirichlet", mu=10.0)},
     ],
-    ids=str,
+    ids=lambda options: "-".join(options) or "default",
 )
 def test_batches_equal_a_plain_reference(tmp_path: Path, files: dict[str, str], options: Any) -> None:
     data = prepared(tmp_path, files, **options)
@@ -371,7 +371,7 @@ def test_a_second_prepare_does_no_work(
         ({"max_length": 5}, set()),
         ({"num_memories": 0}, {"vocabulary"}),
     ],
-    ids=str,
+    ids=lambda value: "-".join(sorted(value)) or "nothing",
 )
 def test_an_option_makes_only_what_depends_on_it(
     tmp_path: Path, files: dict[str, str], options: Any, expected: set[str]
