@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
@@ -218,9 +220,27 @@ class ClassificationTask(pl.LightningModule):
                 spec, None if vectors is None else torch.empty_like(vectors), ours["transformer_config"]
             )
             self.to(self.device)
+        self._check_shapes(checkpoint)
         data = getattr(self._trainer, "datamodule", None) if self._trainer is not None else None
         if data is not None:
             data.use_state(self.data_state)
+
+    def _check_shapes(self, checkpoint: dict[str, Any]) -> None:
+        weights, stored = self.state_dict(), checkpoint["state_dict"]
+        shapes = {name: weight.shape for name, weight in weights.items()}
+        if shapes == {name: weight.shape for name, weight in stored.items()}:
+            return
+        theirs = checkpoint["hyper_parameters"]
+        other = [
+            f"{name} {theirs[name]}, not {value}"
+            for name, value in self.hparams.items()
+            if name in theirs and theirs[name] != value and not name.startswith("_")
+        ]
+        raise InputError(
+            "the checkpoint's weights do not fit the model: the checkpoint was trained with "
+            + ("; ".join(other) or "other data or another version")
+            + ". Give --ckpt_path the same model options as in training"
+        )
 
     # --- steps ---
 
@@ -230,6 +250,16 @@ class ClassificationTask(pl.LightningModule):
             raise InputError("the model has no weights yet: train it, or load a checkpoint with zoo.load")
         output: ClassificationOutput = self.network(batch)
         return output
+
+    def on_train_batch_start(self, batch: ClassificationBatch, batch_idx: int) -> None:
+        """Seed what a step draws (dropout) by the run's seed, the epoch, the step and the process.
+
+        So nothing that a process did before, an earlier epoch or a callback, changes what is learned, and a
+        resumed run learns what an uninterrupted one does. Without `seed_everything`, nothing is fixed.
+        """
+        if (seed := os.environ.get("PL_GLOBAL_SEED")) is not None:
+            place = [int(seed), self.current_epoch, batch_idx, self.global_rank]
+            torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1)[0]))
 
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
         """Cross entropy of a batch."""
