@@ -25,10 +25,10 @@ class CSVMetrics(CSVLogger):
         """The writer, told of the columns that are in the file already."""
         if self._experiment is None:
             file = Path(self.log_dir) / "metrics.csv"
-            before = file.read_text() if file.exists() else None
+            before = file.read_bytes() if file.exists() else None
             writer: Any = super().experiment
             if before:
-                file.write_text(before)
-                writer.metrics_keys = next(csv.reader(before.splitlines()))
+                file.write_bytes(before)
+                writer.metrics_keys = next(csv.reader(before.decode().splitlines()))
             return writer
         return self._experiment

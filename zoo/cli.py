@@ -13,6 +13,7 @@ import re
 import sys
 import tempfile
 import time
+import uuid
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -109,11 +110,9 @@ class ZooCLI(LightningCLI):
         for logger in loggers if isinstance(loggers, list) else [loggers]:
             if not hasattr(logger, "class_path") or not logger.class_path.endswith("WandbLogger"):
                 continue
-            from wandb.util import generate_id
-
             file = self.run_dir / "wandb_id"
             if not file.exists():
-                file.write_text(logger.init_args.id or generate_id())
+                file.write_text(logger.init_args.id or uuid.uuid4().hex[:8])
             logger.init_args.id = file.read_text()
             logger.init_args.resume = "allow"
             logger.init_args.save_dir = str(self.run_dir)
@@ -142,7 +141,8 @@ class ZooCLI(LightningCLI):
         config = yaml.safe_load(
             self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False)
         )
-        callbacks += [RunFolder(self.run_dir, config), Throughput()]
+        self.run_folder = RunFolder(self.run_dir, config)
+        callbacks += [self.run_folder, Throughput()]
         if configured.get("enable_checkpointing") is not False:
             folder = self.run_dir / "checkpoints"
             callbacks += [
@@ -160,6 +160,12 @@ class ZooCLI(LightningCLI):
 
     def after_fit(self) -> None:
         """Say where the run is."""
+        if self.trainer.is_global_zero and not self.run_folder.trained:
+            print(
+                f"{self._option('ckpt_path')}: finished, nothing to train: its epoch is {self.trainer.current_epoch}"
+                f" of --trainer.max_epochs {self.trainer.max_epochs}; raise it to go on"
+            )
+            return
         if self.trainer.is_global_zero and not self.trainer.fast_dev_run:
             best = self.trainer.checkpoint_callback
             if isinstance(best, ModelCheckpoint) and best.best_model_score is not None:
@@ -222,6 +228,12 @@ def main(args: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"zoo: error: {error}", file=sys.stderr)
         return 2
+    except ValueError as error:
+        # What a class refuses while the parser makes it arrives inside the parser's own error.
+        if (cause := _cause(error)) is None:
+            raise
+        print(f"zoo: error: {cause}", file=sys.stderr)
+        return 2
     except ArgumentError as error:
         print(f"zoo: error: {_in_one_line(str(error))}; see `zoo {command} --help`", file=sys.stderr)
         return 2
@@ -231,6 +243,14 @@ def main(args: Sequence[str] | None = None) -> int:
         print("zoo: interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+def _cause(error: BaseException) -> InputError | None:
+    """The user's mistake behind an error, if there is one."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, InputError):
+        cause = cause.__cause__ or cause.__context__
+    return cause
 
 
 def _in_one_line(message: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import zipfile
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,10 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path}: no such checkpoint")
     try:
         checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError, KeyError) as error:
+    except (OSError, RuntimeError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError, KeyError) as error:
         raise InputError(
             f"{path}: truncated, damaged or no checkpoint; use another one of the run"
-            f" ({str(error).splitlines()[0][:80]})"
+            f" ({(str(error) or type(error).__name__).splitlines()[0][:80]})"
         ) from error
     if not isinstance(checkpoint, dict) or CHECKPOINT_KEY not in checkpoint:
         raise InputError(f"{path}: not a Memory Zoo checkpoint; give one that `zoo fit` wrote")
@@ -146,28 +147,28 @@ def predict_split(
     rows: int | None = None,
 ) -> Iterator[Prediction]:
     """Predictions for the first rows of a prepared table, in row order."""
-    dataset = data.dataset(split)
     labels = data.spec.labels
-    total = len(dataset) if rows is None else min(rows, len(dataset))
+    total = len(split.rows) if rows is None else min(rows, len(split.rows))
     training = model.training
     model.eval()
     try:
-        for start in range(0, total, batch_size):
-            batch = dataset.__getitems__(range(start, min(start + batch_size, total)))
-            batch = type(batch)(*(tensor.to(model.device) for tensor in batch))
-            with torch.inference_mode():
-                output = model(batch)
-            probabilities = output.logits.softmax(dim=1).cpu().tolist()
-            weights = output.memory_weight.cpu().tolist()
-            for i, (probability, weight) in enumerate(zip(probabilities, weights, strict=True)):
-                best = max(range(len(labels)), key=probability.__getitem__)
-                yield Prediction(
-                    text=split.rows.texts[start + i],
-                    label=labels[best],
-                    probability=probability[best],
-                    probabilities=dict(zip(labels, probability, strict=True)),
-                    memories=_memories(split, start + i, weight),
-                )
+        with data.dataset_for_now(split) as dataset:
+            for start in range(0, total, batch_size):
+                batch = dataset.__getitems__(range(start, min(start + batch_size, total)))
+                batch = type(batch)(*(tensor.to(model.device) for tensor in batch))
+                with torch.inference_mode():
+                    output = model(batch)
+                probabilities = output.logits.softmax(dim=1).cpu().tolist()
+                weights = output.memory_weight.cpu().tolist()
+                for row, probability, weight in zip(count(start), probabilities, weights, strict=False):
+                    best = max(range(len(labels)), key=probability.__getitem__)
+                    yield Prediction(
+                        text=split.rows.texts[row],
+                        label=labels[best],
+                        probability=probability[best],
+                        probabilities=dict(zip(labels, probability, strict=True)),
+                        memories=_memories(split, row, weight),
+                    )
     finally:
         model.train(training)
 
