@@ -1,0 +1,55 @@
+"""One and two processes: the same digits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import yaml
+
+from tests.zoo.conftest import SMALL, Result
+
+DDP = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp_fork"]
+
+
+def zoo_process(*arguments: object) -> None:
+    """Runs `zoo` in processes of its own: a fork wants a young parent."""
+    command = [sys.executable, "-m", "zoo", *map(str, arguments)]
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_two_processes_print_the_digits_of_one(
+    fit: Callable[..., Path], zoo_command: Callable[..., Result], test_csv: Path
+) -> None:
+    """31 rows in batches of 5: seven batches, so that one is repeated and must count nothing."""
+    checkpoint = fit("run", "--trainer.max_epochs=2") / "checkpoints" / "best.ckpt"
+    options = ["test", "--ckpt_path", checkpoint, "--data.test_file", test_csv, "--data.eval_batch_size=5"]
+    assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
+    zoo_process(*options, "--output=two.json", *DDP)
+    one, two = (json.loads(Path(name).read_text()) for name in ("one.json", "two.json"))
+    assert one["rows"] == 31
+    assert one == two
+
+
+def test_two_processes_train(train_csv: Path) -> None:
+    zoo_process(
+        "fit", *SMALL, "--data.train_file", train_csv, "--trainer.max_epochs=3", "--run_dir=run", *DDP
+    )
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["processes"] == 2
+    assert summary["steps"] == 9  # 72 rows in 5 batches: 3 a process, 3 times
+    assert summary["metrics"]["val/rows"] == 18
+    assert summary["best_score"] > 0.6
+    checkpoints = [torch.load(f"run/checkpoints/{name}.ckpt", weights_only=True) for name in ("best", "last")]
+    assert checkpoints[1]["global_step"] == 9
+    assert not any(name.startswith("module.") for name in checkpoints[0]["state_dict"])
+    assert yaml.safe_load(Path("run/config.yaml").read_text())["trainer"]["devices"] in (2, "2")
+    assert not list(Path().glob("run.*"))  # the second process did not move the first one's folder

@@ -1,0 +1,89 @@
+"""No password, key or login reaches a file of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from datamodules import ClassificationDataModule
+from datamodules.retrieval import ElasticsearchRetriever
+from tests.zoo.conftest import LABELS, write_table
+from zoo.secrets import redact
+
+SECRET = "hunter2"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_redact() -> None:
+    config = {
+        "data": {
+            "retriever": {
+                "url": [f"https://elastic:{SECRET}@search:9200", "http://other:9200"],
+                "client_args": {"basic_auth": ["elastic", SECRET], "request_timeout": 5},
+            },
+            "tokenizer": "words",
+        },
+        "api_key": SECRET,
+        "nested": [{"password": SECRET}, (f"http://{SECRET}@host/path",)],
+        "api_keys": None,
+        "number": 3,
+    }
+    redacted = redact(config)
+    assert SECRET not in str(redacted)
+    assert redacted["data"]["retriever"]["url"] == ["https://search:9200", "http://other:9200"]
+    assert redacted["data"]["tokenizer"] == "words"
+    assert redacted["nested"][1] == ["http://host/path"]
+    assert redacted["number"] == 3
+    assert config["api_key"] == SECRET  # a copy was made
+
+
+def test_ordinary_text_with_an_at_sign_stays() -> None:
+    assert redact({"text": "mail me@home, see http://host/a@b"}) == {
+        "text": "mail me@home, see http://host/a@b"
+    }
+
+
+def test_data_state_holds_no_credential() -> None:
+    retriever = ElasticsearchRetriever(
+        url=f"https://elastic:{SECRET}@search:9200", client_args={"api_key": SECRET, "request_timeout": 5}
+    )
+    data = ClassificationDataModule(train_file="t.csv", retriever=retriever)
+    described = data.retriever.describe()
+    assert SECRET not in str(described)
+    assert SECRET not in repr(data.retriever)
+    assert SECRET not in str(data.options)
+    assert described["init_args"]["url"] == "https://search:9200"
+
+
+@pytest.mark.parametrize("wandb", [False, True])
+def test_files_of_a_run_hold_no_credential(
+    wandb: bool, fit: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model without memory asks no server, yet its configuration names one."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    run = fit(
+        "run",
+        "--model.features=M1",
+        "--data.retriever=ElasticsearchRetriever",
+        f"--data.retriever.url=https://elastic:{SECRET}@search:9200",
+        f'--data.retriever.client_args={{"api_key": "{SECRET}", "request_timeout": 5}}',
+        *(["--config", EXAMPLES / "logger" / "wandb.yaml"] if wandb else []),
+    )
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["data"]["init_args"]["retriever"]["init_args"]["url"] == "https://search:9200"
+    assert (run / "checkpoints" / "best.ckpt").exists()
+    assert bool(list(run.glob("wandb/offline-run-*/*.wandb"))) == wandb
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) > 8
+    assert [str(path) for path in files if SECRET.encode() in path.read_bytes()] == []
+
+
+def test_the_search_for_a_secret_would_find_one(fit: Callable[..., Path], tmp_path: Path) -> None:
+    """What a checkpoint holds is not compressed, so that looking at bytes is enough."""
+    table = write_table(tmp_path / "train.csv", [(f"{SECRET} {i}", LABELS[i % 2]) for i in range(40)])
+    run = fit("run", "--data.train_file", table)
+    assert SECRET.encode() in (run / "checkpoints" / "best.ckpt").read_bytes()
