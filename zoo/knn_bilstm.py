@@ -124,15 +124,18 @@ class KNNNetwork(nn.Module):
         """Encode the texts and the distinct memories in one call."""
         n, length = batch.text.shape
         m, memory_length = batch.memory_text.shape
-        texts = batch.text.new_zeros(n + m, max(length, memory_length))
+        # One empty text stands for the memories where there are none: its vector is 0.
+        texts = batch.text.new_zeros(n + max(m, 1), max(length, memory_length))
         texts[:n, :length] = batch.text
-        texts[n:, :memory_length] = batch.memory_text
+        texts[n : n + m, :memory_length] = batch.memory_text
         encoded = self.encoder(batch.word, batch.char, texts)
         return encoded[:n], encoded[n:]
 
     def _classify(self, features: list[Tensor]) -> Tensor:
-        logits: Tensor = self.classifier(torch.cat([feature.float() for feature in features], dim=1))
-        return logits.float()
+        # Scores are float32 whatever the precision.
+        with torch.autocast(features[0].device.type, enabled=False):
+            logits: Tensor = self.classifier(torch.cat([feature.float() for feature in features], dim=1))
+            return logits
 
 
 class KNNBiLSTM(ClassificationTask):
@@ -195,6 +198,7 @@ class KNNBiLSTM(ClassificationTask):
     def build_network(
         self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> KNNNetwork:
+        """Figure 1 for the data's sizes; see `ClassificationTask.build_network`."""
         options = self.hparams
         if self.uses_memory and spec.num_memories == 0:
             raise InputError(
