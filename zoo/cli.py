@@ -22,10 +22,10 @@ from typing import Any
 import pytorch_lightning as pl
 import yaml
 from jsonargparse import ArgumentError
+from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import WandbLogger
-from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 import zoo
 from callbacks import PredictionTable, RunFolder, Throughput
@@ -87,7 +87,7 @@ class ZooCLI(LightningCLI):
         # Processes that the launcher starts again for other devices inherit the name.
         default = os.environ.setdefault("ZOO_RUN_DIR", f"runs/{model}/{time.strftime('%Y%m%d-%H%M%S')}")
         self.run_dir = Path(self._option("run_dir") or default)
-        if rank_zero_only.rank == 0:
+        if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
             self._make_room()
             self._resume_wandb_run()
 
@@ -160,13 +160,17 @@ class ZooCLI(LightningCLI):
 
     def after_fit(self) -> None:
         """Say where the run is."""
+        for logger in self.trainer.loggers:
+            if isinstance(logger, WandbLogger) and self.trainer.is_global_zero:
+                logger.experiment.finish()  # or the next run of this process would go on in it
         if self.trainer.is_global_zero and not self.run_folder.trained:
             print(
-                f"{self._option('ckpt_path')}: finished, nothing to train: its epoch is {self.trainer.current_epoch}"
-                f" of --trainer.max_epochs {self.trainer.max_epochs}; raise it to go on"
+                f"{self._option('ckpt_path')}: finished, nothing to train: its epoch is"
+                f" {self.trainer.current_epoch} of --trainer.max_epochs {self.trainer.max_epochs}; raise it"
+                " to go on"
             )
             return
-        if self.trainer.is_global_zero and not self.trainer.fast_dev_run:
+        if self.trainer.is_global_zero and self.trainer.checkpoint_callback is not None:
             best = self.trainer.checkpoint_callback
             if isinstance(best, ModelCheckpoint) and best.best_model_score is not None:
                 print(f"best validation accuracy {float(best.best_model_score):.4f}")
@@ -291,7 +295,10 @@ def _lightning(command: str, options: list[str]) -> None:
             cli = ZooCLI(args=options, run=False, **settings)
             cli.datamodule.prepare_data()
         else:
-            ZooCLI(args=[command, *options, "--weights_only", "true"], **settings)
+            try:
+                ZooCLI(args=[command, *options, "--weights_only", "true"], **settings)
+            finally:
+                os.environ.pop("ZOO_RUN_DIR", None)
 
 
 def _with_checkpoint(checkpoint: str, command: str, folder: Path) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import zipfile
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -35,13 +33,16 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path}: no such checkpoint")
     try:
         checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError, KeyError) as error:
+    except Exception as error:  # what is no checkpoint fails in whatever way its bytes happen to
         raise InputError(
             f"{path}: truncated, damaged or no checkpoint; use another one of the run"
             f" ({(str(error) or type(error).__name__).splitlines()[0][:80]})"
         ) from error
     if not isinstance(checkpoint, dict) or CHECKPOINT_KEY not in checkpoint:
         raise InputError(f"{path}: not a Memory Zoo checkpoint; give one that `zoo fit` wrote")
+    name = checkpoint[CHECKPOINT_KEY]["model"]
+    if name not in zoo.list_models():
+        raise InputError(f"{path}: of a model {name!r}, which this version does not have (see `zoo list`)")
     return checkpoint
 
 
@@ -112,8 +113,6 @@ def load(
 def make_model(checkpoint: dict[str, Any]) -> ClassificationTask:
     """The model of a checkpoint's contents, with its weights."""
     name = checkpoint[CHECKPOINT_KEY]["model"]
-    if name not in zoo.list_models():
-        raise InputError(f"the checkpoint is of a model {name!r}, which this version does not have")
     model: ClassificationTask = getattr(zoo, name)(**model_options(checkpoint))
     model.on_load_checkpoint(checkpoint)
     model.load_state_dict(checkpoint["state_dict"])
