@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -235,7 +236,7 @@ class ClassificationDataModule(pl.LightningDataModule):
         memory_label_column: Column | None = None,
         retriever: Retriever = DEFAULT_RETRIEVER,
         tokenizer: str = "words",
-        lowercase: bool = True,
+        lowercase: bool | None = None,
         max_length: int = 64,
         memory_max_length: int | None = None,
         min_count: int = 1,
@@ -280,7 +281,8 @@ class ClassificationDataModule(pl.LightningDataModule):
             retriever: back end and ranking: EmbeddedRetriever or ElasticsearchRetriever.
             tokenizer: `words` (Unicode words and punctuation), `whitespace`, or a `transformers` tokenizer by
                 name or folder.
-            lowercase: fold case before words are looked up (a `transformers` tokenizer has its own rule).
+            lowercase: fold case before words are looked up; None = yes, but a `transformers` tokenizer keeps
+                to its own rule.
             max_length: words kept of a text.
             memory_max_length: words kept of a memory text; None = `max_length`.
             min_count: words that occur less often are unknown words.
@@ -311,6 +313,8 @@ class ClassificationDataModule(pl.LightningDataModule):
         if dataset is not None and train_file is not None:
             raise InputError("data.dataset and data.train_file: give one of them")
         self.cache = cache_folder(cache_dir)
+        if lowercase is None:
+            lowercase = tokenizer in ("words", "whitespace")
         self.tokenizer = make_tokenizer(tokenizer, lowercase)
         #: where the memory is, after `setup` or `use_state`; see `open_memory`.
         self.memory_location: str | None = None
@@ -484,7 +488,13 @@ class ClassificationDataModule(pl.LightningDataModule):
                 rows = train
             else:
                 raise InputError("data.memory: name a memory folder or a table of memories")
-            fingerprint = fingerprint_of({"rows": rows.fingerprint, "retriever": retriever.describe()})
+            fingerprint = fingerprint_of(
+                {
+                    "rows": rows.fingerprint,
+                    "back end": type(retriever).__name__,
+                    **retriever.ranking.describe(),
+                }
+            )
             memory = FolderMemory.build(rows, retriever, self.cache / f"memory-{fingerprint[:16]}")
         if isinstance(memory, FolderMemory) and self.num_memories > len(memory):
             raise InputError(
@@ -662,6 +672,16 @@ class ClassificationDataModule(pl.LightningDataModule):
             options["max_length"],
             options["memory_max_length"] or options["max_length"],
         )
+
+    @contextmanager
+    def dataset_for_now(self, split: Split) -> Iterator[ClassificationDataset]:
+        """A split's dataset whose new words are forgotten afterwards, so that prediction may go on for ever."""
+        assert self._words is not None
+        known = len(self._words)
+        try:
+            yield self.dataset(split)
+        finally:
+            self._words.truncate(known)
 
     def split_of(self, rows: Rows, memory: Memory | None) -> Split:
         """A split in memory, for texts that come now (prediction)."""

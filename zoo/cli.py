@@ -115,7 +115,7 @@ class ZooCLI(LightningCLI):
                 file.write_text(logger.init_args.id or uuid.uuid4().hex[:8])
             logger.init_args.id = file.read_text()
             logger.init_args.resume = "allow"
-            logger.init_args.save_dir = str(self.run_dir)
+            logger.init_args.save_dir = str(self.run_dir.resolve())  # W&B writes from a process of its own
 
     def instantiate_classes(self) -> None:
         """Make model, data and trainer; a model without memory retrieves none."""

@@ -407,7 +407,9 @@ class ElasticsearchRetriever(Retriever):
                 source = f'{{"row":{row},"text":{_quote(text)}{fields}}}'
                 yield f'{{"create":{{"_id":"{row}"}}}}\n{source}\n'.encode()
 
-        with tqdm(total=len(texts), desc=f"index {name}", unit=" rows", disable=not progress) as bar:
+        with tqdm(
+            total=len(texts), desc=f"index {name}", unit=" rows", disable=None if progress else True
+        ) as bar:
             for chunk in _chunks(lines()):
                 self._exchange(
                     f"/{_path(name)}/_bulk",

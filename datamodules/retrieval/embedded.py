@@ -291,7 +291,7 @@ def _write_texts(texts: Sequence[str], analyzer: Analyzer, folder: Path, progres
     written = 0
     with (
         (folder / "text_terms").open("wb") as file,
-        tqdm(total=len(texts), desc="index", unit="text", disable=not progress) as bar,
+        tqdm(total=len(texts), desc="index", unit="text", disable=None if progress else True) as bar,
     ):
         for first in range(0, len(texts), _TEXTS):
             block = texts[first : first + _TEXTS]

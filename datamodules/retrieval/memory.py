@@ -129,8 +129,10 @@ class FolderMemory(Memory):
             if not is_whole(index_folder, fingerprint):
                 labels = rows.table.column("label").to_pylist()
                 retriever.index(rows.texts, index_folder, fingerprint, progress, ids=rows.ids, labels=labels)
-            write_pointer(folder, {"version": 1, "retriever": retriever.describe()})
-        return cls(folder, retriever)
+            # A memory that has grown since stays grown; whoever builds gets the rows that he gave.
+            version = read_pointer(folder)["version"] if (folder / POINTER).exists() else 1
+            write_pointer(folder, {"version": version, "retriever": retriever.describe()})
+        return cls(folder, retriever, version=1)
 
     def __len__(self) -> int:
         return len(self.rows)

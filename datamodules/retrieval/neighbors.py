@@ -65,7 +65,7 @@ def neighbors_fingerprint(texts: Rows, memory: Memory, k: int, leave_out_copies:
         {
             "texts": texts.fingerprint,
             "memory": memory.fingerprint,
-            "retriever": memory.retriever.describe(),
+            "back end": type(memory.retriever).__name__,
             "k": k,
             "copies out": leave_out_copies,
         }
@@ -111,7 +111,7 @@ def _retrieve_blocks(
 ) -> None:
     starts = range(0, len(texts), BLOCK)
     with tqdm(
-        total=len(texts), desc="retrieving memories", unit="text", delay=2, disable=not progress
+        total=len(texts), desc="retrieving memories", unit="text", delay=2, disable=None if progress else True
     ) as bar:
         for number, start in enumerate(starts):
             done = blocks / f"{number:06d}.npz"

@@ -159,7 +159,7 @@ def _write(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, max_tokens:
     cutter = _Cutter(max_tokens)
     lengths: list[int] = []
     total = len(texts) if isinstance(texts, Sequence) else None
-    bar = tqdm(texts, "tokenising", total, delay=3, unit=" texts", disable=not progress)
+    bar = tqdm(texts, "tokenising", total, delay=3, unit=" texts", disable=None if progress else True)
     with (folder / "tokens.npy").open("wb") as file:
         _write_header(file, 0)
         block: list[int] = []

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import torch
 from docstrings import write_tables
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.pipeline import make_pipeline
@@ -21,6 +22,12 @@ from datamodules.corpora.table import Rows, read_table
 from zoo.cli import main as zoo_command
 
 RUNS = Path("runs/demo")
+YOUR_OWN = """ The same on your own table (columns text, label):
+
+  zoo fit --config examples/knn_bilstm/your_own_csv.yaml --data.train_file train.csv --run_dir runs/mine
+  zoo test --ckpt_path runs/mine/checkpoints/best.ckpt --data.test_file test.csv --output scores.json
+  zoo predict --ckpt_path runs/mine/checkpoints/best.ckpt --input texts.txt --output predictions.jsonl
+"""
 
 
 def run(*command: str) -> None:
@@ -60,6 +67,8 @@ def train_and_test(name: str, train: Path, test: Path, *options: str) -> float:
 def main() -> None:
     """Tell the story."""
     start = time.monotonic()
+    # Steps are small: a second thread would mostly wait for the first.
+    torch.set_num_threads(1)
     shutil.rmtree(RUNS, ignore_errors=True)
     RUNS.mkdir(parents=True)
     print("Collecting the first lines of docstrings of the installed packages; the label is the package.")
@@ -89,14 +98,10 @@ def main() -> None:
     for prediction in predictor.predict(test.texts[:3]):
         print(f"\n  {prediction.text}\n  -> {prediction.label}, probability {prediction.probability:.2f}")
         for memory in prediction.memories:
-            print(
-                f"     weight {memory.weight:+.2f}  score {memory.retrieval_score:6.2f}  [{memory.label}] {memory.text}"
-            )
+            score = f"weight {memory.weight:+.2f}  score {memory.retrieval_score:6.2f}"
+            print(f"     {score}  [{memory.label}] {memory.text}")
 
-    print(f"\nDone in {time.monotonic() - start:.0f} seconds. The same on your own table (columns text, label):\n")
-    print("  zoo fit --config examples/knn_bilstm/your_own_csv.yaml --data.train_file train.csv --run_dir runs/mine")
-    print("  zoo test --ckpt_path runs/mine/checkpoints/best.ckpt --data.test_file test.csv --output scores.json")
-    print("  zoo predict --ckpt_path runs/mine/checkpoints/best.ckpt --input texts.txt --output predictions.jsonl")
+    print(f"\nDone in {time.monotonic() - start:.0f} seconds.{YOUR_OWN}")
 
 
 if __name__ == "__main__":

@@ -17,10 +17,30 @@ from pathlib import Path
 from datamodules.corpora.table import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 
-PACKAGES = (
-    "torch numpy pandas transformers sympy scipy sklearn networkx nltk numba wandb torchmetrics datasets"
-    " pytorch_lightning elasticsearch huggingface_hub pydantic setuptools pip aiohttp jsonargparse fsspec"
-).split()
+PACKAGES = [
+    "torch",
+    "numpy",
+    "pandas",
+    "transformers",
+    "sympy",
+    "scipy",
+    "sklearn",
+    "networkx",
+    "nltk",
+    "numba",
+    "wandb",
+    "torchmetrics",
+    "datasets",
+    "pytorch_lightning",
+    "elasticsearch",
+    "huggingface_hub",
+    "pydantic",
+    "setuptools",
+    "pip",
+    "aiohttp",
+    "jsonargparse",
+    "fsspec",
+]
 NUM_PACKAGES = 20
 PER_PACKAGE = 600
 TEST_SHARE = 0.2

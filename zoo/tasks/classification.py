@@ -1,4 +1,4 @@
-"""What every text classifier needs around its network: steps, loss, metrics, optimizer, checkpoint, predict."""
+"""What every text classifier needs around its network: steps, loss, metrics, optimizer, checkpoint."""
 
 from __future__ import annotations
 
