@@ -23,6 +23,7 @@ from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder, WordEncoder
 from zoo.tasks.classification import ClassificationTask
 
 Features: TypeAlias = Literal["M1", "M2", "M3", "M4", "M5", "M6", "M7"]
+Attention: TypeAlias = Literal["cosine", "softmax"]
 
 #: Table 2: which of the three features the classifier reads.
 FEATURES: dict[str, tuple[str, ...]] = {
@@ -41,7 +42,8 @@ class KNNOutput(NamedTuple):
 
     #: float32 [B, C].
     logits: Tensor
-    #: float32 [B, K]: a memory's similarity to the text, mean over the perspectives; 0 where none.
+    #: float32 [B, K]: a memory's weight (with `attention="cosine"` its similarity to the text), mean over
+    #: the perspectives; 0 where there is no memory.
     memory_weight: Tensor
 
 
@@ -77,6 +79,39 @@ class MultiPerspectiveCosine(nn.Module):
             return products / (text_norm.unsqueeze(1) * memory_norm[memory])
 
 
+class SharpAttention(nn.Module):
+    """Weights over a text's memories that add up to 1, in place of the paper's raw similarities.
+
+    w_k^i = softmax_k(tau_i s_k^i + p log(score_k / score_1)): a sharp mix of what the network and what the
+    retriever say, tau learned for each perspective. Raw cosines of a trained encoder hardly differ between
+    memories, so their sum counts memories rather than weighs them.
+    """
+
+    def __init__(self, num_perspectives: int, score_power: float = 3.0) -> None:
+        super().__init__()
+        # exp(2.3) = 10: cosines within 0.1 of each other differ by a factor of e.
+        self.log_tau = nn.Parameter(torch.full((max(num_perspectives, 1),), 2.3))
+        self.score_power = score_power
+
+    def forward(self, similarity: Tensor, score: Tensor, mask: Tensor) -> Tensor:
+        """Weigh memories.
+
+        Args:
+            similarity: float32 [B, K, I].
+            score: float32 [B, K] retrieval scores.
+            mask: bool [B, K], True where there is a memory.
+
+        Returns:
+            float32 [B, K, I]; a text without memories has weights of 0.
+        """
+        top = score.amax(dim=1, keepdim=True).clamp(min=1e-6) if score.shape[1] else score
+        # A score of 0 (LMDirichlet has such hits) is a weak memory, not an impossible one.
+        retrieved = (score / top).clamp(min=1e-3).log() * self.score_power
+        energy = similarity * self.log_tau.exp() + retrieved.unsqueeze(2)
+        energy = energy.masked_fill(~mask.unsqueeze(2), torch.finfo(energy.dtype).min)
+        return energy.softmax(dim=1) * mask.unsqueeze(2)
+
+
 class KNNNetwork(nn.Module):
     """Figure 1: encoder, neighbour attention, features, classifier."""
 
@@ -87,8 +122,11 @@ class KNNNetwork(nn.Module):
         num_perspectives: int,
         num_classes: int,
         num_memory_classes: int,
+        attention: Attention = "cosine",
+        text_dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.text_dropout = text_dropout
         self.encoder = encoder
         self.features = FEATURES[features]
         self.num_memory_classes = num_memory_classes
@@ -96,6 +134,7 @@ class KNNNetwork(nn.Module):
         sizes = {"text": encoder.size, "label": views * num_memory_classes, "neighbor": views * encoder.size}
         if self.features != ("text",):
             self.similarity = MultiPerspectiveCosine(num_perspectives, encoder.size)
+            self.attention = SharpAttention(num_perspectives) if attention == "softmax" else None
         self.classifier = nn.Linear(sum(sizes[name] for name in self.features), num_classes)
 
     def forward(self, batch: ClassificationBatch) -> KNNOutput:
@@ -106,19 +145,22 @@ class KNNNetwork(nn.Module):
 
         text, memories = self._encode(batch)  # [B, l], [M, l]
         similarity = self.similarity(text, memories, batch.memory)  # [B, K, I]
-        similarity = similarity * batch.memory_mask.unsqueeze(2)
-        by_view = similarity.transpose(1, 2)  # [B, I, K]
+        if self.attention is None:
+            weights = similarity * batch.memory_mask.unsqueeze(2)
+        else:
+            weights = self.attention(similarity, batch.memory_score, batch.memory_mask)
+        by_view = weights.transpose(1, 2)  # [B, I, K]
         features = []
         for name in self.features:
             if name == "text":
-                features.append(text)
+                features.append(self._drop_text(text))
             elif name == "label":  # Equation 4
                 known = batch.memory_target >= 0
                 one_hot = functional.one_hot(batch.memory_target.clamp(min=0), self.num_memory_classes)
                 features.append((by_view @ (one_hot * known.unsqueeze(2)).float()).flatten(1))  # [B, I*C]
             else:  # Equation 5
                 features.append((by_view @ memories[batch.memory].float()).flatten(1))  # [B, I*l]
-        return KNNOutput(self._classify(features), similarity.mean(dim=2))
+        return KNNOutput(self._classify(features), weights.mean(dim=2))
 
     def _encode(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
         """Encode the texts and the distinct memories in one call."""
@@ -130,6 +172,12 @@ class KNNNetwork(nn.Module):
         texts[n : n + m, :memory_length] = batch.memory_text
         encoded = self.encoder(batch.word, batch.char, texts)
         return encoded[:n], encoded[n:]
+
+    def _drop_text(self, text: Tensor) -> Tensor:
+        """Zero the text feature of some training examples: their class must be read off the memories."""
+        if not self.training or self.text_dropout == 0:
+            return text
+        return text * (torch.rand(len(text), 1, device=text.device) >= self.text_dropout)
 
     def _classify(self, features: list[Tensor]) -> Tensor:
         # Scores are float32 whatever the precision.
@@ -160,6 +208,8 @@ class KNNBiLSTM(ClassificationTask):
         dropout: float = 0.0,
         transformer: str | None = None,
         pooling: Literal["mean", "cls"] = "mean",
+        attention: Attention = "cosine",
+        text_dropout: float = 0.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
         lr_scheduler: LRSchedulerCallable | None = None,
     ) -> None:
@@ -180,6 +230,11 @@ class KNNBiLSTM(ClassificationTask):
             transformer: Hub name or folder of a pre-trained transformer that takes the BiLSTM's place;
                 give the same name as `--data.tokenizer`.
             pooling: how the transformer's states become a text's vector.
+            attention: how memories are weighed: `cosine`, the paper's raw similarities, or `softmax`, sharp
+                weights from similarity and retrieval score that add up to 1 (see `SharpAttention`).
+            text_dropout: probability of hiding the text feature of a training example from the classifier,
+                which otherwise learns to trust the text alone: the encoder has fitted it by heart, while the
+                memories look in training as they do later. The paper has none.
             optimizer: makes the optimizer; the paper's is Adam at 1e-4.
             lr_scheduler: makes a schedule, stepped once an epoch.
         """
@@ -232,4 +287,6 @@ class KNNBiLSTM(ClassificationTask):
             options["num_perspectives"],
             num_classes=len(spec.labels),
             num_memory_classes=len(spec.memory_labels),
+            attention=options["attention"],
+            text_dropout=options["text_dropout"],
         )

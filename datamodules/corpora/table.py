@@ -636,9 +636,8 @@ def _dataset_records(
         if own_names:
             number = fields[len(columns.texts)]
             # -1 marks a row without a label.
-            if number is None or number < 0:
-                label = None
-            else:
+            label = None
+            if number is not None and number >= 0:
                 label = own_names[number] if class_names is None else number + 1
             fields = [*fields[: len(columns.texts)], label, *fields[len(columns.texts) + 1 :]]
         yield row, fields

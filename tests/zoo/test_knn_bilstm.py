@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.errors import InputError
 from zoo import KNNBiLSTM
-from zoo.knn_bilstm import KNNNetwork
+from zoo.knn_bilstm import KNNNetwork, SharpAttention
+from zoo.layers.encoders import BiLSTMEncoder, WordEncoder
 
 CLASSES = 3
 B, K, M, U = 4, 5, 7, 12
@@ -273,3 +274,37 @@ def test_wrong_options_say_what_to_do(
     message = str(error.value)
     assert "\n" not in message
     assert all(word in message for word in words), message
+
+
+# --- ours: sharp weights and text dropout ---
+
+
+def test_sharp_attention_is_a_softmax_of_cosine_and_score() -> None:
+    attention = SharpAttention(num_perspectives=2, score_power=3.0)
+    with torch.no_grad():
+        attention.log_tau.copy_(torch.tensor([0.0, 1.5]))
+    similarity = torch.tensor([[[0.9, -0.2], [0.1, 0.4], [0.7, 0.3]]])  # [1, K=3, I=2]
+    score, mask = torch.tensor([[8.0, 4.0, 9.9]]), torch.tensor([[True, True, False]])
+    score = score * mask
+    weights = attention(similarity, score, mask)
+    for view, tau in enumerate((1.0, math.exp(1.5))):
+        unnormalised = [
+            math.exp(tau * float(similarity[0, k, view])) * (float(score[0, k]) / 8) ** 3 for k in range(2)
+        ]
+        expected = [value / sum(unnormalised) for value in unnormalised]
+        assert weights[0, :, view].tolist() == pytest.approx([*expected, 0.0], abs=1e-6)
+
+
+def test_sharp_attention_without_memories_is_zero() -> None:
+    weights = SharpAttention(2)(torch.zeros(1, 3, 2), torch.zeros(1, 3), torch.zeros(1, 3, dtype=torch.bool))
+    assert weights.tolist() == torch.zeros(1, 3, 2).tolist()
+
+
+def test_text_dropout_hides_whole_text_features_in_training_only() -> None:
+    encoder = BiLSTMEncoder(WordEncoder(5, 3), hidden_size=2)
+    network = KNNNetwork(encoder, "M5", 1, 2, 2, attention="softmax", text_dropout=0.5)
+    torch.manual_seed(0)
+    hidden = (network._drop_text(torch.ones(1000, 4)) == 0).all(dim=1).float().mean()
+    assert 0.4 < float(hidden) < 0.6
+    network.eval()
+    assert bool((network._drop_text(torch.ones(1000, 4)) == 1).all())

@@ -31,6 +31,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "plain-cosine": {**SIZES, "num_perspectives": 0},
         "no-characters": {**SIZES, "characters": False},
+        "sharp": {**SIZES, "features": "M5", "attention": "softmax", "text_dropout": 0.5},
     },
 }
 
