@@ -41,6 +41,10 @@ class ClassificationBatch(NamedTuple):
     weight: Tensor
     #: int64 [B]: row numbers in the table that the texts come from.
     index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nothing here needs
+    #: float32 [B, l] and [M, l]: encodings of the texts and of the memory texts that a frozen encoder made
+    #: beforehand; `word`, `char`, `text` and `memory_text` are then empty. None: the model encodes.
+    text_vector: Tensor | None = None
+    memory_vector: Tensor | None = None
 
 
 class ClassificationSpec(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.corpora.published import load_published
@@ -114,6 +115,7 @@ class ClassificationDataset(Dataset[ClassificationBatch]):
         spec: ClassificationSpec,
         max_length: int,
         memory_max_length: int,
+        encodings: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         """Bind a split to a model's vocabulary and labels.
 
@@ -123,8 +125,11 @@ class ClassificationDataset(Dataset[ClassificationBatch]):
             spec: the model's labels and number of memories.
             max_length: words kept of a text.
             memory_max_length: words kept of a memory text.
+            encodings: float32 [n, l] and [m, l], what a frozen encoder makes of the texts and of the memories;
+                batches then carry these in place of words.
         """
         self.split = split
+        self.encodings = encodings
         self.spec = spec
         self.max_length = max_length
         self.memory_max_length = memory_max_length
@@ -154,25 +159,22 @@ class ClassificationDataset(Dataset[ClassificationBatch]):
         index = np.asarray(indices, dtype=np.int64)
         weight = (index >= 0).astype(np.float32)
         index = np.where(index < 0, ~index, index)
-        groups = [TextGroup(self.texts, index, self.max_length)]
         if self.split.neighbors is None or self.memories is None:
             rows = np.zeros((len(index), 0), np.int64)
             scores = np.zeros((len(index), 0), np.float32)
             targets = np.zeros((len(index), 0), np.int64)
-            memory = rows
+            distinct, memory = np.zeros(0, np.int64), rows
         else:
             rows = np.asarray(self.split.neighbors.rows[index], dtype=np.int64)
             scores = np.asarray(self.split.neighbors.scores[index])
             targets = self.memory_targets[rows]
             distinct, memory = distinct_rows(self.memory_texts[rows])
-            groups.append(TextGroup(self.memories, distinct, self.memory_max_length))
-        gathered = gather(groups)
-        no_memories = np.zeros((0, 1), np.int64)
-        return ClassificationBatch(
-            word=torch.from_numpy(gathered.word),
-            char=torch.from_numpy(gathered.char),
-            text=torch.from_numpy(gathered.texts[0]),
-            memory_text=torch.from_numpy(gathered.texts[1] if len(groups) > 1 else no_memories),
+        word, char, text, memory_text = self._words(index, distinct)
+        batch = ClassificationBatch(
+            word=torch.from_numpy(word),
+            char=torch.from_numpy(char),
+            text=torch.from_numpy(text),
+            memory_text=torch.from_numpy(memory_text),
             memory=torch.from_numpy(memory),
             memory_mask=torch.from_numpy(rows >= 0),
             memory_score=torch.from_numpy(scores),
@@ -180,6 +182,33 @@ class ClassificationDataset(Dataset[ClassificationBatch]):
             target=torch.from_numpy(self.targets[index]),
             weight=torch.from_numpy(weight),
             index=torch.from_numpy(index),
+        )
+        if self.encodings is None:
+            return batch
+        texts, memories = self.encodings
+        return batch._replace(
+            text_vector=texts[batch.index], memory_vector=memories[torch.from_numpy(distinct)]
+        )
+
+    def _words(self, index: NDArray[np.int64], memories: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        """The fields `word`, `char`, `text` and `memory_text` of a batch."""
+        empty = np.zeros((len(memories), 1), np.int64)
+        if self.encodings is not None:
+            return (
+                np.zeros(1, np.int64),
+                np.zeros((1, 0), np.int64),
+                np.zeros((len(index), 1), np.int64),
+                empty,
+            )
+        groups = [TextGroup(self.texts, index, self.max_length)]
+        if self.memories is not None:
+            groups.append(TextGroup(self.memories, memories, self.memory_max_length))
+        gathered = gather(groups)
+        return (
+            gathered.word,
+            gathered.char,
+            gathered.texts[0],
+            gathered.texts[1] if len(groups) > 1 else empty,
         )
 
 
@@ -323,6 +352,8 @@ class ClassificationDataModule(pl.LightningDataModule):
         self._words: WordTable | None = None
         self._vectors_file: Path | None = None
         self._splits: dict[str, Split] = {}
+        #: of a split (by its identity), see `cache_encodings`.
+        self._encodings: dict[int, tuple[Tensor, Tensor]] = {}
 
     # --- reading the user's tables ---
 
@@ -671,7 +702,43 @@ class ClassificationDataModule(pl.LightningDataModule):
             spec,
             options["max_length"],
             options["memory_max_length"] or options["max_length"],
+            self._encodings.get(id(split)),
         )
+
+    def cache_encodings(self, encode: Callable[[ClassificationBatch], Tensor]) -> None:
+        """Encode all training and validation texts and their memories once, for a model whose encoder is frozen.
+
+        Batches made afterwards carry the encodings in place of words. They are kept in memory: 4 bytes x l a
+        text.
+
+        Args:
+            encode: text vectors [B, l] of a batch.
+        """
+        for split in (self._splits["train"], self._splits["validation"]):
+            memories = torch.zeros(0, 1)
+            if split.neighbors is not None and split.memory_tokens is not None:
+                alone = Split(split.neighbors.memories, split.memory_tokens, None, None)
+                length = self.options["memory_max_length"] or self.options["max_length"]
+                memories = self._encode_all(alone, encode, length)
+            texts = self._encode_all(
+                Split(split.rows, split.tokens, None, None), encode, self.options["max_length"]
+            )
+            self._encodings[id(split)] = texts, memories
+
+    def _encode_all(
+        self, split: Split, encode: Callable[[ClassificationBatch], Tensor], max_length: int
+    ) -> Tensor:
+        assert self._words is not None
+        dataset = ClassificationDataset(split, self._words, self.spec, max_length, max_length)
+        vectors: Tensor | None = None
+        sampler = LengthBucketSampler(dataset.lengths, 256, training=False)
+        for rows in tqdm(sampler, desc="encoding", unit="batch", delay=2, disable=None):
+            encoded = encode(dataset.__getitems__(rows)).float().cpu()
+            if vectors is None:
+                vectors = torch.empty(len(dataset), encoded.shape[1])
+            vectors[rows] = encoded
+        assert vectors is not None
+        return vectors
 
     @contextmanager
     def dataset_for_now(self, split: Split) -> Iterator[ClassificationDataset]:

@@ -32,9 +32,9 @@ from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.csv_metrics import CSVMetrics
 from datamodules.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever  # noqa: F401 (so that options can name it)
+from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
 from zoo.commands import COMMANDS
-from zoo.inference import model_options, read_checkpoint
-from zoo.tasks.classification import CHECKPOINT_KEY
+from zoo.inference import model_options
 
 USAGE = """usage: zoo COMMAND [OPTIONS]
 

@@ -8,42 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric.utilities.apply_func import move_data_to_device
 
 import zoo
 from datamodules.classification import ClassificationDataModule, Split
 from datamodules.corpora.table import Rows
-from datamodules.errors import InputError
 from datamodules.retrieval import make_retriever
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.memory import IndexMemory, Memory, is_existing_index, open_memory
-from zoo.tasks.classification import CHECKPOINT_KEY, ClassificationTask, Prediction, RetrievedMemory
+from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
+from zoo.tasks.classification import ClassificationTask, Prediction, RetrievedMemory
 
 #: Texts that are retrieved, tokenised and classified together.
 BLOCK = 1024
-
-
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """The contents of a checkpoint, tensors on the CPU.
-
-    Raises:
-        InputError: no such file, truncated or damaged, or not of this project.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path}: no such checkpoint")
-    try:
-        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what is no checkpoint fails in whatever way its bytes happen to
-        raise InputError(
-            f"{path}: truncated, damaged or no checkpoint; use another one of the run"
-            f" ({(str(error) or type(error).__name__).splitlines()[0][:80]})"
-        ) from error
-    if not isinstance(checkpoint, dict) or CHECKPOINT_KEY not in checkpoint:
-        raise InputError(f"{path}: not a Memory Zoo checkpoint; give one that `zoo fit` wrote")
-    name = checkpoint[CHECKPOINT_KEY]["model"]
-    if name not in zoo.list_models():
-        raise InputError(f"{path}: of a model {name!r}, which this version does not have (see `zoo list`)")
-    return checkpoint
 
 
 class Predictor:
@@ -154,7 +131,7 @@ def predict_split(
         with data.dataset_for_now(split) as dataset:
             for start in range(0, total, batch_size):
                 batch = dataset.__getitems__(range(start, min(start + batch_size, total)))
-                batch = type(batch)(*(tensor.to(model.device) for tensor in batch))
+                batch = move_data_to_device(batch, model.device)
                 with torch.inference_mode():
                     output = model(batch)
                 probabilities = output.logits.softmax(dim=1).cpu().tolist()

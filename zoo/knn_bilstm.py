@@ -10,7 +10,7 @@ linear layer classifies from any of the three.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import torch
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
@@ -104,12 +104,58 @@ class SharpAttention(nn.Module):
         Returns:
             float32 [B, K, I]; a text without memories has weights of 0.
         """
-        top = score.amax(dim=1, keepdim=True).clamp(min=1e-6) if score.shape[1] else score
-        # A score of 0 (LMDirichlet has such hits) is a weak memory, not an impossible one.
-        retrieved = (score / top).clamp(min=1e-3).log() * self.score_power
-        energy = similarity * self.log_tau.exp() + retrieved.unsqueeze(2)
-        energy = energy.masked_fill(~mask.unsqueeze(2), torch.finfo(energy.dtype).min)
-        return energy.softmax(dim=1) * mask.unsqueeze(2)
+        views = [
+            vote(similarity[:, :, i], score, mask, tau, self.score_power)
+            for i, tau in enumerate(self.log_tau.exp())
+        ]
+        return torch.stack(views, dim=2)
+
+
+def cosine(text: Tensor, memories: Tensor, memory: Tensor) -> Tensor:
+    """Plain cosine of texts [B, l] and their memories, rows `memory` [B, K] of `memories` [M, l]: [B, K]."""
+    with torch.autocast(text.device.type, enabled=False):
+        text, memories = functional.normalize(text.float()), functional.normalize(memories.float())
+        return (text.unsqueeze(1) * memories[memory]).sum(dim=2)
+
+
+def vote(
+    similarity: Tensor, score: Tensor, mask: Tensor, tau: Tensor | float, score_power: float = 3.0
+) -> Tensor:
+    """Memories' shares of a vote: softmax_k(tau s_k + p log(score_k / score_1)).
+
+    Args:
+        similarity: float32 [B, K].
+        score: float32 [B, K] retrieval scores.
+        mask: bool [B, K], True where there is a memory.
+        tau: sharpness.
+        score_power: p.
+
+    Returns:
+        float32 [B, K]; a text without memories has shares of 0.
+    """
+    if similarity.shape[1] == 0:
+        return similarity
+    top = score.amax(dim=1, keepdim=True).clamp(min=1e-6)
+    # A score of 0 (LMDirichlet has such hits) is a weak memory, not an impossible one.
+    energy = similarity * tau + (score / top).clamp(min=1e-3).log() * score_power
+    return energy.masked_fill(~mask, torch.finfo(energy.dtype).min).softmax(dim=1) * mask
+
+
+def count_votes(shares: Tensor, target: Tensor, num_classes: int) -> Tensor:
+    """Shares [B, K] added up by the memories' classes `target` [B, K] (negative: none): [B, C]."""
+    votes = shares.new_zeros(len(shares), num_classes)
+    return votes.scatter_add_(1, target.clamp(min=0), shares * (target >= 0))
+
+
+def mix_in(logits: Tensor, votes: Tensor, mix: Tensor | float) -> Tensor:
+    """Log of (1 - mix) softmax(logits) + mix votes, for logits and votes [B, C].
+
+    A text whose memories cast no vote keeps its own distribution.
+    """
+    cast = votes.sum(dim=1, keepdim=True)
+    own = logits.softmax(dim=1)
+    mixed = (1 - mix) * own + mix * torch.where(cast > 0, votes / cast.clamp(min=1e-6), own)
+    return mixed.clamp(min=1e-9).log()
 
 
 class KNNNetwork(nn.Module):
@@ -124,9 +170,18 @@ class KNNNetwork(nn.Module):
         num_memory_classes: int,
         attention: Attention = "cosine",
         text_dropout: float = 0.0,
+        mix: float = 0.0,
+        freeze_encoder: bool = False,
     ) -> None:
         super().__init__()
         self.text_dropout = text_dropout
+        self.freeze_encoder = freeze_encoder
+        encoder.requires_grad_(not freeze_encoder)
+        # Fitted on validation rows by `zoo.tuning`, not by gradients.
+        self.mix: Tensor
+        self.mix_tau: Tensor
+        self.register_buffer("mix", torch.tensor(mix))
+        self.register_buffer("mix_tau", torch.tensor(10.0))
         self.encoder = encoder
         self.features = FEATURES[features]
         self.num_memory_classes = num_memory_classes
@@ -135,15 +190,38 @@ class KNNNetwork(nn.Module):
         if self.features != ("text",):
             self.similarity = MultiPerspectiveCosine(num_perspectives, encoder.size)
             self.attention = SharpAttention(num_perspectives) if attention == "softmax" else None
-        self.classifier = nn.Linear(sum(sizes[name] for name in self.features), num_classes)
+        self.sizes = {name: sizes[name] for name in self.features}
+        self.classifier = nn.Linear(sum(self.sizes.values()), num_classes)
+
+    def train(self, mode: bool = True) -> KNNNetwork:
+        """A frozen encoder has no training mode: its encodings are the same every time."""
+        super().train(mode)
+        if self.freeze_encoder:
+            self.encoder.eval()
+        return self
 
     def forward(self, batch: ClassificationBatch) -> KNNOutput:
         """Classify the texts of a batch; see `ClassificationBatch` for the shapes."""
-        if self.features == ("text",):
-            text = self.encoder(batch.word, batch.char, batch.text)
+        mixed = not self.training and bool(self.mix > 0)
+        if self.features == ("text",) and not mixed:
+            text = self.encode_texts(batch)
             return KNNOutput(self._classify([text]), torch.zeros_like(batch.memory_score))
 
         text, memories = self._encode(batch)  # [B, l], [M, l]
+        logits, weights = self.head(text, memories, batch)
+        if not mixed:
+            return KNNOutput(logits, weights)
+        vote_weights = vote(
+            cosine(text, memories, batch.memory), batch.memory_score, batch.memory_mask, self.mix_tau
+        )
+        votes = count_votes(vote_weights, batch.memory_target, logits.shape[1])
+        shown = vote_weights if self.features == ("text",) else weights
+        return KNNOutput(mix_in(logits, votes, self.mix), shown)
+
+    def head(self, text: Tensor, memories: Tensor, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
+        """Logits [B, C] and memory weights [B, K] from encodings: neighbour attention, features, classifier."""
+        if self.features == ("text",):
+            return self._classify([text]), torch.zeros_like(batch.memory_score)
         similarity = self.similarity(text, memories, batch.memory)  # [B, K, I]
         if self.attention is None:
             weights = similarity * batch.memory_mask.unsqueeze(2)
@@ -160,10 +238,20 @@ class KNNNetwork(nn.Module):
                 features.append((by_view @ (one_hot * known.unsqueeze(2)).float()).flatten(1))  # [B, I*C]
             else:  # Equation 5
                 features.append((by_view @ memories[batch.memory].float()).flatten(1))  # [B, I*l]
-        return KNNOutput(self._classify(features), weights.mean(dim=2))
+        return self._classify(features), weights.mean(dim=2)
+
+    def encode_texts(self, batch: ClassificationBatch) -> Tensor:
+        """The texts' vectors [B, l] alone."""
+        if batch.text_vector is not None:
+            return batch.text_vector
+        vectors: Tensor = self.encoder(batch.word, batch.char, batch.text)
+        return vectors
 
     def _encode(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
-        """Encode the texts and the distinct memories in one call."""
+        """Encode the texts [B, l] and the distinct memories [M, l] in one call."""
+        if batch.text_vector is not None and batch.memory_vector is not None:
+            nothing = batch.text_vector.new_zeros(1, self.encoder.size)
+            return batch.text_vector, batch.memory_vector if len(batch.memory_vector) else nothing
         n, length = batch.text.shape
         m, memory_length = batch.memory_text.shape
         # One empty text stands for the memories where there are none: its vector is 0.
@@ -210,6 +298,9 @@ class KNNBiLSTM(ClassificationTask):
         pooling: Literal["mean", "cls"] = "mean",
         attention: Attention = "cosine",
         text_dropout: float = 0.0,
+        mix: float = 0.0,
+        init_from: str | None = None,
+        freeze_encoder: bool = False,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
         lr_scheduler: LRSchedulerCallable | None = None,
     ) -> None:
@@ -235,20 +326,30 @@ class KNNBiLSTM(ClassificationTask):
             text_dropout: probability of hiding the text feature of a training example from the classifier,
                 which otherwise learns to trust the text alone: the encoder has fitted it by heart, while the
                 memories look in training as they do later. The paper has none.
+            mix: share of a plain vote of the memories in every prediction (not in training): probabilities are
+                (1 - mix) times the classifier's plus mix times the vote, whose weights come from cosine and
+                retrieval score and are not trained. `zoo memory tune` fits it on validation rows, again
+                whenever the memory has grown.
+            init_from: a checkpoint whose weights the model starts from: encoder, vectors of shared words, and
+                the classifier's part for the features that both have. `--ckpt_path` resumes a run instead.
+            freeze_encoder: train the classifier and the attention only. All texts are then encoded once, and
+                an epoch takes a fraction of the time; the memories' encodings no longer move.
             optimizer: makes the optimizer; the paper's is Adam at 1e-4.
             lr_scheduler: makes a schedule, stepped once an epoch.
         """
         super().__init__(optimizer, lr_scheduler)
         if features not in FEATURES:
             raise InputError(f"model.features={features!r}: choose one of {', '.join(FEATURES)}")
+        if not 0 <= mix <= 1:
+            raise InputError(f"model.mix={mix}: must be in 0..1")
         if num_perspectives < 0:
             raise InputError(f"model.num_perspectives={num_perspectives}: must be 0 or more")
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
 
     @property
     def uses_memory(self) -> bool:
-        """False for M1, which reads no memory: its data need not retrieve any."""
-        return bool(self.hparams["features"] != "M1")
+        """False for M1 (without `mix`), which reads no memory: its data need not retrieve any."""
+        return bool(self.hparams["features"] != "M1" or self.hparams["mix"] > 0)
 
     def build_network(
         self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
@@ -265,6 +366,8 @@ class KNNBiLSTM(ClassificationTask):
                 f"model.features={options['features']} reads the memories' labels, but they have none; use M3"
                 " or M6, or give --data.memory_label_column"
             )
+        if options["mix"] > 0 and spec.memory_labels != spec.labels:
+            raise InputError("model.mix: the memories have no labels or another task's, so they can't vote")
         encoder: BiLSTMEncoder | TransformerEncoder
         if options["transformer"] is not None:
             encoder = TransformerEncoder(options["transformer"], options["pooling"], transformer_config)
@@ -289,4 +392,21 @@ class KNNBiLSTM(ClassificationTask):
             num_memory_classes=len(spec.memory_labels),
             attention=options["attention"],
             text_dropout=options["text_dropout"],
+            mix=options["mix"],
+            freeze_encoder=options["freeze_encoder"],
         )
+
+    def on_fit_start(self) -> None:
+        """Encode everything once if the encoder is frozen."""
+        if not self.hparams["freeze_encoder"]:
+            return
+        network = cast(KNNNetwork, self.network)
+
+        @torch.no_grad()
+        def encode(batch: ClassificationBatch) -> Tensor:
+            return network.encode_texts(self.transfer_batch_to_device(batch, self.device, 0))
+
+        training = network.training
+        network.eval()
+        self.trainer.datamodule.cache_encodings(encode)  # type: ignore[attr-defined]
+        network.train(training)

@@ -66,7 +66,7 @@ def make_batch(memory_classes: int = CLASSES) -> ClassificationBatch:
         weight=np.ones(B, np.float32),
         index=np.arange(B),
     )
-    return ClassificationBatch(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
+    return ClassificationBatch(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays if array is not None))
 
 
 # --- the plain version ---

@@ -17,12 +17,11 @@ from torchmetrics import Metric
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.errors import InputError
+from zoo.checkpoints import CHECKPOINT_KEY
+from zoo.warm_start import start_from
 
 if TYPE_CHECKING:
     from datamodules.classification import ClassificationDataModule
-
-#: Key of our part of a checkpoint.
-CHECKPOINT_KEY = "memory_zoo"
 
 
 class ClassificationOutput(Protocol):
@@ -178,6 +177,8 @@ class ClassificationTask(pl.LightningModule):
         elif stage == "fit":
             self._build(data.spec, data.word_vectors(), None)
             self.data_state = data.state()
+            if self.hparams.get("init_from") is not None:
+                start_from(self, self.hparams["init_from"])
 
     def _build(
         self,
@@ -203,6 +204,8 @@ class ClassificationTask(pl.LightningModule):
             "model": type(self).__name__,
             "spec": dict(self.spec._asdict()),
             "data": self.data_state,
+            # Width of each part of the classifier's input, for models that start from this one.
+            "feature_sizes": getattr(self.network, "sizes", None),
             "transformer_config": None if transformer is None else _plain(transformer.config.to_dict()),
         }
 

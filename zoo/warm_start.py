@@ -1,0 +1,102 @@
+"""Starting a model from another one's weights, although vocabulary and features may differ.
+
+`--ckpt_path` resumes a run and wants the same model; `--model.init_from` takes what fits into a new one.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from datamodules.errors import InputError
+from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
+
+if TYPE_CHECKING:
+    from zoo.tasks.classification import ClassificationTask
+
+log = logging.getLogger("zoo")
+
+#: Parameters with a row for each word or character, and the list in a vocabulary that names the rows.
+TABLES = {
+    "network.encoder.words.table": "words",
+    "network.encoder.words.char_table.weight": "characters",
+}
+
+
+def start_from(model: ClassificationTask, checkpoint: str) -> None:
+    """Copy what fits from a checkpoint into a model that has just been made.
+
+    Weights of equal name and shape are taken whole; of word and character tables, the rows that both have; of
+    the classifier, the columns of the features that both have, and zero for the model's further features, so
+    that it starts as a copy of the other one. The rest keeps its fresh values. What was taken is logged.
+
+    Args:
+        model: with its network made.
+        checkpoint: a file that `zoo fit` wrote.
+
+    Raises:
+        InputError: the file is no checkpoint, or nothing of it fits.
+    """
+    contents = read_checkpoint(checkpoint)
+    theirs: dict[str, Tensor] = contents["state_dict"]
+    state = contents[CHECKPOINT_KEY]["data"]
+    # Buffers (a tuned vote) belong to the other model's memory.
+    mine = dict(model.named_parameters())
+    taken = []
+    with torch.no_grad():
+        for name, parameter in mine.items():
+            if name not in theirs or name.startswith("network.classifier."):
+                continue
+            if name in TABLES:
+                rows = _shared_rows(
+                    model.data_state["vocabulary"][TABLES[name]], state["vocabulary"][TABLES[name]]
+                )
+                if rows and parameter.shape[1] == theirs[name].shape[1]:
+                    ours, others = (torch.tensor(side) for side in zip(*rows, strict=True))
+                    parameter[ours] = theirs[name][others]
+                    taken.append(f"{name} ({len(rows)} of {len(parameter)} rows)")
+            elif parameter.shape == theirs[name].shape:
+                parameter.copy_(theirs[name])
+                taken.append(name)
+        taken += _take_classifier(model, contents)
+    if not taken:
+        raise InputError(f"model.init_from={checkpoint}: none of its weights fit this model")
+    log.info("%s: took %s", checkpoint, ", ".join(taken))
+
+
+def _shared_rows(ours: list[str] | None, theirs: list[str] | None) -> list[tuple[int, int]]:
+    position = {entry: i for i, entry in enumerate(theirs or ())}
+    return [(i, position[entry]) for i, entry in enumerate(ours or ()) if entry in position]
+
+
+def _take_classifier(model: ClassificationTask, contents: dict[str, Any]) -> list[str]:
+    theirs: dict[str, Tensor] = contents["state_dict"]
+    weight = theirs.get("network.classifier.weight")
+    sizes: dict[str, int] | None = getattr(model.network, "sizes", None)
+    their_sizes = contents[CHECKPOINT_KEY]["feature_sizes"]
+    same_labels = contents[CHECKPOINT_KEY]["data"]["labels"] == model.data_state["labels"]
+    if model.network is None or weight is None or sizes is None or their_sizes is None or not same_labels:
+        return []
+    classifier = cast(nn.Linear, model.network.classifier)
+    shared = [name for name in sizes if sizes[name] == their_sizes.get(name)]
+    if not shared:
+        return []
+    classifier.weight.zero_()
+    starts, their_starts = _starts(sizes), _starts(their_sizes)
+    for name in shared:
+        columns = slice(starts[name], starts[name] + sizes[name])
+        their_columns = slice(their_starts[name], their_starts[name] + sizes[name])
+        classifier.weight[:, columns] = weight[:, their_columns]
+    classifier.bias.copy_(theirs["network.classifier.bias"])
+    return [f"network.classifier ({', '.join(shared)})"]
+
+
+def _starts(sizes: dict[str, int]) -> dict[str, int]:
+    starts, start = {}, 0
+    for name, size in sizes.items():
+        starts[name] = start
+        start += size
+    return starts
