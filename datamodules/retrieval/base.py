@@ -71,7 +71,8 @@ class Retriever(ABC):
     """Ranks the rows of one collection of texts against query texts.
 
     An object starts as a specification (what the user configures). `index` builds an index of a collection
-    or `open` opens one that is there; after either, `search` answers.
+    or `open` opens one that is there; after either, `search` answers, and `add` builds the index of a larger
+    collection.
     """
 
     ranking: Ranking
@@ -109,6 +110,35 @@ class Retriever(ABC):
         Raises:
             InputError: no such index, one of another fingerprint, a half-built or damaged one.
         """
+
+    def add(
+        self,
+        texts: Sequence[str],
+        start_row: int,
+        folder: Path,
+        fingerprint: str,
+        progress: bool = True,
+        *,
+        ids: Sequence[str] | None = None,
+        labels: Sequence[str | None] | None = None,
+    ) -> None:
+        """Build the index of a collection that has grown, beside the open one; `open` opens it.
+
+        It is the index that `index` builds of the same texts, so it ranks alike. The old index is not
+        changed: if `add` is interrupted, it is whole, and its rankings can always be had again.
+
+        A back end that can do with the new texts alone does so; this one builds the whole index.
+
+        Args:
+            texts: the grown collection.
+            start_row: how many of its texts the open collection has; they come first.
+            folder: of the new index, see `index`.
+            fingerprint: of the grown collection and the ranking.
+            progress: show a progress bar on standard error.
+            ids: the ids of all texts, and
+            labels: their labels, see `index`.
+        """
+        self.index(texts, folder, fingerprint, progress, ids=ids, labels=labels)
 
     @abstractmethod
     def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:

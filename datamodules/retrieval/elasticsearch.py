@@ -113,6 +113,8 @@ class ElasticsearchRetriever(Retriever):
         InputError: an argument is out of range.
     """
 
+    ranking: Ranking
+
     def __init__(
         self,
         url: str | list[str] = "http://localhost:9200",
@@ -251,44 +253,54 @@ class ElasticsearchRetriever(Retriever):
         self,
         texts: Sequence[str],
         start_row: int,
+        folder: Path,
         fingerprint: str,
         progress: bool = True,
         *,
         ids: Sequence[str] | None = None,
         labels: Sequence[str | None] | None = None,
     ) -> None:
-        """Append rows to the open index, which from now on is the index of the grown collection.
+        """Build the index of a collection that has grown; see `Retriever.add`.
 
-        If it is interrupted, `index` with all texts and the same fingerprint completes it.
+        The server clones the open index, which copies no files where its disk knows hard links, and the new
+        rows are loaded into the clone. In one index for both collections the new rows would change the term
+        statistics, and so the rankings of the old one. The open index takes no more writes from then on.
+
+        If it is interrupted, calling it again with the same arguments completes the clone.
 
         Args:
-            texts: the new rows.
-            start_row: the row number of the first one: the size of the collection so far.
-            fingerprint: of the grown collection; `open` finds the index by it.
+            texts: the grown collection.
+            start_row: how many of its texts the open index has; they come first.
+            folder: not used; the index lies on the server.
+            fingerprint: of the grown collection and the ranking; the new index is named by it.
             progress: show a progress bar on standard error.
-            ids: an id for each new row.
-            labels: a label for each new row.
+            ids: an id for each row.
+            labels: a label for each row.
 
         Raises:
-            InputError: the collection hasn't `start_row` rows, or the server can't be reached or refuses.
+            InputError: the open index hasn't `start_row` rows, an index of the new name isn't ours, or the
+                server can't be reached or refuses.
         """
         self._refuse_to_write()
-        name = self._opened()
-        meta = self._own_meta(name)
-        if meta["count"] != start_row:
+        source, name = self._opened(), self._own_name(fingerprint)
+        old = self._own_meta(source)
+        if old["count"] != start_row:
             raise self._error(
-                f"index {name} has {meta['count']} rows, but rows from {start_row} are to be added"
+                f"index {source} has {old['count']} rows, but rows from {start_row} are to be added"
             )
-        meta |= {"fingerprint": fingerprint, "count": start_row + len(texts), "complete": False}
-        self._call(
-            lambda client: client.indices.update_aliases(
-                actions=[{"add": {"index": name, "alias": self._own_name(fingerprint)}}]
+        meta = {**old, "fingerprint": fingerprint, "count": len(texts), "complete": False}
+        there = self._clone(source, name)
+        if there["fingerprint"] == old["fingerprint"]:
+            self._call(lambda client: client.indices.put_mapping(index=name, meta={"memory_zoo": meta}))
+        elif there != meta and there != {**meta, "complete": True}:
+            raise self._error(
+                f"index {name} belongs to another collection; delete it or choose another index_prefix"
             )
-        )
-        self._call(lambda client: client.indices.put_mapping(index=name, meta={"memory_zoo": meta}))
-        self._load(name, texts, start_row, progress, ids, labels)
+        elif there["complete"]:
+            return
+        new = slice(start_row, None)
+        self._load(name, texts[new], start_row, progress, ids and ids[new], labels and labels[new])
         self._finish(name, meta)
-        self.open(Path(), fingerprint)
 
     def open(self, folder: Path, fingerprint: str) -> None:
         """Open the index of this fingerprint on the server, or the existing one; see `Retriever.open`."""
@@ -382,6 +394,21 @@ class ElasticsearchRetriever(Retriever):
                 f"index {name} belongs to another collection; delete it or choose another index_prefix"
             )
         return there
+
+    def _clone(self, source: str, name: str) -> dict[str, Any]:
+        """Make a copy of an own index unless it is there; returns what its `_meta` says.
+
+        That of a fresh copy says what the source's says.
+        """
+        # The server clones only what can't change meanwhile.
+        self._call(lambda client: client.indices.put_settings(index=source, settings={"blocks.write": True}))
+        settings = {"index.blocks.write": None, "index.number_of_replicas": 0, "index.refresh_interval": -1}
+        self._call(
+            lambda client: client.indices.clone(index=source, target=name, settings=settings),
+            expected=("resource_already_exists_exception", "invalid_index_name_exception"),
+            otherwise={},
+        )
+        return self._own_meta(name)
 
     def _load(
         self,

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,6 +107,8 @@ class EmbeddedRetriever(Retriever):
         threads: how many threads a search uses.
     """
 
+    ranking: Ranking
+
     def __init__(
         self,
         similarity: Similarity = "BM25",
@@ -155,6 +158,36 @@ class EmbeddedRetriever(Retriever):
             _write_postings(self.ranking, partial)
         self.open(folder, fingerprint)
 
+    def add(
+        self,
+        texts: Sequence[str],
+        start_row: int,
+        folder: Path,
+        fingerprint: str,
+        progress: bool = True,
+        *,
+        ids: Sequence[str] | None = None,
+        labels: Sequence[str | None] | None = None,
+    ) -> None:
+        """Build the index of a collection that has grown in a folder of its own; see `Retriever.add`.
+
+        Only the new texts are analysed. Every score depends on statistics of the whole collection, so the
+        postings are made anew, by compiled code from the term ids that the open index keeps.
+
+        Raises:
+            InputError: no index is open or it hasn't `start_row` texts; the disk is full or the folder can't
+                be written.
+        """
+        old = self._opened()
+        if len(old.text_starts) - 1 != start_row:
+            raise InputError(
+                f"{folder}: the open index has {len(old.text_starts) - 1} texts, but texts from {start_row}"
+                " are to be added"
+            )
+        with storage.lock(folder), storage.new_folder(folder, fingerprint) as partial:
+            _write_texts(texts[start_row:], Analyzer(self.ranking.analyzer), partial, progress, after=old)
+            _write_postings(self.ranking, partial)
+
     def open(self, folder: Path, fingerprint: str) -> None:
         """Open the index in `folder`; see `Retriever.open`.
 
@@ -186,12 +219,7 @@ class EmbeddedRetriever(Retriever):
         """
         if k < 0:
             raise InputError(f"k={k}: must be 0 or more")
-        if self._index is None:
-            if self._place is None:
-                raise InputError("the retriever has no index: call index() or open() first")
-            self.open(*self._place)  # after unpickling
-        index = self._index
-        assert index is not None
+        index = self._opened()
         if exclude is not None and len(exclude) != len(texts):
             raise InputError(f"exclude has {len(exclude)} lists for {len(texts)} texts: give one a text")
         hits = Hits(np.full((len(texts), k), -1, np.int32), np.zeros((len(texts), k), np.float32))
@@ -214,6 +242,14 @@ class EmbeddedRetriever(Retriever):
             for job in jobs:
                 job.result()
         return hits
+
+    def _opened(self) -> _Index:
+        if self._index is None:
+            if self._place is None:
+                raise InputError("the retriever has no index: call index() or open() first")
+            self.open(*self._place)  # after unpickling
+        assert self._index is not None
+        return self._index
 
     def _search(self, index: _Index, arguments: tuple[Any, ...]) -> None:
         _search_queries(
@@ -284,30 +320,44 @@ def _map(folder: Path, name: str) -> NDArray[Any]:
 # Building
 
 
-def _write_texts(texts: Sequence[str], analyzer: Analyzer, folder: Path, progress: bool) -> None:
-    """Analyse the texts: write their term ids and the dictionary of terms."""
+def _write_texts(
+    texts: Sequence[str], analyzer: Analyzer, folder: Path, progress: bool, after: _Index | None = None
+) -> None:
+    """Analyse the texts: write their term ids and the dictionary of terms, `after` those of another index."""
     term_ids = TermIds(analyzer)
-    starts = np.zeros(len(texts) + 1, np.int64)
-    written = 0
+    old_starts = np.zeros(1, np.int64) if after is None else after.text_starts
+    old_texts, written = len(old_starts) - 1, int(old_starts[-1])
+    if old_texts + len(texts) >= 2**31:
+        raise InputError(f"{folder}: {old_texts + len(texts)} texts, but an index holds at most {2**31 - 1}")
+    starts = np.concatenate([old_starts, np.zeros(len(texts), np.int64)])
     with (
         (folder / "text_terms").open("wb") as file,
         tqdm(total=len(texts), desc="index", unit="text", disable=None if progress else True) as bar,
     ):
+        if after is not None:
+            after.text_terms.tofile(file)
+            for term in _terms(after):
+                term_ids.ids[term]  # a new term gets the next number: its own
         for first in range(0, len(texts), _TEXTS):
             block = texts[first : first + _TEXTS]
             ids, bounds = term_ids.encode(block)
             ids.tofile(file)
-            starts[first + 1 : first + 1 + len(block)] = written + bounds[1:]
+            begin = old_texts + first + 1
+            starts[begin : begin + len(block)] = written + bounds[1:]
             written += len(ids)
             bar.update(len(block))
-    if written and len(texts) >= 2**31:
-        raise InputError(f"{folder}: {len(texts)} texts, but an index holds at most {2**31 - 1}")
     starts.tofile(folder / "text_starts")
     term_ids.ids.new.clear()
     term_bytes, term_starts = _utf8(list(term_ids.ids))
     term_bytes.tofile(folder / "term_bytes")
     term_starts.tofile(folder / "term_starts")
     _hash_terms(term_bytes, term_starts).tofile(folder / "term_table")
+
+
+def _terms(index: _Index) -> Iterator[str]:
+    """The terms of an index in the order of their ids."""
+    together, starts = index.term_bytes.tobytes(), index.term_starts.tolist()
+    return (together[start:end].decode() for start, end in pairwise(starts))
 
 
 def _write_postings(ranking: Ranking, folder: Path) -> None:

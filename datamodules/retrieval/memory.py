@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 import pyarrow.compute as pc
@@ -27,6 +29,7 @@ from datamodules.retrieval.folding import fold_hashes
 from datamodules.storage import check_folder, fingerprint_of, is_whole, lock, new_folder
 
 POINTER = "memory.json"
+UnknownLabels: TypeAlias = Literal["refuse", "skip"]
 
 
 class Neighbors(NamedTuple):
@@ -38,6 +41,23 @@ class Neighbors(NamedTuple):
     scores: NDArray[np.float32]
     #: the distinct memories that were retrieved, with their texts and labels.
     memories: Rows
+
+
+class Addition(NamedTuple):
+    """What `Memory.add` did with the rows that it got."""
+
+    #: the memory's version now; without a new row it is the old one.
+    version: int
+    #: rows of the memory now.
+    rows: int
+    #: new rows.
+    added: int
+    #: rows left out because the memory has the text (case and white space folded) with the same label.
+    copies: int
+    #: of the new rows, those whose text the memory has with another label.
+    relabelled: int
+    #: rows left out because their label is not among those asked for.
+    unknown: int
 
 
 class Memory(ABC):
@@ -59,6 +79,34 @@ class Memory(ABC):
         """
 
     @abstractmethod
+    def add(
+        self,
+        rows: Rows,
+        labels: Sequence[str] | None = None,
+        unknown_labels: UnknownLabels = "refuse",
+        keep_ids: bool = False,
+        progress: bool = True,
+    ) -> Addition:
+        """Grow: searches find the new rows at once, and a model that uses the memory needs no training.
+
+        A copy of a row that is there (or earlier in `rows`), with its label, is left out: it would take a
+        neighbour's place and say nothing new. A copy with another label is kept beside the old row: people
+        do disagree, and a model should see that they do.
+
+        Args:
+            rows: labelled if the memory is, without labels otherwise.
+            labels: the labels that may be added, such as those that a model knows; None = any.
+            unknown_labels: `refuse` all rows if a label is not among them, or `skip` those rows.
+            keep_ids: keep the ids of `rows`. Otherwise a row is called VERSION:POSITION, so that 2:0 is the
+                first row that was given to the addition that made version 2.
+            progress: show progress on standard error.
+
+        Raises:
+            InputError: no rows, one without or with a label too many, an unknown label, an id that is taken,
+                or a memory that is not ours to write to. The memory stays as it was.
+        """
+
+    @abstractmethod
     def labels(self) -> list[str]:
         """The distinct labels of the memory, sorted; empty if it has none."""
 
@@ -70,8 +118,12 @@ class Memory(ABC):
 class FolderMemory(Memory):
     """A memory whose rows lie in a local folder; their index lies beside them or in Elasticsearch.
 
-    The folder holds one sub-folder a version (`rows-<n>`: rows, hashes, manifest) and `memory.json`, which
-    points to the current version. Versions are never changed once written.
+    The folder holds one sub-folder a version and `memory.json`, which points to the current version.
+    `rows-<n>` has the rows that are new in version n (so version n is all rows up to there, and rows keep
+    their numbers and ids), and the hashes of all. An index belongs to one version, since the scores of old
+    rows change with the statistics of the whole. Versions are never changed once written: each gives the
+    same neighbours for ever. The index of an old version may be deleted to save disk, then that version
+    can't be opened.
     """
 
     def __init__(self, folder: Path, retriever: Retriever, version: int | None = None) -> None:
@@ -85,21 +137,23 @@ class FolderMemory(Memory):
         Raises:
             InputError: there is no memory, it is damaged, or its ranking is another.
         """
-        pointer = read_pointer(folder)
         self.folder = folder
         self.retriever = retriever
-        self.version = int(pointer["version"] if version is None else version)
-        rows_folder = folder / f"rows-{self.version}"
-        if not rows_folder.exists():
-            raise InputError(
-                f"{folder}: has no version {self.version}; the current one is {pointer['version']}"
-            )
-        manifest = check_folder(rows_folder)
-        self.rows = Rows.load(rows_folder / "rows.arrow")
-        self.fingerprint = fingerprint_of({"rows": manifest["fingerprint"], **retriever.ranking.describe()})
+        current = int(read_pointer(folder)["version"])
+        version = current if version is None else version
+        # What lies beyond the current one was interrupted.
+        if not 1 <= version <= current:
+            raise InputError(f"{folder}: has no version {version}; the current one is {current}")
+        self._open(version)
+
+    def _open(self, version: int) -> None:
+        rows_folder = self.folder / f"rows-{version}"
+        self.rows, rows_fingerprint = _load_rows(self.folder, version)
+        self.version = version
+        self.fingerprint = _fingerprint(rows_fingerprint, self.retriever)
         self._hashes: NDArray[np.uint64] = np.load(rows_folder / "hashes.npy", mmap_mode="r")
         self._hash_order: NDArray[np.int32] = np.load(rows_folder / "hash_order.npy", mmap_mode="r")
-        retriever.open(self._index_folder(), self.fingerprint)
+        self.retriever.open(_index_folder(self.folder, self.fingerprint), self.fingerprint)
 
     @classmethod
     def build(cls, rows: Rows, retriever: Retriever, folder: Path, progress: bool = True) -> FolderMemory:
@@ -115,30 +169,144 @@ class FolderMemory(Memory):
             raise InputError(f"{rows.source}: a memory needs at least one row")
         _check_ids(rows)
         with lock(folder):
-            rows_folder = folder / "rows-1"
-            if not is_whole(rows_folder, rows.fingerprint):
-                with new_folder(rows_folder, rows.fingerprint, rows=len(rows)) as partial:
-                    rows.save(partial / "rows.arrow")
-                    hashes = fold_hashes(rows.texts)
-                    order = np.argsort(hashes, kind="stable").astype(np.int32)
-                    np.save(partial / "hashes.npy", hashes[order])
-                    np.save(partial / "hash_order.npy", order)
-            fingerprint = fingerprint_of({"rows": rows.fingerprint, **retriever.ranking.describe()})
-            index_folder = folder / f"index-{fingerprint[:16]}"
-            # Not built again: another process may have it open.
-            if not is_whole(index_folder, fingerprint):
-                labels = rows.table.column("label").to_pylist()
-                retriever.index(rows.texts, index_folder, fingerprint, progress, ids=rows.ids, labels=labels)
+            if not is_whole(folder / "rows-1", rows.fingerprint):
+                _write_rows(folder, 1, rows, rows.fingerprint, fold_hashes(rows.texts))
             # A memory that has grown since stays grown; whoever builds gets the rows that he gave.
-            version = read_pointer(folder)["version"] if (folder / POINTER).exists() else 1
-            write_pointer(folder, {"version": version, "retriever": retriever.describe()})
+            current = _version_to_keep(folder)
+            for version in sorted({1, current}):
+                version_rows, rows_fingerprint = _load_rows(folder, version)
+                fingerprint = _fingerprint(rows_fingerprint, retriever)
+                index_folder = _index_folder(folder, fingerprint)
+                # Not built again: another process may have it open.
+                if not is_whole(index_folder, fingerprint):
+                    retriever.index(
+                        version_rows.texts,
+                        index_folder,
+                        fingerprint,
+                        progress,
+                        **_ids_and_labels(version_rows),
+                    )
+            write_pointer(folder, {"version": current, "retriever": retriever.describe()})
         return cls(folder, retriever, version=1)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def _index_folder(self) -> Path:
-        return self.folder / f"index-{self.fingerprint[:16]}"
+    def add(
+        self,
+        rows: Rows,
+        labels: Sequence[str] | None = None,
+        unknown_labels: UnknownLabels = "refuse",
+        keep_ids: bool = False,
+        progress: bool = True,
+    ) -> Addition:
+        """Make the next version, which is then current and open; see `Memory.add`.
+
+        The rows follow those of the current version, whichever one was open. Versions that others have open
+        stay as they are. If the process is killed, the current version stays current.
+        """
+        with lock(self.folder):
+            pointer = read_pointer(self.folder)
+            if self.version != int(pointer["version"]):
+                self._open(int(pointer["version"]))
+            self._clear_leftovers()
+            hashes = fold_hashes(rows.texts)
+            positions, addition = self._choose(rows, hashes, labels, unknown_labels)
+            if addition.added == 0:
+                return addition
+            new = rows.select(positions)
+            if not keep_ids:
+                ids = [f"{addition.version}:{position}" for position in positions]
+                new = Rows.from_lists(new.texts, new.table.column("label").to_pylist(), ids, rows.source)
+            grown = Rows(Rows.concat([self.rows, new]).table, rows.source)
+            _check_ids(grown)
+            all_hashes = np.empty(len(grown), np.uint64)
+            all_hashes[self._hash_order] = self._hashes
+            all_hashes[len(self.rows) :] = hashes[positions]
+            _write_rows(self.folder, addition.version, new, grown.fingerprint, all_hashes)
+            fingerprint = _fingerprint(grown.fingerprint, self.retriever)
+            try:
+                self.retriever.add(
+                    grown.texts,
+                    len(self.rows),
+                    _index_folder(self.folder, fingerprint),
+                    fingerprint,
+                    progress,
+                    **_ids_and_labels(grown),
+                )
+            except BaseException:
+                with suppress(InputError):  # the server may have gone; the first error is the one to tell
+                    self._open(self.version)
+                raise
+            write_pointer(self.folder, {**pointer, "version": addition.version})
+            self._open(addition.version)
+        return addition
+
+    def _choose(
+        self,
+        rows: Rows,
+        hashes: NDArray[np.uint64],
+        labels: Sequence[str] | None,
+        unknown_labels: UnknownLabels,
+    ) -> tuple[list[int], Addition]:
+        """The positions of the rows to add; `hashes` [n] are those of their texts."""
+        if len(rows) == 0:
+            raise InputError(f"{rows.source}: no rows to add")
+        labelled = bool(self.labels())
+        known = None if labels is None else {*labels, None}
+        # The labels that a text has so far, by the text's hash.
+        labels_of: dict[int, set[str | None]] = {}
+        positions: list[int] = []
+        copies = relabelled = unknown = 0
+        there = self._rows_with(hashes)
+        column = rows.table.column("label").to_pylist()
+        for position, (text_hash, label) in enumerate(zip(hashes.tolist(), column, strict=True)):
+            if (label is not None) != labelled:
+                wanted = (
+                    "has no label; give it one"
+                    if labelled
+                    else "has a label, but the memory has none; leave the labels out"
+                )
+                raise InputError(f"{_name_row(rows, position)} {wanted}")
+            if known is not None and label not in known:
+                if unknown_labels == "refuse":
+                    raise InputError(
+                        f"{_name_row(rows, position)} has the label {label!r}, which the model does not know;"
+                        " correct it, or leave out all such rows with --unknown_labels skip"
+                    )
+                unknown += 1
+                continue
+            if text_hash not in labels_of:
+                labels_of[text_hash] = {self.rows.label(int(row)) for row in there[position]}
+            so_far = labels_of[text_hash]
+            if label in so_far:
+                copies += 1
+                continue
+            relabelled += bool(so_far)
+            so_far.add(label)
+            positions.append(position)
+        added = len(positions)
+        return positions, Addition(
+            self.version + bool(added), len(self.rows) + added, added, copies, relabelled, unknown
+        )
+
+    def _clear_leftovers(self) -> None:
+        """Delete what an addition that was killed has left; its rows were never part of the memory."""
+        for partial in self.folder.glob(".*.partial"):
+            shutil.rmtree(partial)
+        unfinished = self.folder / f"rows-{self.version + 1}"
+        if unfinished.exists():
+            fingerprint = _fingerprint(check_folder(unfinished)["fingerprint"], self.retriever)
+            index_folder = _index_folder(self.folder, fingerprint)
+            # A fused retriever's lie beside the name that it is given.
+            for index in self.folder.glob(f"{index_folder.name}*"):
+                shutil.rmtree(index)
+            shutil.rmtree(unfinished)
+
+    def versions(self) -> list[tuple[int, int]]:
+        """All versions up to the open one, oldest first: (number, rows that it has)."""
+        folders = [(version, self.folder / f"rows-{version}") for version in range(1, self.version + 1)]
+        return [(version, int(check_folder(folder)["rows"])) for version, folder in folders]
 
     def labels(self) -> list[str]:
         """The distinct labels, sorted; empty if the memory has none."""
@@ -150,7 +318,9 @@ class FolderMemory(Memory):
 
     def copies(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """The rows that are exact copies of each text, case and white space folded."""
-        wanted = fold_hashes(texts)
+        return self._rows_with(fold_hashes(texts))
+
+    def _rows_with(self, wanted: NDArray[np.uint64]) -> list[NDArray[np.int32]]:
         first = np.searchsorted(self._hashes, wanted, side="left")
         last = np.searchsorted(self._hashes, wanted, side="right")
         return [self._hash_order[a:b] for a, b in zip(first, last, strict=True)]
@@ -179,6 +349,24 @@ class IndexMemory(Memory):
             raise InputError("data.retriever: name the index that is the memory (--data.retriever.index)")
         self.retriever = retriever
         self.fingerprint = fingerprint_of({**retriever.ranking.describe(), **retriever.describe_index()})
+
+    def add(
+        self,
+        rows: Rows,
+        labels: Sequence[str] | None = None,
+        unknown_labels: UnknownLabels = "refuse",
+        keep_ids: bool = False,
+        progress: bool = True,
+    ) -> Addition:
+        """Refuse: the index is the user's. Documents that he adds to it are found at once.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError(
+            f"{self.location()}: this index is yours, and nothing is written to it; add the documents with your"
+            " own tools, they are found at once"
+        )
 
     def labels(self) -> list[str]:
         """The distinct labels, sorted; empty if the memory has none."""
@@ -209,6 +397,56 @@ class IndexMemory(Memory):
             source=self.location(),
         )
         return Neighbors(rows, scores, memories)
+
+
+def _load_rows(folder: Path, version: int) -> tuple[Rows, str]:
+    """All rows of a version, and their fingerprint."""
+    parts = [folder / f"rows-{number}" for number in range(1, version + 1)]
+    manifests = [check_folder(part) for part in parts]
+    rows = Rows.concat([Rows.load(part / "rows.arrow") for part in parts])
+    return Rows(rows.table, str(folder)), str(manifests[-1]["fingerprint"])
+
+
+def _write_rows(
+    folder: Path, version: int, new: Rows, fingerprint: str, all_hashes: NDArray[np.uint64]
+) -> None:
+    """Write what is new in a version; fingerprint and hashes are those of all its rows."""
+    with new_folder(folder / f"rows-{version}", fingerprint, rows=len(all_hashes)) as partial:
+        new.save(partial / "rows.arrow")
+        order = np.argsort(all_hashes, kind="stable").astype(np.int32)
+        np.save(partial / "hashes.npy", all_hashes[order])
+        np.save(partial / "hash_order.npy", order)
+
+
+def _fingerprint(rows_fingerprint: str, retriever: Retriever) -> str:
+    return fingerprint_of({"rows": rows_fingerprint, **retriever.ranking.describe()})
+
+
+def _index_folder(folder: Path, fingerprint: str) -> Path:
+    return folder / f"index-{fingerprint[:16]}"
+
+
+def _ids_and_labels(rows: Rows) -> dict[str, Any]:
+    return {"ids": rows.ids, "labels": rows.table.column("label").to_pylist()}
+
+
+def _version_to_keep(folder: Path) -> int:
+    """The current version of a memory that is built (again)."""
+    try:
+        return int(read_pointer(folder)["version"]) if (folder / POINTER).exists() else 1
+    except InputError:
+        if (folder / "rows-2").exists():
+            raise InputError(
+                f"{folder / POINTER}: damaged, and the memory had grown; put the file back from a copy, or"
+                " delete rows-2 and all later ones to go back to the first version"
+            ) from None
+        return 1
+
+
+def _name_row(rows: Rows, position: int) -> str:
+    """For messages: which row of a table this is, counted from 1 without the header."""
+    text = rows.texts[position]
+    return f"{rows.source}: row {position + 1} ({text[:40]!r}{'...' if len(text) > 40 else ''})"
 
 
 def _check_ids(rows: Rows) -> None:
@@ -258,21 +496,24 @@ def is_existing_index(retriever: Retriever) -> TypeGuard[ElasticsearchRetriever]
     return isinstance(retriever, ElasticsearchRetriever) and retriever.existing_index is not None
 
 
-def open_memory(location: str, retriever: Retriever | None = None) -> Memory:
+def open_memory(location: str, retriever: Retriever | None = None, version: int | None = None) -> Memory:
     """The memory at a location that `Memory.location` gave, or at a folder.
 
     Args:
         location: a folder that `FolderMemory.build` made, or `index:NAME`.
         retriever: back end and ranking; None takes those that the folder was built with.
+        version: of a memory that has grown; None opens the current one.
 
     Raises:
-        InputError: nothing there, or built with another ranking than the retriever's.
+        InputError: nothing there, no such version, or built with another ranking than the retriever's.
     """
     if location.startswith("index:"):
         if retriever is None or not is_existing_index(retriever):
             raise InputError(
                 f"{location}: needs --data.retriever ElasticsearchRetriever with --data.retriever.index"
             )
+        if version is not None:
+            raise InputError(f"{location}: an index of yours has no versions; leave the version out")
         return IndexMemory(retriever)
     folder = Path(location)
     built_with = make_retriever(read_pointer(folder)["retriever"])
@@ -283,7 +524,7 @@ def open_memory(location: str, retriever: Retriever | None = None) -> Memory:
             f"{folder}: the memory was built for {built_with.ranking.describe()}, but the retriever is set to"
             f" {retriever.ranking.describe()}; make them equal or build another memory with `zoo index`"
         )
-    return FolderMemory(folder, retriever)
+    return FolderMemory(folder, retriever, version)
 
 
 def make_retriever(description: Mapping[str, Any]) -> Retriever:
