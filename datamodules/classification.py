@@ -69,6 +69,20 @@ DEFAULT_RETRIEVER: Retriever = lazy_instance(EmbeddedRetriever)
 UNKNOWN = -1
 NO_TARGET = -100
 
+#: Smallest value of each option that is a number.
+_LEAST = {
+    "num_memories": 0,
+    "max_length": 1,
+    "memory_max_length": 1,
+    "min_count": 1,
+    "max_words": 1,
+    "vector_words": 0,
+    "max_characters": 1,
+    "batch_size": 1,
+    "eval_batch_size": 1,
+    "num_workers": 0,
+}
+
 
 @dataclass(frozen=True)
 class Split:
@@ -336,8 +350,8 @@ class ClassificationDataModule(pl.LightningDataModule):
         #: the arguments, as plain values.
         self.options: dict[str, Any] = arguments
         self.num_memories = num_memories
-        for name, least in (("num_memories", 0), ("max_length", 1), ("batch_size", 1), ("num_workers", 0)):
-            if arguments[name] < least:
+        for name, least in _LEAST.items():
+            if arguments[name] is not None and arguments[name] < least:
                 raise InputError(f"data.{name}={arguments[name]}: must be {least} or more")
         if dataset is not None and train_file is not None:
             raise InputError("data.dataset and data.train_file: give one of them")
@@ -443,7 +457,8 @@ class ClassificationDataModule(pl.LightningDataModule):
             return ["train", "validation"]
         if function == TrainerFn.VALIDATING:
             # Memories or validation rows may have to come from the training table.
-            alone = self.options["validation_file"] is not None and self.options["memory"] is not None
+            has_memory = self.num_memories == 0 or self.options["memory"] or is_existing_index(self.retriever)
+            alone = has_memory and self.options["validation_file"] is not None
             return ["validation"] if alone else ["train", "validation"]
         if function == TrainerFn.TESTING:
             return ["test"]
@@ -519,6 +534,7 @@ class ClassificationDataModule(pl.LightningDataModule):
                 rows = train
             else:
                 raise InputError("data.memory: name a memory folder or a table of memories")
+            self._check_num_memories(len(rows))
             fingerprint = fingerprint_of(
                 {
                     "rows": rows.fingerprint,
@@ -527,11 +543,15 @@ class ClassificationDataModule(pl.LightningDataModule):
                 }
             )
             memory = FolderMemory.build(rows, retriever, self.cache / f"memory-{fingerprint[:16]}")
-        if isinstance(memory, FolderMemory) and self.num_memories > len(memory):
-            raise InputError(
-                f"data.num_memories={self.num_memories}: the memory has only {len(memory)} rows; choose fewer"
-            )
+        if isinstance(memory, FolderMemory):
+            self._check_num_memories(len(memory))
         return memory
+
+    def _check_num_memories(self, rows: int) -> None:
+        if self.num_memories > rows:
+            raise InputError(
+                f"data.num_memories={self.num_memories}: the memory has only {rows} rows; choose fewer"
+            )
 
     def _prepare_split(
         self, rows: Rows, memory: Memory | None, leave_out_copies: bool

@@ -54,22 +54,22 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def named_disk_errors(folder: Path) -> Iterator[None]:
-    """Turn a full or read-only disk into one line that names the folder."""
+def named_disk_errors(folder: Path, option: str = "--data.cache_dir") -> Iterator[None]:
+    """Turn a full or read-only disk into one line that names the folder, and the option that chooses it."""
     try:
         yield
     except OSError as error:
         # numpy's short writes carry no error number.
         if error.errno in (errno.ENOSPC, errno.EDQUOT) or "requested and" in str(error):
             raise InputError(
-                f"{folder}: the disk is full. Free some space or choose another --data.cache_dir, then run"
+                f"{folder}: the disk is full. Free some space or choose another {option}, then run"
                 " the same command again; what is done is kept"
             ) from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise InputError(f"{folder}: no permission to write. Choose another --data.cache_dir") from error
+            raise InputError(f"{folder}: no permission to write. Choose another {option}") from error
         if error.errno in (errno.EEXIST, errno.ENOTDIR):
             raise InputError(
-                f"{folder}: can't be made, a file is in its way. Choose another --data.cache_dir"
+                f"{folder}: can't be made, a file is in its way. Choose another {option}"
             ) from error
         raise
 

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -22,6 +23,7 @@ from typing import Any
 import pytorch_lightning as pl
 import yaml
 from jsonargparse import ArgumentError
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
@@ -32,6 +34,7 @@ from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.csv_metrics import CSVMetrics
 from datamodules.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever  # noqa: F401 (so that options can name it)
+from datamodules.storage import named_disk_errors
 from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
 from zoo.commands import COMMANDS
 from zoo.inference import model_options
@@ -79,7 +82,7 @@ class ZooCLI(LightningCLI):
         return self._get(self.config, name)
 
     def before_instantiate_classes(self) -> None:
-        """Choose the run folder and connect W&B to it."""
+        """Choose the run folder and the W&B run."""
         if self.subcommand != "fit":
             self.run_dir = Path(self._option("run_dir") or ".")
             return
@@ -87,35 +90,62 @@ class ZooCLI(LightningCLI):
         # Processes that the launcher starts again for other devices inherit the name.
         default = os.environ.setdefault("ZOO_RUN_DIR", f"runs/{model}/{time.strftime('%Y%m%d-%H%M%S')}")
         self.run_dir = Path(self._option("run_dir") or default)
-        if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-            self._make_room()
-            self._resume_wandb_run()
-
-    def _make_room(self) -> None:
-        """Move an earlier run out of the way, unless this one resumes it: no run is ever overwritten."""
+        if self.run_dir.exists() and not self.run_dir.is_dir():
+            raise InputError(f"--run_dir {self.run_dir}: is a file; name a folder")
         resumed = self._option("ckpt_path")
-        if resumed is not None and self.run_dir.resolve() in Path(resumed).resolve().parents:
-            return
-        if self.run_dir.exists() and any(self.run_dir.iterdir()):
-            number = 1
-            while (kept := self.run_dir.with_name(f"{self.run_dir.name}.{number}")).exists():
-                number += 1
-            self.run_dir.rename(kept)
-            print(f"{self.run_dir} held an earlier run; it is now {kept}", file=sys.stderr)
-        self.run_dir.mkdir(parents=True, exist_ok=True)
+        #: whether this run goes on in the folder of the run that it resumes.
+        self.resumes = resumed is not None and self.run_dir.resolve() in Path(resumed).resolve().parents
+        self.wandb_id: str | None = None
+        if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+            self._choose_wandb_run()
 
-    def _resume_wandb_run(self) -> None:
+    def _choose_wandb_run(self) -> None:
         """A resumed run goes on in its W&B run: the id is kept in the run folder."""
         loggers = self._option("trainer").logger
         for logger in loggers if isinstance(loggers, list) else [loggers]:
             if not hasattr(logger, "class_path") or not logger.class_path.endswith("WandbLogger"):
                 continue
             file = self.run_dir / "wandb_id"
-            if not file.exists():
-                file.write_text(logger.init_args.id or uuid.uuid4().hex[:8])
-            logger.init_args.id = file.read_text()
+            before = file.read_text() if self.resumes and file.exists() else None
+            self.wandb_id = before or logger.init_args.id or uuid.uuid4().hex[:8]
+            logger.init_args.id = self.wandb_id
             logger.init_args.resume = "allow"
             logger.init_args.save_dir = str(self.run_dir.resolve())  # W&B writes from a process of its own
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run it; a fit that is refused before it starts leaves the run folder as it was."""
+        if subcommand != "fit" or rank_zero_only.rank != 0:  # type: ignore[attr-defined]
+            super()._run_subcommand(subcommand)
+            return
+        earlier = self._make_room()
+        try:
+            super()._run_subcommand(subcommand)
+        finally:
+            # The configuration is the first file that a run writes when it starts.
+            if not self.resumes and not (self.run_dir / "config.yaml").exists():
+                shutil.rmtree(self.run_dir, ignore_errors=True)
+                if earlier is not None:
+                    earlier.rename(self.run_dir)
+            elif earlier is not None:
+                print(f"{self.run_dir} held an earlier run; it is now {earlier}", file=sys.stderr)
+
+    def _make_room(self) -> Path | None:
+        """Move an earlier run out of the way, unless this one resumes it: no run is ever overwritten.
+
+        Returns:
+            Where the earlier run is now; None if there was none.
+        """
+        earlier = None
+        with named_disk_errors(self.run_dir, "--run_dir"):
+            if not self.resumes and self.run_dir.exists() and any(self.run_dir.iterdir()):
+                number = 1
+                while (kept := self.run_dir.with_name(f"{self.run_dir.name}.{number}")).exists():
+                    number += 1
+                earlier = self.run_dir.rename(kept)
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            if self.wandb_id is not None:
+                (self.run_dir / "wandb_id").write_text(self.wandb_id)
+        return earlier
 
     def instantiate_classes(self) -> None:
         """Make model, data and trainer; a model without memory retrieves none."""
@@ -132,7 +162,7 @@ class ZooCLI(LightningCLI):
         if self.subcommand != "fit":
             if logger is None:
                 kwargs["logger"] = False
-            return super().instantiate_trainer(**kwargs)
+            return super().instantiate_trainer(**kwargs, enable_checkpointing=False)
         if logger is not False and not configured.get("fast_dev_run"):
             loggers = [] if logger in (None, True) else logger if isinstance(logger, list) else [logger]
             kwargs["logger"] = [CSVMetrics(self.run_dir), *loggers]
@@ -243,6 +273,9 @@ def main(args: Sequence[str] | None = None) -> int:
         return 2
     except SystemExit as exit:  # --help and --print_config end this way
         return exit.code if isinstance(exit.code, int) else 0
+    except MisconfigurationException as error:  # of the trainer: no such device, a strategy that can't be had
+        print(f"zoo: error: --trainer: {_in_one_line(str(error))}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("zoo: interrupted", file=sys.stderr)
         return 130
@@ -271,9 +304,24 @@ def _quiet_lightning() -> None:
     # Seeds, devices that were not found, and offers of the makers' services.
     for name in ("pytorch_lightning", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # It counts failures that our own log tells, with when the next try is.
+    logging.getLogger("elastic_transport").setLevel(logging.ERROR)
     # LightningCLI's own calls of jsonargparse, and how we call LightningCLI.
     warnings.filterwarnings("ignore", module=r"pytorch_lightning\.cli")
     warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
+    for message in (
+        # Between Lightning and PyTorch.
+        ".*LeafSpec.* is deprecated",
+        # A resumed run goes on in its folder, and `CSVMetrics` deletes nothing.
+        "Experiment logs directory .* exists",
+        "Checkpoint directory .* exists",
+        # A test needs no callbacks of the training.
+        "Be aware that when using `ckpt_path`",
+        # Of small tables: nothing is lost, an epoch's figures are logged at its end.
+        "The number of training batches",
+        ".*does not have many workers",
+    ):
+        warnings.filterwarnings("ignore", message=message)
 
 
 def _lightning(command: str, options: list[str]) -> None:
@@ -282,7 +330,7 @@ def _lightning(command: str, options: list[str]) -> None:
         raise InputError(f"zoo {command}: name a trained model with --ckpt_path")
     with tempfile.TemporaryDirectory() as folder:
         if checkpoint is not None:
-            options = [*_with_checkpoint(checkpoint, command, Path(folder)), *options]
+            options = [*_with_checkpoint(checkpoint, command, options, Path(folder)), *options]
         settings: dict[str, Any] = {
             "model_class": pl.LightningModule,
             "datamodule_class": pl.LightningDataModule,
@@ -301,7 +349,7 @@ def _lightning(command: str, options: list[str]) -> None:
                 os.environ.pop("ZOO_RUN_DIR", None)
 
 
-def _with_checkpoint(checkpoint: str, command: str, folder: Path) -> list[str]:
+def _with_checkpoint(checkpoint: str, command: str, options: Sequence[str], folder: Path) -> list[str]:
     """Options that set model and data as the checkpoint says; the user's own options come after them."""
     contents = read_checkpoint(checkpoint)
     ours = contents[CHECKPOINT_KEY]
@@ -310,9 +358,23 @@ def _with_checkpoint(checkpoint: str, command: str, folder: Path) -> list[str]:
     }
     state = ours["data"]
     data = {**state["options"], "num_memories": state["num_memories"], "retriever": state["retriever"]}
+    # Nothing of the training is read again, unless validation rows were split off it: the memory is where the
+    # checkpoint says.
     if command == "test":
-        # Nothing of the training is read again: the memory is where the checkpoint says.
         data |= {"memory": state["memory"], "test_file": None}
+    elif command == "validate":
+        train_file = _value_of("--data.train_file", options) or data["train_file"]
+        if _value_of("--data.validation_file", options) or data["validation_file"]:
+            data["memory"] = state["memory"]
+        elif (
+            isinstance(train_file, str)
+            and not train_file.startswith("hub:")
+            and not Path(train_file).exists()
+        ):
+            raise InputError(
+                f"{train_file}: no such file, and the validation rows were split off it; say where it is now"
+                " (--data.train_file), or name other rows (--data.validation_file)"
+            )
     config["data"] = {"class_path": f"datamodules.{state['class']}", "init_args": data}
     file = folder / "checkpoint.yaml"
     file.write_text(yaml.safe_dump(config, sort_keys=False))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+# Most tokens are words (max_tokens, pad_token); secret are those by themselves or of an access.
 _SECRET_KEY = re.compile(
-    r"(password|passwd|secret|api_?key|token|credential|basic_auth|bearer)s?$", re.IGNORECASE
+    r"(password|passwd|secret|api_?key|credential|(basic|bearer|http)_auth|bearer"
+    r"|(^|access|auth|api|hub|hf|refresh|session)_?token)s?$",
+    re.IGNORECASE,
 )
 _URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 

@@ -56,7 +56,7 @@ def stratified_split(
                 )
         chosen.append(_sample(rows, count, label, seed, "validation"))
     if single:
-        log.warning("%d classes have a single row, which stays in training", single)
+        log.warning("classes with a single row, which stays in training: %d", single)
     is_validation = np.zeros(len(labels), dtype=bool)
     is_validation[np.concatenate([np.empty(0, dtype=np.int64), *chosen])] = True
     return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)

@@ -59,7 +59,8 @@ def test_a_run_folder(fit: Fit) -> None:
     assert (summary["epochs"], summary["steps"]) == (2, 10)
     assert summary["best_score"] == max(float(row["val/accuracy"]) for row in rows if row["val/accuracy"])
     assert Path(summary["best_checkpoint"]) == run / "checkpoints" / "best.ckpt"
-    trained = sum(weight.numel() for weight in weights_of(run / "checkpoints" / "best.ckpt").values())
+    model = zoo.load(run / "checkpoints" / "best.ckpt").model
+    trained = sum(weight.numel() for weight in model.parameters())
     assert summary["trained_parameters"] == trained
 
     last = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
@@ -251,6 +252,25 @@ def test_validate_repeats_the_run_s_score(fit: Fit, zoo_command: Command) -> Non
     assert json.loads(Path("v.json").read_text())["accuracy"] == best
 
 
+def test_validate_without_the_training_table(
+    fit: Fit, zoo_command: Command, train_csv: Path, test_csv: Path
+) -> None:
+    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+    train_csv.unlink()
+    one_line(
+        zoo_command("validate", "--ckpt_path", checkpoint), str(train_csv), "--data.train_file", "split off"
+    )
+    # Rows of their own need the memory and not the training table; they score as test rows do.
+    for command, option in (("validate", "validation_file"), ("test", "test_file")):
+        result = zoo_command(
+            command, "--ckpt_path", checkpoint, f"--data.{option}", test_csv, "--output", f"{command}.json"
+        )
+        assert result.code == 0, result.err
+    scores = [json.loads(Path(f"{command}.json").read_text()) for command in ("validate", "test")]
+    assert scores[0] == scores[1]
+    assert scores[0]["rows"] == 31
+
+
 @pytest.mark.parametrize("source", ["csv", "jsonl", "txt", "stdin"])
 def test_predict(
     source: str,
@@ -391,6 +411,11 @@ def fit_options(train_csv: Path, *options: object) -> list[object]:
         (["--data.memory=gone"], ["gone", "zoo index"]),
         (["--data.characters=false"], ["characters"]),
         (["--data.batch_size=0"], ["data.batch_size=0"]),
+        (["--data.eval_batch_size=0"], ["data.eval_batch_size=0"]),
+        (["--data.max_characters=0"], ["data.max_characters=0"]),
+        (["--model.hidden_size=0"], ["model", "hidden_size"]),
+        (["--model.dropout=3"], ["model", "dropout", "between 0 and 1"]),
+        (["--model.optimizer.lr=-1"], ["model.optimizer", "learning rate"]),
         (["--data.classes=[fruit]"], ["fruit", "two"]),
         (["--model=Perceptron"], ["Perceptron", "KNNBiLSTM"]),
         (["--model.features=M9"], ["features", "M9", "M1", "M7"]),
@@ -412,10 +437,44 @@ def test_bad_options_of_fit(
     one_line(zoo_command(*fit_options(train_csv, *options)), *words)
 
 
-def test_a_refused_run_loses_nothing(fit: Fit, zoo_command: Command, train_csv: Path) -> None:
-    best = (fit("run") / "checkpoints" / "best.ckpt").read_bytes()
-    assert zoo_command(*fit_options(train_csv, "--data.train_file=gone.csv")).code == 2
-    assert best in [path.read_bytes() for path in Path.cwd().glob("run*/checkpoints/best.ckpt")]
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--data.train_file=gone.csv",
+        "--data.num_memories=500",
+        "--data.characters=false",
+        "--model.features=M9",
+    ],
+)
+def test_a_refused_run_leaves_the_earlier_one_in_place(
+    option: str, fit: Fit, zoo_command: Command, train_csv: Path
+) -> None:
+    run = fit("run")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    result = zoo_command(*fit_options(train_csv, option))
+    one_line(result)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert [path.name for path in Path.cwd().glob("run*")] == ["run"]
+    # Nor does it leave an empty folder where there was none.
+    zoo_command(*fit_options(train_csv, option, "--run_dir=new"))
+    assert not Path("new").exists()
+
+
+def test_an_impossible_number_of_memories_is_refused_before_anything_is_indexed(
+    zoo_command: Command, train_csv: Path, tmp_path: Path
+) -> None:
+    one_line(zoo_command(*fit_options(train_csv, "--data.num_memories=500")), "500")
+    assert not list((tmp_path / "cache").glob("memory-*"))
+
+
+def test_run_folders_that_cannot_be(zoo_command: Command, train_csv: Path) -> None:
+    one_line(zoo_command(*fit_options(train_csv, f"--run_dir={train_csv}")), "--run_dir", "is a file")
+    below = train_csv / "run"
+    one_line(zoo_command(*fit_options(train_csv, f"--run_dir={below}")), str(below), "--run_dir")
+
+
+def test_a_trainer_that_cannot_be(zoo_command: Command, train_csv: Path) -> None:
+    one_line(zoo_command(*fit_options(train_csv, "--trainer.devices=0")), "--trainer", "devices")
 
 
 def test_unknown_commands(zoo_command: Command) -> None:

@@ -40,6 +40,18 @@ def test_redact() -> None:
     assert config["api_key"] == SECRET  # a copy was made
 
 
+@pytest.mark.parametrize(
+    "key", ["password", "secret", "API_KEY", "apikeys", "token", "hf_token", "access_tokens", "bearer_auth"]
+)
+def test_secret_keys(key: str) -> None:
+    assert redact({key: SECRET}) == {key: None}
+
+
+@pytest.mark.parametrize("key", ["max_tokens", "pad_token", "tokenizer", "secretary", "num_memories"])
+def test_other_keys_keep_their_values(key: str) -> None:
+    assert redact({key: 512}) == {key: 512}
+
+
 def test_ordinary_text_with_an_at_sign_stays() -> None:
     assert redact({"text": "mail me@home, see http://host/a@b"}) == {
         "text": "mail me@home, see http://host/a@b"

@@ -187,7 +187,12 @@ class ClassificationTask(pl.LightningModule):
         transformer_config: dict[str, Any] | None,
     ) -> None:
         self.spec = spec
-        self.network = self.build_network(spec, word_vectors, transformer_config)
+        try:
+            self.network = self.build_network(spec, word_vectors, transformer_config)
+        except InputError:
+            raise
+        except ValueError as error:  # PyTorch's own checks: a size of 0, a probability of 3
+            raise InputError(f"model: {error}") from error
         self._make_scores(spec.labels)
 
     def _make_scores(self, labels: Sequence[str]) -> None:
@@ -312,7 +317,10 @@ class ClassificationTask(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """The optimizer over what is trained, and the schedule, if one is configured."""
-        optimizer = self.make_optimizer(p for p in self.parameters() if p.requires_grad)
+        try:
+            optimizer = self.make_optimizer(p for p in self.parameters() if p.requires_grad)
+        except ValueError as error:
+            raise InputError(f"model.optimizer: {error}") from error
         if self.make_lr_scheduler is None:
             return optimizer
         scheduler = self.make_lr_scheduler(optimizer)

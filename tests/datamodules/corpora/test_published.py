@@ -1,10 +1,9 @@
 import gzip
 import json
+import logging
 from pathlib import Path
 
 import datasets
-import logging
-
 import pytest
 
 from datamodules.corpora import PUBLISHED, load_published

@@ -33,7 +33,7 @@ def test_a_share_of_each_class(caplog):
     # 2.5 rows of b are rounded up; the only row of c stays in training, and that is said.
     assert counts(validation) == {"a": 5, "b": 3}
     assert counts(train) == {"a": 15, "b": 7, "c": 1}
-    assert "1 classes have a single row" in caplog.text
+    assert "classes with a single row, which stays in training: 1" in caplog.text
 
 
 def test_a_share_takes_at_least_one_row_and_leaves_one():
