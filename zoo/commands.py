@@ -1,4 +1,4 @@
-"""The commands that are not training: list, index, search, predict."""
+"""The commands that are not training: list, index, search, predict, memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from datamodules.errors import InputError
 from datamodules.retrieval import FolderMemory, IndexMemory, Memory, Retriever, open_memory
 from datamodules.retrieval.memory import is_existing_index
 from zoo.inference import BLOCK, load
+from zoo.memory_commands import SUBCOMMANDS
 
 
-def _parse(command: str, function: Callable[..., None], options: Sequence[str]) -> None:
+def _parse(
+    command: str, function: Callable[..., None], options: Sequence[str], positional: bool = False
+) -> None:
     parser = ArgumentParser(prog=f"zoo {command}", description=inspect.getdoc(function), exit_on_error=False)
-    parser.add_function_arguments(function)
+    parser.add_function_arguments(function, as_positional=positional)
     if command == "search":
         # The query reads best first, without an option's name.
         options = ["--query", *options] if options and not options[0].startswith("-") else options
@@ -107,6 +110,7 @@ def predict(
     batch_size: int = 256,
     device: str = "cpu",
     retriever: Retriever | None = None,
+    memory_version: int | None = None,
 ) -> None:
     """Classify texts with a trained model and write label, probabilities and evidence as JSON lines.
 
@@ -120,8 +124,11 @@ def predict(
         batch_size: texts that go through the network together.
         device: cpu, cuda, cuda:1, ...
         retriever: back end to use instead of the checkpoint's.
+        memory_version: of a memory that has grown (see `zoo memory add`); null uses the current version.
     """
-    predictor = load(ckpt_path, memory=memory, retriever=retriever, device=device)
+    predictor = load(
+        ckpt_path, memory=memory, retriever=retriever, device=device, memory_version=memory_version
+    )
     with ExitStack() as stack:
         partial = None
         file = sys.stdout
@@ -137,6 +144,17 @@ def predict(
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
     if partial is not None:
         partial.replace(str(output))
+
+
+def memory_group(options: Sequence[str]) -> None:
+    """Run `zoo memory SUBCOMMAND ...`."""
+    names = "|".join(SUBCOMMANDS)
+    if not options or options[0] in ("-h", "--help"):
+        print(f"usage: zoo memory {names} CHECKPOINT ... (see `zoo memory SUBCOMMAND --help`)")
+        return
+    if options[0] not in SUBCOMMANDS:
+        raise InputError(f"zoo memory {options[0]}: no such command; there are {', '.join(SUBCOMMANDS)}")
+    _parse(f"memory {options[0]}", SUBCOMMANDS[options[0]], options[1:], positional=True)
 
 
 def _texts(source: str, text_column: Column | list[Column]) -> Iterator[str]:
@@ -158,3 +176,4 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     name: (lambda options, name=name, function=function: _parse(name, function, options))  # type: ignore[misc]
     for name, function in {"predict": predict, "list": list_models, "index": index, "search": search}.items()
 }
+COMMANDS["memory"] = memory_group

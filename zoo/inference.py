@@ -15,7 +15,7 @@ from datamodules.classification import ClassificationDataModule, Split
 from datamodules.corpora.table import Rows
 from datamodules.retrieval import make_retriever
 from datamodules.retrieval.base import Retriever
-from datamodules.retrieval.memory import IndexMemory, Memory, is_existing_index, open_memory
+from datamodules.retrieval.memory import Memory, is_existing_index, open_memory
 from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
 from zoo.tasks.classification import ClassificationTask, Prediction, RetrievedMemory
 
@@ -58,6 +58,7 @@ def load(
     memory: str | Path | None = None,
     retriever: Retriever | None = None,
     device: str | torch.device = "cpu",
+    memory_version: int | None = None,
 ) -> Predictor:
     """Load a trained model for prediction; nothing but the checkpoint (and its memory) is needed.
 
@@ -66,9 +67,11 @@ def load(
         memory: a memory folder to use instead of the one that the model was trained with.
         retriever: back end and ranking to use instead (credentials, another server).
         device: where to run the network.
+        memory_version: of a memory that has grown: 1 gives the predictions that the model made before
+            anything was added; None uses the current version.
 
     Raises:
-        InputError: the checkpoint or its memory can't be read.
+        InputError: the checkpoint or its memory can't be read, or the memory has no such version.
 
     Example:
         >>> zoo.load("best.ckpt").predict(["a text"])[0].label  # doctest: +SKIP
@@ -81,9 +84,9 @@ def load(
     if model.uses_memory and state["num_memories"] > 0:
         location = str(memory) if memory is not None else state["memory"]
         if is_existing_index(data.retriever):
-            opened = IndexMemory(data.retriever)
+            opened = open_memory(f"index:{data.retriever.existing_index}", data.retriever, memory_version)
         else:
-            opened = open_memory(location, data.retriever)
+            opened = open_memory(location, data.retriever, memory_version)
     return Predictor(model.to(device), data, opened)
 
 

@@ -1,0 +1,163 @@
+"""`zoo memory`: what a memory holds, and how it grows while the model stays as it is.
+
+    zoo memory add CKPT more.csv     its predictions use the new rows at once
+    zoo memory show CKPT             versions, labels, back end
+
+Where a checkpoint is wanted, a memory folder will do: then there is no model whose labels must fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.compute as pc
+
+from datamodules.corpora.table import Column, read_table
+from datamodules.errors import InputError
+from datamodules.retrieval import FolderMemory, IndexMemory, Memory, Retriever, make_retriever, open_memory
+from datamodules.retrieval.memory import POINTER, UnknownLabels, is_existing_index
+from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
+
+
+class Opened(NamedTuple):
+    """A memory, and what the checkpoint that uses it says of its data; None if a folder was named."""
+
+    memory: Memory
+    state: dict[str, Any] | None
+
+
+def add(
+    checkpoint: str,
+    file: str,
+    memory: str | None = None,
+    text_column: Column | list[Column] | None = None,
+    label_column: Column | None = None,
+    id_column: Column | None = None,
+    header: bool | None = None,
+    class_names: str | list[str] | None = None,
+    unknown_labels: UnknownLabels = "refuse",
+    retriever: Retriever | None = None,
+) -> None:
+    """Add the rows of a table to a model's memory. Its predictions use them at once, without training.
+
+    Copies of what is there (case and white space folded, same label) are left out and counted; a copy with
+    another label is kept beside the old row. The old version stays: see `memory_version` of `zoo predict`.
+    Interrupted, the memory is as it was: run it again.
+
+    Args:
+        checkpoint: a checkpoint that `zoo fit` wrote, or a memory folder.
+        file: table of labelled texts (CSV, TSV, JSONL, Parquet, a saved data set, hub:NAME); without labels
+            if the memory has none.
+        memory: a memory folder instead of the checkpoint's.
+        text_column: name or number of the text, or several; null: as for the rows that the memory began with.
+        label_column: name or number of the label; null: likewise.
+        id_column: name or number of an id; null names the rows VERSION:POSITION.
+        header: whether a CSV file has a header line; null: as for the first rows.
+        class_names: names for labels that are numbers from 1: a list, or a file; null: as for the first rows.
+        unknown_labels: what to do about rows whose label the model does not know: refuse the table, or skip
+            and count them.
+        retriever: back end to use instead of the checkpoint's (another server).
+    """
+    opened = open_memory_of(checkpoint, memory, retriever)
+    labelled = bool(opened.memory.labels())
+    columns = _columns_of(opened.state)
+    given = {
+        "text_column": text_column,
+        "label_column": label_column,
+        "header": header,
+        "class_names": class_names,
+    }
+    columns |= {name: value for name, value in given.items() if value is not None}
+    if not labelled:
+        columns["label_column"] = label_column
+    rows = read_table(file, id_column=id_column, **columns)
+    known = opened.state["memory_labels"] if opened.state is not None and labelled else None
+    done = opened.memory.add(rows, known, unknown_labels, keep_ids=id_column is not None)
+    left_out = [(done.copies, "copies left out"), (done.unknown, "rows with unknown labels left out")]
+    kept = [(done.relabelled, "of them with a text that is there with another label")]
+    facts = ", ".join(f"{number} {what}" for number, what in [*kept, *left_out] if number)
+    print(
+        f"{opened.memory.location()}: version {done.version}, {done.rows} memories, {done.added} new"
+        + (f" ({facts})" if facts else "")
+    )
+
+
+def show(checkpoint: str, memory: str | None = None, retriever: Retriever | None = None) -> None:
+    """Show a memory: where it is, its versions, labels, back end and ranking.
+
+    Args:
+        checkpoint: a checkpoint that `zoo fit` wrote, or a memory folder.
+        memory: a memory folder instead of the checkpoint's.
+        retriever: back end to use instead of the checkpoint's (another server).
+    """
+    found = open_memory_of(checkpoint, memory, retriever).memory
+    facts = {"memory": found.location()}
+    if isinstance(found, FolderMemory):
+        facts["version"] = str(found.version)
+        facts["versions"] = ", ".join(f"{version}: {rows} rows" for version, rows in found.versions())
+        counts = pc.value_counts(found.rows.table.column("label").drop_null()).to_pylist()
+        number_of = {count["values"]: count["counts"] for count in counts}
+        labels = [f"{label} {number_of[label]}" for label in found.labels()]
+    else:
+        labels = found.labels()
+    facts["labels"] = ", ".join(labels) or "none"
+    facts["back end"] = type(found.retriever).__name__
+    if not isinstance(found, IndexMemory):  # an index of the user's ranks as he has set it
+        facts["ranking"] = ", ".join(
+            f"{name}={value}" for name, value in found.retriever.ranking.describe().items()
+        )
+    for name, value in facts.items():
+        print(f"{name:9} {value}")
+
+
+#: The commands of the group, by name.
+SUBCOMMANDS: dict[str, Callable[..., None]] = {"add": add, "show": show}
+
+
+def open_memory_of(checkpoint: str, memory: str | None = None, retriever: Retriever | None = None) -> Opened:
+    """The current version of the memory that a checkpoint uses, or of a memory folder.
+
+    Args:
+        checkpoint: a checkpoint, or a memory folder.
+        memory: a folder instead of the checkpoint's memory.
+        retriever: back end and ranking instead of the checkpoint's.
+
+    Raises:
+        InputError: there is none, it can't be opened, or it belongs to another model.
+    """
+    if Path(checkpoint).is_dir():
+        if memory is not None:
+            raise InputError(f"{checkpoint}: is a folder; give a checkpoint, or leave --memory out")
+        return Opened(open_memory(checkpoint, retriever), None)
+    state: dict[str, Any] = read_checkpoint(checkpoint)[CHECKPOINT_KEY]["data"]
+    if state["num_memories"] == 0:
+        raise InputError(f"{checkpoint}: this model reads no memory; train one with --data.num_memories")
+    retriever = make_retriever(state["retriever"]) if retriever is None else retriever
+    if is_existing_index(retriever):
+        return Opened(IndexMemory(retriever), state)
+    opened = open_memory(state["memory"] if memory is None else memory, retriever)
+    labels, known = opened.labels(), state["memory_labels"]
+    strange = [label for label in labels if label not in known]
+    if strange or bool(labels) != bool(known):
+        why = f"has the label {strange[0]!r}, which it does not know" if strange else "has no labels"
+        raise InputError(
+            f"{opened.location()}: belongs to another model than {checkpoint}: it {why}; name this"
+            " model's memory, or leave --memory out"
+        )
+    return Opened(opened, state)
+
+
+def _columns_of(state: dict[str, Any] | None) -> dict[str, Any]:
+    """How the table was read that the memory began with: arguments of `read_table`."""
+    if state is None:
+        return {}
+    options = state["options"]
+    if options["memory"] is not None and not (Path(options["memory"]) / POINTER).exists():
+        text_column = options["memory_text_column"]
+        return {
+            "text_column": options["text_column"] if text_column is None else text_column,
+            "label_column": options["memory_label_column"],
+        }
+    return {name: options[name] for name in ("text_column", "label_column", "header", "class_names")}
