@@ -52,6 +52,9 @@ Use and look:
   list       the models
   index      build a memory           zoo index --file FILE --memory FOLDER
   search     the best memories        zoo search "some words" --memory FOLDER
+
+Tables of the papers:
+  reproduce  every row for every seed zoo reproduce NAME --data_dir FOLDER (zoo reproduce --list)
 """
 
 log = logging.getLogger("zoo")

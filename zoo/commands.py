@@ -1,4 +1,4 @@
-"""The commands that are not training: list, index, search, predict, memory."""
+"""The commands that are not training: list, index, search, predict, memory, reproduce."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from datamodules.corpora.table import Column, read_table
 from datamodules.errors import InputError
 from datamodules.retrieval import FolderMemory, IndexMemory, Memory, Retriever, open_memory
 from datamodules.retrieval.memory import is_existing_index
+from zoo import reproduce
 from zoo.inference import BLOCK, load
 from zoo.memory_commands import SUBCOMMANDS
 
@@ -176,4 +177,5 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     name: (lambda options, name=name, function=function: _parse(name, function, options))  # type: ignore[misc]
     for name, function in {"predict": predict, "list": list_models, "index": index, "search": search}.items()
 }
+COMMANDS["reproduce"] = reproduce.command
 COMMANDS["memory"] = memory_group

@@ -1,0 +1,526 @@
+"""`zoo reproduce`: tables of made-up rows, kills, failures, and every table that is shipped."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from PIL import Image
+
+from datamodules.corpora.table import Rows, read_table
+from datamodules.errors import InputError
+from tests.zoo.conftest import LABELS, Result, sentences, write_table
+from zoo import reproduce as reproduction
+from zoo.reproduce import (
+    RowFailed,
+    as_arguments,
+    bm25_vote,
+    load_table,
+    majority,
+    reproduce,
+    shipped_tables,
+    tfidf_svm,
+)
+
+Command = Callable[..., Result]
+
+BASE: dict[str, Any] = {
+    "model": {
+        "class_path": "KNNBiLSTM",
+        "init_args": {
+            **{"features": "M7", "num_perspectives": 2, "hidden_size": 6, "word_size": 8},
+            **{"char_size": 4, "char_hidden_size": 5},
+            "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.02}},
+        },
+    },
+    "data": {
+        "class_path": "ClassificationDataModule",
+        "init_args": {
+            **{"train_file": "corpus/train.csv", "num_memories": 3, "batch_size": 16},
+            **{"validation_split": 0.2, "retriever": "EmbeddedRetriever"},
+        },
+    },
+    "trainer": {"accelerator": "cpu", "max_epochs": 1},
+}
+ROWS: dict[str, Any] = {
+    "majority": {"trivial": "majority"},
+    "M1": {"overrides": {"model.features": "M1"}, "paper": 50.0},
+    "M7": {"paper": 60.0},
+}
+
+#: Stands in for `zoo`, for what happens around the runs: it logs its arguments in calls.txt and writes the files
+#: that `zoo fit` and `zoo test` write. Validation accuracy is seed/10; M2 fails; M3 kills itself.
+STAND_IN = """
+import json, os, signal, sys
+from pathlib import Path
+command, arguments = sys.argv[1], sys.argv[2:]
+with open("calls.txt", "a") as calls:
+    calls.write(json.dumps([command, *arguments]) + "\\n")
+options = dict(a.removeprefix("--").split("=", 1) for a in arguments if "=" in a)
+if options.get("model.features") == "M2":
+    print("a warning\\nzoo: error: M2 is out of order", file=sys.stderr)
+    print("half a line of output")
+    raise SystemExit(2)
+if command == "fit":
+    run = Path(options["run_dir"])
+    if run.exists() and any(run.iterdir()):
+        raise SystemExit("the folder is not empty")
+    (run / "checkpoints").mkdir(parents=True)
+    if options.get("model.features") == "M3":
+        os.kill(os.getpid(), signal.SIGKILL)
+    seed = int(options["seed_everything"])
+    (run / "checkpoints/best.ckpt").write_text("weights")
+    (run / "metrics.csv").write_text(
+        "step,train/loss,val/accuracy,val/macro_f1\\n1,0.5,,\\n"
+        f"2,,0.05,0.01\\n3,,{seed / 10},0.02\\n4,,{seed / 10},0.03\\n"
+    )
+else:
+    Path(options["output"]).write_text(json.dumps({"accuracy": 0.75, "macro_f1": 0.5}))
+"""
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """A data folder with corpus/train.csv."""
+    (tmp_path / "data" / "corpus").mkdir(parents=True)
+    write_table(tmp_path / "data" / "corpus" / "train.csv", sentences(90, seed=1))
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
+    """Replaces `zoo` in runs; returns the commands since the last time it was asked."""
+    (tmp_path / "stand_in.py").write_text(STAND_IN)
+    # -S -E: the stand-in needs no packages, and starts in no time.
+    monkeypatch.setattr(reproduction, "ZOO", (sys.executable, "-S", "-E", str(tmp_path / "stand_in.py")))
+
+    def calls() -> list[list[str]]:
+        file = tmp_path / "calls.txt"
+        found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        file.unlink(missing_ok=True)
+        return found
+
+    return calls
+
+
+def write_yaml(rows: dict[str, Any], **keys: Any) -> str:
+    table = {"description": "made up", "minutes": 1, "paper_metric": "val/accuracy", "seeds": 2}
+    Path("small.yaml").write_text(
+        yaml.safe_dump({**table, "base": BASE, "rows": rows, **keys}, sort_keys=False)
+    )
+    return "small.yaml"
+
+
+# --- what is written ---
+
+
+def test_a_table_is_what_its_runs_were(data_dir: Path, test_csv: Path, stand_in: Any) -> None:
+    name = write_yaml(ROWS, seeds=3)
+    figures = reproduce(name, str(data_dir), str(test_csv), run_dir="out")
+    out = Path("out")
+    assert json.loads((out / "table.json").read_text()) == figures
+    assert list(figures) == ["majority", "M1", "M7"]
+    expected = {"mean": pytest.approx(0.2), "sd": pytest.approx(0.1), "n": 3, "paper": 0.5}
+    assert figures["M1"]["val/accuracy"] == expected
+    # The first epoch of the highest accuracy is the one whose checkpoint was kept.
+    assert figures["M1"]["val/macro_f1"]["mean"] == pytest.approx(0.02)
+    assert figures["M1"]["test/accuracy"] == {"mean": 0.75, "sd": 0, "n": 3, "paper": None}
+    assert figures["majority"]["val/accuracy"]["n"] == 1
+    assert figures["majority"]["test/accuracy"]["sd"] is None
+
+    with (out / "table.csv").open() as file:
+        lines = {(line["row"], line["metric"]): line for line in csv.DictReader(file)}
+    assert {(row, metric) for row, metrics in figures.items() for metric in metrics} == lines.keys()
+    assert float(lines["M7", "val/accuracy"]["mean"]) == pytest.approx(0.2)
+    assert lines["M7", "val/accuracy"]["paper"] == "0.6"
+    assert lines["M7", "test/accuracy"]["paper"] == ""
+
+    markdown = (out / "table.md").read_text()
+    assert "| row | validation accuracy | test accuracy | paper (validation) | runs |" in markdown
+    assert "| M1 | 20.0 ± 10.0 | 75.0 ± 0.0 | 50.0 | 3 |" in markdown
+    with Image.open(out / "table.png") as image:
+        assert image.width > 500
+        assert len(image.convert("L").getcolors() or []) > 10  # something is drawn
+
+
+def test_every_run_is_a_fit_and_a_test_with_its_options(
+    data_dir: Path, test_csv: Path, stand_in: Callable[[], list[list[str]]]
+) -> None:
+    rows = {
+        "later": {
+            "init_from": "first",
+            "overrides": {"data.rows_per_class": {"fruit": 5}, "data.memory": None},
+        },
+        "first": {"overrides": {"model.features": "M1"}},
+    }
+    reproduce(write_yaml(rows, overrides={"data.max_length": 9}), str(data_dir), str(test_csv), run_dir="out")
+    calls = stand_in()
+    assert [call[0] for call in calls] == ["fit", "test"] * 4
+    # A row comes after the one that it starts from, and starts from the same seed's checkpoint.
+    runs = [next(a for a in call if a.startswith("--run_dir")) for call in calls[::2]]
+    out = Path("out").resolve()
+    assert runs == [f"--run_dir={out}/{row}/seed-{seed}" for seed in (1, 2) for row in ("first", "later")]
+    assert {
+        "--data.max_length=9",
+        '--data.rows_per_class={"fruit": 5}',
+        "--data.memory=null",
+        f"--data.train_file={data_dir}/corpus/train.csv",
+        f"--model.init_from={out}/first/seed-2/checkpoints/best.ckpt",
+        "--seed_everything=2",
+    } <= set(calls[6])
+    assert not any("init_from" in argument for argument in calls[4])
+    assert calls[7][1:3] == ["--ckpt_path", f"{out}/later/seed-2/checkpoints/best.ckpt"]
+    assert f"--data.test_file={test_csv}" in calls[7]
+    # Training never sees the test.
+    assert not any(str(test_csv) in argument for call in calls[::2] for argument in call)
+
+
+def test_a_curve_is_drawn_over_x(data_dir: Path, stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    drawn: list[Any] = []
+    monkeypatch.setattr(Axes, "errorbar", lambda self, *values, **_: drawn.extend(values))
+    rows = {
+        "majority": {"trivial": "majority"},
+        "K=3": {"x": 3, "overrides": {"data.num_memories": 3}},
+        "K=1": {"x": 1, "overrides": {"data.num_memories": 1}},
+    }
+    reproduce(write_yaml(rows, x_label="K"), str(data_dir), run_dir="out")
+    assert drawn[0] == [1, 3]
+    assert drawn[1] == pytest.approx([15, 15])
+    assert Path("out/table.png").stat().st_size > 5000
+
+
+# --- kills and failures ---
+
+
+def test_what_is_done_is_kept_and_half_a_run_is_run_again(
+    data_dir: Path, test_csv: Path, stand_in: Callable[[], list[list[str]]]
+) -> None:
+    name = write_yaml(ROWS)
+    first = reproduce(name, str(data_dir), run_dir="out")
+    assert len(stand_in()) == 4
+    assert "test/accuracy" not in first["M1"]
+    results = {path: path.read_bytes() for path in Path("out").rglob("result.json")}
+    assert len(results) == 5
+    # A run without its result was interrupted: what it left is no run.
+    Path("out/M7/seed-2/result.json").unlink()
+    assert reproduce(name, str(data_dir), run_dir="out") == first
+    assert [call[0] for call in stand_in()] == ["fit"]
+    # Only the test is missing.
+    second = reproduce(name, str(data_dir), str(test_csv), run_dir="out")
+    assert [call[0] for call in stand_in()] == ["test"] * 4
+    assert second["M1"]["val/accuracy"] == first["M1"]["val/accuracy"]
+    assert second["M7"]["test/accuracy"]["n"] == 2
+    # More seeds go on from there; the data may lie elsewhere.
+    data_dir.rename("moved")
+    assert reproduce(name, "moved", str(test_csv), seeds=3, run_dir="out")["M7"]["test/accuracy"]["n"] == 3
+    assert [call[0] for call in stand_in()] == ["fit", "test"] * 2
+
+
+def test_other_options_or_data_are_not_taken_for_the_same_run(
+    data_dir: Path, stand_in: Callable[[], list[list[str]]]
+) -> None:
+    reproduce(write_yaml(ROWS), str(data_dir), run_dir="out")
+    stand_in()
+    changed = write_yaml({**ROWS, "M7": {"overrides": {"model.dropout": 0.5}}})
+    with pytest.raises(InputError, match=r"out/M7/seed-1: was run with other options.*--run_dir"):
+        reproduce(changed, str(data_dir), run_dir="out")
+    write_table(data_dir / "corpus" / "train.csv", sentences(60, seed=4))
+    with pytest.raises(InputError, match=r"out/majority: was run with other options or data"):
+        reproduce(write_yaml(ROWS), str(data_dir), run_dir="out")
+    assert stand_in() == []
+
+
+def test_a_row_that_fails_is_named_and_the_others_finish(
+    data_dir: Path, stand_in: Any, zoo_command: Command
+) -> None:
+    rows = {
+        "broken": {"overrides": {"model.features": "M2"}, "paper": 91.5},
+        "after": {"init_from": "broken"},
+        "killed": {"overrides": {"model.features": "M3"}},
+        "M1": ROWS["M1"],
+    }
+    result = zoo_command("reproduce", write_yaml(rows), "--data_dir", data_dir, "--run_dir=out", "--seeds=1")
+    assert result.code == 1
+    assert "broken, seed 1: FAILED: M2 is out of order" in result.out
+    assert "after, seed 1: FAILED: starts from broken, seed 1, which failed" in result.out
+    assert "killed, seed 1: FAILED: killed by SIGKILL" in result.out
+    assert "| M1 | 10.0 | 50.0 | 1 |" in result.out
+    assert result.err == "zoo: error: 3 of the runs failed: broken, seed 1, after, seed 1, killed, seed 1\n"
+    figures = json.loads(Path("out/table.json").read_text())
+    assert figures["broken"] == {"val/accuracy": {"mean": None, "sd": None, "n": 0, "paper": 0.915}}
+    assert figures["M1"]["val/accuracy"]["mean"] == 0.1
+    assert "Failed: broken, seed 1: M2 is out of order" in Path("out/table.md").read_text()
+    # A failed run is tried again.
+    with pytest.raises(RowFailed, match="1 of the runs failed: broken, seed 1"):
+        reproduce("small.yaml", str(data_dir), rows=["broken"], seeds=1, run_dir="out")
+
+
+def test_a_trivial_row_that_fails_is_named_too(data_dir: Path, stand_in: Any) -> None:
+    rows = {"few": {"trivial": "svm", "overrides": {"data.rows_per_class": 1000}}, "M1": ROWS["M1"]}
+    with pytest.raises(RowFailed, match="1 of the runs failed: few"):
+        reproduce(write_yaml(rows), str(data_dir), run_dir="out")
+    assert re.search(
+        r"Failed: few: .*train.csv: class 'fruit' has only 24 rows", Path("out/table.md").read_text()
+    )
+
+
+@pytest.mark.slow
+def test_real_runs_survive_a_kill(
+    data_dir: Path, test_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {
+        "M1": ROWS["M1"],
+        "warm M5": {"init_from": "M1", "overrides": {"model.features": "M5"}},
+    }
+    name = write_yaml(rows)
+    arguments = [
+        name,
+        "--data_dir",
+        str(data_dir),
+        "--test_file",
+        str(test_csv),
+        "--seeds=1",
+        "--run_dir=out",
+    ]
+    with subprocess.Popen([*reproduction.ZOO, "reproduce", *arguments]) as process:
+        done, begun = Path("out/M1/seed-1/result.json"), Path("out/warm M5/seed-1/config.yaml")
+        deadline = time.monotonic() + 500
+        while not begun.exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+    assert not Path("out/warm M5/seed-1/result.json").exists()
+    before = done.stat().st_mtime_ns
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    figures = reproduce(name, str(data_dir), str(test_csv), seeds=1, run_dir="out")
+    assert done.stat().st_mtime_ns == before
+    for row in rows:
+        assert figures[row]["test/rows"]["mean"] == 31
+        assert figures[row]["val/rows"]["mean"] == 18
+        summary = json.loads(Path(f"out/{row}/seed-1/summary.json").read_text())
+        assert figures[row]["val/accuracy"]["mean"] == pytest.approx(summary["best_score"], abs=1e-6)
+        test = json.loads(Path(f"out/{row}/seed-1/test.json").read_text())
+        assert figures[row]["test/accuracy"]["mean"] == test["accuracy"]
+    assert not list(Path("out").glob("*/seed-1.*[0-9]"))  # the half run was not kept beside
+
+
+# --- rows without training ---
+
+
+def test_majority() -> None:
+    train = Rows.from_lists(["a", "b", "c"], ["x", "y", "y"])
+    assert majority(train, Rows.from_lists(["a", "d"])) == ["y", "y"]
+
+
+def test_the_vote_weighs_neighbours_by_their_scores() -> None:
+    # "x" has the one near neighbour, "y" several far ones, which share a frequent word.
+    texts = ["rare signal here", *(f"here filler{i} words{i} more{i}" for i in range(3)), "other"]
+    train = Rows.from_lists(texts, ["x", "y", "y", "y", "z"])
+    queries = Rows.from_lists(["rare signal here", "here", "unheard"])
+    assert bm25_vote(train, queries) == ["x", "y", "y"]  # the last one finds nothing: the majority
+    # Without weights the many would win.
+    assert bm25_vote(train, queries, power=0)[0] == "y"
+
+
+def test_the_vote_equals_a_plain_one() -> None:
+    from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+
+    train, queries = (
+        Rows.from_lists(*zip(*sentences(n, seed), strict=True)) for n, seed in ((80, 5), (20, 6))
+    )
+    memory = FolderMemory.build(train, EmbeddedRetriever(), Path("plain"))
+    found = memory.search(queries.texts[:], 20)
+    expected = []
+    for rows, scores in zip(found.rows, found.scores, strict=True):
+        votes: Counter[str] = Counter()
+        for row, score in zip(rows, scores, strict=True):
+            if row >= 0:
+                votes[str(found.memories.label(int(row)))] += (float(score) / float(scores[0])) ** 3
+        expected.append(votes.most_common(1)[0][0])
+    assert bm25_vote(train, queries) == expected
+
+
+def test_the_svm_learns_pairs_of_words() -> None:
+    # Only the order of the words tells the classes apart.
+    pairs = [("not good but bad", "n"), ("good not but bad", "p")] * 5
+    train = Rows.from_lists(*zip(*pairs, strict=True))
+    assert tfidf_svm(train, Rows.from_lists(["not good", "good not"])) == ["n", "p"]
+
+
+def test_trivial_rows_are_scored_on_the_models_rows(data_dir: Path, test_csv: Path) -> None:
+    rows = {"majority": {"trivial": "majority"}, "vote": {"trivial": "bm25"}, "svm": {"trivial": "svm"}}
+    figures = reproduce(write_yaml(rows), str(data_dir), str(test_csv), run_dir="out")
+    test_labels = read_table(str(test_csv)).labels
+    assert test_labels is not None
+    assert figures["majority"]["val/accuracy"]["mean"] == pytest.approx(1 / 3)  # 6 of 18, stratified
+    assert figures["majority"]["test/accuracy"]["mean"] == test_labels.count(LABELS[0]) / len(test_labels)
+    assert figures["svm"]["test/accuracy"]["mean"] > 0.9
+    assert figures["vote"]["test/accuracy"]["mean"] > 0.9
+
+
+def test_a_test_without_a_header_is_read_by_number(
+    data_dir: Path, stand_in: Callable[[], list[list[str]]]
+) -> None:
+    pairs = sentences(9, seed=3)
+    with Path("bare.csv").open("w", newline="") as file:
+        csv.writer(file).writerows((label, text) for text, label in pairs)
+    rows = {"majority": {"trivial": "majority"}, "M1": ROWS["M1"]}
+    with pytest.raises(InputError, match=r"bare\.csv"):
+        reproduce(write_yaml(rows), str(data_dir), "bare.csv", run_dir="out")
+    name = write_yaml(rows, columns_without_header={"text_column": 1, "label_column": 0})
+    figures = reproduce(name, str(data_dir), "bare.csv", run_dir="out", seeds=1)
+    assert figures["majority"]["test/accuracy"]["mean"] == pytest.approx(1 / 3)
+    assert {"--data.text_column=1", "--data.label_column=0"} <= set(stand_in()[1])
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no-such-table", "--data_dir=data"], r"no-such-table: no such table; there are knn-features, "),
+        (["absent.yaml", "--data_dir=data"], r"absent.yaml: can't be read"),
+        (["small.yaml"], r"give a table and --data_dir"),
+        (["--data_dir=data"], r"give a table and --data_dir"),
+        (
+            ["small.yaml", "--data_dir=data", "--rows=M1,M9"],
+            r"small has no row 'M9'; there are majority, M1, M7",
+        ),
+        (["small.yaml", "--data_dir=data", "--seeds=0"], r"--seeds 0: must be 1 or more"),
+        (["small.yaml", "--data_dir=data", "--seeds=x"], r"seeds"),
+        (["small.yaml", "--data_dir=elsewhere"], r"elsewhere/corpus/train.csv: no such file.*--data_dir"),
+        (["small.yaml", "--data_dir=data", "--test_file=absent.csv"], r"absent.csv: no such file"),
+        (["knn-features", "--data_dir=data"], r"data/ag_news/train_pool.csv.gz: no such file"),
+        (["knn-table3", "--data_dir=data"], r"data: holds the data of no row of knn-table3"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], message: str, data_dir: Path, stand_in: Any, zoo_command: Command
+) -> None:
+    write_yaml(ROWS)
+    result = zoo_command("reproduce", *arguments)
+    assert result.code == 2
+    assert re.search(message, result.err)
+    assert result.err.startswith("zoo: error: ")
+    assert result.err.count("\n") == 1
+    assert stand_in() == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"sedes": 3}, "sedes: no such key"),
+        ({"base": {"model": {}}}, "base must be a configuration"),
+        ({"base": "absent.yaml"}, "absent.yaml: can't be read"),
+        ({"rows": {"a/b": {}}}, "row 'a/b': name it with letters"),
+        ({"rows": {"a": {"override": {}}}}, "row a: override: no such key"),
+        ({"rows": {"a": {"trivial": "random"}}}, "trivial: random; choose one of majority"),
+        ({"rows": {"a": {"init_from": "b"}}}, "init_from names no trained row: b"),
+        ({"rows": {"a": {"init_from": "b"}, "b": {"init_from": "a"}}}, "row a starts from itself"),
+    ],
+)
+def test_a_bad_table_is_named(keys: dict[str, Any], message: str, data_dir: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        reproduce(write_yaml(**{"rows": ROWS, **keys}), str(data_dir))
+
+
+def test_no_yaml_is_named(data_dir: Path) -> None:
+    Path("torn.yaml").write_text("rows: [")
+    with pytest.raises(InputError, match=r"torn\.yaml: no YAML") as raised:
+        reproduce("torn.yaml", str(data_dir))
+    assert "\n" not in str(raised.value)
+
+
+def test_rows_whose_data_is_absent_are_skipped_where_the_table_says_so(
+    data_dir: Path, stand_in: Any, zoo_command: Command
+) -> None:
+    rows = {**ROWS, "far": {"overrides": {"data.train_file": "absent.csv"}}}
+    result = zoo_command(
+        "reproduce", write_yaml(rows, skip_absent=True), "--data_dir", data_dir, "--run_dir=out"
+    )
+    assert result.code == 0, result.err
+    assert f"far: skipped: {data_dir}/absent.csv is not there" in result.out
+    assert "far" not in json.loads(Path("out/table.json").read_text())
+
+
+def test_two_at_once_are_refused(data_dir: Path, stand_in: Any) -> None:
+    from filelock import FileLock
+
+    Path("out").mkdir()
+    with FileLock("out/.lock"), pytest.raises(InputError, match="another `zoo reproduce` is at work there"):
+        reproduce(write_yaml(ROWS), str(data_dir), run_dir="out")
+
+
+# --- the shipped tables ---
+
+
+def test_the_list_names_every_table_with_its_time(zoo_command: Command) -> None:
+    result = zoo_command("reproduce", "--list")
+    assert result.code == 0, result.err
+    lines = result.out.splitlines()
+    assert [line.split()[0] for line in lines] == shipped_tables()
+    assert all(re.match(r"\S+ +\d+ (min|h)  \S", line) for line in lines)
+    assert {"knn-features", "knn-recipe", "knn-neighbours", "knn-table3"} <= set(shipped_tables())
+
+
+def test_the_options_of_the_rows_are_options_of_zoo(zoo_command: Command) -> None:
+    seen = set()
+    for row in (row for name in shipped_tables() for row in load_table(name).rows.values()):
+        # One number of an option stands for the others.
+        kinds = {
+            (key, "number" if type(value) in (int, float) else str(value))
+            for key, value in row.overrides.items()
+        }
+        if kinds <= seen:
+            continue
+        seen |= kinds
+        options = as_arguments(row.overrides)
+        if row.init_from is not None:
+            options.append("--model.init_from=other/checkpoints/best.ckpt")
+        Path("base.yaml").write_text(yaml.safe_dump(load_table("knn-features").base))
+        result = zoo_command("fit", "--config=base.yaml", *options, "--print_config")
+        assert result.code == 0, (row.name, result.err)
+        config = yaml.safe_load(result.out)
+        for key, value in row.overrides.items():
+            section, *path = key.split(".")
+            found = config[section] if section == "trainer" else config[section]["init_args"]
+            for step in path:
+                found = found[step]
+            assert found == value, (row.name, key)
+    assert len(seen) > 25
+
+
+def test_a_table_like_another_has_its_rows_without_the_papers_figures() -> None:
+    whole, small = load_table("knn-features"), load_table("knn-features-3000")
+    assert list(small.rows) == list(whole.rows)
+    assert whole.rows["M7"].paper == pytest.approx(0.946)
+    assert whole.rows["M7"].overrides["model.features"] == "M7"
+    assert all(row.paper is None for row in small.rows.values())
+    assert small.rows["M7"].overrides == {"model.features": "M7", "data.rows_per_class": 750}
+    assert small.rows["TF-IDF SVM"].overrides == {"data.rows_per_class": 750}
+
+
+def test_the_papers_figures() -> None:
+    papers = {
+        name: {row.name: row.paper for row in load_table(name).rows.values() if row.paper is not None}
+        for name in shipped_tables()
+    }
+    assert papers["knn-low-resource"] == {"M1": 0.852, "M7": 0.902}
+    assert papers["knn-unbalanced"] == {"M1": 0.486, "M7": 0.906}
+    assert papers["knn-recipe"] == {"M1": 0.925, "M7": 0.942}
+    assert papers["knn-table3"]["Yelp F M7"] == 0.619

@@ -1,0 +1,796 @@
+"""`zoo reproduce`: a paper's table again, from one YAML: every row for every seed, beside the paper's figures.
+
+A table (`zoo/tables/*.yaml`, or a file of yours) has a base configuration and rows; a row is a set of options
+on top of it. Every row and seed is a `zoo fit` of its own, in a process and a folder of its own, then a `zoo
+test` of the checkpoint that was best on validation rows: a row that fails takes nothing with it, and a killed
+table goes on at the run where it stopped. Rows that need no training (majority, a vote of BM25 neighbours, TF-IDF
+with a linear SVM) are computed here, on the same training, validation and test rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import yaml
+from filelock import FileLock, Timeout
+from jsonargparse import ArgumentParser
+
+from datamodules.classification import ClassificationDataModule
+from datamodules.corpora.table import Rows, read_table
+from datamodules.errors import InputError
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+
+Metrics: TypeAlias = dict[str, float]
+#: row -> metric -> mean, sd, n (runs in them), paper (the paper's figure); None where there is none.
+Figures: TypeAlias = dict[str, dict[str, dict[str, float | None]]]
+
+SHIPPED = Path(__file__).with_name("tables")
+#: How a run is started.
+ZOO: tuple[str, ...] = (sys.executable, "-m", "zoo")
+#: Options that name files: relative names are under --data_dir.
+FILES = ("train_file", "validation_file", "test_file", "memory", "word_vectors", "dataset_folder")
+SPLITS = {"val": "validation", "test": "test"}
+
+
+# --- the YAML ---
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table.
+
+    Attributes:
+        name: also the name of its folder.
+        overrides: options on top of the table's base, e.g. `model.features: M1`.
+        paper: the paper's figure as a share of 1, of the table's `paper_metric`.
+        trivial: a row without training: `majority`, `bm25` or `svm`.
+        init_from: the row whose checkpoint of the same seed this one starts from (`--model.init_from`).
+        x: place on the x axis, where the table is a curve.
+    """
+
+    name: str
+    overrides: Mapping[str, Any]
+    paper: float | None = None
+    trivial: str | None = None
+    init_from: str | None = None
+    x: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as its YAML describes it.
+
+    Attributes:
+        name: the file's name without `.yaml`.
+        description: one line.
+        minutes: what all seeds take on two cores, roughly.
+        paper_metric: what the paper's figures are: `val/accuracy` or `test/accuracy`.
+        seeds: how many; they are 1, 2, ...
+        base: a configuration for `zoo fit`.
+        rows: in the order of the paper.
+        x_label: name of the x axis; None = the table is no curve.
+        skip_absent: leave out rows whose data is not under --data_dir, instead of refusing to start.
+        columns_without_header: data options for test files that have no header line.
+    """
+
+    name: str
+    description: str
+    minutes: float
+    paper_metric: str
+    seeds: int
+    base: Mapping[str, Any]
+    rows: Mapping[str, Row]
+    x_label: str | None = None
+    skip_absent: bool = False
+    columns_without_header: Mapping[str, Any] | None = None
+
+    def data_options(self, row: Row) -> dict[str, Any]:
+        """Arguments of the row's data module, file names as written."""
+        options = dict(self.base["data"]["init_args"])
+        for key, value in row.overrides.items():
+            if key.startswith("data."):
+                options[key.removeprefix("data.")] = value
+        return options
+
+
+_TABLE_KEYS = {
+    *("description", "minutes", "paper_metric", "seeds", "base", "overrides", "rows", "like", "x_label"),
+    *("skip_absent", "columns_without_header"),
+}
+_ROW_KEYS = {"overrides", "paper", "trivial", "init_from", "x"}
+
+
+def shipped_tables() -> list[str]:
+    """The names that `zoo reproduce` knows."""
+    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+
+
+def load_table(name: str) -> Table:
+    """Read a table.
+
+    Args:
+        name: one of `shipped_tables`, or a YAML file.
+
+    Raises:
+        InputError: no such table, or its YAML can't be used.
+    """
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        if name not in shipped_tables():
+            raise InputError(
+                f"zoo reproduce {name}: no such table; there are {', '.join(shipped_tables())}, or give a"
+                " YAML file of your own"
+            )
+        path = SHIPPED / f"{name}.yaml"
+    contents = _read_table_yaml(path)
+    missing = {"description", "minutes", "base", "rows"} - contents.keys()
+    if missing:
+        raise InputError(f"{path}: {', '.join(sorted(missing))} is missing; add it")
+    base = contents["base"]
+    if isinstance(base, str):
+        base = _read_yaml(path.parent / base)
+    if not isinstance(base, dict) or not isinstance(base.get("data", {}).get("init_args"), dict):
+        raise InputError(f"{path}: base must be a configuration for `zoo fit` with data.init_args")
+    rows = {}
+    for row_name, entry in contents["rows"].items():
+        if not re.fullmatch(r"\w[\w .=+%-]*", str(row_name)):
+            raise InputError(f"{path}: row {row_name!r}: name it with letters, digits, spaces and .=+%-")
+        rows[str(row_name)] = _make_row(path, str(row_name), entry, contents.get("overrides", {}))
+    for row in rows.values():
+        if row.init_from is not None and (row.init_from not in rows or rows[row.init_from].trivial):
+            raise InputError(f"{path}: row {row.name}: init_from names no trained row: {row.init_from}")
+    optional = ("x_label", "skip_absent", "columns_without_header")
+    return Table(
+        name=path.stem,
+        description=str(contents["description"]),
+        minutes=float(contents["minutes"]),
+        paper_metric=contents.get("paper_metric", "test/accuracy"),
+        seeds=int(contents.get("seeds", 3)),
+        base=base,
+        rows=rows,
+        **{key: contents[key] for key in optional if key in contents},
+    )
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        contents = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: can't be read ({error.strerror}); name a table's YAML") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(contents, dict):
+        raise InputError(f"{path}: must be a mapping")
+    return contents
+
+
+def _read_table_yaml(path: Path) -> dict[str, Any]:
+    """A table's YAML; `like: OTHER` takes what it does not say from another table of the same folder."""
+    contents = _read_yaml(path)
+    if unknown := contents.keys() - _TABLE_KEYS:
+        raise InputError(f"{path}: {sorted(unknown)[0]}: no such key; use {', '.join(sorted(_TABLE_KEYS))}")
+    if (like := contents.pop("like", None)) is None:
+        return contents
+    other = _read_table_yaml(path.with_name(f"{like}.yaml"))
+    # The paper's figures belong to the other table's setting.
+    rows = {
+        name: {key: value for key, value in (row or {}).items() if key != "paper"}
+        for name, row in other["rows"].items()
+    }
+    overrides = {**other.get("overrides", {}), **contents.get("overrides", {})}
+    return {**other, "rows": rows, **contents, "overrides": overrides}
+
+
+def _make_row(path: Path, name: str, entry: Any, overrides: Mapping[str, Any]) -> Row:
+    entry = entry or {}
+    if not isinstance(entry, dict) or (unknown := entry.keys() - _ROW_KEYS):
+        wrong = sorted(unknown)[0] if isinstance(entry, dict) else entry
+        raise InputError(f"{path}: row {name}: {wrong}: no such key; use {', '.join(sorted(_ROW_KEYS))}")
+    trivial = entry.get("trivial")
+    if trivial is not None and trivial not in TRIVIAL:
+        raise InputError(f"{path}: row {name}: trivial: {trivial}; choose one of {', '.join(TRIVIAL)}")
+    paper = entry.get("paper")
+    return Row(
+        name,
+        overrides={**overrides, **entry.get("overrides", {})},
+        paper=None if paper is None else round(paper / 100, 6),
+        trivial=trivial,
+        init_from=entry.get("init_from"),
+        x=entry.get("x"),
+    )
+
+
+# --- rows that need no training ---
+
+
+def majority(train: Rows, queries: Rows) -> list[str]:
+    """The most frequent training label for every text."""
+    labels, counts = np.unique(_labels(train), return_counts=True)
+    return [str(labels[counts.argmax()])] * len(queries)
+
+
+def bm25_vote(train: Rows, queries: Rows, k: int = 20, power: float = 3.0) -> list[str]:
+    """The label with most votes among the k best training texts by BM25.
+
+    A neighbour's vote weighs (score / best score) ** power. A text that finds none gets the most frequent
+    training label.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        memory = FolderMemory.build(train, EmbeddedRetriever(), Path(folder) / "memory", progress=False)
+        found = memory.search(queries.texts[:], min(k, len(train)))
+    names, numbers = np.unique(_labels(found.memories), return_inverse=True)
+    weight = (found.scores / found.scores[:, :1].clip(min=1e-6)) ** power * (found.rows >= 0)
+    votes = np.zeros((len(queries), len(names)))
+    for i in range(found.rows.shape[1]):
+        np.add.at(votes, (np.arange(len(queries)), numbers[found.rows[:, i]]), weight[:, i])
+    otherwise = majority(train, queries)
+    return [
+        str(names[best]) if any_vote else fallback
+        for best, any_vote, fallback in zip(
+            votes.argmax(axis=1), votes.sum(axis=1) > 0, otherwise, strict=True
+        )
+    ]
+
+
+def tfidf_svm(train: Rows, queries: Rows) -> list[str]:
+    """TF-IDF of words and pairs of words (1 + log tf) with a linear support vector machine."""
+    from sklearn.feature_extraction.text import TfidfVectorizer  # seconds, that other commands need not pay
+    from sklearn.svm import LinearSVC
+
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    classifier = LinearSVC(random_state=0).fit(vectorizer.fit_transform(train.texts), _labels(train))
+    return [str(label) for label in classifier.predict(vectorizer.transform(queries.texts))]
+
+
+TRIVIAL: dict[str, Callable[[Rows, Rows], list[str]]] = {
+    "majority": majority,
+    "bm25": bm25_vote,
+    "svm": tfidf_svm,
+}
+
+
+def _labels(rows: Rows) -> list[str]:
+    labels = rows.labels
+    if labels is None:
+        raise InputError(f"{rows.source}: a row has no label; label every row")
+    return labels
+
+
+def _trivial_metrics(name: str, splits: Mapping[str, Rows]) -> Metrics:
+    """Accuracy and macro-F1 of a row without training, for the splits besides `train`."""
+    from sklearn.metrics import accuracy_score, f1_score
+
+    metrics = {}
+    for key, split in SPLITS.items():
+        if split in splits:
+            predicted, true = TRIVIAL[name](splits["train"], splits[split]), _labels(splits[split])
+            metrics[f"{key}/accuracy"] = float(accuracy_score(true, predicted))
+            metrics[f"{key}/macro_f1"] = float(f1_score(true, predicted, average="macro", zero_division=0))
+    return metrics
+
+
+# --- running ---
+
+
+class RowFailed(Exception):
+    """A row's run ended badly; the message is its reason."""
+
+
+@dataclass(frozen=True)
+class Test:
+    """The test file, and what `zoo test` must know to read it besides what the checkpoint says."""
+
+    __test__ = False  # pytest takes it for a test case otherwise
+
+    file: Path
+    rows: Rows
+    columns: Mapping[str, Any]
+
+    @property
+    def identity(self) -> list[Any]:
+        """Another file of the same name is another test."""
+        return [self.file.name, self.file.stat().st_size]
+
+
+class Reproduction:
+    """A table on its way: folders, what is done, and what has failed."""
+
+    def __init__(
+        self, table: Table, rows: Sequence[Row], seeds: int, data_dir: Path, test_file: Path | None, out: Path
+    ) -> None:
+        """Check that everything needed is there; nothing runs yet.
+
+        Args:
+            table: the table.
+            rows: those of its rows that are wanted.
+            seeds: runs of each row.
+            data_dir: what relative file names of the table are under.
+            test_file: the test of rows whose data brings none; None = validation figures only.
+            out: the table's folder.
+
+        Raises:
+            InputError: a file is missing, or the test file can't be read.
+        """
+        self.table, self.seeds, self.data_dir, self.out = table, seeds, data_dir, out
+        self.skipped: dict[str, str] = {}
+        self.rows = []
+        for row in rows:
+            missing = [str(file) for _, file in self._files(row) if not file.exists()]
+            if not missing:
+                self.rows.append(row)
+            elif table.skip_absent:
+                self.skipped[row.name] = f"{missing[0]} is not there"
+            else:
+                raise InputError(
+                    f"{missing[0]}: no such file, but row {row.name} of {table.name} needs it; name the folder"
+                    " that holds it with --data_dir"
+                )
+        if not self.rows:
+            raise InputError(f"--data_dir {data_dir}: holds the data of no row of {table.name}")
+        self.test = None if test_file is None else self._read_test(test_file)
+        self.results: dict[str, list[Metrics]] = {row.name: [] for row in self.rows}
+        self.failed: dict[str, str] = {}
+
+    def _files(self, row: Row) -> Iterator[tuple[str, Path]]:
+        options = self.table.data_options(row)
+        for name in FILES:
+            value = options.get(name)
+            if isinstance(value, str) and not value.startswith("hub:"):
+                yield name, (self.data_dir / value).resolve()
+
+    def _read_test(self, file: Path) -> Test:
+        """Read the test before hours of training, not after."""
+        row = next((row for row in self.rows if not self._brings_its_test(row)), None)
+        if row is None:
+            raise InputError(f"--test_file: the data of every row of {self.table.name} brings its own test")
+        options = self.table.data_options(row)
+        names = ("text_column", "label_column", "id_column", "header", "class_names")
+        columns = {name: options[name] for name in names if name in options}
+        other = self.table.columns_without_header or {}
+        try:
+            return Test(file.resolve(), read_table(str(file), **columns), {})
+        except InputError:
+            if not other or not file.exists():
+                raise
+            try:
+                return Test(file.resolve(), read_table(str(file), **{**columns, **other}), other)
+            except InputError:
+                pass  # the first reading is the one to explain
+            raise
+
+    def _brings_its_test(self, row: Row) -> bool:
+        options = self.table.data_options(row)
+        return options.get("dataset") is not None or options.get("test_file") is not None
+
+    def run(self) -> None:
+        """Run what is not done yet, and write the table after every run.
+
+        Raises:
+            InputError: a finished run in the folder was run with other options or data.
+        """
+        for row in self.rows:
+            for seed in (None,) if row.trivial else range(1, self.seeds + 1):
+                self._finished(self._folder(row, seed), self._identity(row, seed))
+        for row in self.rows:
+            if row.trivial is not None:
+                self._attempt(row, None)
+        for seed in range(1, self.seeds + 1):
+            for row in self.rows:
+                if row.trivial is None:
+                    self._attempt(row, seed)
+        self.write_plot()
+
+    def _attempt(self, row: Row, seed: int | None) -> None:
+        title = row.name if seed is None else f"{row.name}, seed {seed}"
+        started = time.monotonic()
+        try:
+            metrics, kept = self._run_row(row) if seed is None else self._run_seed(row, seed)
+        except Exception as error:  # whatever it is, the other rows can be run
+            self.failed[title] = " ".join(f"{error or type(error).__name__}".split())
+            print(f"{title}: FAILED: {self.failed[title]}", flush=True)
+        else:
+            self.results[row.name].append(metrics)
+            shown = "  ".join(
+                f"{key} {metrics[key]:.4f}" for key in ("val/accuracy", "test/accuracy") if key in metrics
+            )
+            took = "kept" if kept else f"{time.monotonic() - started:.0f} s"
+            print(f"{title}: {shown}  ({took})", flush=True)
+        self.write()
+
+    def _run_row(self, row: Row) -> tuple[Metrics, bool]:
+        """Metrics of a row without training, and whether they were there already."""
+        folder = self._folder(row, None)
+        identity, test = self._identity(row, None), self._test_identity(row)
+        done = self._finished(folder, identity)
+        if done is not None and done["test"] == test:
+            return done["metrics"], True
+        # Vectors and memories are of no use here.
+        no_use = {"retriever", "word_vectors", "memory", "memory_text_column", "memory_label_column"}
+        options = {**self.table.data_options(row), **{key: str(file) for key, file in self._files(row)}}
+        options = {key: value for key, value in options.items() if key.partition(".")[0] not in no_use}
+        data = ClassificationDataModule(**options | {"num_memories": 0})
+        data.prepare_data()
+        data.setup("fit")
+        names = ["train", "validation", *(["test"] if self._brings_its_test(row) else [])]
+        splits = {name: data.split(name).rows for name in names}
+        if self.test is not None and "test" not in splits:
+            splits["test"] = self.test.rows
+        assert row.trivial is not None
+        metrics = _trivial_metrics(row.trivial, splits)
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_json(folder / "result.json", {"run": identity, "test": test, "metrics": metrics})
+        return metrics, False
+
+    def _run_seed(self, row: Row, seed: int) -> tuple[Metrics, bool]:
+        """Metrics of a trained row, and whether they were there already."""
+        folder = self._folder(row, seed)
+        identity, test = self._identity(row, seed), self._test_identity(row)
+        done = self._finished(folder, identity)
+        if done is None:
+            metrics = self._train(row, seed, folder)
+            done = {"run": identity, "test": None, "metrics": metrics}
+            _write_json(folder / "result.json", done)
+        elif test is None or done["test"] == test:
+            return done["metrics"], True
+        if test is not None:
+            validation = {name: value for name, value in done["metrics"].items() if name.startswith("val/")}
+            done |= {"test": test, "metrics": {**validation, **self._test(row, folder)}}
+            _write_json(folder / "result.json", done)
+        return done["metrics"], False
+
+    def _folder(self, row: Row, seed: int | None) -> Path:
+        folder = self.out / row.name
+        return folder if seed is None else folder / f"seed-{seed}"
+
+    def _finished(self, folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What `result.json` says; None if the run was never finished."""
+        file = folder / "result.json"
+        try:
+            done: dict[str, Any] = json.loads(file.read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise InputError(f"{file}: damaged; delete {folder} and run the same command again") from error
+        if done["run"] != identity:
+            raise InputError(
+                f"{folder}: was run with other options or data; delete it, or give another --run_dir"
+            )
+        return done
+
+    def _identity(self, row: Row, seed: int | None) -> dict[str, Any]:
+        """What a finished run must have been run with to be kept; where the data lies does not matter."""
+        sizes = {name: file.stat().st_size for name, file in self._files(row) if file.is_file()}
+        identity = {"base": self.table.base, "overrides": row.overrides, "seed": seed, "bytes": sizes}
+        if row.init_from is not None:
+            identity["init_from"] = self._identity(self.table.rows[row.init_from], seed)
+        plain: dict[str, Any] = json.loads(json.dumps(identity))
+        return plain
+
+    def _test_identity(self, row: Row) -> Any:
+        if self._brings_its_test(row):
+            return "its own"
+        return None if self.test is None else self.test.identity
+
+    def _train(self, row: Row, seed: int, folder: Path) -> Metrics:
+        shutil.rmtree(folder, ignore_errors=True)  # half a run
+        options = {**row.overrides, **{f"data.{name}": str(file) for name, file in self._files(row)}}
+        if row.init_from is not None:
+            other = self.out / row.init_from / folder.name
+            if not (other / "result.json").exists():
+                raise RowFailed(f"starts from {row.init_from}, seed {seed}, which failed")
+            options["model.init_from"] = str(other / "checkpoints" / "best.ckpt")
+        options |= {
+            "seed_everything": seed,
+            "run_dir": str(folder),
+            "trainer.enable_progress_bar": False,
+            "trainer.enable_model_summary": False,
+        }
+        base = self.out / "base.yaml"
+        base.write_text(yaml.safe_dump(dict(self.table.base), sort_keys=False))
+        log = folder.with_suffix(".log")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+        _zoo(["fit", "--config", str(base), *as_arguments(options)], log)
+        return _best_epoch(folder / "metrics.csv")
+
+    def _test(self, row: Row, folder: Path) -> Metrics:
+        metrics = folder / "test.json"
+        options: dict[str, Any] = {"output": str(metrics)}
+        if not self._brings_its_test(row):
+            assert self.test is not None
+            options["data.test_file"] = str(self.test.file)
+            options |= {f"data.{name}": value for name, value in self.test.columns.items()}
+        else:
+            options |= {f"data.{name}": str(file) for name, file in self._files(row) if name == "test_file"}
+        checkpoint = str(folder / "checkpoints" / "best.ckpt")
+        _zoo(["test", "--ckpt_path", checkpoint, *as_arguments(options)], folder.with_suffix(".log"))
+        return {f"test/{name}": float(value) for name, value in json.loads(metrics.read_text()).items()}
+
+    # --- the files ---
+
+    def figures(self) -> Figures:
+        """Mean and standard deviation (of the sample) over the runs that ended well."""
+        figures: Figures = {}
+        for row in self.rows:
+            runs = self.results[row.name]
+            names = list(dict.fromkeys(name for run in runs for name in run))
+            if row.paper is not None and self.table.paper_metric not in names:
+                names.append(self.table.paper_metric)
+            figures[row.name] = {}
+            for name in names:
+                values = [run[name] for run in runs if name in run]
+                figures[row.name][name] = {
+                    "mean": statistics.fmean(values) if values else None,
+                    "sd": statistics.stdev(values) if len(values) > 1 else None,
+                    "n": len(values),
+                    "paper": row.paper if name == self.table.paper_metric else None,
+                }
+        return figures
+
+    def write(self) -> None:
+        """Write `table.json`, `table.csv` and `table.md`."""
+        figures = self.figures()
+        _write_json(self.out / "table.json", figures)
+        with (self.out / "table.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["row", "metric", "mean", "sd", "n", "paper"])
+            for row, metrics in figures.items():
+                for name, figure in metrics.items():
+                    writer.writerow([row, name, *(figure[key] for key in ("mean", "sd", "n", "paper"))])
+        (self.out / "table.md").write_text(self.markdown(figures), encoding="utf-8")
+
+    def markdown(self, figures: Figures) -> str:
+        """The table for people: accuracies in percent, the paper's figure, what failed and why."""
+        shown = [key for key in SPLITS if any(f"{key}/accuracy" in metrics for metrics in figures.values())]
+        paper_split = SPLITS[self.table.paper_metric.partition("/")[0]]
+        heads = ["row", *(f"{SPLITS[key]} accuracy" for key in shown), f"paper ({paper_split})", "runs"]
+        lines = [f"# {self.table.name}", "", self.table.description, ""]
+        lines += [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+        for row, metrics in figures.items():
+            paper = metrics.get(self.table.paper_metric, {}).get("paper")
+            cells = [_percent(metrics.get(f"{key}/accuracy")) for key in shown]
+            cells += ["" if paper is None else f"{100 * paper:.1f}", str(len(self.results[row]))]
+            lines.append(f"| {' | '.join([row, *cells])} |")
+        lines += ["", "Percent; mean ± standard deviation over seeds. Epochs are chosen on validation rows."]
+        lines += [f"\nSkipped: {row}: {reason}." for row, reason in self.skipped.items()]
+        lines += [f"\nFailed: {run}: {reason}" for run, reason in self.failed.items()]
+        return "\n".join(lines) + "\n"
+
+    def write_plot(self) -> None:
+        """Write `table.png`: bars with the paper's figures as diamonds, or lines where the table is a curve."""
+        from matplotlib.figure import Figure  # a second, that other commands need not pay
+
+        figures = self.figures()
+        tested = any("test/accuracy" in metrics for metrics in figures.values())
+        metric = "test/accuracy" if tested else "val/accuracy"
+        names = [row for row, metrics in figures.items() if metrics.get(metric, {}).get("mean") is not None]
+        mean = {row: 100 * (figures[row][metric]["mean"] or 0) for row in names}
+        sd = {row: 100 * (figures[row][metric]["sd"] or 0) for row in names}
+        paper = {row.name: 100 * row.paper for row in self.rows if row.paper is not None}
+        paper_label = f"paper ({SPLITS[self.table.paper_metric.partition('/')[0]]})"
+        figure = Figure(figsize=(max(6, 0.75 * len(self.rows)), 4), layout="constrained")
+        axes = figure.subplots()
+        if self.table.x_label is not None:
+            at = {row.name: row.x for row in self.rows if row.x is not None}
+            line = sorted((row for row in names if row in at), key=lambda row: at[row])
+            x, y, spread = ([values[row] for row in line] for values in (at, mean, sd))
+            axes.errorbar(x, y, spread, marker="o", capsize=3, label=self.table.name)
+            for i, row in enumerate(row for row in names if row not in at):
+                axes.axhline(mean[row], linestyle="--", color=f"C{i + 1}", label=row)
+            marked = [row for row in paper if row in at]
+            places, heights = [at[row] for row in marked], [paper[row] for row in marked]
+            axes.set_xlabel(self.table.x_label)
+        else:
+            positions = {row.name: i for i, row in enumerate(self.rows)}
+            axes.bar([positions[r] for r in names], [mean[r] for r in names], yerr=[sd[r] for r in names])
+            places, heights = [positions[row] for row in paper], list(paper.values())
+            axes.set_xticks(range(len(self.rows)), [r.name for r in self.rows], rotation=45, ha="right")
+            lowest = min([*(mean[r] for r in names if r != "majority"), *heights], default=0)
+            axes.set_ylim(max(0, lowest - 5), min(100, max([*mean.values(), *heights], default=100) + 2))
+        if places:
+            axes.plot(places, heights, linestyle="", marker="D", color="black", label=paper_label)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend()
+        axes.set_ylabel(f"{SPLITS[metric.partition('/')[0]]} accuracy, %")
+        figure.savefig(self.out / "table.png", dpi=150)
+
+
+def as_arguments(options: Mapping[str, Any]) -> list[str]:
+    """Options of the command line from plain values."""
+    values = {key: value if isinstance(value, str) else json.dumps(value) for key, value in options.items()}
+    return [f"--{key}={value}" for key, value in values.items()]
+
+
+def _zoo(arguments: Sequence[str], log: Path) -> None:
+    """Run a `zoo` command in a process of its own; its standard error goes to the end of `log`."""
+    with log.open("ab") as file:
+        ended = subprocess.run(
+            [*ZOO, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=file,
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            check=False,
+        )
+    if ended.returncode < 0:
+        raise RowFailed(f"killed by {signal.Signals(-ended.returncode).name} ({log})")
+    if ended.returncode:
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        reason = lines[-1] if lines else f"exit code {ended.returncode}"
+        raise RowFailed(f"{reason.removeprefix('zoo: error: ')} ({log})")
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to end this process with its parent: a killed table leaves no run behind that goes on."""
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG
+    _LIBC.prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+_LIBC = ctypes.CDLL(None)  # opened beforehand: a process that has just been forked should do little
+
+
+def _best_epoch(file: Path) -> Metrics:
+    """The validation figures of the epoch whose checkpoint was kept: the first of the highest accuracy."""
+    with file.open(newline="") as lines:
+        epochs = [line for line in csv.DictReader(lines) if line.get("val/accuracy")]
+    best = max(epochs, key=lambda line: float(line["val/accuracy"]))
+    return {name: float(value) for name, value in best.items() if name.startswith("val/") and value}
+
+
+def _percent(figure: Mapping[str, float | None] | None) -> str:
+    if figure is None or figure["mean"] is None:
+        return ""
+    spread = "" if figure["sd"] is None else f" ± {100 * figure['sd']:.1f}"
+    return f"{100 * figure['mean']:.1f}{spread}"
+
+
+def _write_json(file: Path, contents: Any) -> None:
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    partial.write_text(json.dumps(contents, indent=1) + "\n")
+    partial.replace(file)
+
+
+# --- the command ---
+
+
+def reproduce(
+    name: str,
+    data_dir: str,
+    test_file: str | None = None,
+    rows: Sequence[str] | None = None,
+    seeds: int | None = None,
+    run_dir: str | None = None,
+) -> Figures:
+    """Run a table, or what is missing of it, and write `table.json`, `.md`, `.csv` and `.png`.
+
+    Args:
+        name: one of `shipped_tables`, or a table's YAML file.
+        data_dir: the folder that holds the data.
+        test_file: a table of labelled texts with the training file's columns; None = figures of the validation
+            rows only. Rows whose data set comes with a test use that.
+        rows: names of rows; None = all. A row that another one starts from is run with it.
+        seeds: runs of each row; None = as many as the table says.
+        run_dir: the table's folder; None = `runs/reproduce/NAME`. A row's runs are `ROW/seed-1`, ... in it.
+
+    Returns:
+        row -> metric -> mean, sd, n, paper.
+
+    Raises:
+        InputError: no such table, row or file.
+        RowFailed: rows that failed, after the others are done; their reasons are in `table.md`.
+    """
+    table = load_table(name)
+    wanted = list(table.rows) if rows is None else list(rows)
+    for row in wanted:
+        if row not in table.rows:
+            raise InputError(f"--rows: {table.name} has no row {row!r}; there are {', '.join(table.rows)}")
+    if seeds is not None and seeds < 1:
+        raise InputError(f"--seeds {seeds}: must be 1 or more")
+    out = Path(run_dir or f"runs/reproduce/{table.name}").resolve()
+    reproduction = Reproduction(
+        table,
+        _in_order(table, wanted),
+        table.seeds if seeds is None else seeds,
+        Path(data_dir),
+        None if test_file is None else Path(test_file),
+        out,
+    )
+    for row, reason in reproduction.skipped.items():
+        print(f"{row}: skipped: {reason}")
+    with _alone(out):
+        reproduction.run()
+    if reproduction.failed:
+        raise RowFailed(f"{len(reproduction.failed)} of the runs failed: {', '.join(reproduction.failed)}")
+    return reproduction.figures()
+
+
+def _in_order(table: Table, wanted: Sequence[str]) -> list[Row]:
+    """The wanted rows and those that they start from; a row comes after the one that it starts from."""
+    ordered: dict[str, Row] = {}
+
+    def add(name: str, before: tuple[str, ...]) -> None:
+        row = table.rows[name]
+        if name in before:
+            raise InputError(f"{table.name}: row {name} starts from itself; correct its init_from")
+        if row.init_from is not None:
+            add(row.init_from, (*before, name))
+        ordered.setdefault(name, row)
+
+    for name in wanted:
+        add(name, ())
+    return list(ordered.values())
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Refuse to work in a folder in which another `zoo reproduce` is at work."""
+    out.mkdir(parents=True, exist_ok=True)
+    held = FileLock(out / ".lock")
+    try:
+        held.acquire(timeout=0)
+    except Timeout:
+        raise InputError(f"{out}: another `zoo reproduce` is at work there; give another --run_dir") from None
+    try:
+        yield
+    finally:
+        held.release()
+
+
+def command(options: Sequence[str]) -> None:
+    """`zoo reproduce`."""
+    parser = ArgumentParser(
+        prog="zoo reproduce",
+        exit_on_error=False,
+        description="Run a paper's table: every row for every seed, beside the paper's figures. Run it again"
+        " after a kill: what is done is kept.",
+    )
+    parser.add_argument("name", nargs="?", type=str | None, help="a table's name, or its YAML file")
+    parser.add_argument("--data_dir", type=str | None, help="the folder that holds the data")
+    parser.add_argument("--test_file", type=str | None, help="labelled texts; without: validation figures")
+    parser.add_argument("--rows", type=str | None, help='names of rows, e.g. "M1,M7"; default: all')
+    parser.add_argument("--seeds", type=int | None, help="runs of each row; default: as the table says")
+    parser.add_argument("--run_dir", type=str | None, help="the table's folder; default: runs/reproduce/NAME")
+    parser.add_argument("--list", action="store_true", help="show the tables and the time they take")
+    given = parser.parse_args(list(options))
+    if given.list:
+        for name in shipped_tables():
+            table = load_table(name)
+            print(f"{name:22} {_duration(table.minutes):>8}  {table.description}")
+        return
+    if given.name is None or given.data_dir is None:
+        raise InputError(
+            "zoo reproduce: give a table and --data_dir; `zoo reproduce --list` shows the tables"
+        )
+    rows = None if given.rows is None else [row.strip() for row in given.rows.split(",")]
+    out = Path(given.run_dir or f"runs/reproduce/{Path(given.name).stem}")
+    failure = None
+    try:
+        reproduce(given.name, given.data_dir, given.test_file, rows, given.seeds, str(out))
+    except RowFailed as error:
+        failure = error
+    print((out / "table.md").read_text(encoding="utf-8"), end="")
+    print(f"table: {out / 'table.md'} (.json, .csv, .png)")
+    if failure is not None:
+        print(f"zoo: error: {failure}", file=sys.stderr)
+        raise SystemExit(1)
+
+
+def _duration(minutes: float) -> str:
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.0f} h"
