@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datamodules.retrieval.base import Hits, Ranking, Retriever
+from datamodules.retrieval.dense import DenseRetriever
 from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
 from datamodules.retrieval.embedded import EmbeddedRetriever
+from datamodules.retrieval.fused import FusedRetriever
 from datamodules.retrieval.memory import (
     FolderMemory,
     IndexMemory,
@@ -16,9 +18,11 @@ from datamodules.retrieval.memory import (
 from datamodules.retrieval.neighbors import NeighborStore, build_neighbors
 
 __all__ = [
+    "DenseRetriever",
     "ElasticsearchRetriever",
     "EmbeddedRetriever",
     "FolderMemory",
+    "FusedRetriever",
     "Hits",
     "IndexMemory",
     "Memory",

@@ -1,7 +1,8 @@
 """What a retriever is: a ranking that two back ends compute alike.
 
 The ranking is Lucene's, its one-byte document lengths included, so an embedded index and an Elasticsearch
-server return the same rows in the same order with the same scores.
+server return the same rows in the same order with the same scores. Retrievers that compare vectors or fuse
+several lists rank in ways of their own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,13 @@ class Ranking:
         return values
 
 
+class AnyRanking(Protocol):
+    """What a retriever ranks by: terms (`Ranking`), vectors, or several retrievers together."""
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values that change whenever the order or the scores of hits could: for fingerprints."""
+
+
 class Hits(NamedTuple):
     """The best rows for each of n queries, best first; equal scores in row order."""
 
@@ -75,7 +83,7 @@ class Retriever(ABC):
     collection.
     """
 
-    ranking: Ranking
+    ranking: AnyRanking
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
@@ -23,9 +23,11 @@ from numpy.typing import NDArray
 from datamodules.corpora.table import Rows
 from datamodules.errors import InputError
 from datamodules.retrieval.base import Retriever
+from datamodules.retrieval.dense import DenseRetriever
 from datamodules.retrieval.elasticsearch import Document, ElasticsearchRetriever
 from datamodules.retrieval.embedded import EmbeddedRetriever
 from datamodules.retrieval.folding import fold_hashes
+from datamodules.retrieval.fused import FusedRetriever
 from datamodules.storage import check_folder, fingerprint_of, is_whole, lock, new_folder
 
 POINTER = "memory.json"
@@ -529,7 +531,15 @@ def open_memory(location: str, retriever: Retriever | None = None, version: int 
 
 def make_retriever(description: Mapping[str, Any]) -> Retriever:
     """The retriever that `Retriever.describe` described."""
-    classes = {made.__name__: made for made in (EmbeddedRetriever, ElasticsearchRetriever)}
+    made_by: tuple[Callable[..., Retriever], ...] = (
+        EmbeddedRetriever,
+        ElasticsearchRetriever,
+        DenseRetriever,
+        FusedRetriever,
+    )
+    classes = {made.__name__: made for made in made_by}
     name = str(description["class_path"]).rpartition(".")[2]
-    retriever: Retriever = classes[name](**description["init_args"])
-    return retriever
+    arguments = dict(description["init_args"])
+    if "retrievers" in arguments:
+        arguments["retrievers"] = [make_retriever(member) for member in arguments["retrievers"]]
+    return classes[name](**arguments)

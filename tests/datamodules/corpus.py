@@ -17,6 +17,8 @@ _OWN = {
     "bread": ["rye", "crust", "yeast", "dough", "oven", "flour", "crumb", "loaf"],
 }
 _SHARED = ["the", "a", "of", "and", "old", "new", "big", "small", "near", "far", "red", "warm"]
+#: Every word of the texts.
+WORDS = (*_SHARED, *(word for own in _OWN.values() for word in own))
 
 
 def labelled_texts(n: int, seed: int = 0) -> tuple[list[str], list[str]]:

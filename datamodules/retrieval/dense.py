@@ -1,0 +1,431 @@
+"""Neighbours by meaning: texts as vectors of a pre-trained transformer, compared by their angle.
+
+The search is exact. A matrix product compares a block of queries with a block of the collection, whose
+vectors stay memory-mapped; a million texts of 384 numbers take 1.5 GB of disk and 0.8 GFLOP a query. What
+costs time is the encoder: an encoded text is never encoded again, be it a copy or a query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from datamodules import storage
+from datamodules.errors import InputError
+from datamodules.retrieval.base import Hits, Retriever
+
+Pooling: TypeAlias = Literal["mean", "cls"]
+
+#: The score of an opposite direction: above 0, because 0 means no hit and models take logarithms.
+LEAST_SCORE = 1e-6
+
+# Texts of one round of tokenisation; queries and rows of one matrix product (32 MB of keys).
+_TEXTS = 4096
+_QUERIES = 64
+_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class DenseRanking:
+    """Texts ranked by the cosine of their vectors and the query's.
+
+    Attributes:
+        encoder: a `transformers` encoder: a name on the Hub or a local folder.
+        pooling: a text's vector is the `mean` of its tokens' last states, or that of the first (`cls`).
+        max_length: tokens kept of a text; fewer if the encoder can't read as many.
+    """
+
+    encoder: str
+    pooling: Pooling = "mean"
+    max_length: int = 256
+
+    def __post_init__(self) -> None:
+        if self.pooling not in ("mean", "cls"):
+            raise InputError(f"pooling {self.pooling!r}: use mean or cls")
+        if self.max_length < 3:
+            raise InputError(f"max_length={self.max_length}: use 3 or more, the special tokens count")
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values that change whenever the ranking could: the encoder's weights, not its place."""
+        return {
+            "similarity": "dense",
+            "encoder": self._contents,
+            "pooling": self.pooling,
+            "max_length": self.max_length,
+        }
+
+    @cached_property
+    def _contents(self) -> str:
+        """Identifies the encoder: a hash of the files of a folder, or the Hub's name with its revision."""
+        folder = Path(self.encoder)
+        if not folder.is_dir():
+            from huggingface_hub import hf_hub_download
+
+            try:
+                revision = Path(hf_hub_download(self.encoder, "config.json")).parent.name
+            except Exception as error:  # The network, the name and the cache fail in their own ways.
+                raise _unreadable(self.encoder, error) from error
+            return f"{self.encoder}@{revision}"
+        digest = sha256()
+        for path in sorted(folder.iterdir()):
+            if path.suffix in (".json", ".txt", ".model", ".safetensors", ".bin"):
+                digest.update(path.name.encode())
+                with path.open("rb") as file:
+                    while block := file.read(1 << 20):
+                        digest.update(block)
+        return f"sha256:{digest.hexdigest()}"
+
+
+class _Index(NamedTuple):
+    """The arrays of an index; each is an `.npy` file of its name."""
+
+    #: float32 [n, d]: the texts' vectors, of length 1; 0 for a text without tokens.
+    vectors: NDArray[np.float32]
+    #: int32: the rows of texts without tokens, which are never hits.
+    empty: NDArray[np.int32]
+    #: uint64 [n]: hashes of the texts, ascending, and
+    hashes: NDArray[np.uint64]
+    #: int32 [n]: their rows.
+    hash_rows: NDArray[np.int32]
+
+
+class DenseRetriever(Retriever):
+    """Ranks texts by the cosine of their vectors and the query's, exactly, without a server.
+
+    The score of a hit is (1 + cos) / 2, at least `LEAST_SCORE`: positive like the lexical scores, so that
+    models may divide by the best one and take logarithms. Every row is a hit, except texts without tokens.
+    A build that is killed begins anew.
+
+    Args:
+        encoder: a `transformers` encoder: a name on the Hub or a local folder.
+        pooling: how tokens become a text's vector: `mean` or `cls`. Sentence encoders tell in their
+            description; most take the mean.
+        batch_size: texts encoded at once.
+        max_length: tokens kept of a text; fewer if the encoder can't read as many.
+        device: where the encoder runs, such as `cpu` or `cuda:1`; None takes a GPU if there is one.
+        threads: of the encoder on a CPU; None leaves torch's setting.
+
+    Raises:
+        InputError: an argument is out of range. A missing encoder is named when it is first needed.
+    """
+
+    ranking: DenseRanking
+
+    def __init__(
+        self,
+        encoder: str,
+        pooling: Pooling = "mean",
+        batch_size: int = 64,
+        max_length: int = 256,
+        device: str | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.ranking = DenseRanking(encoder, pooling, max_length)
+        if batch_size < 1:
+            raise InputError(f"batch_size={batch_size}: use 1 or more")
+        if threads is not None and threads < 1:
+            raise InputError(f"threads={threads}: use 1 or more, or null")
+        self.batch_size = batch_size
+        self.device = device
+        self.threads = threads
+        self._place: tuple[Path, str] | None = None
+        self._index: _Index | None = None
+        self._encoder: _Encoder | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """`class_path` and `init_args` that make this specification again."""
+        arguments = {
+            "encoder": self.ranking.encoder,
+            "pooling": self.ranking.pooling,
+            "batch_size": self.batch_size,
+            "max_length": self.ranking.max_length,
+            "device": self.device,
+            "threads": self.threads,
+        }
+        return {"class_path": f"{type(self).__module__}.{type(self).__name__}", "init_args": arguments}
+
+    def index(
+        self,
+        texts: Sequence[str],
+        folder: Path,
+        fingerprint: str,
+        progress: bool = True,
+        *,
+        ids: Sequence[str] | None = None,
+        labels: Sequence[str | None] | None = None,
+    ) -> None:
+        """Encode `texts` into `folder` and open it; see `Retriever.index`. Keeps no ids or labels.
+
+        Raises:
+            InputError: there is no such encoder, the disk is full or the folder can't be written.
+        """
+        self.close()
+        with storage.lock(folder), storage.new_folder(folder, fingerprint) as partial:
+            self._write(texts, partial, progress)
+        self.open(folder, fingerprint)
+
+    def add(
+        self,
+        texts: Sequence[str],
+        start_row: int,
+        folder: Path,
+        fingerprint: str,
+        progress: bool = True,
+        *,
+        ids: Sequence[str] | None = None,
+        labels: Sequence[str | None] | None = None,
+    ) -> None:
+        """Build the index of a collection that has grown in a folder of its own; see `Retriever.add`.
+
+        Only the new texts are encoded.
+
+        Raises:
+            InputError: no index is open or it hasn't `start_row` texts; the disk is full or the folder can't
+                be written.
+        """
+        old = self._opened()
+        if len(old.vectors) != start_row:
+            raise InputError(
+                f"{folder}: the open index has {len(old.vectors)} texts, but texts from {start_row}"
+                " are to be added"
+            )
+        with storage.lock(folder), storage.new_folder(folder, fingerprint) as partial:
+            self._write(texts, partial, progress, old)
+
+    def _write(self, texts: Sequence[str], folder: Path, progress: bool, old: _Index | None = None) -> None:
+        """Write the index of `texts`, the first of which are those of `old`."""
+        if len(texts) == 0:
+            raise InputError(f"{folder}: an index needs at least one text")
+        new = texts if old is None else texts[len(old.vectors) :]
+        known = np.full(len(new), -1) if old is None else _rows_of(new, old)
+        distinct = dict.fromkeys(text for text, row in zip(new, known.tolist(), strict=True) if row < 0)
+        number = {text: position for position, text in enumerate(distinct)}
+        # Copies share the bits of one vector: their scores are equal, and the row number decides. Files and
+        # no writable maps: on a full disk a write to a map kills the process.
+        size = self._loaded().size
+        encoded = np.empty((0, size), np.float32)
+        with (folder / "distinct").open("wb") as file:
+            for vectors in self._encode_blocks(list(distinct), progress, delay=0):
+                vectors.tofile(file)
+        if distinct:
+            encoded = np.memmap(folder / "distinct", np.float32, "r", shape=(len(distinct), size))
+        empty = [np.empty(0, np.int32)] if old is None else [old.empty]
+        with (folder / "vectors.npy").open("wb") as file:
+            header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), size)}
+            np.lib.format.write_array_header_1_0(file, header)
+            if old is not None:
+                old.vectors.tofile(file)
+            for first in range(0, len(new), _TEXTS):
+                rows = known[first : first + _TEXTS]
+                fresh = [number[text] for text in new[first : first + _TEXTS] if text in number]
+                block = np.empty((len(rows), size), np.float32)
+                block[rows < 0] = encoded[fresh]
+                if old is not None:
+                    block[rows >= 0] = old.vectors[rows[rows >= 0]]
+                block.tofile(file)
+                start = len(texts) - len(new) + first
+                empty.append((start + np.flatnonzero(~block.any(axis=1))).astype(np.int32))
+        (folder / "distinct").unlink()
+        np.save(folder / "empty.npy", np.concatenate(empty))
+        hashes = _hashes(texts)
+        order = np.argsort(hashes, kind="stable").astype(np.int32)
+        np.save(folder / "hashes.npy", hashes[order])
+        np.save(folder / "hash_rows.npy", order)
+
+    def open(self, folder: Path, fingerprint: str) -> None:
+        """Open the index in `folder`; see `Retriever.open`. The encoder is loaded when it is needed.
+
+        Raises:
+            InputError: no such index, one of another fingerprint, a half-built or damaged one.
+        """
+        self.close()
+        storage.check_folder(folder, fingerprint)
+        # Plain arrays on top of the maps: numpy's own class makes slices slower.
+        arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in _Index._fields}
+        self._index = _Index(**arrays)
+        self._place = folder, fingerprint
+
+    def close(self) -> None:
+        """Let go of the files; `open` may follow. The encoder stays loaded."""
+        self._place = None
+        self._index = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_index": None, "_encoder": None}
+
+    def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
+        """The best k rows for each text; see `Retriever.search`. A text without tokens has no hits.
+
+        Raises:
+            InputError: no index is open, or one that was open has gone.
+        """
+        if k < 0:
+            raise InputError(f"k={k}: must be 0 or more")
+        index = self._opened()
+        if exclude is not None and len(exclude) != len(texts):
+            raise InputError(f"exclude has {len(exclude)} lists for {len(texts)} texts: give one a text")
+        hits = Hits(np.full((len(texts), k), -1, np.int32), np.zeros((len(texts), k), np.float32))
+        queries = self._query_vectors(texts, index)
+        for first in range(0, len(texts), _QUERIES):
+            part = slice(first, first + _QUERIES)
+            keys = _best_keys(index, queries[part], k, None if exclude is None else exclude[part])
+            scores = (keys >> 32).astype(np.int32).view(np.float32)
+            found = (scores > 0) & queries[part].any(axis=1, keepdims=True)
+            width = keys.shape[1]
+            hits.rows[part, :width] = np.where(found, _LAST_ROW - (keys & _LAST_ROW), -1)
+            hits.scores[part, :width] = np.where(found, scores, 0)
+        return hits
+
+    def _opened(self) -> _Index:
+        if self._index is None:
+            if self._place is None:
+                raise InputError("the retriever has no index: call index() or open() first")
+            self.open(*self._place)  # after unpickling
+        assert self._index is not None
+        return self._index
+
+    def _query_vectors(self, texts: Sequence[str], index: _Index) -> NDArray[np.float32]:
+        """[n, d]; those of the collection's own texts are looked up."""
+        rows = _rows_of(texts, index)
+        vectors = np.empty((len(texts), index.vectors.shape[1]), np.float32)
+        vectors[rows >= 0] = index.vectors[rows[rows >= 0]]
+        unknown = [texts[position] for position in np.flatnonzero(rows < 0).tolist()]
+        if unknown:
+            number = {text: position for position, text in enumerate(dict.fromkeys(unknown))}
+            encoded = np.concatenate(list(self._encode_blocks(list(number), progress=True, delay=5)))
+            vectors[rows < 0] = encoded[[number[text] for text in unknown]]
+        return vectors
+
+    def _loaded(self) -> _Encoder:
+        if self._encoder is None:
+            self._encoder = _Encoder(self.ranking, self.device)
+        return self._encoder
+
+    def _encode_blocks(self, texts: list[str], progress: bool, delay: float) -> Iterator[NDArray[np.float32]]:
+        """Yields the vectors of the texts, float32 [at most _TEXTS, d] at a time."""
+        encoder = self._loaded()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.threads or threads)
+        try:
+            with tqdm(
+                total=len(texts), desc="encode", unit="text", delay=delay, disable=None if progress else True
+            ) as bar:
+                for first in range(0, len(texts), _TEXTS):
+                    yield encoder(texts[first : first + _TEXTS], self.batch_size, bar)
+        finally:
+            torch.set_num_threads(threads)
+
+
+class _Encoder:
+    """The transformer: texts in, vectors of length 1 out."""
+
+    def __init__(self, ranking: DenseRanking, device: str | None) -> None:
+        from transformers import AutoModel, AutoTokenizer
+
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(ranking.encoder)
+            model: Any = AutoModel.from_pretrained(ranking.encoder)
+        except Exception as error:  # Rust code, the network and remote configurations fail in their own ways.
+            raise _unreadable(ranking.encoder, error) from error
+        if model.config.is_encoder_decoder:
+            raise InputError(f"encoder {ranking.encoder!r}: has a decoder; use an encoder such as BERT")
+        try:
+            self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+            self.model = model.float().eval().to(self.device)
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(f"device {device!r}: not on this machine; use cpu, or null to choose") from error
+        self.size: int = model.config.hidden_size
+        self.pooling = ranking.pooling
+        readable = getattr(model.config, "max_position_embeddings", None) or ranking.max_length
+        self.max_length = min(ranking.max_length, self.tokenizer.model_max_length, readable)
+
+    @torch.inference_mode()
+    def __call__(self, texts: list[str], batch_size: int, bar: tqdm[Any]) -> NDArray[np.float32]:
+        """[n, d]; 0 for a text without tokens."""
+        encodings = self.tokenizer(
+            # The library takes no lone surrogates.
+            [text.encode("utf-8", "replace").decode() for text in texts],
+            truncation=True,
+            max_length=self.max_length,
+            return_special_tokens_mask=True,
+            return_attention_mask=False,
+            verbose=False,
+        )
+        tokens: list[list[int]] = encodings["input_ids"]
+        full = [not all(special) for special in encodings["special_tokens_mask"]]
+        vectors = np.zeros((len(texts), self.size), np.float32)
+        # Texts of like length together: little padding. The longest first: what is too big fails at once.
+        order = sorted(np.flatnonzero(full).tolist(), key=lambda position: -len(tokens[position]))
+        bar.update(len(texts) - len(order))
+        for first in range(0, len(order), batch_size):
+            batch = order[first : first + batch_size]
+            ids = torch.zeros(len(batch), len(tokens[batch[0]]), dtype=torch.long)
+            mask = torch.zeros_like(ids)
+            for line, position in enumerate(batch):
+                ids[line, : len(tokens[position])] = torch.tensor(tokens[position])
+                mask[line, : len(tokens[position])] = 1
+            mask = mask.to(self.device)
+            states = self.model(input_ids=ids.to(self.device), attention_mask=mask).last_hidden_state
+            # The sum does for the mean: the length goes with the next line.
+            pooled = states[:, 0] if self.pooling == "cls" else (states * mask.unsqueeze(2)).sum(dim=1)
+            vectors[batch] = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
+            bar.update(len(batch))
+        return vectors
+
+
+def _unreadable(encoder: str, error: Exception) -> InputError:
+    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return InputError(
+        f"encoder {encoder!r}: use the name or folder of a transformers encoder (which said: {reason})"
+    )
+
+
+def _hashes(texts: Sequence[str]) -> NDArray[np.uint64]:
+    """A 64-bit hash of each text [n], the same on every machine."""
+    digests = (blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+
+
+def _rows_of(texts: Sequence[str], index: _Index) -> NDArray[np.int32]:
+    """The row of each text [n] in the collection, -1 if it isn't there."""
+    hashes = _hashes(texts)
+    places = np.minimum(np.searchsorted(index.hashes, hashes), len(index.hashes) - 1)
+    return np.where(index.hashes[places] == hashes, index.hash_rows[places], np.int32(-1))
+
+
+# A hit as one number: the bits of its score (a positive float's order is that of its bits), and below them
+# its row counted from the end. Larger is better, and no two are equal.
+_LAST_ROW = np.int64(2**32 - 1)
+
+
+def _best_keys(
+    index: _Index, queries: NDArray[np.float32], k: int, exclude: Sequence[Sequence[int]] | None
+) -> NDArray[np.int64]:
+    """The largest k keys for each query, descending [queries, <= k]; the score of a row left out is 0."""
+    best = np.empty((len(queries), 0), np.int64)
+    for low in range(0, len(index.vectors), _ROWS):
+        high = min(low + _ROWS, len(index.vectors))
+        scores = queries @ index.vectors[low:high].T
+        scores += 1
+        scores /= 2
+        np.clip(scores, LEAST_SCORE, 1, out=scores)
+        first, last = np.searchsorted(index.empty, [low, high])
+        scores[:, index.empty[first:last] - low] = 0
+        for query, rows in enumerate(exclude or ()):
+            left_out = np.asarray(rows, np.int64)
+            scores[query, left_out[(left_out >= low) & (left_out < high)] - low] = 0
+        keys = scores.view(np.int32).astype(np.int64) << 32
+        keys += _LAST_ROW - np.arange(low, high)
+        best = np.concatenate([best, keys], axis=1)
+        if best.shape[1] > k:
+            best = np.partition(best, best.shape[1] - k, axis=1)[:, best.shape[1] - k :]
+    return -np.sort(-best, axis=1)

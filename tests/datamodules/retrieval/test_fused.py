@@ -1,0 +1,294 @@
+"""Fused lists against sums in plain Python, their indexes on disk, and the command line."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from elasticsearch import Elasticsearch
+
+from datamodules.corpora.table import Rows
+from datamodules.errors import InputError
+from datamodules.retrieval.base import Hits, Retriever
+from datamodules.retrieval.dense import DenseRetriever
+from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
+from datamodules.retrieval.embedded import EmbeddedRetriever
+from datamodules.retrieval.fused import FusedRetriever, Method
+from datamodules.retrieval.memory import FolderMemory, make_retriever, open_memory
+from tests.datamodules.corpus import labelled_texts, rows, write_csv
+
+TEXTS, LABELS = labelled_texts(90)
+QUERIES = [*labelled_texts(12, seed=1)[0], "", "words that nobody knows"]
+
+
+class Fixed(EmbeddedRetriever):
+    """Finds what it was told, whatever is asked."""
+
+    def __init__(self, rows: Sequence[int], scores: Sequence[float]) -> None:
+        super().__init__()
+        self.hits = list(zip(rows, scores, strict=True))
+
+    def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
+        hits = Hits(np.full((len(texts), k), -1, np.int32), np.zeros((len(texts), k), np.float32))
+        for place, (row, score) in enumerate(self.hits[:k]):
+            hits.rows[:, place], hits.scores[:, place] = row, score
+        return hits
+
+
+def by_hand(
+    fused: FusedRetriever, k: int, exclude: Sequence[Sequence[int]] | None
+) -> list[list[tuple[int, float]]]:
+    """(row, score) best first for each of QUERIES, from the members' lists and the definitions."""
+    ranking = fused.ranking
+    depth = max(ranking.depth, k)
+    totals: list[dict[int, float]] = [{} for _ in QUERIES]
+    for member, weight in zip(fused.retrievers, ranking.weights, strict=True):
+        # All queries together: an encoder's last digits depend on what is in the batch.
+        for total, found, scores in zip(totals, *member.search(QUERIES, depth, exclude), strict=True):
+            hits = [(int(row), float(score)) for row, score in zip(found, scores, strict=True) if row >= 0]
+            for rank, (row, score) in enumerate(hits, 1):
+                if ranking.method == "reciprocal_rank":
+                    worth = 1 / (ranking.rank_constant + rank)
+                else:
+                    low, high = hits[-1][1], hits[0][1]
+                    share = (score - low) / (high - low) if high > low else 1.0
+                    worth = share + (1 - share) / depth
+                total[row] = total.get(row, 0.0) + weight * worth
+    return [sorted(total.items(), key=lambda hit: (-np.float32(hit[1]), hit[0]))[:k] for total in totals]
+
+
+def test_the_scores_of_small_lists() -> None:
+    def check(expected: list[tuple[int, float]], **options: Any) -> None:
+        members: list[Retriever] = [Fixed([7, 3, 5], [9.0, 5.0, 1.0]), Fixed([3, 8], [0.9, 0.9])]
+        hits = FusedRetriever(members, **options).search(["any"], 5)
+        assert hits.rows[0].tolist() == [row for row, _ in expected] + [-1]
+        np.testing.assert_allclose(hits.scores[0], [score for _, score in expected] + [0], rtol=1e-6)
+
+    check([(3, 1 / 3 + 1 / 2), (7, 1 / 2), (8, 1 / 3), (5, 1 / 4)], rank_constant=1)
+    # The first list is worth 1, 1/2 + 1/2/10 and 1/10; in the second all scores are equal.
+    check([(3, 1.55), (7, 1.0), (8, 1.0), (5, 0.1)], method="score", depth=10)
+    check([(7, 2.0), (3, 1.6), (8, 0.5), (5, 0.2)], method="score", depth=10, weights=[2, 0.5])
+
+
+@pytest.mark.parametrize("method", ["reciprocal_rank", "score"])
+@pytest.mark.parametrize(("weights", "depth"), [(None, 100), ([0.3, 2.0, 1.0], 7)])
+def test_the_fused_list_is_that_of_the_sums(
+    tmp_path: Path, tiny_encoder: str, method: Method, weights: list[float] | None, depth: int
+) -> None:
+    members: list[Retriever] = [
+        EmbeddedRetriever(),
+        EmbeddedRetriever("LMDirichlet", mu=20),
+        DenseRetriever(tiny_encoder, device="cpu"),
+    ]
+    fused = FusedRetriever(members, method, weights, depth)
+    fused.index(TEXTS, tmp_path / "index", "fingerprint", progress=False)
+    rng = random.Random(0)
+    exclude = [rng.sample(range(90), rng.choice([0, 5, 80])) for _ in QUERIES]
+    for left_out in (None, exclude):
+        for k in (1, 10, 90):
+            hits = fused.search(QUERIES, k, left_out)
+            assert hits.rows.shape == hits.scores.shape == (len(QUERIES), k)
+            assert (hits.rows.dtype, hits.scores.dtype) == (np.int32, np.float32)
+            for number, expected in enumerate(by_hand(fused, k, left_out)):
+                missing = k - len(expected)
+                assert hits.rows[number].tolist() == [row for row, _ in expected] + [-1] * missing
+                scores = [score for _, score in expected] + [0.0] * missing
+                np.testing.assert_allclose(hits.scores[number], scores, rtol=1e-6)
+                assert (hits.scores[number, : len(expected)] > 0).all()
+                assert not left_out or not {row for row, _ in expected} & set(left_out[number])
+    # Fewer hits of the same depth are the beginning of more.
+    np.testing.assert_array_equal(fused.search(QUERIES, 3).rows, fused.search(QUERIES, 7).rows[:, :3])
+    assert fused.search([], 5).rows.shape == (0, 5)
+    assert fused.search(QUERIES, 0).rows.shape == (len(QUERIES), 0)
+
+
+def test_equal_scores_stand_in_row_order_whatever_the_order_of_the_members() -> None:
+    lists = [Fixed([4, 9, 1], [3, 2, 1]), Fixed([9, 1, 4], [3, 2, 1]), Fixed([1, 4, 9], [3, 2, 1])]
+    for members in (lists, lists[::-1], [lists[1], lists[0], lists[2]]):
+        hits = FusedRetriever(list(members)).search(["any"], 3)
+        assert hits.rows.tolist() == [[1, 4, 9]]
+        assert len(set(hits.scores[0].tolist())) == 1
+
+
+def nested(encoder: str, **options: Any) -> FusedRetriever:
+    """A fused retriever in a fused one."""
+    inner = FusedRetriever(
+        [EmbeddedRetriever("LMDirichlet", mu=9), DenseRetriever(encoder, device="cpu")], "score"
+    )
+    return FusedRetriever([EmbeddedRetriever(k1=0.9), inner], **options)
+
+
+def test_a_memory_knows_its_members(tmp_path: Path, tiny_encoder: str) -> None:
+    retriever = nested(tiny_encoder, weights=[1, 2], depth=30, rank_constant=5)
+    assert make_retriever(retriever.describe()).describe() == retriever.describe()
+    one = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
+    again = open_memory(str(tmp_path / "memory"))
+    copy: FusedRetriever = pickle.loads(pickle.dumps(retriever))
+    expected = one.search(QUERIES, 6)
+    assert again.retriever.describe() == retriever.describe()
+    np.testing.assert_array_equal(again.search(QUERIES, 6).scores, expected.scores)
+    assert again.search(QUERIES, 6).memories.ids == expected.memories.ids
+    np.testing.assert_array_equal(copy.search(QUERIES, 6).scores, expected.scores)
+    for other in (
+        nested(tiny_encoder, weights=[1, 3], depth=30, rank_constant=5),
+        nested(tiny_encoder, weights=[1, 2], depth=31, rank_constant=5),
+        nested(tiny_encoder, weights=[1, 2], depth=30, rank_constant=6),
+        nested(tiny_encoder, weights=[1, 2], depth=30, method="score"),
+    ):
+        with pytest.raises(InputError, match="the memory was built for"):
+            open_memory(str(tmp_path / "memory"), other)
+    again.retriever.close()
+    with pytest.raises(InputError, match=r"index\(\) or open\(\) first"):
+        again.retriever.search(QUERIES, 1)
+
+
+def test_an_interrupted_build_keeps_the_whole_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DenseRetriever, "index", stop)
+        with pytest.raises(KeyboardInterrupt):
+            nested(tiny_encoder).index(TEXTS, tmp_path / "index", "f", progress=False)
+    with pytest.raises(InputError, match="does not exist"):
+        nested(tiny_encoder).open(tmp_path / "index", "f")
+    fused = nested(tiny_encoder)
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbeddedRetriever, "index", stop)
+        fused.index(TEXTS, tmp_path / "index", "f", progress=False)
+    whole = nested(tiny_encoder)
+    whole.index(TEXTS, tmp_path / "whole", "f", progress=False)
+    np.testing.assert_array_equal(fused.search(QUERIES, 9).scores, whole.search(QUERIES, 9).scores)
+    with pytest.raises(InputError, match="other texts or settings"):
+        fused.open(tmp_path / "index", "another")
+
+
+def test_a_grown_index_ranks_like_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    def grow(fused: FusedRetriever) -> None:
+        fused.add(TEXTS, 60, tmp_path / "new", "grown", progress=False)
+
+    fused, whole = nested(tiny_encoder), nested(tiny_encoder)
+    fused.index(TEXTS[:60], tmp_path / "old", "f", progress=False)
+    whole.index(TEXTS, tmp_path / "whole", "f", progress=False)
+    before = fused.search(QUERIES, 9)
+    with monkeypatch.context() as patch:
+        patch.setattr(DenseRetriever, "add", stop)
+        with pytest.raises(KeyboardInterrupt):
+            grow(fused)
+    np.testing.assert_array_equal(fused.search(QUERIES, 9).rows, before.rows)
+    grow(fused)
+    np.testing.assert_array_equal(fused.search(QUERIES, 9).rows, before.rows)
+    fused.open(tmp_path / "new", "grown")
+    found, expected = fused.search(QUERIES, 20), whole.search(QUERIES, 20)
+    np.testing.assert_array_equal(found.rows, expected.rows)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
+    assert (found.rows >= 60).any()
+
+
+@pytest.mark.parametrize("kind", ["dense", "fused"])
+def test_a_memory_grows(tmp_path: Path, tiny_encoder: str, kind: str) -> None:
+    def make() -> Retriever:
+        return nested(tiny_encoder) if kind == "fused" else DenseRetriever(tiny_encoder, device="cpu")
+
+    one = FolderMemory.build(rows(60), make(), tmp_path / "memory", progress=False)
+    before = one.search(QUERIES, 9)
+    one.add(Rows.from_lists(["zebra of the new deck", "lion zebra"], LABELS[:2]), progress=False)
+    assert list(one.search(["lion zebra"], 1).memories.texts) == ["lion zebra"]
+    grown = open_memory(str(tmp_path / "memory"))
+    assert len(grown.search(QUERIES, 62).memories) == 62
+    old = open_memory(str(tmp_path / "memory"), make(), version=1)
+    np.testing.assert_array_equal(old.search(QUERIES, 9).scores, before.scores)
+    assert old.search(QUERIES, 9).memories.ids == before.memories.ids
+
+
+def test_mistakes_are_named() -> None:
+    def fails(pattern: str, members: int = 2, **options: Any) -> None:
+        with pytest.raises(InputError, match=pattern) as caught:
+            FusedRetriever([EmbeddedRetriever() for _ in range(members)], **options)
+        assert "\n" not in str(caught.value)
+
+    fails("1 given; name two or more", members=1)
+    fails("method 'sum': use reciprocal_rank or score", method="sum")
+    fails("3 for 2 retrievers", weights=[1, 2, 3])
+    fails("each must be above 0", weights=[1, 0])
+    fails("each must be above 0", weights=[1, math.inf])
+    fails("depth=0", depth=0)
+    fails("rank_constant=-1", rank_constant=-1)
+    with pytest.raises(InputError, match="existing index 'theirs' has no row numbers"):
+        FusedRetriever([EmbeddedRetriever(), ElasticsearchRetriever(index="theirs")])
+    with pytest.raises(InputError, match="k=-1"):
+        FusedRetriever([Fixed([1], [1]), Fixed([1], [1])]).search(["any"], -1)
+
+
+@pytest.mark.server
+def test_members_on_a_server_rank_alike(tmp_path: Path, elasticsearch_url: str, index_prefix: str) -> None:
+    embedded = FusedRetriever([EmbeddedRetriever(), EmbeddedRetriever("LMDirichlet", mu=20)])
+    mixed = FusedRetriever(
+        [
+            ElasticsearchRetriever(elasticsearch_url, index_prefix=index_prefix),
+            EmbeddedRetriever("LMDirichlet", mu=20),
+        ]
+    )
+    here = FolderMemory.build(rows(90), embedded, tmp_path / "here", progress=False)
+    there = FolderMemory.build(rows(90), mixed, tmp_path / "there", progress=False)
+    for leave_out in (False, True):
+        found, expected = (one.search(rows(90).texts, 8, leave_out) for one in (there, here))
+        assert found.memories.ids == expected.memories.ids
+        np.testing.assert_array_equal(found.rows, expected.rows)
+        np.testing.assert_array_equal(found.scores, expected.scores)
+    # What is gone from the server is built again.
+    with Elasticsearch(elasticsearch_url) as client:
+        for name in client.indices.get(index=f"{index_prefix}*"):
+            client.indices.delete(index=name)
+    again = FolderMemory.build(rows(90), mixed, tmp_path / "there", progress=False)
+    np.testing.assert_array_equal(again.search(QUERIES, 5).rows, here.search(QUERIES, 5).rows)
+
+
+def test_the_command_line_takes_members_from_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import zoo
+    from zoo.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZOO_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("ZOO_RUN_DIR", raising=False)
+    example = Path(__file__).parents[3] / "examples" / "retrievers" / "fused.yaml"
+    fragment = yaml.safe_load(example.read_text())
+    options = fragment["data"]["init_args"]
+    members = options["retriever"]["init_args"]["retrievers"]
+    assert [one["class_path"] for one in members] == ["EmbeddedRetriever", "DenseRetriever"]
+    members[1]["init_args"] |= {"encoder": tiny_encoder, "device": "cpu"}
+    options["num_memories"] = 4
+    (tmp_path / "fused.yaml").write_text(yaml.safe_dump(fragment))
+    train = write_csv(tmp_path / "train.csv", TEXTS, LABELS)
+    arguments = [
+        "fit", "--config", "fused.yaml", "--model=KNNBiLSTM", "--model.hidden_size=6",
+        "--model.word_size=8", "--model.characters=false", "--data.characters=false",
+        "--data.train_file", train, "--data.validation_split=0.2", "--data.retriever.weights=[1, 2]",
+        "--trainer.accelerator=cpu", "--trainer.max_epochs=1", "--trainer.enable_progress_bar=false",
+        "--trainer.enable_model_summary=false", "--run_dir=run",
+    ]  # fmt: skip
+    assert main(arguments) == 0, capfd.readouterr().err
+    # The checkpoint makes the same members again.
+    predictor = zoo.load(next((tmp_path / "run" / "checkpoints").glob("best*.ckpt")))
+    retriever = predictor.memory.retriever
+    assert isinstance(retriever, FusedRetriever)
+    assert retriever.ranking.weights == (1.0, 2.0)
+    assert [type(one) for one in retriever.retrievers] == [EmbeddedRetriever, DenseRetriever]
+    prediction = predictor.predict(["the old lion near the tiger"])[0]
+    assert len(prediction.memories) == 4
