@@ -1,0 +1,100 @@
+"""What growing a memory costs: rows added to a memory, beside building the grown memory anew.
+
+Texts are seeded draws with Zipf's distribution from 200,000 words. Printed for each step: CPU seconds of this
+process and time. `add` ends when a search finds the new rows; the first search of the grown memory is measured
+apart. With --url the index lies in Elasticsearch, whose own work is in the time only.
+
+    python -m tests.benchmarks.memory_growth --rows 100000 --added 10000
+    python -m tests.benchmarks.memory_growth --rows 100000 --added 10000 --url http://localhost:9200
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from elasticsearch import Elasticsearch
+
+from datamodules.corpora.table import Rows
+from datamodules.retrieval import ElasticsearchRetriever, EmbeddedRetriever, FolderMemory, Retriever
+
+VOCABULARY = 200_000
+T = TypeVar("T")
+
+
+def make_rows(rows: int, words: int) -> Rows:
+    """Labelled texts; drawn by the inverse of the distribution function."""
+    random = np.random.default_rng(0)
+    ends = np.cumsum(1 / np.arange(1, VOCABULARY + 1))
+    texts = []
+    for start in range(0, rows, 10_000):
+        size = (min(10_000, rows - start), words)
+        drawn = np.searchsorted(ends, random.random(size) * ends[-1])
+        texts += [" ".join(f"w{word}" for word in text) for text in drawn.tolist()]
+    return Rows.from_lists(texts, [f"c{number % 4}" for number in range(rows)])
+
+
+def timed(name: str, work: Callable[[], T]) -> tuple[T, float]:
+    """Do the work and print what it took; returns its result and its time in seconds."""
+    cpu, start = time.process_time(), time.perf_counter()
+    result = work()
+    cpu, seconds = time.process_time() - cpu, time.perf_counter() - start
+    print(f"{name:42} {cpu:7.2f} CPU s {seconds:7.2f} s", flush=True)
+    return result, seconds
+
+
+def main() -> None:
+    """Build, add, build the grown one anew."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--added", type=int, default=10_000)
+    parser.add_argument("--words", type=int, default=40, help="of a text")
+    parser.add_argument("--url", help="of an Elasticsearch server")
+    options = parser.parse_args()
+    rows = make_rows(options.rows + options.added, options.words)
+    first = rows.select(np.arange(options.rows))
+    added = rows.select(np.arange(options.rows, len(rows)))
+
+    prefixes = [f"zoo-benchmark-{uuid.uuid4().hex[:8]}" for _ in range(3)]
+
+    def make(prefix: str) -> Retriever:
+        if options.url:
+            return ElasticsearchRetriever(options.url, index_prefix=prefix)
+        return EmbeddedRetriever()
+
+    def build(table: Rows, folder: Path, prefix: str) -> FolderMemory:
+        return FolderMemory.build(table, make(prefix), folder, progress=False)
+
+    try:
+        with tempfile.TemporaryDirectory() as made:
+            folder = Path(made)
+            small = build(rows.select(np.arange(100)), folder / "warm", prefixes[0])
+            small.add(rows.select(np.arange(100, 200)), progress=False)  # compiles the kernels
+            small.search([rows.texts[0]], 1)
+            old, _ = timed(f"build {options.rows} rows", lambda: build(first, folder / "m", prefixes[1]))
+            _, growing = timed(
+                f"add {options.added} rows to {options.rows}", lambda: old.add(added, progress=False)
+            )
+            found, _ = timed("first search of a new row", lambda: old.search([added.texts[0]], 1))
+            assert found.memories.texts[0] == added.texts[0]
+            _, building = timed(
+                f"build {len(rows)} rows anew", lambda: build(rows, folder / "n", prefixes[2])
+            )
+            timed("open the grown memory", lambda: FolderMemory(folder / "m", make(prefixes[1])))
+            print(f"adding takes {growing / building:.2f} of building anew")
+    finally:
+        if options.url:
+            with Elasticsearch(options.url) as client:
+                for prefix in prefixes:
+                    for name in client.indices.get(index=f"{prefix}*", ignore_unavailable=True):
+                        client.indices.delete(index=name)
+
+
+if __name__ == "__main__":
+    main()
