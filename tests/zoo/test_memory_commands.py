@@ -121,6 +121,22 @@ def test_in_python(fit: Fit) -> None:
     assert [m.text for m in prediction.memories] == ["tungsten"]
 
 
+def test_scores_are_those_of_the_current_version(
+    fit: Fit, zoo_command: Zoo, tmp_path: Path, more_csv: Path
+) -> None:
+    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+    table = write_table(tmp_path / "test.csv", NEW)
+
+    def loss() -> float:
+        options = ("--ckpt_path", checkpoint, "--data.test_file", table, "--output", "scores.json")
+        assert zoo_command("test", *options).code == 0
+        return float(json.loads(Path("scores.json").read_text())["loss"])
+
+    before = loss()
+    assert zoo_command("memory", "add", checkpoint, more_csv).code == 0
+    assert loss() != before
+
+
 def test_rows_that_do_not_fit(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
     checkpoint = fit("run") / "checkpoints" / "best.ckpt"
     location = zoo.load(checkpoint).data.memory_location
