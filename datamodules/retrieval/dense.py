@@ -7,6 +7,7 @@ costs time is the encoder: an encoded text is never encoded again, be it a copy 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -168,7 +169,7 @@ class DenseRetriever(Retriever):
         Raises:
             InputError: there is no such encoder, the disk is full or the folder can't be written.
         """
-        self.close()
+        self._place, self._index = None, None
         with storage.lock(folder), storage.new_folder(folder, fingerprint) as partial:
             self._write(texts, partial, progress)
         self.open(folder, fingerprint)
@@ -247,7 +248,7 @@ class DenseRetriever(Retriever):
         Raises:
             InputError: no such index, one of another fingerprint, a half-built or damaged one.
         """
-        self.close()
+        self._place, self._index = None, None
         storage.check_folder(folder, fingerprint)
         # Plain arrays on top of the maps: numpy's own class makes slices slower.
         arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in _Index._fields}
@@ -255,9 +256,10 @@ class DenseRetriever(Retriever):
         self._place = folder, fingerprint
 
     def close(self) -> None:
-        """Let go of the files; `open` may follow. The encoder stays loaded."""
+        """Let go of the files and the encoder; `open` may follow."""
         self._place = None
         self._index = None
+        self._encoder = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_index": None, "_encoder": None}
@@ -331,6 +333,8 @@ class _Encoder:
     def __init__(self, ranking: DenseRanking, device: str | None) -> None:
         from transformers import AutoModel, AutoTokenizer
 
+        # Without it the library warns in every process that is forked later on; those don't tokenise.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(ranking.encoder)
             model: Any = AutoModel.from_pretrained(ranking.encoder)
