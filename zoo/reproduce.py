@@ -294,10 +294,8 @@ class RowFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Test:
+class TestFile:
     """The test file, and what `zoo test` must know to read it besides what the checkpoint says."""
-
-    __test__ = False  # pytest takes it for a test case otherwise
 
     file: Path
     rows: Rows
@@ -355,7 +353,7 @@ class Reproduction:
             if isinstance(value, str) and not value.startswith("hub:"):
                 yield name, (self.data_dir / value).resolve()
 
-    def _read_test(self, file: Path) -> Test:
+    def _read_test(self, file: Path) -> TestFile:
         """Read the test before hours of training, not after."""
         row = next((row for row in self.rows if not self._brings_its_test(row)), None)
         if row is None:
@@ -365,12 +363,12 @@ class Reproduction:
         columns = {name: options[name] for name in names if name in options}
         other = self.table.columns_without_header or {}
         try:
-            return Test(file.resolve(), read_table(str(file), **columns), {})
+            return TestFile(file.resolve(), read_table(str(file), **columns), {})
         except InputError:
             if not other or not file.exists():
                 raise
             try:
-                return Test(file.resolve(), read_table(str(file), **{**columns, **other}), other)
+                return TestFile(file.resolve(), read_table(str(file), **{**columns, **other}), other)
             except InputError:
                 pass  # the first reading is the one to explain
             raise
