@@ -207,7 +207,7 @@ class KNNNetwork(nn.Module):
             text = self.encode_texts(batch)
             return KNNOutput(self._classify([text]), torch.zeros_like(batch.memory_score))
 
-        text, memories = self._encode(batch)  # [B, l], [M, l]
+        text, memories = self.encode(batch)  # [B, l], [M, l]
         logits, weights = self.head(text, memories, batch)
         if not mixed:
             return KNNOutput(logits, weights)
@@ -247,7 +247,7 @@ class KNNNetwork(nn.Module):
         vectors: Tensor = self.encoder(batch.word, batch.char, batch.text)
         return vectors
 
-    def _encode(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
+    def encode(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
         """Encode the texts [B, l] and the distinct memories [M, l] in one call."""
         if batch.text_vector is not None and batch.memory_vector is not None:
             nothing = batch.text_vector.new_zeros(1, self.encoder.size)

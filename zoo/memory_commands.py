@@ -1,6 +1,7 @@
 """`zoo memory`: what a memory holds, and how it grows while the model stays as it is.
 
     zoo memory add CKPT more.csv     its predictions use the new rows at once
+    zoo memory tune CKPT dev.csv     how much the model trusts its memory, fitted in seconds
     zoo memory show CKPT             versions, labels, back end
 
 Where a checkpoint is wanted, a memory folder will do: then there is no model whose labels must fit.
@@ -8,17 +9,21 @@ Where a checkpoint is wanted, a memory folder will do: then there is no model wh
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
+import torch
 
 from datamodules.corpora.table import Column, read_table
 from datamodules.errors import InputError
 from datamodules.retrieval import FolderMemory, IndexMemory, Memory, Retriever, make_retriever, open_memory
 from datamodules.retrieval.memory import POINTER, UnknownLabels, is_existing_index
+from zoo import tuning
 from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
+from zoo.inference import load
 
 
 class Opened(NamedTuple):
@@ -84,6 +89,51 @@ def add(
     )
 
 
+def tune(
+    checkpoint: str,
+    file: str,
+    output: str | None = None,
+    memory: str | None = None,
+    text_column: Column | list[Column] | None = None,
+    label_column: Column | None = None,
+    retriever: Retriever | None = None,
+) -> None:
+    """Fit how much a model trusts its memory, on labelled rows: after a memory has grown, or to start with.
+
+    Takes seconds: no weight is trained, only the share and the sharpness of the memories' vote are chosen.
+
+    Args:
+        checkpoint: a checkpoint that `zoo fit` wrote.
+        file: table of labelled rows that are in neither the training set nor the memory.
+        output: the checkpoint to write; null writes `tuned.ckpt` beside the given one.
+        memory: a memory folder instead of the checkpoint's.
+        text_column: name or number of the text, or several; null: as in training.
+        label_column: name or number of the label; null: as in training.
+        retriever: back end to use instead of the checkpoint's (another server).
+    """
+    contents = read_checkpoint(checkpoint)
+    predictor = load(checkpoint, memory=memory, retriever=retriever)
+    options = predictor.data.options
+    rows = read_table(
+        file,
+        text_column=options["text_column"] if text_column is None else text_column,
+        label_column=options["label_column"] if label_column is None else label_column,
+        header=options["header"],
+        class_names=options["class_names"],
+    )
+    tuned = tuning.tune(predictor, rows)
+    contents["state_dict"] = predictor.model.state_dict()
+    target = Path(checkpoint).with_name("tuned.ckpt") if output is None else Path(output)
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    torch.save(contents, partial)
+    partial.replace(target)
+    left_out = f", {tuned.in_memory} left out because the memory has them" if tuned.in_memory else ""
+    print(
+        f"{target}: vote {tuned.mix:.2f}, sharpness {tuned.tau:g}; accuracy {tuned.accuracy_before:.4f} ->"
+        f" {tuned.accuracy:.4f} on the {tuned.rows} rows it was tuned on{left_out}"
+    )
+
+
 def show(checkpoint: str, memory: str | None = None, retriever: Retriever | None = None) -> None:
     """Show a memory: where it is, its versions, labels, back end and ranking.
 
@@ -113,7 +163,7 @@ def show(checkpoint: str, memory: str | None = None, retriever: Retriever | None
 
 
 #: The commands of the group, by name.
-SUBCOMMANDS: dict[str, Callable[..., None]] = {"add": add, "show": show}
+SUBCOMMANDS: dict[str, Callable[..., None]] = {"add": add, "tune": tune, "show": show}
 
 
 def open_memory_of(checkpoint: str, memory: str | None = None, retriever: Retriever | None = None) -> Opened:

@@ -177,7 +177,8 @@ class ClassificationTask(pl.LightningModule):
         elif stage == "fit":
             self._build(data.spec, data.word_vectors(), None)
             self.data_state = data.state()
-            if self.hparams.get("init_from") is not None:
+            # A resumed run gets its own weights next.
+            if self.hparams.get("init_from") is not None and self.trainer.ckpt_path is None:
                 start_from(self, self.hparams["init_from"])
 
     def _build(
