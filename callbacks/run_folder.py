@@ -54,8 +54,14 @@ class RunFolder(Callback):
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the summary: best validation scores, size, time, versions."""
-        # A finished run has its summary already, and no scores of now.
-        if not trainer.is_global_zero or not self.trained:
+        if not trainer.is_global_zero:
+            return
+        if not self.trained:
+            # A finished run has its summary already, and no scores of now.
+            print(
+                f"{trainer.ckpt_path}: finished, nothing to train: its epoch is {trainer.current_epoch} of"
+                f" --trainer.max_epochs {trainer.max_epochs}; raise it to go on"
+            )
             return
         best = next(
             (c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint) and c.monitor), None

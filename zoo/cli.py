@@ -6,6 +6,7 @@ YAML can be overridden by its name. The other commands are in `zoo.commands`.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -28,6 +29,7 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import WandbLogger
+from torch.multiprocessing.spawn import ProcessRaisedException
 
 import zoo
 from callbacks import PredictionTable, RunFolder, Throughput
@@ -174,8 +176,7 @@ class ZooCLI(LightningCLI):
         config = yaml.safe_load(
             self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False)
         )
-        self.run_folder = RunFolder(self.run_dir, config)
-        callbacks += [self.run_folder, Throughput()]
+        callbacks += [RunFolder(self.run_dir, config), Throughput()]
         if configured.get("enable_checkpointing") is not False:
             folder = self.run_dir / "checkpoints"
             callbacks += [
@@ -196,13 +197,6 @@ class ZooCLI(LightningCLI):
         for logger in self.trainer.loggers:
             if isinstance(logger, WandbLogger) and self.trainer.is_global_zero:
                 logger.experiment.finish()  # or the next run of this process would go on in it
-        if self.trainer.is_global_zero and not self.run_folder.trained:
-            print(
-                f"{self._option('ckpt_path')}: finished, nothing to train: its epoch is"
-                f" {self.trainer.current_epoch} of --trainer.max_epochs {self.trainer.max_epochs}; raise it"
-                " to go on"
-            )
-            return
         if self.trainer.is_global_zero and self.trainer.checkpoint_callback is not None:
             best = self.trainer.checkpoint_callback
             if isinstance(best, ModelCheckpoint) and best.best_model_score is not None:
@@ -279,6 +273,21 @@ def main(args: Sequence[str] | None = None) -> int:
     except MisconfigurationException as error:  # of the trainer: no such device, a strategy that can't be had
         print(f"zoo: error: --trainer: {_in_one_line(str(error))}", file=sys.stderr)
         return 2
+    except ProcessRaisedException as error:
+        # What a process that was forked for a device refused arrives as its printed traceback.
+        if (refused := re.search(r"InputError: (.*)", str(error))) is None:
+            raise
+        print(f"zoo: error: {refused[1]}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+            raise
+        print(
+            f"zoo: error: {error.filename or 'a file'}: {error.strerror}; free some space or write elsewhere"
+            " (--run_dir, --output, --data.cache_dir)",
+            file=sys.stderr,
+        )
+        return 2
     except KeyboardInterrupt:
         print("zoo: interrupted", file=sys.stderr)
         return 130
@@ -320,6 +329,8 @@ def _quiet_lightning() -> None:
         "Checkpoint directory .* exists",
         # A test needs no callbacks of the training.
         "Be aware that when using `ckpt_path`",
+        # The scores are summed over processes already, exactly.
+        "It is recommended to use `self.log",
         # Of small tables: nothing is lost, an epoch's figures are logged at its end.
         "The number of training batches",
         ".*does not have many workers",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -471,6 +472,14 @@ def test_run_folders_that_cannot_be(zoo_command: Command, train_csv: Path) -> No
     one_line(zoo_command(*fit_options(train_csv, f"--run_dir={train_csv}")), "--run_dir", "is a file")
     below = train_csv / "run"
     one_line(zoo_command(*fit_options(train_csv, f"--run_dir={below}")), str(below), "--run_dir")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_disk_is_named(fit: Fit, zoo_command: Command, test_csv: Path) -> None:
+    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+    Path(".full.jsonl.partial").symlink_to("/dev/full")
+    result = zoo_command("predict", "--ckpt_path", checkpoint, "--input", test_csv, "--output", "full.jsonl")
+    one_line(result, "No space left")
 
 
 def test_a_trainer_that_cannot_be(zoo_command: Command, train_csv: Path) -> None:

@@ -17,13 +17,14 @@ from tests.zoo.conftest import SMALL, Result
 DDP = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp_fork"]
 
 
-def zoo_process(*arguments: object) -> None:
-    """Runs `zoo` in processes of its own: a fork wants a young parent."""
+def zoo_process(*arguments: object, code: int = 0) -> str:
+    """Runs `zoo` in processes of its own (a fork wants a young parent); returns what it printed."""
     command = [sys.executable, "-m", "zoo", *map(str, arguments)]
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
 
 
 def test_two_processes_print_the_digits_of_one(
@@ -40,9 +41,11 @@ def test_two_processes_print_the_digits_of_one(
 
 
 def test_two_processes_train(train_csv: Path) -> None:
-    zoo_process(
+    printed = zoo_process(
         "fit", *SMALL, "--data.train_file", train_csv, "--trainer.max_epochs=3", "--run_dir=run", *DDP
     )
+    assert "run folder: run" in printed
+    assert "nothing to train" not in printed
     summary = json.loads(Path("run/summary.json").read_text())
     assert summary["processes"] == 2
     assert summary["steps"] == 9  # 72 rows in 5 batches: 3 a process, 3 times
@@ -53,3 +56,11 @@ def test_two_processes_train(train_csv: Path) -> None:
     assert not any(name.startswith("module.") for name in checkpoints[0]["state_dict"])
     assert yaml.safe_load(Path("run/config.yaml").read_text())["trainer"]["devices"] in (2, "2")
     assert not list(Path().glob("run.*"))  # the second process did not move the first one's folder
+
+
+def test_what_a_process_refuses_is_one_line() -> None:
+    options = ["--data.train_file=gone.csv", "--run_dir=run", "--trainer.max_epochs=1"]
+    printed = zoo_process("fit", *SMALL, *options, *DDP, code=2)
+    # PyTorch may say that it stops the other process.
+    assert printed.splitlines()[-1].startswith("zoo: error: gone.csv: no such file")
+    assert "Traceback" not in printed

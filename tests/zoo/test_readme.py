@@ -1,0 +1,90 @@
+"""Every `zoo` command of the README pages is run, in the page's order, on small files of the names it uses."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.zoo.conftest import LABELS, Result, sentences
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "examples").rglob("README.md"))]
+
+#: Added to what trains, so that it takes a second.
+SMALL = [
+    "--trainer.max_epochs=1",
+    "--trainer.accelerator=cpu",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+    "--model.hidden_size=4",
+    "--model.char_hidden_size=4",
+    "--data.batch_size=16",
+    "--data.validation_split=0.2",
+]
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """The arguments of the `zoo` commands in a page's code blocks; `...` stands for more options."""
+    blocks = re.findall(r"^```\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("zoo ")]
+    return [[word for word in command if word != "..."] for command in commands]
+
+
+@pytest.fixture
+def _named_files(tmp_path: Path) -> None:
+    """The files that the pages name."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for name, seed in (("train.csv", 1), ("test.csv", 2)):
+        with (tmp_path / name).open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["text", "label", "title", "class"])
+            for text, label in sentences(60, seed):
+                table.writerow([text, label, "news", 1 + LABELS.index(label)])
+    (tmp_path / "texts.txt").write_text("some ripe apple\nthe rain\n")
+    (tmp_path / "articles.jsonl").write_text(
+        "".join(json.dumps({"body": text, "category": label}) + "\n" for text, label in sentences(20, seed=3))
+    )
+    (tmp_path / "glove.6B.100d.txt").write_text("the" + " 0.5" * 100 + "\napple" + " -0.5" * 100 + "\n")
+
+
+def test_there_are_commands() -> None:
+    assert {command[0] for page in PAGES for command in commands_of(page)} >= {
+        "fit",
+        "test",
+        "predict",
+        "prepare",
+        "index",
+        "search",
+    }
+
+
+@pytest.mark.usefixtures("_named_files")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_of(page: Path, zoo_command: Callable[..., Result]) -> None:
+    for command in commands_of(page):
+        text = shlex.join(command)
+        if command[0] == "reproduce":
+            continue  # Hours; its own tests run it on small tables.
+        trains = command[0] in ("fit", "prepare")
+        if trains and "train_file" not in text:
+            command += ["--data.train_file", "train.csv"]
+        if re.search("elasticsearch|wandb|gpu", text, re.IGNORECASE):
+            if trains:  # Its configuration is right; server, account and device belong to other tests.
+                result = zoo_command(*command, "--print_config")
+                assert result.code == 0, (text, result.err)
+            else:  # The options are understood: only the server is missing.
+                result = zoo_command(*command, "--retriever.url", "http://127.0.0.1:9")
+                assert result.code == 2, text
+                assert "no connection" in result.err, (text, result.err)
+            continue
+        if page.parent.name == "elasticsearch":
+            continue  # It reads what a server would have made.
+        result = zoo_command(*command, *(SMALL if trains else []))
+        assert result.code == 0, (text, result.err)
