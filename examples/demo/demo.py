@@ -86,18 +86,31 @@ def main() -> None:
     scores["BiLSTM, no memory (M1)"] = train_and_test(
         "without_memory", train_file, test_file, "--model.features=M1", "--data.num_memories=0"
     )
-    scores["BiLSTM + memory of 5 neighbours (M7)"] = train_and_test("with_memory", train_file, test_file)
+    scores["BiLSTM + 5 memories, as in the paper (M7)"] = train_and_test("paper", train_file, test_file)
+    # The encoder of the model without memory, and a head that learns to read the memories.
+    scores["the first BiLSTM + 20 memories (recipe)"] = train_and_test(
+        "recipe",
+        train_file,
+        test_file,
+        "--model.features=M5",
+        f"--model.init_from={RUNS}/without_memory/checkpoints/best.ckpt",
+        "--model.freeze_encoder=true",
+        "--model.attention=softmax",
+        "--model.text_dropout=0.5",
+        "--data.num_memories=20",
+        "--trainer.max_epochs=10",
+    )
 
     print("\nTest accuracy")
     for name, score in scores.items():
         print(f"  {name:40s} {score:.3f}")
 
-    checkpoint = RUNS / "with_memory" / "checkpoints" / "best.ckpt"
+    checkpoint = RUNS / "recipe" / "checkpoints" / "best.ckpt"
     print("\nThree texts that no model has seen, with the evidence for each label:")
     predictor = zoo.load(checkpoint)
     for prediction in predictor.predict(test.texts[:3]):
         print(f"\n  {prediction.text}\n  -> {prediction.label}, probability {prediction.probability:.2f}")
-        for memory in prediction.memories:
+        for memory in sorted(prediction.memories, key=lambda m: -m.weight)[:4]:
             score = f"weight {memory.weight:+.2f}  score {memory.retrieval_score:6.2f}"
             print(f"     {score}  [{memory.label}] {memory.text}")
 

@@ -66,7 +66,8 @@ def make_batch(memory_classes: int = CLASSES) -> ClassificationBatch:
         weight=np.ones(B, np.float32),
         index=np.arange(B),
     )
-    return ClassificationBatch(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays if array is not None))
+    given = [np.ascontiguousarray(array) for array in arrays if array is not None]
+    return ClassificationBatch(*map(torch.from_numpy, given))
 
 
 # --- the plain version ---
