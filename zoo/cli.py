@@ -53,6 +53,7 @@ Use and look:
   predict    labels with evidence     zoo predict --ckpt_path CKPT --input FILE_OR_- --output out.jsonl
   list       the models
   index      build a memory           zoo index --file FILE --memory FOLDER
+  memory     grow, tune, show         zoo memory add CKPT more.csv
   search     the best memories        zoo search "some words" --memory FOLDER
 
 Tables of the papers:

@@ -1,0 +1,1 @@
+"""What a task needs around a network: steps, losses, metrics, optimizers."""
