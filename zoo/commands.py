@@ -14,6 +14,7 @@ from jsonargparse import ArgumentParser
 from tqdm import tqdm
 
 import zoo
+from datamodules.batch import ClassificationSpec
 from datamodules.classification import DEFAULT_RETRIEVER
 from datamodules.corpora.table import Column, read_table
 from datamodules.errors import InputError
@@ -37,11 +38,17 @@ def _parse(
 
 
 def list_models() -> None:
-    """Show the models: name, task, paper, number of options."""
+    """Show the models: name, task, paper, parameters, options."""
+    # Sizes depend on the data: this is the data that the numbers are printed for.
+    classes = ["a", "b", "c", "d"]
+    spec = ClassificationSpec(10_000, num_chars=100, labels=classes, memory_labels=classes, num_memories=5)
     for name, model in zoo.list_models().items():
-        parameters = inspect.signature(model.__init__).parameters
-        print(f"{name}\n  task   classification\n  paper  {model.paper}")
-        print("  options  " + ", ".join(p for p in parameters if p != "self"))
+        network = model().build_network(spec, None, None)  # type: ignore[call-arg]
+        parameters = sum(parameter.numel() for parameter in network.parameters())
+        options = [option for option in inspect.signature(model.__init__).parameters if option != "self"]
+        print(f"{name}\n  task        classification\n  paper       {model.paper}")
+        print(f"  parameters  {parameters:,} by default, with 10,000 words and 4 classes")
+        print(f"  options     {', '.join(options)}")
 
 
 def index(
@@ -87,6 +94,8 @@ def search(
         retriever: null takes what the folder was built with; an ElasticsearchRetriever with an index
             searches that index.
     """
+    if k < 1:
+        raise InputError(f"--k {k}: must be 1 or more")
     if retriever is not None and is_existing_index(retriever):
         opened: Memory = IndexMemory(retriever)
     elif memory is not None:
@@ -127,6 +136,8 @@ def predict(
         retriever: back end to use instead of the checkpoint's.
         memory_version: of a memory that has grown (see `zoo memory add`); null uses the current version.
     """
+    if batch_size < 1:
+        raise InputError(f"--batch_size {batch_size}: must be 1 or more")
     predictor = load(
         ckpt_path, memory=memory, retriever=retriever, device=device, memory_version=memory_version
     )

@@ -13,6 +13,7 @@ from lightning_fabric.utilities.apply_func import move_data_to_device
 import zoo
 from datamodules.classification import ClassificationDataModule, Split
 from datamodules.corpora.table import Rows
+from datamodules.errors import InputError
 from datamodules.retrieval import make_retriever
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.memory import Memory, is_existing_index, open_memory
@@ -87,7 +88,12 @@ def load(
             opened = open_memory(f"index:{data.retriever.existing_index}", data.retriever, memory_version)
         else:
             opened = open_memory(location, data.retriever, memory_version)
-    return Predictor(model.to(device), data, opened)
+    try:
+        model = model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device {device}: {reason}; use cpu or a device that is there") from error
+    return Predictor(model, data, opened)
 
 
 def make_model(checkpoint: dict[str, Any]) -> ClassificationTask:
