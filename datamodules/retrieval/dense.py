@@ -7,22 +7,23 @@ costs time is the encoder: an encoded text is never encoded again, be it a copy 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b, sha256
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from datamodules import storage
 from datamodules.errors import InputError
 from datamodules.retrieval.base import Hits, Retriever
+
+if TYPE_CHECKING:
+    from datamodules.retrieval.encoder import Encoder
 
 Pooling: TypeAlias = Literal["mean", "cls"]
 
@@ -74,7 +75,7 @@ class DenseRanking:
             try:
                 revision = Path(hf_hub_download(self.encoder, "config.json")).parent.name
             except Exception as error:  # The network, the name and the cache fail in their own ways.
-                raise _unreadable(self.encoder, error) from error
+                raise unreadable(self.encoder, error) from error
             return f"{self.encoder}@{revision}"
         digest = sha256()
         for path in sorted(folder.iterdir()):
@@ -140,7 +141,7 @@ class DenseRetriever(Retriever):
         self.threads = threads
         self._place: tuple[Path, str] | None = None
         self._index: _Index | None = None
-        self._encoder: _Encoder | None = None
+        self._encoder: Encoder | None = None
 
     def describe(self) -> dict[str, Any]:
         """`class_path` and `init_args` that make this specification again."""
@@ -307,86 +308,26 @@ class DenseRetriever(Retriever):
             vectors[rows < 0] = encoded[[number[text] for text in unknown]]
         return vectors
 
-    def _loaded(self) -> _Encoder:
+    def _loaded(self) -> Encoder:
         if self._encoder is None:
-            self._encoder = _Encoder(self.ranking, self.device)
+            # Imported when needed: lexical retrieval does without PyTorch.
+            from datamodules.retrieval.encoder import Encoder
+
+            self._encoder = Encoder(self.ranking, self.device, self.threads)
         return self._encoder
 
     def _encode_blocks(self, texts: list[str], progress: bool, delay: float) -> Iterator[NDArray[np.float32]]:
         """Yields the vectors of the texts, float32 [at most _TEXTS, d] at a time."""
         encoder = self._loaded()
-        threads = torch.get_num_threads()
-        torch.set_num_threads(self.threads or threads)
-        try:
-            with tqdm(
-                total=len(texts), desc="encode", unit="text", delay=delay, disable=None if progress else True
-            ) as bar:
-                for first in range(0, len(texts), _TEXTS):
-                    yield encoder(texts[first : first + _TEXTS], self.batch_size, bar)
-        finally:
-            torch.set_num_threads(threads)
+        with tqdm(
+            total=len(texts), desc="encode", unit="text", delay=delay, disable=None if progress else True
+        ) as bar:
+            for first in range(0, len(texts), _TEXTS):
+                yield encoder(texts[first : first + _TEXTS], self.batch_size, bar)
 
 
-class _Encoder:
-    """The transformer: texts in, vectors of length 1 out."""
-
-    def __init__(self, ranking: DenseRanking, device: str | None) -> None:
-        from transformers import AutoModel, AutoTokenizer
-
-        # Without it the library warns in every process that is forked later on; those don't tokenise.
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-        try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(ranking.encoder)
-            model: Any = AutoModel.from_pretrained(ranking.encoder)
-        except Exception as error:  # Rust code, the network and remote configurations fail in their own ways.
-            raise _unreadable(ranking.encoder, error) from error
-        if model.config.is_encoder_decoder:
-            raise InputError(f"encoder {ranking.encoder!r}: has a decoder; use an encoder such as BERT")
-        try:
-            self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-            self.model = model.float().eval().to(self.device)
-        except (RuntimeError, AssertionError) as error:
-            raise InputError(f"device {device!r}: not on this machine; use cpu, or null to choose") from error
-        self.size: int = model.config.hidden_size
-        self.pooling = ranking.pooling
-        readable = getattr(model.config, "max_position_embeddings", None) or ranking.max_length
-        self.max_length = min(ranking.max_length, self.tokenizer.model_max_length, readable)
-
-    @torch.inference_mode()
-    def __call__(self, texts: list[str], batch_size: int, bar: tqdm[Any]) -> NDArray[np.float32]:
-        """[n, d]; 0 for a text without tokens."""
-        encodings = self.tokenizer(
-            # The library takes no lone surrogates.
-            [text.encode("utf-8", "replace").decode() for text in texts],
-            truncation=True,
-            max_length=self.max_length,
-            return_special_tokens_mask=True,
-            return_attention_mask=False,
-            verbose=False,
-        )
-        tokens: list[list[int]] = encodings["input_ids"]
-        full = [not all(special) for special in encodings["special_tokens_mask"]]
-        vectors = np.zeros((len(texts), self.size), np.float32)
-        # Texts of like length together: little padding. The longest first: what is too big fails at once.
-        order = sorted(np.flatnonzero(full).tolist(), key=lambda position: -len(tokens[position]))
-        bar.update(len(texts) - len(order))
-        for first in range(0, len(order), batch_size):
-            batch = order[first : first + batch_size]
-            ids = torch.zeros(len(batch), len(tokens[batch[0]]), dtype=torch.long)
-            mask = torch.zeros_like(ids)
-            for line, position in enumerate(batch):
-                ids[line, : len(tokens[position])] = torch.tensor(tokens[position])
-                mask[line, : len(tokens[position])] = 1
-            mask = mask.to(self.device)
-            states = self.model(input_ids=ids.to(self.device), attention_mask=mask).last_hidden_state
-            # The sum does for the mean: the length goes with the next line.
-            pooled = states[:, 0] if self.pooling == "cls" else (states * mask.unsqueeze(2)).sum(dim=1)
-            vectors[batch] = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
-            bar.update(len(batch))
-        return vectors
-
-
-def _unreadable(encoder: str, error: Exception) -> InputError:
+def unreadable(encoder: str, error: Exception) -> InputError:
+    """What to say of an encoder that can't be loaded."""
     reason = next(iter(str(error).splitlines()), "") or type(error).__name__
     return InputError(
         f"encoder {encoder!r}: use the name or folder of a transformers encoder (which said: {reason})"

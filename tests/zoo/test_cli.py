@@ -364,6 +364,9 @@ def test_examples_parse(example: Path, zoo_command: Command) -> None:
         if isinstance(given, dict):
             for key, value in given.items():
                 check(value, found[key])
+        elif isinstance(given, list):
+            for value, other in zip(given, found, strict=True):
+                check(value, other)
         elif isinstance(given, str) and isinstance(found, dict):
             assert found["class_path"].endswith(given)
         elif isinstance(given, str):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from datamodules.errors import InputError
 from datamodules.retrieval import dense
+from datamodules.retrieval import encoder as encoders
 from datamodules.retrieval.dense import LEAST_SCORE, DenseRetriever
 from datamodules.retrieval.memory import FolderMemory, make_retriever, open_memory
 from tests.datamodules.corpus import labelled_texts, rows
@@ -107,7 +108,7 @@ def test_the_score_is_half_of_one_plus_cosine(tmp_path: Path, monkeypatch: pytes
             angles = np.radians([float(text) for text in texts])
             return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
-    monkeypatch.setattr(dense, "_Encoder", Angles)
+    monkeypatch.setattr(encoders, "Encoder", Angles)
     hits = build(tmp_path, ["180", "90", "60", "0", "-60"], "none").search(["0", "90"], 5)
     assert hits.rows[0].tolist() == [3, 2, 4, 1, 0]
     np.testing.assert_allclose(hits.scores[0], [1, 0.75, 0.75, 0.5, LEAST_SCORE], atol=1e-7)
@@ -151,7 +152,7 @@ def test_texts_of_the_collection_are_not_encoded_again(
         raise AssertionError(f"encoded {texts}")
 
     with monkeypatch.context() as patch:
-        patch.setattr(dense._Encoder, "__call__", encode)
+        patch.setattr(encoders.Encoder, "__call__", encode)
         hits = retriever.search(TEXTS, 1)
         with pytest.raises(AssertionError, match="encoded"):
             retriever.search(QUERIES, 1)
@@ -170,14 +171,14 @@ def test_a_grown_index_ranks_like_a_new_one(
     before = grown.search(QUERIES, 9)
     texts[0] = ""
     encoded: list[str] = []
-    encode = dense._Encoder.__call__
+    encode = encoders.Encoder.__call__
 
-    def spy(self: dense._Encoder, some: list[str], *rest: Any) -> NDArray[np.float32]:
+    def spy(self: encoders.Encoder, some: list[str], *rest: Any) -> NDArray[np.float32]:
         encoded.extend(some)
         return encode(self, some, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(dense._Encoder, "__call__", spy)
+        patch.setattr(encoders.Encoder, "__call__", spy)
         grown.add(texts, 60, tmp_path / "new", "grown", progress=False)
     assert sorted(encoded) == sorted(set(texts) - set(TEXTS) - {""})
     np.testing.assert_array_equal(grown.search(QUERIES, 9).rows, before.rows)  # the old one is still open
@@ -197,15 +198,15 @@ def test_an_interrupted_build_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(dense, "_TEXTS", 20)
     calls = iter([0, 1])
-    encode = dense._Encoder.__call__
+    encode = encoders.Encoder.__call__
 
-    def stop(self: dense._Encoder, *arguments: Any) -> NDArray[np.float32]:
+    def stop(self: encoders.Encoder, *arguments: Any) -> NDArray[np.float32]:
         if next(calls, None) is None:
             raise KeyboardInterrupt
         return encode(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(dense._Encoder, "__call__", stop)
+        patch.setattr(encoders.Encoder, "__call__", stop)
         with pytest.raises(KeyboardInterrupt):
             build(tmp_path, TEXTS, tiny_encoder)
     assert not (tmp_path / "index").exists()
