@@ -31,8 +31,8 @@ SMALL = [
 
 def commands_of(page: Path) -> list[list[str]]:
     """The arguments of the `zoo` commands in a page's code blocks; `...` stands for more options."""
-    blocks = re.findall(r"^```\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    lines = "".join(block for language, block in blocks if not language).replace("\\\n", " ").splitlines()
     commands = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("zoo ")]
     return [[word for word in command if word != "..."] for command in commands]
 
@@ -41,7 +41,7 @@ def commands_of(page: Path) -> list[list[str]]:
 def _named_files(tmp_path: Path) -> None:
     """The files that the pages name."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    for name, seed in (("train.csv", 1), ("test.csv", 2)):
+    for name, seed in (("train.csv", 1), ("test.csv", 2), ("more.csv", 4), ("dev.csv", 5)):
         with (tmp_path / name).open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow(["text", "label", "title", "class"])
@@ -62,6 +62,7 @@ def test_there_are_commands() -> None:
         "prepare",
         "index",
         "search",
+        "memory",
     }
 
 
