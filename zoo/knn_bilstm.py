@@ -176,7 +176,8 @@ class KNNNetwork(nn.Module):
         super().__init__()
         self.text_dropout = text_dropout
         self.freeze_encoder = freeze_encoder
-        encoder.requires_grad_(not freeze_encoder)
+        if freeze_encoder:
+            encoder.requires_grad_(False)
         # Fitted on validation rows by `zoo.tuning`, not by gradients.
         self.mix: Tensor
         self.mix_tau: Tensor
