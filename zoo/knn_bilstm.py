@@ -111,13 +111,6 @@ class SharpAttention(nn.Module):
         return torch.stack(views, dim=2)
 
 
-def cosine(text: Tensor, memories: Tensor, memory: Tensor) -> Tensor:
-    """Plain cosine of texts [B, l] and their memories, rows `memory` [B, K] of `memories` [M, l]: [B, K]."""
-    with torch.autocast(text.device.type, enabled=False):
-        text, memories = functional.normalize(text.float()), functional.normalize(memories.float())
-        return (text.unsqueeze(1) * memories[memory]).sum(dim=2)
-
-
 def vote(
     similarity: Tensor, score: Tensor, mask: Tensor, tau: Tensor | float, score_power: float = 3.0
 ) -> Tensor:
@@ -183,6 +176,7 @@ class KNNNetwork(nn.Module):
         self.mix_tau: Tensor
         self.register_buffer("mix", torch.tensor(mix))
         self.register_buffer("mix_tau", torch.tensor(10.0))
+        self.plain_cosine = MultiPerspectiveCosine(0, encoder.size)
         self.encoder = encoder
         self.features = FEATURES[features]
         self.num_memory_classes = num_memory_classes
@@ -212,9 +206,8 @@ class KNNNetwork(nn.Module):
         logits, weights = self.head(text, memories, batch)
         if not mixed:
             return KNNOutput(logits, weights)
-        vote_weights = vote(
-            cosine(text, memories, batch.memory), batch.memory_score, batch.memory_mask, self.mix_tau
-        )
+        similarity = self.plain_cosine(text, memories, batch.memory).squeeze(2)
+        vote_weights = vote(similarity, batch.memory_score, batch.memory_mask, self.mix_tau)
         votes = count_votes(vote_weights, batch.memory_target, logits.shape[1])
         shown = vote_weights if self.features == ("text",) else weights
         return KNNOutput(mix_in(logits, votes, self.mix), shown)

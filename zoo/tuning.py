@@ -20,7 +20,7 @@ from datamodules.corpora.table import Rows
 from datamodules.errors import InputError
 from datamodules.retrieval import FolderMemory
 from zoo.inference import BLOCK, Predictor
-from zoo.knn_bilstm import KNNNetwork, cosine, count_votes, mix_in, vote
+from zoo.knn_bilstm import KNNNetwork, count_votes, mix_in, vote
 
 MIXES = [i / 20 for i in range(21)]
 TAUS = [0.0, 2.0, 5.0, 10.0, 20.0, 40.0]
@@ -112,7 +112,7 @@ def _evidence(predictor: Predictor, network: KNNNetwork, rows: Rows) -> tuple[Te
                 batch = move_data_to_device(batch, model.device)
                 text, memories = network.encode(batch)
                 logits, _ = network.head(text, memories, batch)
-                similarity = cosine(text, memories, batch.memory)
+                similarity = network.plain_cosine(text, memories, batch.memory).squeeze(2)
                 parts.append(
                     [
                         logits,
