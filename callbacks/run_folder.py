@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import platform
 import time
 from importlib.metadata import version
@@ -15,6 +13,7 @@ import torch
 import yaml
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
+from datamodules.storage import write_json
 from zoo.secrets import redact
 
 
@@ -83,6 +82,4 @@ class RunFolder(Callback):
             summary["monitor"] = best.monitor
             summary["best_score"] = float(best.best_model_score)
             summary["best_checkpoint"] = best.best_model_path
-        partial = self.folder / f".summary.{os.getpid()}.json"
-        partial.write_text(json.dumps(summary, indent=1) + "\n")
-        partial.replace(self.folder / "summary.json")
+        write_json(self.folder / "summary.json", summary)

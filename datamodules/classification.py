@@ -54,6 +54,7 @@ from datamodules.storage import (
     lock,
     named_disk_errors,
     new_folder,
+    write_json,
 )
 from datamodules.text.gather import TextGroup, TokenTable, WordTable, distinct_rows, gather
 from datamodules.text.tokenization import TransformersTokenizer, make_tokenizer
@@ -445,10 +446,7 @@ class ClassificationDataModule(pl.LightningDataModule):
             plan["labels"] = in_natural_order(tables["train"].distinct_labels())
             plan["vocabulary"] = self._prepare_vocabulary(plan["splits"]["train"])
         with lock(plan_file), named_disk_errors(plan_file):
-            # Renamed, because another process may be reading.
-            partial = plan_file.with_suffix(".partial")
-            partial.write_text(json.dumps(plan, indent=1))
-            partial.replace(plan_file)
+            write_json(plan_file, plan)
 
     def _wanted_splits(self) -> list[str]:
         """The tables that the trainer's stage needs; without a trainer, all that are named."""

@@ -74,6 +74,29 @@ def named_disk_errors(folder: Path, option: str = "--data.cache_dir") -> Iterato
         raise
 
 
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Write a file: yields a temporary path beside it, which becomes `path` when the block ends well.
+
+    So a reader finds the old file or the new one, never a part.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield partial
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, contents: Any) -> None:
+    """Write plain values as a JSON file, in one step (see `new_file`)."""
+    with new_file(path) as partial:
+        partial.write_text(json.dumps(contents, indent=1) + "\n")
+
+
 def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: Any) -> None:
     """Sync the files of `partial`, write its manifest and rename it to `folder`.
 

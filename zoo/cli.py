@@ -7,7 +7,6 @@ YAML can be overridden by its name. The other commands are in `zoo.commands`.
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import re
@@ -36,7 +35,7 @@ from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.csv_metrics import CSVMetrics
 from datamodules.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever  # noqa: F401 (so that options can name it)
-from datamodules.storage import named_disk_errors
+from datamodules.storage import named_disk_errors, write_json
 from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
 from zoo.commands import COMMANDS
 from zoo.inference import model_options
@@ -222,9 +221,7 @@ class ZooCLI(LightningCLI):
         if (output := self._option("output")) is not None:
             path = Path(output)
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f".{path.name}.partial")
-            partial.write_text(json.dumps(scores, indent=1) + "\n")
-            partial.replace(path)
+            write_json(path, scores)
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -20,6 +20,7 @@ from datamodules.corpora.table import Column, read_table
 from datamodules.errors import InputError
 from datamodules.retrieval import FolderMemory, IndexMemory, Memory, Retriever, open_memory
 from datamodules.retrieval.memory import is_existing_index
+from datamodules.storage import new_file
 from zoo import reproduce
 from zoo.inference import BLOCK, load
 from zoo.memory_commands import SUBCOMMANDS
@@ -142,11 +143,10 @@ def predict(
         ckpt_path, memory=memory, retriever=retriever, device=device, memory_version=memory_version
     )
     with ExitStack() as stack:
-        partial = None
         file = sys.stdout
         if output is not None and output != "-":
             Path(output).parent.mkdir(parents=True, exist_ok=True)
-            partial = Path(output).with_name(f".{Path(output).name}.partial")
+            partial = stack.enter_context(new_file(Path(output)))
             file = stack.enter_context(partial.open("w", encoding="utf-8"))
         texts = tqdm(_texts(input, text_column), desc="predicting", unit="text", delay=2, disable=None)
         while block := list(islice(texts, BLOCK)):
@@ -154,8 +154,6 @@ def predict(
                 record = prediction._asdict()
                 record["memories"] = [memory._asdict() for memory in prediction.memories]
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
-    if partial is not None:
-        partial.replace(str(output))
 
 
 def memory_group(options: Sequence[str]) -> None:

@@ -9,7 +9,6 @@ Where a checkpoint is wanted, a memory folder will do: then there is no model wh
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from datamodules.corpora.table import Column, read_table
 from datamodules.errors import InputError
 from datamodules.retrieval import FolderMemory, IndexMemory, Memory, Retriever, make_retriever, open_memory
 from datamodules.retrieval.memory import POINTER, UnknownLabels, is_existing_index
+from datamodules.storage import new_file
 from zoo import tuning
 from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
 from zoo.inference import load
@@ -124,9 +124,8 @@ def tune(
     tuned = tuning.tune(predictor, rows)
     contents["state_dict"] = predictor.model.state_dict()
     target = Path(checkpoint).with_name("tuned.ckpt") if output is None else Path(output)
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    torch.save(contents, partial)
-    partial.replace(target)
+    with new_file(target) as partial:
+        torch.save(contents, partial)
     left_out = f", {tuned.in_memory} left out because the memory has them" if tuned.in_memory else ""
     print(
         f"{target}: vote {tuned.mix:.2f}, sharpness {tuned.tau:g}; accuracy {tuned.accuracy_before:.4f} ->"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import ctypes
 import json
-import os
 import re
 import shutil
 import signal
@@ -36,6 +35,7 @@ from datamodules.classification import ClassificationDataModule
 from datamodules.corpora.table import Rows, read_table
 from datamodules.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from datamodules.storage import write_json
 
 Metrics: TypeAlias = dict[str, float]
 #: row -> metric -> mean, sd, n (runs in them), paper (the paper's figure); None where there is none.
@@ -433,7 +433,7 @@ class Reproduction:
         assert row.trivial is not None
         metrics = _trivial_metrics(row.trivial, splits)
         folder.mkdir(parents=True, exist_ok=True)
-        _write_json(folder / "result.json", {"run": identity, "test": test, "metrics": metrics})
+        write_json(folder / "result.json", {"run": identity, "test": test, "metrics": metrics})
         return metrics, False
 
     def _run_seed(self, row: Row, seed: int) -> tuple[Metrics, bool]:
@@ -444,13 +444,13 @@ class Reproduction:
         if done is None:
             metrics = self._train(row, seed, folder)
             done = {"run": identity, "test": None, "metrics": metrics}
-            _write_json(folder / "result.json", done)
+            write_json(folder / "result.json", done)
         elif test is None or done["test"] == test:
             return done["metrics"], True
         if test is not None:
             validation = {name: value for name, value in done["metrics"].items() if name.startswith("val/")}
             done |= {"test": test, "metrics": {**validation, **self._test(row, folder)}}
-            _write_json(folder / "result.json", done)
+            write_json(folder / "result.json", done)
         return done["metrics"], False
 
     def _folder(self, row: Row, seed: int | None) -> Path:
@@ -545,7 +545,7 @@ class Reproduction:
     def write(self) -> None:
         """Write `table.json`, `table.csv` and `table.md`."""
         figures = self.figures()
-        _write_json(self.out / "table.json", figures)
+        write_json(self.out / "table.json", figures)
         with (self.out / "table.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["row", "metric", "mean", "sd", "n", "paper"])
@@ -657,12 +657,6 @@ def _percent(figure: Mapping[str, float | None] | None) -> str:
         return ""
     spread = "" if figure["sd"] is None else f" ± {100 * figure['sd']:.1f}"
     return f"{100 * figure['mean']:.1f}{spread}"
-
-
-def _write_json(file: Path, contents: Any) -> None:
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
-    partial.write_text(json.dumps(contents, indent=1) + "\n")
-    partial.replace(file)
 
 
 # --- the command ---

@@ -8,7 +8,6 @@ Models never see a memory: they see what was retrieved, through the batch.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from datamodules.retrieval.elasticsearch import Document, ElasticsearchRetriever
 from datamodules.retrieval.embedded import EmbeddedRetriever
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.fused import FusedRetriever
-from datamodules.storage import check_folder, fingerprint_of, is_whole, lock, new_folder
+from datamodules.storage import check_folder, fingerprint_of, is_whole, lock, new_folder, write_json
 
 POINTER = "memory.json"
 UnknownLabels: TypeAlias = Literal["refuse", "skip"]
@@ -485,12 +484,7 @@ def read_pointer(folder: Path) -> dict[str, Any]:
 
 def write_pointer(folder: Path, pointer: dict[str, Any]) -> None:
     """Switch the memory to a version in one atomic step."""
-    partial = folder / f".{POINTER}.{os.getpid()}"
-    with partial.open("w") as file:
-        json.dump(pointer, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(folder / POINTER)
+    write_json(folder / POINTER, pointer)
 
 
 def is_existing_index(retriever: Retriever) -> TypeGuard[ElasticsearchRetriever]:

@@ -480,7 +480,7 @@ def test_run_folders_that_cannot_be(zoo_command: Command, train_csv: Path) -> No
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 def test_a_full_disk_is_named(fit: Fit, zoo_command: Command, test_csv: Path) -> None:
     checkpoint = fit("run") / "checkpoints" / "best.ckpt"
-    Path(".full.jsonl.partial").symlink_to("/dev/full")
+    Path(f".full.jsonl.{os.getpid()}").symlink_to("/dev/full")
     result = zoo_command("predict", "--ckpt_path", checkpoint, "--input", test_csv, "--output", "full.jsonl")
     one_line(result, "No space left")
 
