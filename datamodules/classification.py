@@ -258,6 +258,9 @@ class ClassificationDataModule(pl.LightningDataModule):
         >>> data = ClassificationDataModule(train_file="train.csv", text_column="text", num_memories=5)
     """
 
+    #: the validation figure, higher = better, by which an epoch is chosen.
+    monitor = "val/accuracy"
+
     def __init__(
         self,
         train_file: str | None = None,
@@ -445,6 +448,8 @@ class ClassificationDataModule(pl.LightningDataModule):
         if "train" in tables:
             plan["labels"] = in_natural_order(tables["train"].distinct_labels())
             plan["vocabulary"] = self._prepare_vocabulary(plan["splits"]["train"])
+        # Training needs neither its connections nor the memory that an encoder takes.
+        self.retriever.close()
         with lock(plan_file), named_disk_errors(plan_file):
             write_json(plan_file, plan)
 
@@ -480,6 +485,8 @@ class ClassificationDataModule(pl.LightningDataModule):
             "files": state,
             "splits": list(splits),
             "retriever": self.retriever.describe(),
+            # The ranking too: it knows what is in the folder that an encoder is named by.
+            "ranking": self.retriever.ranking.describe() if self.num_memories else None,
             "memory": memory and [memory, _file_state(Path(memory) / POINTER)],
             "tokenizer": self.tokenizer.describe(),
         }

@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from transformers import AutoModel, AutoTokenizer
 
+from datamodules.classification import ClassificationDataModule
 from datamodules.errors import InputError
 from datamodules.retrieval import dense
 from datamodules.retrieval import encoder as encoders
 from datamodules.retrieval.dense import LEAST_SCORE, DenseRetriever
 from datamodules.retrieval.memory import FolderMemory, make_retriever, open_memory
-from tests.datamodules.corpus import labelled_texts, rows
+from tests.datamodules.corpus import labelled_texts, rows, write_csv
 
 TEXTS, _ = labelled_texts(60)
 QUERIES = [*labelled_texts(9, seed=1)[0], "Lion  near the SAIL", "words that nobody knows"]
@@ -27,8 +29,6 @@ QUERIES = [*labelled_texts(9, seed=1)[0], "Lion  near the SAIL", "words that nob
 
 def vectors_of(encoder: str, pooling: str, texts: Sequence[str]) -> NDArray[np.float64]:
     """Each text alone, so without any padding; in double precision."""
-    from transformers import AutoModel, AutoTokenizer
-
     tokenizer, model = (
         AutoTokenizer.from_pretrained(encoder),
         AutoModel.from_pretrained(encoder).double().eval(),
@@ -250,6 +250,34 @@ def test_a_memory_knows_its_dense_retriever(tmp_path: Path, tiny_encoder: str) -
     with pytest.raises(InputError, match="pooling") as caught:
         open_memory(str(tmp_path / "memory"), DenseRetriever(tiny_encoder, "mean", max_length=20))
     assert "\n" not in str(caught.value)
+
+
+def test_preparing_data_lets_go_of_the_encoder_and_knows_other_weights(
+    tmp_path: Path, tiny_encoder: str
+) -> None:
+    encoder = shutil.copytree(tiny_encoder, tmp_path / "encoder")
+    files = {
+        "train_file": write_csv(tmp_path / "train.csv", *labelled_texts(40)),
+        "validation_file": write_csv(tmp_path / "validation.csv", *labelled_texts(9, seed=1)),
+    }
+
+    def scores() -> NDArray[np.float32]:
+        retriever = DenseRetriever(str(encoder), device="cpu")
+        data = ClassificationDataModule(**files, retriever=retriever, cache_dir=str(tmp_path / "cache"))
+        data.prepare_data()
+        assert retriever._encoder is None
+        data.setup("fit")
+        neighbors = data.split("train").neighbors
+        assert neighbors is not None
+        return np.array(neighbors.scores)
+
+    first = scores()
+    np.testing.assert_array_equal(scores(), first)
+    weights = AutoModel.from_pretrained(encoder)
+    with torch.no_grad():
+        weights.encoder.layer[1].output.dense.weight.mul_(-1)
+    weights.save_pretrained(encoder)
+    assert not np.allclose(scores(), first, atol=1e-4)
 
 
 def test_mistakes_are_named(tmp_path: Path, tiny_encoder: str) -> None:
