@@ -60,3 +60,59 @@ class ClassificationSpec(NamedTuple):
     memory_labels: list[str]
     #: memories a text at most; 0 = the data has no memory.
     num_memories: int
+
+
+class MatchingBatch(NamedTuple):
+    """Pairs of texts to score, in lists: a question's candidates, or one positive with its negatives.
+
+    P pairs in B lists of at most C pairs, of N distinct first texts and M distinct second texts. Each distinct
+    text is encoded once, in however many pairs it is.
+    """
+
+    #: int64 [U]: vocabulary ids of the distinct words of the batch; row 0 is padding.
+    word: Tensor
+    #: int64 [U, L]: their character ids, 0 = padding; [U, 0] where the model reads no characters.
+    char: Tensor
+    #: float32 [U]: inverse document frequency of the words in the training texts; 0 for padding.
+    idf: Tensor
+    #: int64 [N, T]: the distinct first texts (questions), positions in `word`, 0 = padding.
+    first_text: Tensor
+    #: int64 [M, S]: the distinct second texts (answers), likewise.
+    second_text: Tensor
+    #: int64 [P]: rows of `first_text`.
+    first: Tensor
+    #: int64 [P]: rows of `second_text`.
+    second: Tensor
+    #: int64 [P]: the list that a pair is in, 0..B-1; the pairs of a list stand together.
+    list: Tensor
+    #: int64 [P]: a pair's place in its list, 0..C-1.
+    place: Tensor
+    #: float32 [P]: grades (0 = does not match); of pairs to classify 0 or 1; nan unknown (prediction).
+    target: Tensor
+    #: float32 [P]: 1, or 0 for a pair that pads a distributed evaluation.
+    weight: Tensor
+    #: int64 [P]: row numbers in the table that the pairs come from.
+    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nothing here needs
+    #: float32 [N, T, l] and [M, S, l]: token vectors of the texts that a frozen encoder made beforehand. None:
+    #: the model encodes.
+    first_vector: Tensor | None = None
+    second_vector: Tensor | None = None
+
+
+class MatchingSpec(NamedTuple):
+    """What a network must know of pairs of texts before it can be built; plain values, kept in checkpoints."""
+
+    #: vocabulary size, padding and the unknown word included.
+    num_words: int
+    #: number of characters, padding and the unknown one included; 0 where batches carry none.
+    num_chars: int
+    #: `ranking`: a question's candidates are put in order; `classification`: a pair matches or does not.
+    goal: str
+    #: words kept of a first and of a second text.
+    first_length: int
+    second_length: int
+
+    @property
+    def num_outputs(self) -> int:
+        """Logits of a pair: its score, or one for "does not match" and one for "matches"."""
+        return 1 if self.goal == "ranking" else 2

@@ -181,7 +181,11 @@ class ZooCLI(LightningCLI):
             folder = self.run_dir / "checkpoints"
             callbacks += [
                 ModelCheckpoint(
-                    folder, filename="best", monitor="val/accuracy", mode="max", enable_version_counter=False
+                    folder,
+                    filename="best",
+                    monitor=self.datamodule.monitor,
+                    mode="max",
+                    enable_version_counter=False,
                 ),
                 ModelCheckpoint(folder, filename="last", enable_version_counter=False),
             ]
@@ -200,7 +204,7 @@ class ZooCLI(LightningCLI):
         if self.trainer.is_global_zero and self.trainer.checkpoint_callback is not None:
             best = self.trainer.checkpoint_callback
             if isinstance(best, ModelCheckpoint) and best.best_model_score is not None:
-                print(f"best validation accuracy {float(best.best_model_score):.4f}")
+                print(f"best {best.monitor} {float(best.best_model_score):.4f}")
             print(f"run folder: {self.run_dir}")
 
     def after_validate(self) -> None:

@@ -15,18 +15,16 @@ from datamodules.errors import InputError
 from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
 
 if TYPE_CHECKING:
-    from zoo.tasks.classification import ClassificationTask
+    from zoo.tasks.base import Task
 
 log = logging.getLogger("zoo")
 
-#: Parameters with a row for each word or character, and the list in a vocabulary that names the rows.
-TABLES = {
-    "network.encoder.words.table": "words",
-    "network.encoder.words.char_table.weight": "characters",
-}
+#: How the names of parameters end that have a row for each word or character, and the list in a vocabulary
+#: that names the rows.
+TABLES = {".words.table": "words", ".words.char_table.weight": "characters"}
 
 
-def start_from(model: ClassificationTask, checkpoint: str) -> None:
+def start_from(model: Task, checkpoint: str) -> None:
     """Copy what fits from a checkpoint into a model that has just been made.
 
     Weights of equal name and shape are taken whole; of word and character tables, the rows that both have; of
@@ -50,10 +48,9 @@ def start_from(model: ClassificationTask, checkpoint: str) -> None:
         for name, parameter in mine.items():
             if name not in theirs or name.startswith("network.classifier."):
                 continue
-            if name in TABLES:
-                rows = _shared_rows(
-                    model.data_state["vocabulary"][TABLES[name]], state["vocabulary"][TABLES[name]]
-                )
+            listed = next((key for ending, key in TABLES.items() if name.endswith(ending)), None)
+            if listed is not None:
+                rows = _shared_rows(model.data_state["vocabulary"][listed], state["vocabulary"][listed])
                 if rows and parameter.shape[1] == theirs[name].shape[1]:
                     ours, others = (torch.tensor(side) for side in zip(*rows, strict=True))
                     parameter[ours] = theirs[name][others]
@@ -72,7 +69,7 @@ def _shared_rows(ours: list[str] | None, theirs: list[str] | None) -> list[tuple
     return [(i, position[entry]) for i, entry in enumerate(ours or ()) if entry in position]
 
 
-def _take_classifier(model: ClassificationTask, contents: dict[str, Any]) -> list[str]:
+def _take_classifier(model: Task, contents: dict[str, Any]) -> list[str]:
     theirs: dict[str, Tensor] = contents["state_dict"]
     weight = theirs.get("network.classifier.weight")
     sizes: dict[str, int] | None = getattr(model.network, "sizes", None)

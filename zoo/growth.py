@@ -1,0 +1,115 @@
+"""What a memory that grows is worth: a finished run's model, more labelled rows in its memory, no training.
+
+The run's own memory stays as it is: a copy grows. How much the model trusts its memory is then refitted on
+validation rows (`zoo.tuning`), which takes seconds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from datamodules.corpora.split import stratified_split
+from datamodules.corpora.table import Rows
+from datamodules.errors import InputError
+from datamodules.retrieval import FolderMemory, make_retriever
+from datamodules.storage import new_file
+from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
+from zoo.inference import Predictor, load
+from zoo.tuning import tune
+
+#: In the `checkpoints` folder of a grown run: the model as it was trained, and with its vote refitted.
+UNTUNED, TUNED = "untuned.ckpt", "best.ckpt"
+
+
+def grow(checkpoint: Path, rows: Rows, validation: Rows, folder: Path, seed: int) -> dict[str, float]:
+    """Give a trained model a larger memory, refit its vote, and score it before and after.
+
+    Writes `memory` and the checkpoints `untuned.ckpt` and `best.ckpt` (its vote is fitted on all validation
+    rows), which read that memory.
+
+    Args:
+        checkpoint: of a model that reads a memory of its training rows.
+        rows: what the memory is to hold. What it holds already is left out, so these may be all rows of a
+            larger sample.
+        validation: labelled rows that are in neither.
+        folder: the grown run's own.
+        seed: of the halves of the validation rows.
+
+    Returns:
+        `memory_rows`; `val/accuracy_untuned`; `val/accuracy` and `val/macro_f1` with a refitted vote, where
+        no row was scored by a vote that was fitted on it (see `cross_fitted`).
+
+    Raises:
+        InputError: the model has no memory that can grow, or the rows don't fit it.
+    """
+    from sklearn.metrics import accuracy_score, f1_score  # a second, that other commands need not pay
+
+    memory = grown_copy(checkpoint, rows, folder / "memory")
+    contents = read_checkpoint(checkpoint)
+    contents[CHECKPOINT_KEY]["data"]["memory"] = memory.location()
+    _save(contents, folder / "checkpoints" / UNTUNED)
+    predictor = load(folder / "checkpoints" / UNTUNED)
+
+    untuned = predict_labels(predictor, validation)
+    tuned = cross_fitted(predictor, validation, seed)
+    tune(predictor, validation)
+    contents["state_dict"] = predictor.model.state_dict()
+    _save(contents, folder / "checkpoints" / TUNED)
+
+    true = _labels(validation)
+    return {
+        "memory_rows": float(len(memory)),
+        "val/accuracy_untuned": float(accuracy_score(true, untuned)),
+        "val/accuracy": float(accuracy_score(true, tuned)),
+        "val/macro_f1": float(f1_score(true, tuned, average="macro", zero_division=0)),
+    }
+
+
+def grown_copy(checkpoint: Path, rows: Rows, folder: Path) -> FolderMemory:
+    """A copy of the memory that a run began with, in a folder of its own, and the rows added to it."""
+    began_with = load(checkpoint, memory_version=1)
+    memory = began_with.memory
+    if not isinstance(memory, FolderMemory):
+        raise InputError(f"{checkpoint}: the model has no memory that could grow; start from one that has")
+    retriever = make_retriever(memory.retriever.describe())
+    copy = FolderMemory.build(memory.rows, retriever, folder, progress=False)
+    copy.add(rows, began_with.data.spec.memory_labels, progress=False)
+    return copy
+
+
+def cross_fitted(predictor: Predictor, rows: Rows, seed: int) -> list[str]:
+    """Labels [n] predicted with a vote that was tuned on other rows than those that it labels.
+
+    The vote is tuned on one half of the rows (stratified, drawn by the seed) and labels the other, and the
+    other way round. The model is left as it was.
+    """
+    weights = {name: weight.clone() for name, weight in predictor.model.state_dict().items()}
+    halves = stratified_split(_labels(rows), 0.5, seed)
+    labels = np.empty(len(rows), object)
+    for tuned_on, labelled in (halves, halves[::-1]):
+        tune(predictor, rows.select(tuned_on))
+        labels[labelled] = predict_labels(predictor, rows.select(labelled))
+        predictor.model.load_state_dict(weights)
+    return [str(label) for label in labels]
+
+
+def predict_labels(predictor: Predictor, rows: Rows) -> list[str]:
+    """The label of each row's text [n], as the model sees it."""
+    return [prediction.label for prediction in predictor.predict(rows.texts[:])]
+
+
+def _labels(rows: Rows) -> list[str]:
+    labels = rows.labels
+    if labels is None:
+        raise InputError(f"{rows.source}: a row has no label; label every row")
+    return labels
+
+
+def _save(contents: dict[str, Any], file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(file) as partial:
+        torch.save(contents, partial)
