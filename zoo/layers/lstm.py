@@ -1,4 +1,4 @@
-"""The last state of an LSTM over sequences of table rows, fast on CPUs.
+"""The last state, or all states, of an LSTM over sequences of table rows, fast on CPUs.
 
 A batch's sequences are short, many, of different lengths, and made of the same few rows: words of a batch,
 characters of an alphabet. So the input products are computed once per row of the table and not once per
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 
 class LastStateLSTM(nn.LSTM):
@@ -34,40 +34,80 @@ class LastStateLSTM(nn.LSTM):
             [N, hidden_size], or [N, 2 * hidden_size]: last forward state, last backward state; 0 where the
             sequence is empty.
         """
-        # A sequence without tokens reads one, and its state is zeroed: kernels know no empty sequences.
-        packed = pack_padded_sequence(ids, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
         if table.device.type == "cpu":
-            last = self._last_states_on_cpu(table, packed, ids, lengths)
+            packing = _Packing(ids, lengths, self.bidirectional)
+            last, _ = _run_on_cpu(self, table, ids, packing)
+            last = last[:, packing.unsorted]
         else:
+            packed = _pack(ids, lengths)
             _, (last, _) = super().forward(packed._replace(data=table[packed.data]))
         return last.transpose(0, 1).flatten(1) * (lengths > 0).unsqueeze(1)
 
-    def _last_states_on_cpu(
-        self, table: Tensor, packed: PackedSequence, ids: Tensor, lengths: Tensor
-    ) -> Tensor:
-        steps = [packed.data]
-        if self.bidirectional:
-            # The backward LSTM runs forward over the reversed sequences.
-            position = lengths.clamp(min=1).unsqueeze(1) - 1 - torch.arange(ids.shape[1])
-            reversed_ids = ids.gather(1, position.clamp(min=0))
-            steps.append(
-                pack_padded_sequence(
-                    reversed_ids, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
-                ).data
-            )
-        projected, recurrent = [], []
-        for suffix in ("", "_reverse")[: len(steps)]:
-            weights = [
-                _sigmoid_gates_first(getattr(self, f"{name}_l0{suffix}"))
-                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+class AllStatesLSTM(nn.LSTM):
+    """A one-layer LSTM, or two in opposite directions, with its state at every place of a sequence."""
+
+    def __init__(self, input_size: int, hidden_size: int, bidirectional: bool = False) -> None:
+        super().__init__(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
+
+    def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
+        """Run over sequences of rows; arguments as of `LastStateLSTM.forward`.
+
+        Returns:
+            [N, T, hidden_size], or [N, T, 2 * hidden_size]: the state after reading a place from the left,
+            and after reading it from the right; 0 behind a sequence's end.
+        """
+        n, length = ids.shape
+        if table.device.type == "cpu":
+            packing = _Packing(ids, lengths, self.bidirectional)
+            _, packed_states = _run_on_cpu(self, table, ids, packing)
+            padded = [
+                state.new_zeros(n * length, self.hidden_size).index_copy(0, place, state)
+                for place, state in zip(packing.places, packed_states, strict=True)
             ]
-            projected.append(nn.functional.linear(table, weights[0], weights[2] + weights[3]))
-            recurrent.append(weights[1])
-        last: Tensor = _LastStates.apply(
-            torch.stack(projected), torch.stack(recurrent), torch.stack(steps), packed.batch_sizes.tolist()
-        )
+            states = torch.cat(padded, dim=1).view(n, length, -1)
+        else:
+            packed = _pack(ids, lengths)
+            out, _ = super().forward(packed._replace(data=table[packed.data]))
+            states, _ = pad_packed_sequence(out, batch_first=True, total_length=length)
+        return states * (lengths > 0).view(n, 1, 1)
+
+
+def _pack(table: Tensor, lengths: Tensor) -> PackedSequence:
+    # A sequence without tokens reads one, and its state is zeroed: kernels know no empty sequences.
+    return pack_padded_sequence(table, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
+
+
+class _Packing:
+    """Which place of a padded [N, T] is read at which step: all first steps, longest sequence first, ..."""
+
+    def __init__(self, ids: Tensor, lengths: Tensor, bidirectional: bool) -> None:
+        places = torch.arange(ids.numel()).view(ids.shape)
+        packed = _pack(places, lengths)
         assert packed.unsorted_indices is not None
-        return last[:, packed.unsorted_indices]
+        self.unsorted = packed.unsorted_indices
+        self.batch_sizes: list[int] = packed.batch_sizes.tolist()
+        #: int64 [D][P]: flat places of the padded table.
+        self.places = [packed.data]
+        if bidirectional:
+            # The backward LSTM runs forward over the reversed sequences.
+            reversed_place = lengths.clamp(min=1).unsqueeze(1) - 1 - torch.arange(ids.shape[1])
+            self.places.append(_pack(places.gather(1, reversed_place.clamp(min=0)), lengths).data)
+
+
+def _run_on_cpu(lstm: nn.LSTM, table: Tensor, ids: Tensor, packing: _Packing) -> tuple[Tensor, Tensor]:
+    """Last states [D, N, H], longest sequence first, and all states [D, P, H], packed."""
+    projected, recurrent = [], []
+    for suffix in ("", "_reverse")[: len(packing.places)]:
+        weights = [
+            _sigmoid_gates_first(getattr(lstm, f"{name}_l0{suffix}"))
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        ]
+        projected.append(nn.functional.linear(table, weights[0], weights[2] + weights[3]))
+        recurrent.append(weights[1])
+    steps = torch.stack([ids.flatten()[places] for places in packing.places])
+    last, states = _States.apply(torch.stack(projected), torch.stack(recurrent), steps, packing.batch_sizes)
+    return last, states
 
 
 def _sigmoid_gates_first(weight: Tensor) -> Tensor:
@@ -76,7 +116,7 @@ def _sigmoid_gates_first(weight: Tensor) -> Tensor:
     return torch.cat([i, f, o, g])
 
 
-class _LastStates(torch.autograd.Function):
+class _States(torch.autograd.Function):
     """D LSTMs side by side over packed sequences, longest first; D = 1 or 2 directions.
 
     P is the number of tokens of all sequences: step 0 of all, then step 1 of those that have one, ...
@@ -86,7 +126,7 @@ class _LastStates(torch.autograd.Function):
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]
     def forward(
         ctx: Any, projected: Tensor, recurrent: Tensor, steps: Tensor, batch_sizes: list[int]
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         """Run the steps.
 
         Args:
@@ -97,7 +137,7 @@ class _LastStates(torch.autograd.Function):
             batch_sizes: sequences alive at each step, falling; N at the first.
 
         Returns:
-            [D, N, H].
+            [D, N, H] last states and [D, P, H] all states.
         """
         directions, _, width = projected.shape
         hidden = width // 4
@@ -127,20 +167,26 @@ class _LastStates(torch.autograd.Function):
             previous, start = start, start + alive
         ctx.save_for_backward(recurrent, steps, gates, cells, cell_tanh, states)
         ctx.batch_sizes, ctx.rows = batch_sizes, projected.shape[1]
-        return last
+        ctx.set_materialize_grads(False)
+        return last, states
 
     @staticmethod
     @once_differentiable
     @torch.amp.custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]
     def backward(  # type: ignore[override]
-        ctx: Any, *grad_outputs: Tensor
+        ctx: Any, *grad_outputs: Tensor | None
     ) -> tuple[Tensor, Tensor, None, None]:
         """Run the steps back."""
         recurrent, steps, gates, cells, cell_tanh, states = ctx.saved_tensors
         batch_sizes: list[int] = ctx.batch_sizes
         hidden = states.shape[2]
         grad_gates = torch.empty_like(gates)
-        grad_state = grad_outputs[0].float().clone()  # [D, N, H]; of the current step for those alive
+        grad_last, grad_states = grad_outputs
+        # [D, N, H]; of the current step for those alive.
+        if grad_last is None:
+            grad_state = gates.new_zeros(gates.shape[0], batch_sizes[0], hidden)
+        else:
+            grad_state = grad_last.to(gates.dtype, copy=True)
         grad_cell = torch.zeros_like(grad_state)
         start = steps.shape[1]
         for step in reversed(range(len(batch_sizes))):
@@ -149,6 +195,8 @@ class _LastStates(torch.autograd.Function):
             now = slice(start, start + alive)
             i, f, o, g = gates[:, now].chunk(4, dim=2)
             d_state, d_cell = grad_state[:, :alive], grad_cell[:, :alive]
+            if grad_states is not None:
+                d_state += grad_states[:, now]
             tanh = cell_tanh[:, now]
             # h = o tanh(c): to the cell, then to the gates before their nonlinearities.
             through = d_state * o

@@ -1,0 +1,76 @@
+"""The LSTMs that read table rows against `nn.LSTM` on the sequences written out: values and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from zoo.layers.lstm import AllStatesLSTM, LastStateLSTM
+
+ROWS, SIZE, HIDDEN, LENGTH = 9, 5, 4, 7
+
+
+def sequences(lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """A table, rows of it (with arbitrary ones behind the sequences' ends), and the lengths."""
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(ROWS, SIZE, generator=generator, dtype=torch.float64)
+    ids = torch.randint(0, ROWS, (len(lengths), LENGTH), generator=generator)
+    return table, ids, torch.tensor(lengths)
+
+
+def reference(lstm: nn.LSTM, table: Tensor, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """PyTorch's own LSTM on packed inputs: last states and all states; empty sequences are made 0."""
+    packed = pack_padded_sequence(table[ids], lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
+    out, (last, _) = nn.LSTM.forward(lstm, packed)
+    states, _ = pad_packed_sequence(out, batch_first=True, total_length=ids.shape[1])
+    real = (lengths > 0).double()
+    return last.transpose(0, 1).flatten(1) * real.view(-1, 1), states * real.view(-1, 1, 1)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("lengths", [[3, 7, 1, 0, 4], [7, 7], [0], [1, 1, 1]])
+@pytest.mark.parametrize("kind", [LastStateLSTM, AllStatesLSTM])
+def test_equals_pytorch(
+    kind: type[LastStateLSTM | AllStatesLSTM], lengths: list[int], bidirectional: bool
+) -> None:
+    torch.manual_seed(1)
+    lstm = kind(SIZE, HIDDEN, bidirectional).double()
+    table, ids, sizes = sequences(lengths)
+    table.requires_grad_(True)
+    inputs = [table, *lstm.parameters()]
+
+    found = lstm(table, ids, sizes)
+    expected = reference(lstm, table, ids, sizes)[kind is AllStatesLSTM]
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+    # A gradient that differs at every number, so that none can stand in for another.
+    weight = torch.randn(found.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    ours = torch.autograd.grad((found * weight).sum(), inputs, retain_graph=True)
+    theirs = torch.autograd.grad((expected * weight).sum(), inputs)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_states_are_zero_behind_the_end() -> None:
+    lstm = AllStatesLSTM(SIZE, HIDDEN, bidirectional=True).double()
+    table, ids, lengths = sequences([2, 0, 7])
+    states = lstm(table, ids, lengths)
+    assert states.shape == (3, LENGTH, 2 * HIDDEN)
+    behind = torch.arange(LENGTH) >= lengths.unsqueeze(1)
+    assert not states[behind].any()
+    assert bool(states[~behind].all())
+
+
+def test_bfloat16_autocast_runs_in_float32() -> None:
+    torch.manual_seed(1)
+    lstm = AllStatesLSTM(SIZE, HIDDEN, bidirectional=True)
+    table, ids, lengths = sequences([3, 7])
+    table = table.float().requires_grad_(True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        states = lstm(table, ids, lengths)
+    assert states.dtype == torch.float32
+    states.sum().backward()
+    assert table.grad is not None
+    torch.testing.assert_close(states, lstm(table, ids, lengths), rtol=0.05, atol=0.02)
