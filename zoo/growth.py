@@ -48,6 +48,7 @@ def grow(checkpoint: Path, rows: Rows, validation: Rows, folder: Path, seed: int
     """
     from sklearn.metrics import accuracy_score, f1_score  # a second, that other commands need not pay
 
+    folder = folder.absolute()  # the checkpoints keep the memory's place
     memory = grown_copy(checkpoint, rows, folder / "memory")
     contents = read_checkpoint(checkpoint)
     contents[CHECKPOINT_KEY]["data"]["memory"] = memory.location()
@@ -60,7 +61,7 @@ def grow(checkpoint: Path, rows: Rows, validation: Rows, folder: Path, seed: int
     contents["state_dict"] = predictor.model.state_dict()
     _save(contents, folder / "checkpoints" / TUNED)
 
-    true = _labels(validation)
+    true = labels_of(validation)
     return {
         "memory_rows": float(len(memory)),
         "val/accuracy_untuned": float(accuracy_score(true, untuned)),
@@ -88,7 +89,7 @@ def cross_fitted(predictor: Predictor, rows: Rows, seed: int) -> list[str]:
     other way round. The model is left as it was.
     """
     weights = {name: weight.clone() for name, weight in predictor.model.state_dict().items()}
-    halves = stratified_split(_labels(rows), 0.5, seed)
+    halves = stratified_split(labels_of(rows), 0.5, seed)
     labels = np.empty(len(rows), object)
     for tuned_on, labelled in (halves, halves[::-1]):
         tune(predictor, rows.select(tuned_on))
@@ -102,7 +103,12 @@ def predict_labels(predictor: Predictor, rows: Rows) -> list[str]:
     return [prediction.label for prediction in predictor.predict(rows.texts[:])]
 
 
-def _labels(rows: Rows) -> list[str]:
+def labels_of(rows: Rows) -> list[str]:
+    """The label of every row [n].
+
+    Raises:
+        InputError: a row has none.
+    """
     labels = rows.labels
     if labels is None:
         raise InputError(f"{rows.source}: a row has no label; label every row")

@@ -3,8 +3,9 @@
 A table (`zoo/tables/*.yaml`, or a file of yours) has a base configuration and rows; a row is a set of options
 on top of it. Every row and seed is a `zoo fit` of its own, in a process and a folder of its own, then a `zoo
 test` of the checkpoint that was best on validation rows: a row that fails takes nothing with it, and a killed
-table goes on at the run where it stopped. Rows that need no training (majority, a vote of BM25 neighbours, TF-IDF
-with a linear SVM) are computed here, on the same training, validation and test rows.
+table goes on at the run where it stopped. Rows that need no training are computed here: simple rules (majority, a vote
+of BM25 neighbours, TF-IDF with a linear SVM) on the same training, validation and test rows, and the model of
+another row whose memory grows (`grow`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,6 +37,7 @@ from datamodules.corpora.table import Rows, read_table
 from datamodules.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from datamodules.storage import write_json
+from zoo.growth import TUNED, UNTUNED, grow, labels_of
 
 Metrics: TypeAlias = dict[str, float]
 #: row -> metric -> mean, sd, n (runs in them), paper (the paper's figure); None where there is none.
@@ -53,6 +55,20 @@ SPLITS = {"val": "validation", "test": "test"}
 
 
 @dataclass(frozen=True)
+class Growth:
+    """What a row's memory grows from and to; its model is not trained.
+
+    Attributes:
+        row: the trained row whose checkpoint of the same seed is used as it is (`from` in the YAML).
+        rows_per_class: the memory grows to what training rows with this `data.rows_per_class` would be; None
+            (`all` in the YAML) = all rows but the validation rows.
+    """
+
+    row: str
+    rows_per_class: int | float | dict[str, int] | None
+
+
+@dataclass(frozen=True)
 class Row:
     """One line of a table.
 
@@ -62,6 +78,7 @@ class Row:
         paper: the paper's figure as a share of 1, of the table's `paper_metric`.
         trivial: a row without training: `majority`, `bm25` or `svm`.
         init_from: the row whose checkpoint of the same seed this one starts from (`--model.init_from`).
+        grow: the row's model is another row's, with more rows in its memory. Its overrides are that row's.
         x: place on the x axis, where the table is a curve.
     """
 
@@ -70,7 +87,13 @@ class Row:
     paper: float | None = None
     trivial: str | None = None
     init_from: str | None = None
+    grow: Growth | None = None
     x: float | None = None
+
+    @property
+    def starts_from(self) -> str | None:
+        """The row whose checkpoint this one needs."""
+        return self.init_from if self.grow is None else self.grow.row
 
 
 @dataclass(frozen=True)
@@ -114,7 +137,7 @@ _TABLE_KEYS = {
     *("description", "minutes", "paper_metric", "seeds", "base", "overrides", "rows", "like", "x_label"),
     *("skip_absent", "columns_without_header"),
 }
-_ROW_KEYS = {"overrides", "paper", "trivial", "init_from", "x"}
+_ROW_KEYS = {"overrides", "paper", "trivial", "init_from", "grow", "x"}
 
 
 def shipped_tables() -> list[str]:
@@ -153,9 +176,13 @@ def load_table(name: str) -> Table:
         if not re.fullmatch(r"\w[\w .=+%-]*", str(row_name)):
             raise InputError(f"{path}: row {row_name!r}: name it with letters, digits, spaces and .=+%-")
         rows[str(row_name)] = _make_row(path, str(row_name), entry, contents.get("overrides", {}))
-    for row in rows.values():
-        if row.init_from is not None and (row.init_from not in rows or rows[row.init_from].trivial):
-            raise InputError(f"{path}: row {row.name}: init_from names no trained row: {row.init_from}")
+    for row in [row for row in rows.values() if row.starts_from is not None]:
+        start = rows.get(str(row.starts_from))
+        if start is None or start.trivial or start.grow:
+            key = "init_from" if row.grow is None else "grow: from"
+            raise InputError(f"{path}: row {row.name}: {key} names no trained row: {row.starts_from}")
+        if row.grow is not None:
+            rows[row.name] = replace(row, overrides=start.overrides)
     optional = ("x_label", "skip_absent", "columns_without_header")
     return Table(
         name=path.stem,
@@ -206,6 +233,16 @@ def _make_row(path: Path, name: str, entry: Any, overrides: Mapping[str, Any]) -
     trivial = entry.get("trivial")
     if trivial is not None and trivial not in TRIVIAL:
         raise InputError(f"{path}: row {name}: trivial: {trivial}; choose one of {', '.join(TRIVIAL)}")
+    growth = None
+    if (wanted := entry.get("grow")) is not None:
+        if not isinstance(wanted, dict) or wanted.keys() != {"from", "rows_per_class"}:
+            raise InputError(f"{path}: row {name}: grow: give `from`, a row, and `rows_per_class`, or all")
+        if useless := entry.keys() & {"overrides", "trivial", "init_from"}:
+            raise InputError(
+                f"{path}: row {name}: {sorted(useless)[0]} has no effect beside grow: nothing is trained"
+            )
+        limit = wanted["rows_per_class"]
+        growth = Growth(str(wanted["from"]), None if limit == "all" else limit)
     paper = entry.get("paper")
     return Row(
         name,
@@ -213,6 +250,7 @@ def _make_row(path: Path, name: str, entry: Any, overrides: Mapping[str, Any]) -
         paper=None if paper is None else round(paper / 100, 6),
         trivial=trivial,
         init_from=entry.get("init_from"),
+        grow=growth,
         x=entry.get("x"),
     )
 
@@ -222,7 +260,7 @@ def _make_row(path: Path, name: str, entry: Any, overrides: Mapping[str, Any]) -
 
 def majority(train: Rows, queries: Rows) -> list[str]:
     """The most frequent training label for every text."""
-    labels, counts = np.unique(_labels(train), return_counts=True)
+    labels, counts = np.unique(labels_of(train), return_counts=True)
     return [str(labels[counts.argmax()])] * len(queries)
 
 
@@ -235,7 +273,7 @@ def bm25_vote(train: Rows, queries: Rows, k: int = 20, power: float = 3.0) -> li
     with tempfile.TemporaryDirectory() as folder:
         memory = FolderMemory.build(train, EmbeddedRetriever(), Path(folder) / "memory", progress=False)
         found = memory.search(queries.texts[:], min(k, len(train)))
-    names, numbers = np.unique(_labels(found.memories), return_inverse=True)
+    names, numbers = np.unique(labels_of(found.memories), return_inverse=True)
     weight = (found.scores / found.scores[:, :1].clip(min=1e-6)) ** power * (found.rows >= 0)
     votes = np.zeros((len(queries), len(names)))
     for i in range(found.rows.shape[1]):
@@ -255,7 +293,7 @@ def tfidf_svm(train: Rows, queries: Rows) -> list[str]:
     from sklearn.svm import LinearSVC
 
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
-    classifier = LinearSVC(random_state=0).fit(vectorizer.fit_transform(train.texts), _labels(train))
+    classifier = LinearSVC(random_state=0).fit(vectorizer.fit_transform(train.texts), labels_of(train))
     return [str(label) for label in classifier.predict(vectorizer.transform(queries.texts))]
 
 
@@ -266,13 +304,6 @@ TRIVIAL: dict[str, Callable[[Rows, Rows], list[str]]] = {
 }
 
 
-def _labels(rows: Rows) -> list[str]:
-    labels = rows.labels
-    if labels is None:
-        raise InputError(f"{rows.source}: a row has no label; label every row")
-    return labels
-
-
 def _trivial_metrics(name: str, splits: Mapping[str, Rows]) -> Metrics:
     """Accuracy and macro-F1 of a row without training, for the splits besides `train`."""
     from sklearn.metrics import accuracy_score, f1_score
@@ -280,7 +311,7 @@ def _trivial_metrics(name: str, splits: Mapping[str, Rows]) -> Metrics:
     metrics = {}
     for key, split in SPLITS.items():
         if split in splits:
-            predicted, true = TRIVIAL[name](splits["train"], splits[split]), _labels(splits[split])
+            predicted, true = TRIVIAL[name](splits["train"], splits[split]), labels_of(splits[split])
             metrics[f"{key}/accuracy"] = float(accuracy_score(true, predicted))
             metrics[f"{key}/macro_f1"] = float(f1_score(true, predicted, average="macro", zero_division=0))
     return metrics
@@ -419,37 +450,47 @@ class Reproduction:
         done = self._finished(folder, identity)
         if done is not None and done["test"] == test:
             return done["metrics"], True
-        # Vectors and memories are of no use here.
-        no_use = {"retriever", "word_vectors", "memory", "memory_text_column", "memory_label_column"}
-        options = {**self.table.data_options(row), **{key: str(file) for key, file in self._files(row)}}
-        options = {key: value for key, value in options.items() if key.partition(".")[0] not in no_use}
-        data = ClassificationDataModule(**options | {"num_memories": 0})
-        data.prepare_data()
-        data.setup("fit")
-        names = ["train", "validation", *(["test"] if self._brings_its_test(row) else [])]
-        splits = {name: data.split(name).rows for name in names}
-        if self.test is not None and "test" not in splits:
-            splits["test"] = self.test.rows
         assert row.trivial is not None
-        metrics = _trivial_metrics(row.trivial, splits)
+        metrics = _trivial_metrics(row.trivial, self._tables(row))
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "result.json", {"run": identity, "test": test, "metrics": metrics})
         return metrics, False
 
+    def _tables(self, row: Row, **changes: Any) -> dict[str, Rows]:
+        """The row's training and validation rows, and those of the test if there is one.
+
+        Args:
+            row: a row of the table.
+            changes: data options in place of the row's.
+        """
+        # Vectors and memories are of no use here.
+        no_use = {"retriever", "word_vectors", "memory", "memory_text_column", "memory_label_column"}
+        options = {**self.table.data_options(row), **{key: str(file) for key, file in self._files(row)}}
+        options = {key: value for key, value in options.items() if key.partition(".")[0] not in no_use}
+        data = ClassificationDataModule(**options | {"num_memories": 0} | changes)
+        data.prepare_data()
+        data.setup("fit")
+        names = ["train", "validation", *(["test"] if self._brings_its_test(row) else [])]
+        tables = {name: data.split(name).rows for name in names}
+        if self.test is not None and "test" not in tables:
+            tables["test"] = self.test.rows
+        return tables
+
     def _run_seed(self, row: Row, seed: int) -> tuple[Metrics, bool]:
-        """Metrics of a trained row, and whether they were there already."""
+        """Metrics of a row that has a model, and whether they were there already."""
         folder = self._folder(row, seed)
         identity, test = self._identity(row, seed), self._test_identity(row)
         done = self._finished(folder, identity)
         if done is None:
-            metrics = self._train(row, seed, folder)
+            shutil.rmtree(folder, ignore_errors=True)  # half a run
+            metrics = self._train(row, seed, folder) if row.grow is None else self._grow(row, seed, folder)
             done = {"run": identity, "test": None, "metrics": metrics}
             write_json(folder / "result.json", done)
         elif test is None or done["test"] == test:
             return done["metrics"], True
         if test is not None:
-            validation = {name: value for name, value in done["metrics"].items() if name.startswith("val/")}
-            done |= {"test": test, "metrics": {**validation, **self._test(row, folder)}}
+            others = {key: value for key, value in done["metrics"].items() if not key.startswith("test/")}
+            done |= {"test": test, "metrics": {**others, **self._test(row, folder)}}
             write_json(folder / "result.json", done)
         return done["metrics"], False
 
@@ -476,8 +517,10 @@ class Reproduction:
         """What a finished run must have been run with to be kept; where the data lies does not matter."""
         sizes = {name: file.stat().st_size for name, file in self._files(row) if file.is_file()}
         identity = {"base": self.table.base, "overrides": row.overrides, "seed": seed, "bytes": sizes}
-        if row.init_from is not None:
-            identity["init_from"] = self._identity(self.table.rows[row.init_from], seed)
+        if row.grow is not None:
+            identity["grow"] = {"rows_per_class": row.grow.rows_per_class}
+        if row.starts_from is not None:
+            identity["init_from"] = self._identity(self.table.rows[row.starts_from], seed)
         plain: dict[str, Any] = json.loads(json.dumps(identity))
         return plain
 
@@ -487,13 +530,9 @@ class Reproduction:
         return None if self.test is None else self.test.identity
 
     def _train(self, row: Row, seed: int, folder: Path) -> Metrics:
-        shutil.rmtree(folder, ignore_errors=True)  # half a run
         options = {**row.overrides, **{f"data.{name}": str(file) for name, file in self._files(row)}}
         if row.init_from is not None:
-            other = self.out / row.init_from / folder.name
-            if not (other / "result.json").exists():
-                raise RowFailed(f"starts from {row.init_from}, seed {seed}, which failed")
-            options["model.init_from"] = str(other / "checkpoints" / "best.ckpt")
+            options["model.init_from"] = str(self._start(row, seed))
         options |= {
             "seed_everything": seed,
             "run_dir": str(folder),
@@ -508,7 +547,30 @@ class Reproduction:
         _zoo(["fit", "--config", str(base), *as_arguments(options)], log)
         return _best_epoch(folder / "metrics.csv")
 
+    def _grow(self, row: Row, seed: int, folder: Path) -> Metrics:
+        assert row.grow is not None
+        start = self._start(row, seed)
+        tables = self._tables(row, rows_per_class=row.grow.rows_per_class)
+        return grow(start, tables["train"], tables["validation"], folder, seed)
+
+    def _start(self, row: Row, seed: int) -> Path:
+        """The checkpoint that the row starts from."""
+        assert row.starts_from is not None
+        other = self.out / row.starts_from / f"seed-{seed}"
+        if not (other / "result.json").exists():
+            raise RowFailed(f"starts from {row.starts_from}, seed {seed}, which failed")
+        return other / "checkpoints" / "best.ckpt"
+
     def _test(self, row: Row, folder: Path) -> Metrics:
+        """Metrics of the test; of a grown memory also the accuracy before its vote was refitted."""
+        checkpoints = folder / "checkpoints"
+        if row.grow is None:
+            return self._test_checkpoint(row, checkpoints / "best.ckpt", folder)
+        untuned = self._test_checkpoint(row, checkpoints / UNTUNED, folder)
+        tuned = self._test_checkpoint(row, checkpoints / TUNED, folder)
+        return {"test/accuracy_untuned": untuned["test/accuracy"], **tuned}
+
+    def _test_checkpoint(self, row: Row, checkpoint: Path, folder: Path) -> Metrics:
         metrics = folder / "test.json"
         options: dict[str, Any] = {"output": str(metrics)}
         if not self._brings_its_test(row):
@@ -517,8 +579,7 @@ class Reproduction:
             options |= {f"data.{name}": value for name, value in self.test.columns.items()}
         else:
             options |= {f"data.{name}": str(file) for name, file in self._files(row) if name == "test_file"}
-        checkpoint = str(folder / "checkpoints" / "best.ckpt")
-        _zoo(["test", "--ckpt_path", checkpoint, *as_arguments(options)], folder.with_suffix(".log"))
+        _zoo(["test", "--ckpt_path", str(checkpoint), *as_arguments(options)], folder.with_suffix(".log"))
         return {f"test/{name}": float(value) for name, value in json.loads(metrics.read_text()).items()}
 
     # --- the files ---
@@ -556,17 +617,27 @@ class Reproduction:
 
     def markdown(self, figures: Figures) -> str:
         """The table for people: accuracies in percent, the paper's figure, what failed and why."""
-        shown = [key for key in SPLITS if any(f"{key}/accuracy" in metrics for metrics in figures.values())]
+        columns = {
+            f"{key}/accuracy{when}": f"{split} accuracy{when and ', vote as trained'}"
+            for key, split in SPLITS.items()
+            for when in ("", "_untuned")
+        }
+        shown = [name for name in columns if any(name in metrics for metrics in figures.values())]
         paper_split = SPLITS[self.table.paper_metric.partition("/")[0]]
-        heads = ["row", *(f"{SPLITS[key]} accuracy" for key in shown), f"paper ({paper_split})", "runs"]
+        heads = ["row", *(columns[name] for name in shown), f"paper ({paper_split})", "runs"]
         lines = [f"# {self.table.name}", "", self.table.description, ""]
         lines += [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
         for row, metrics in figures.items():
             paper = metrics.get(self.table.paper_metric, {}).get("paper")
-            cells = [_percent(metrics.get(f"{key}/accuracy")) for key in shown]
+            cells = [_percent(metrics.get(name)) for name in shown]
             cells += ["" if paper is None else f"{100 * paper:.1f}", str(len(self.results[row]))]
             lines.append(f"| {' | '.join([row, *cells])} |")
         lines += ["", "Percent; mean ± standard deviation over seeds. Epochs are chosen on validation rows."]
+        if any(row.grow for row in self.rows):
+            lines += [
+                "Where a memory has grown, the vote is refitted on validation rows: for their own figure on one"
+                " half of them to label the other, for the test on all."
+            ]
         lines += [f"\nSkipped: {row}: {reason}." for row, reason in self.skipped.items()]
         lines += [f"\nFailed: {run}: {reason}" for run, reason in self.failed.items()]
         return "\n".join(lines) + "\n"
@@ -587,11 +658,20 @@ class Reproduction:
         axes = figure.subplots()
         if self.table.x_label is not None:
             at = {row.name: row.x for row in self.rows if row.x is not None}
-            line = sorted((row for row in names if row in at), key=lambda row: at[row])
-            x, y, spread = ([values[row] for row in line] for values in (at, mean, sd))
-            axes.errorbar(x, y, spread, marker="o", capsize=3, label=self.table.name)
-            for i, row in enumerate(row for row in names if row not in at):
-                axes.axhline(mean[row], linestyle="--", color=f"C{i + 1}", label=row)
+            curve_of = {
+                row.name: f"{row.grow.row}, grown" if row.grow else self.table.name for row in self.rows
+            }
+            curves = list(dict.fromkeys(curve_of[row] for row in names if row in at))
+            for curve in curves:
+                line = sorted(
+                    (row for row in names if row in at and curve_of[row] == curve), key=lambda row: at[row]
+                )
+                x, y, spread = ([values[row] for row in line] for values in (at, mean, sd))
+                axes.errorbar(x, y, spread, marker="o", capsize=3, label=curve)
+            # The majority's share lies so far below that it would flatten the curves.
+            flat = [row.name for row in self.rows if row.name in names and row.trivial != "majority"]
+            for i, row in enumerate(row for row in flat if row not in at):
+                axes.axhline(mean[row], linestyle="--", color=f"C{i + len(curves)}", label=row)
             marked = [row for row in paper if row in at]
             places, heights = [at[row] for row in marked], [paper[row] for row in marked]
             axes.set_xlabel(self.table.x_label)
@@ -721,8 +801,8 @@ def _in_order(table: Table, wanted: Sequence[str]) -> list[Row]:
         row = table.rows[name]
         if name in before:
             raise InputError(f"{table.name}: row {name} starts from itself; correct its init_from")
-        if row.init_from is not None:
-            add(row.init_from, (*before, name))
+        if row.starts_from is not None:
+            add(row.starts_from, (*before, name))
         ordered.setdefault(name, row)
 
     for name in wanted:

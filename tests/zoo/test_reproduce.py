@@ -18,8 +18,10 @@ import pytest
 import yaml
 from PIL import Image
 
+import zoo
 from datamodules.corpora.table import Rows, read_table
 from datamodules.errors import InputError
+from datamodules.retrieval import FolderMemory
 from tests.zoo.conftest import LABELS, Result, sentences, write_table
 from zoo import reproduce as reproduction
 from zoo.reproduce import (
@@ -200,6 +202,153 @@ def test_a_curve_is_drawn_over_x(data_dir: Path, stand_in: Any, monkeypatch: pyt
     assert drawn[0] == [1, 3]
     assert drawn[1] == pytest.approx([15, 15])
     assert Path("out/table.png").stat().st_size > 5000
+
+
+# --- memories that grow ---
+
+
+@pytest.fixture
+def grown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Rows, Rows, Path, int]]:
+    """Replaces the growing of a memory, of which the runs of the stand-in have none; the calls so far."""
+    calls: list[tuple[Path, Rows, Rows, Path, int]] = []
+
+    def grow(checkpoint: Path, rows: Rows, validation: Rows, folder: Path, seed: int) -> dict[str, float]:
+        assert not folder.exists()
+        (folder / "checkpoints").mkdir(parents=True)
+        calls.append((checkpoint, rows, validation, folder, seed))
+        return {"memory_rows": float(len(rows)), "val/accuracy": 0.9, "val/accuracy_untuned": 0.8}
+
+    monkeypatch.setattr(reproduction, "grow", grow)
+    return calls
+
+
+GROWING: dict[str, Any] = {
+    "majority": {"trivial": "majority"},
+    "grown to 30": {"x": 30, "grow": {"from": "M1", "rows_per_class": 10}},
+    "grown": {"x": 72, "grow": {"from": "M1", "rows_per_class": "all"}},
+    "M1": {"overrides": {"model.features": "M1", "data.rows_per_class": 5}},
+}
+
+
+def test_a_row_grows_the_memory_of_another_rows_checkpoint(
+    data_dir: Path, test_csv: Path, stand_in: Callable[[], list[list[str]]], grown: list[Any]
+) -> None:
+    name = write_yaml(GROWING, columns_without_header={"text_column": 0, "label_column": 1})
+    first = reproduce(name, str(data_dir), rows=["grown to 30", "grown"], run_dir="out")
+    # The row that it grows from is run with it, and only that one is trained.
+    assert list(first) == ["M1", "grown to 30", "grown"]
+    assert [call[0] for call in stand_in()] == ["fit"] * 2
+    out = Path("out").resolve()
+    assert [(checkpoint, folder, seed) for checkpoint, _, _, folder, seed in grown] == [
+        (out / f"M1/seed-{seed}/checkpoints/best.ckpt", out / row / f"seed-{seed}", seed)
+        for seed in (1, 2)
+        for row in ("grown to 30", "grown")
+    ]
+    assert [len(rows) for _, rows, *_ in grown] == [30, 72, 30, 72]
+    all_rows = read_table(str(data_dir / "corpus" / "train.csv"))
+    for _, rows, validation, *_ in grown:
+        assert len(validation) == 18
+        assert not set(rows.ids) & set(validation.ids)
+        assert set(rows.ids) | set(validation.ids) <= set(all_rows.ids)
+    assert first["grown"]["val/accuracy_untuned"]["mean"] == pytest.approx(0.8)
+    assert first["grown"]["memory_rows"]["mean"] == 72
+
+    # What is done is kept, half a run is made again, and both checkpoints are tested.
+    (out / "grown/seed-2/result.json").unlink()
+    second = reproduce(name, str(data_dir), str(test_csv), run_dir="out")
+    assert len(grown) == 5
+    tests = [call for call in stand_in() if call[0] == "test"]
+    folder = out / "grown/seed-1/checkpoints"
+    expected = [str(folder / "untuned.ckpt"), str(folder / "best.ckpt")]
+    assert [call[2] for call in tests if call[2].startswith(str(folder))] == expected
+    assert second["grown"]["memory_rows"]["mean"] == 72
+    assert (
+        second["grown"]["test/accuracy"]["mean"] == second["grown"]["test/accuracy_untuned"]["mean"] == 0.75
+    )
+    markdown = Path("out/table.md").read_text()
+    assert "validation accuracy, vote as trained | test accuracy | test accuracy, vote as trained" in markdown
+    assert "| grown | 90.0 ± 0.0 | 80.0 ± 0.0 | 75.0 ± 0.0 | 75.0 ± 0.0 |" in markdown
+    assert "| M1 | 15.0 ± 7.1 |  | 75.0 ± 0.0 |  |" in markdown
+    assert "the vote is refitted on validation rows" in markdown
+
+
+def test_another_growth_is_not_taken_for_the_same_run(
+    data_dir: Path, stand_in: Any, grown: list[Any]
+) -> None:
+    reproduce(write_yaml(GROWING), str(data_dir), run_dir="out")
+    changed = {**GROWING, "grown": {"grow": {"from": "M1", "rows_per_class": 20}}}
+    with pytest.raises(InputError, match=r"out/grown/seed-1: was run with other options"):
+        reproduce(write_yaml(changed), str(data_dir), run_dir="out")
+    retrained = {**GROWING, "M1": {"overrides": {**GROWING["M1"]["overrides"], "model.dropout": 0.5}}}
+    with pytest.raises(InputError, match=r"was run with other options"):
+        reproduce(write_yaml(retrained), str(data_dir), rows=["grown"], run_dir="out")
+
+
+def test_a_memory_that_can_not_grow_is_named(
+    data_dir: Path, stand_in: Any, grown: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {
+        "broken": {"overrides": {"model.features": "M2"}},
+        "of broken": {"grow": {"from": "broken", "rows_per_class": "all"}},
+        "too many": {"grow": {"from": "M1", "rows_per_class": 1000}},
+        **GROWING,
+    }
+    with pytest.raises(
+        RowFailed, match="3 of the runs failed: broken, seed 1, of broken, seed 1, too many, seed 1"
+    ):
+        reproduce(write_yaml(rows), str(data_dir), seeds=1, run_dir="out")
+    markdown = Path("out/table.md").read_text()
+    assert "Failed: of broken, seed 1: starts from broken, seed 1, which failed" in markdown
+    assert re.search(r"Failed: too many, seed 1: .*class 'fruit' has only 24 rows", markdown)
+    assert "| grown | 90.0 |" in markdown
+
+
+def test_each_growing_memory_is_a_curve(
+    data_dir: Path, stand_in: Any, grown: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.axes import Axes
+
+    curves: dict[str, list[float]] = {}
+    lines: list[str] = []
+    monkeypatch.setattr(
+        Axes, "errorbar", lambda self, x, y, spread, label, **_: curves.update({label: [x, y]})
+    )
+    monkeypatch.setattr(Axes, "axhline", lambda self, y, label, **_: lines.append(label))
+    rows = {
+        **GROWING,
+        "M5": {"overrides": {"model.features": "M5"}},
+        "M5 grown": {"x": 72, "grow": {"from": "M5", "rows_per_class": "all"}},
+        "SVM": {"trivial": "svm"},
+    }
+    reproduce(write_yaml(rows, x_label="rows in the memory"), str(data_dir), run_dir="out")
+    assert curves == {
+        "M1, grown": [[30, 72], pytest.approx([90, 90])],
+        "M5, grown": [[72], pytest.approx([90])],
+    }
+    assert lines == ["M1", "M5", "SVM"]  # the majority would flatten the curves
+
+
+@pytest.mark.slow
+def test_a_real_memory_grows_without_training(
+    data_dir: Path, test_csv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    rows = {
+        "M7": {"overrides": {"data.rows_per_class": 8}},
+        "grown": {"grow": {"from": "M7", "rows_per_class": "all"}},
+    }
+    figures = reproduce(write_yaml(rows, seeds=1), str(data_dir), str(test_csv), run_dir="out")
+    assert figures["grown"]["memory_rows"]["mean"] > 60  # of 72, without copies
+    assert {"val/accuracy", "val/accuracy_untuned", "test/accuracy_untuned"} <= figures["grown"].keys()
+    predictor = zoo.load("out/grown/seed-1/checkpoints/best.ckpt")
+    test = read_table(str(test_csv))
+    right = [
+        p.label == label for p, label in zip(predictor.predict(test.texts[:]), test.labels or [], strict=True)
+    ]
+    assert figures["grown"]["test/accuracy"]["mean"] == pytest.approx(sum(right) / len(test))
+    trained = zoo.load("out/M7/seed-1/checkpoints/best.ckpt").memory
+    assert isinstance(trained, FolderMemory)
+    assert (trained.version, len(trained)) == (1, 24)
 
 
 # --- kills and failures ---
@@ -422,6 +571,20 @@ def test_bad_input_is_one_line(
         ({"rows": {"a": {"override": {}}}}, "row a: override: no such key"),
         ({"rows": {"a": {"trivial": "random"}}}, "trivial: random; choose one of majority"),
         ({"rows": {"a": {"init_from": "b"}}}, "init_from names no trained row: b"),
+        (
+            {"rows": {"a": {"grow": {"from": "b", "rows_per_class": 9}}}},
+            "row a: grow: from names no trained row: b",
+        ),
+        ({"rows": {"a": {"grow": "b"}}}, "row a: grow: give `from`, a row, and `rows_per_class`, or all"),
+        ({"rows": {"a": {"grow": {"from": "M1"}}}}, "row a: grow: give `from`, a row, and `rows_per_class`"),
+        (
+            {"rows": {**ROWS, "a": {"grow": {"from": "M1", "rows_per_class": 9}, "init_from": "M1"}}},
+            "row a: init_from has no effect beside grow",
+        ),
+        (
+            {"rows": {**ROWS, "a": {"grow": {"from": "majority", "rows_per_class": 9}}}},
+            "row a: grow: from names no trained row: majority",
+        ),
         ({"rows": {"a": {"init_from": "b"}, "b": {"init_from": "a"}}}, "row a starts from itself"),
     ],
 )

@@ -1,0 +1,142 @@
+"""A finished run whose memory grows: the run stays as it is, and no row is scored by a vote fitted on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import zoo
+from datamodules.corpora.table import Rows
+from datamodules.errors import InputError
+from datamodules.retrieval.memory import FolderMemory
+from tests.zoo.conftest import LABELS, sentences
+from zoo import growth
+from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
+from zoo.growth import cross_fitted, grow
+
+Fit = Callable[..., Path]
+
+VALIDATION = Rows.from_lists(
+    *zip(*[(f"{text} {i}", label) for i, (text, label) in enumerate(sentences(30, 8))], strict=True)
+)
+
+
+def files_of(folder: Path) -> dict[Path, tuple[bytes, int]]:
+    """Contents and times of all files of a folder."""
+    return {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def test_a_copy_of_the_memory_grows_and_the_run_stays_as_it_is(fit: Fit) -> None:
+    run = fit("run", "--model.features=M1", "--model.mix=0.5", "--data.rows_per_class=8")
+    checkpoint = run / "checkpoints" / "best.ckpt"
+    memory = zoo.load(checkpoint).memory
+    assert isinstance(memory, FolderMemory)
+    before = files_of(run) | files_of(memory.folder)
+    kept, new = memory.rows.select([0, 3]), Rows.from_lists(["durian jam", "tungsten"], ["fruit", "metal"])
+
+    figures = grow(checkpoint, Rows.concat([new, kept]), VALIDATION, Path("grown"), seed=1)
+
+    assert files_of(run) | files_of(memory.folder) == before
+    assert figures["memory_rows"] == 26  # what the memory has already is left out
+    shares = [figures[name] for name in ("val/accuracy", "val/accuracy_untuned")]
+    assert [30 * share for share in shares] == pytest.approx([round(30 * share) for share in shares])
+    names = {
+        "untuned": Path("grown/checkpoints/untuned.ckpt"),
+        "tuned": Path("grown/checkpoints/best.ckpt"),
+    }
+    contents = {name: read_checkpoint(path) for name, path in names.items()}
+    trained = read_checkpoint(checkpoint)["state_dict"]
+    changed = {
+        name: {key for key, weight in trained.items() if not torch.equal(weight, found["state_dict"][key])}
+        for name, found in contents.items()
+    }
+    assert changed["untuned"] == set()
+    assert {"network.mix"} <= changed["tuned"] <= {"network.mix", "network.mix_tau"}
+    for name, path in names.items():
+        assert contents[name][CHECKPOINT_KEY]["data"]["memory"] == str(Path("grown/memory").absolute())
+        (prediction,) = zoo.load(path).predict("some tungsten")
+        assert prediction.memories[0].text == "tungsten"
+    # As if the rows had been added to the run's own memory.
+    untuned, added = zoo.load(names["untuned"]), zoo.load(checkpoint, memory=Path("grown/memory"))
+    assert untuned.predict(VALIDATION.texts[:]) == added.predict(VALIDATION.texts[:])
+    right = [
+        p.label == label
+        for p, label in zip(untuned.predict(VALIDATION.texts[:]), VALIDATION.labels or [], strict=True)
+    ]
+    assert figures["val/accuracy_untuned"] == pytest.approx(sum(right) / 30)
+
+
+def test_a_run_memory_that_has_grown_since_is_copied_as_it_began(fit: Fit) -> None:
+    run = fit("run", "--model.features=M1", "--model.mix=0.5", "--data.rows_per_class=8")
+    checkpoint = run / "checkpoints" / "best.ckpt"
+    memory = zoo.load(checkpoint).memory
+    assert memory is not None
+    memory.add(VALIDATION)  # the validation rows would find themselves
+    copy = growth.grown_copy(checkpoint, Rows.from_lists(["tungsten"], ["metal"]), Path("copy"))
+    assert len(copy) == 25
+
+
+class Voter(nn.Module):
+    """Stands in for a model: one buffer that `tune` fits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mix", torch.tensor(-1.0))
+
+
+def test_no_row_is_labelled_by_a_vote_that_was_tuned_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Rows.from_lists([f"text {i}" for i in range(36)], [LABELS[i % 3] for i in range(36)])
+    predictor: Any = SimpleNamespace(model=Voter())
+    tuned_on: list[list[str]] = []
+    began_at: list[float] = []
+
+    def tune(predictor: Any, rows: Rows) -> None:
+        began_at.append(float(predictor.model.mix))
+        predictor.model.mix.fill_(len(tuned_on))
+        tuned_on.append(rows.texts[:])
+        assert sorted(rows.labels or []) == sorted(6 * LABELS)  # stratified halves
+
+    monkeypatch.setattr(growth, "tune", tune)
+    monkeypatch.setattr(
+        growth, "predict_labels", lambda predictor, rows: [str(int(predictor.model.mix))] * len(rows)
+    )
+    labels = cross_fitted(predictor, rows, seed=1)
+    assert sorted(tuned_on[0] + tuned_on[1]) == sorted(rows.texts)
+    assert all(text not in tuned_on[int(vote)] for text, vote in zip(rows.texts, labels, strict=True))
+    assert began_at == [-1, -1]
+    assert float(predictor.model.mix) == -1
+
+    halves = tuned_on[:]
+    tuned_on.clear()
+    cross_fitted(predictor, rows, seed=1)
+    assert tuned_on == halves
+    tuned_on.clear()
+    cross_fitted(predictor, rows, seed=2)
+    assert tuned_on != halves
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (Rows.from_lists(["tungsten"], ["ore"]), "has the label 'ore', which the model does not know"),
+        (Rows.from_lists(["tungsten"]), "has no label; give it one"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(rows: Rows, message: str, fit: Fit) -> None:
+    checkpoint = fit("run", "--model.features=M1", "--model.mix=0.5") / "checkpoints" / "best.ckpt"
+    with pytest.raises(InputError, match=message):
+        grow(checkpoint, rows, VALIDATION, Path("grown"), seed=1)
+
+
+def test_a_model_without_memory_can_not_grow_one(fit: Fit) -> None:
+    checkpoint = fit("run", "--model.features=M1") / "checkpoints" / "best.ckpt"
+    with pytest.raises(InputError, match=r"best\.ckpt: the model has no memory that could grow"):
+        grow(checkpoint, VALIDATION, VALIDATION, Path("grown"), seed=1)
