@@ -16,9 +16,10 @@ import pytest
 from elasticsearch import Elasticsearch
 
 from datamodules.errors import InputError
-from datamodules.retrieval import elasticsearch as module
+from datamodules.retrieval import server
 from datamodules.retrieval.base import Hits
-from datamodules.retrieval.elasticsearch import Document, ElasticsearchRetriever, split_credentials
+from datamodules.retrieval.elasticsearch import Document, ElasticsearchRetriever
+from datamodules.retrieval.server import split_credentials
 from tests.elasticsearch.faults import Answer, Fault, cut_short, failing_items, proxy
 from tests.elasticsearch.server import Server
 
@@ -60,7 +61,7 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     pauses: list[float] = []
-    monkeypatch.setattr(module.time, "sleep", pauses.append)
+    monkeypatch.setattr(server.time, "sleep", pauses.append)
     return pauses
 
 
@@ -245,7 +246,7 @@ def test_half_loaded_index(
     elasticsearch_url: str, index_prefix: str, no_pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = built(elasticsearch_url, f"{index_prefix}-whole").search(TEXTS, 10)
-    monkeypatch.setattr(module, "_BULK_ROWS", 100)
+    monkeypatch.setattr(server, "_BULK_ROWS", 100)
     with proxy(elasticsearch_url) as between:
         between.target = "_bulk"
         between.faults.extend([lambda good: good, answer(400, {"error": {"type": "bad", "reason": "no"}})])
@@ -335,7 +336,7 @@ def test_loading_survives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected = built(elasticsearch_url, f"{index_prefix}-sound").search(TEXTS[:64], 10)
-    monkeypatch.setattr(module, "_BULK_ROWS", 50)
+    monkeypatch.setattr(server, "_BULK_ROWS", 50)
     trouble = busy_items("items") if fault == "items" else ANYWHERE[fault]
     with proxy(elasticsearch_url) as between:
         between.target = "_bulk"
