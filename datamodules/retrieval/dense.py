@@ -7,84 +7,22 @@ costs time is the encoder: an encoded text is never encoded again, be it a copy 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from hashlib import blake2b, sha256
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from datamodules import storage
 from datamodules.errors import InputError
 from datamodules.retrieval.base import Hits, Retriever
-
-if TYPE_CHECKING:
-    from datamodules.retrieval.encoder import Encoder
-
-Pooling: TypeAlias = Literal["mean", "cls"]
-
-#: The score of an opposite direction: above 0, because 0 means no hit and models take logarithms.
-LEAST_SCORE = 1e-6
+from datamodules.retrieval.encoding import LEAST_SCORE, DenseRanking, Pooling, TextVectors, text_hashes
 
 # Texts of one round of tokenisation; queries and rows of one matrix product (32 MB of keys).
 _TEXTS = 4096
 _QUERIES = 64
 _ROWS = 1 << 16
-
-
-@dataclass(frozen=True)
-class DenseRanking:
-    """Texts ranked by the cosine of their vectors and the query's.
-
-    Attributes:
-        encoder: a `transformers` encoder: a name on the Hub or a local folder.
-        pooling: a text's vector is the `mean` of its tokens' last states, or that of the first (`cls`).
-        max_length: tokens kept of a text; fewer if the encoder can't read as many.
-    """
-
-    encoder: str
-    pooling: Pooling = "mean"
-    max_length: int = 256
-
-    def __post_init__(self) -> None:
-        if self.pooling not in ("mean", "cls"):
-            raise InputError(f"pooling {self.pooling!r}: use mean or cls")
-        if self.max_length < 3:
-            raise InputError(f"max_length={self.max_length}: use 3 or more, the special tokens count")
-
-    def describe(self) -> dict[str, Any]:
-        """Plain values that change whenever the ranking could: the encoder's weights, not its place."""
-        return {
-            "similarity": "dense",
-            "encoder": self._contents,
-            "pooling": self.pooling,
-            "max_length": self.max_length,
-        }
-
-    @cached_property
-    def _contents(self) -> str:
-        """Identifies the encoder: a hash of the files of a folder, or the Hub's name with its revision."""
-        folder = Path(self.encoder)
-        if not folder.is_dir():
-            from huggingface_hub import hf_hub_download
-
-            try:
-                revision = Path(hf_hub_download(self.encoder, "config.json")).parent.name
-            except Exception as error:  # The network, the name and the cache fail in their own ways.
-                raise unreadable(self.encoder, error) from error
-            return f"{self.encoder}@{revision}"
-        digest = sha256()
-        for path in sorted(folder.iterdir()):
-            if path.suffix in (".json", ".txt", ".model", ".safetensors", ".bin"):
-                digest.update(path.name.encode())
-                with path.open("rb") as file:
-                    while block := file.read(1 << 20):
-                        digest.update(block)
-        return f"sha256:{digest.hexdigest()}"
 
 
 class _Index(NamedTuple):
@@ -108,11 +46,13 @@ class DenseRetriever(Retriever):
     A build that is killed begins anew.
 
     Args:
-        encoder: a `transformers` encoder: a name on the Hub or a local folder.
+        encoder: a `transformers` encoder, by its name on the Hub or its folder, or the model's own: a
+            checkpoint of this zoo, such as `runs/m1/checkpoints/best.ckpt`.
         pooling: how tokens become a text's vector: `mean` or `cls`. Sentence encoders tell in their
-            description; most take the mean.
+            description; most take the mean. A checkpoint has a way of its own.
         batch_size: texts encoded at once.
-        max_length: tokens kept of a text; fewer if the encoder can't read as many.
+        max_length: tokens kept of a text; fewer if the encoder can't read as many. A checkpoint keeps as many
+            as in its training.
         device: where the encoder runs, such as `cpu` or `cuda:1`; None takes a GPU if there is one.
         threads: of the encoder on a CPU; None leaves torch's setting.
 
@@ -132,28 +72,16 @@ class DenseRetriever(Retriever):
         threads: int | None = None,
     ) -> None:
         self.ranking = DenseRanking(encoder, pooling, max_length)
-        if batch_size < 1:
-            raise InputError(f"batch_size={batch_size}: use 1 or more")
-        if threads is not None and threads < 1:
-            raise InputError(f"threads={threads}: use 1 or more, or null")
-        self.batch_size = batch_size
-        self.device = device
-        self.threads = threads
+        self.vectors = TextVectors(self.ranking, batch_size, device, threads)
         self._place: tuple[Path, str] | None = None
         self._index: _Index | None = None
-        self._encoder: Encoder | None = None
 
     def describe(self) -> dict[str, Any]:
         """`class_path` and `init_args` that make this specification again."""
-        arguments = {
-            "encoder": self.ranking.encoder,
-            "pooling": self.ranking.pooling,
-            "batch_size": self.batch_size,
-            "max_length": self.ranking.max_length,
-            "device": self.device,
-            "threads": self.threads,
+        return {
+            "class_path": f"{type(self).__module__}.{type(self).__name__}",
+            "init_args": self.vectors.describe(),
         }
-        return {"class_path": f"{type(self).__module__}.{type(self).__name__}", "init_args": arguments}
 
     def index(
         self,
@@ -213,10 +141,10 @@ class DenseRetriever(Retriever):
         number = {text: position for position, text in enumerate(distinct)}
         # Copies share the bits of one vector: their scores are equal, and the row number decides. Files and
         # no writable maps: on a full disk a write to a map kills the process.
-        size = self._loaded().size
+        size = self.vectors.size
         encoded = np.empty((0, size), np.float32)
         with (folder / "distinct").open("wb") as file:
-            for vectors in self._encode_blocks(list(distinct), progress, delay=0):
+            for vectors in self.vectors.blocks(list(distinct), _TEXTS, progress, delay=0):
                 vectors.tofile(file)
         if distinct:
             encoded = np.memmap(folder / "distinct", np.float32, "r", shape=(len(distinct), size))
@@ -238,7 +166,7 @@ class DenseRetriever(Retriever):
                 empty.append((start + np.flatnonzero(~block.any(axis=1))).astype(np.int32))
         (folder / "distinct").unlink()
         np.save(folder / "empty.npy", np.concatenate(empty))
-        hashes = _hashes(texts)
+        hashes = text_hashes(texts)
         order = np.argsort(hashes, kind="stable").astype(np.int32)
         np.save(folder / "hashes.npy", hashes[order])
         np.save(folder / "hash_rows.npy", order)
@@ -260,10 +188,10 @@ class DenseRetriever(Retriever):
         """Let go of the files and the encoder; `open` may follow."""
         self._place = None
         self._index = None
-        self._encoder = None
+        self.vectors.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_index": None, "_encoder": None}
+        return {**self.__dict__, "_index": None}
 
     def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
         """The best k rows for each text; see `Retriever.search`. A text without tokens has no hits.
@@ -303,46 +231,13 @@ class DenseRetriever(Retriever):
         vectors[rows >= 0] = index.vectors[rows[rows >= 0]]
         unknown = [texts[position] for position in np.flatnonzero(rows < 0).tolist()]
         if unknown:
-            number = {text: position for position, text in enumerate(dict.fromkeys(unknown))}
-            encoded = np.concatenate(list(self._encode_blocks(list(number), progress=True, delay=5)))
-            vectors[rows < 0] = encoded[[number[text] for text in unknown]]
+            vectors[rows < 0] = self.vectors.of(unknown, _TEXTS)
         return vectors
-
-    def _loaded(self) -> Encoder:
-        if self._encoder is None:
-            # Imported when needed: lexical retrieval does without PyTorch.
-            from datamodules.retrieval.encoder import Encoder
-
-            self._encoder = Encoder(self.ranking, self.device, self.threads)
-        return self._encoder
-
-    def _encode_blocks(self, texts: list[str], progress: bool, delay: float) -> Iterator[NDArray[np.float32]]:
-        """Yields the vectors of the texts, float32 [at most _TEXTS, d] at a time."""
-        encoder = self._loaded()
-        with tqdm(
-            total=len(texts), desc="encode", unit="text", delay=delay, disable=None if progress else True
-        ) as bar:
-            for first in range(0, len(texts), _TEXTS):
-                yield encoder(texts[first : first + _TEXTS], self.batch_size, bar)
-
-
-def unreadable(encoder: str, error: Exception) -> InputError:
-    """What to say of an encoder that can't be loaded."""
-    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-    return InputError(
-        f"encoder {encoder!r}: use the name or folder of a transformers encoder (which said: {reason})"
-    )
-
-
-def _hashes(texts: Sequence[str]) -> NDArray[np.uint64]:
-    """A 64-bit hash of each text [n], the same on every machine."""
-    digests = (blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
 
 def _rows_of(texts: Sequence[str], index: _Index) -> NDArray[np.int32]:
     """The row of each text [n] in the collection, -1 if it isn't there."""
-    hashes = _hashes(texts)
+    hashes = text_hashes(texts)
     places = np.minimum(np.searchsorted(index.hashes, hashes), len(index.hashes) - 1)
     return np.where(index.hashes[places] == hashes, index.hash_rows[places], np.int32(-1))
 

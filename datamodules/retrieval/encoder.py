@@ -1,9 +1,12 @@
-"""A transformer that turns texts into vectors; imported only where texts are encoded."""
+"""The encoders that turn texts into vectors; imported only where texts are encoded."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -11,13 +14,74 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from datamodules.errors import InputError
-from datamodules.retrieval.dense import DenseRanking, unreadable
+from datamodules.retrieval.encoding import DenseRanking, unreadable
+
+
+class TextEncoder(Protocol):
+    """Texts in, vectors out."""
+
+    #: numbers in a vector.
+    size: int
+
+    def __call__(self, texts: list[str], batch_size: int, bar: tqdm[Any]) -> NDArray[np.float32]:
+        """The vectors of the texts [n, size], of length 1; 0 for a text without tokens.
+
+        Args:
+            texts: n texts.
+            batch_size: texts encoded at once.
+            bar: told of each text that is done.
+        """
+
+
+#: What reads encoders that are one file, by the file's suffix. `zoo` enters its checkpoints here, since
+#: nothing in this package may import a model.
+FILE_ENCODERS: dict[str, Callable[[str, torch.device], TextEncoder]] = {}
+
+
+def load_encoder(ranking: DenseRanking, device: str | None) -> TextEncoder:
+    """The encoder that a ranking names, on a device (None: a GPU if there is one).
+
+    Raises:
+        InputError: no such encoder, or no such device.
+    """
+    try:
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {device!r}: not on this machine; use cpu, or null to choose") from error
+    path = Path(ranking.encoder)
+    # Weights are drawn before they are read. A training that follows must not see whether this was in a cache.
+    with torch.random.fork_rng(devices=[]):
+        if not path.is_file():
+            return Encoder(ranking, place)
+        if path.suffix not in FILE_ENCODERS:
+            known = (
+                f"a checkpoint ({', '.join(FILE_ENCODERS)})"
+                if FILE_ENCODERS
+                else "checkpoints after `import zoo`"
+            )
+            raise InputError(
+                f"encoder {ranking.encoder!r}: not a file of a known kind; use {known}, or a folder"
+            )
+        return FILE_ENCODERS[path.suffix](ranking.encoder, place)
+
+
+@contextmanager
+def inference(threads: int | None) -> Iterator[None]:
+    """Run networks without gradients, on so many threads of the CPU; None leaves the setting."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Encoder:
-    """The transformer: texts in, vectors of length 1 out."""
+    """A transformer as a `TextEncoder`."""
 
-    def __init__(self, ranking: DenseRanking, device: str | None, threads: int | None) -> None:
+    def __init__(self, ranking: DenseRanking, device: torch.device) -> None:
         from transformers import AutoModel, AutoTokenizer
 
         # Without it the library warns in every process that is forked later on; those don't tokenise.
@@ -29,28 +93,15 @@ class Encoder:
             raise unreadable(ranking.encoder, error) from error
         if model.config.is_encoder_decoder:
             raise InputError(f"encoder {ranking.encoder!r}: has a decoder; use an encoder such as BERT")
-        try:
-            self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-            self.model = model.float().eval().to(self.device)
-        except (RuntimeError, AssertionError) as error:
-            raise InputError(f"device {device!r}: not on this machine; use cpu, or null to choose") from error
-        self.threads = threads
+        self.device = device
+        self.model = model.float().eval().to(device)
         self.size: int = model.config.hidden_size
         self.pooling = ranking.pooling
         readable = getattr(model.config, "max_position_embeddings", None) or ranking.max_length
         self.max_length = min(ranking.max_length, self.tokenizer.model_max_length, readable)
 
     def __call__(self, texts: list[str], batch_size: int, bar: tqdm[Any]) -> NDArray[np.float32]:
-        """[n, d]; 0 for a text without tokens."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(self.threads or threads)
-        try:
-            with torch.inference_mode():
-                return self._encode(texts, batch_size, bar)
-        finally:
-            torch.set_num_threads(threads)
-
-    def _encode(self, texts: list[str], batch_size: int, bar: tqdm[Any]) -> NDArray[np.float32]:
+        """See `TextEncoder`."""
         encodings = self.tokenizer(
             # The library takes no lone surrogates.
             [text.encode("utf-8", "replace").decode() for text in texts],

@@ -19,7 +19,8 @@ from datamodules.classification import ClassificationDataModule
 from datamodules.errors import InputError
 from datamodules.retrieval import dense
 from datamodules.retrieval import encoder as encoders
-from datamodules.retrieval.dense import LEAST_SCORE, DenseRetriever
+from datamodules.retrieval.dense import DenseRetriever
+from datamodules.retrieval.encoding import LEAST_SCORE
 from datamodules.retrieval.memory import FolderMemory, make_retriever, open_memory
 from tests.datamodules.corpus import labelled_texts, rows, write_csv
 
@@ -265,7 +266,7 @@ def test_preparing_data_lets_go_of_the_encoder_and_knows_other_weights(
         retriever = DenseRetriever(str(encoder), device="cpu")
         data = ClassificationDataModule(**files, retriever=retriever, cache_dir=str(tmp_path / "cache"))
         data.prepare_data()
-        assert retriever._encoder is None
+        assert not retriever.vectors.loaded
         data.setup("fit")
         neighbors = data.split("train").neighbors
         assert neighbors is not None
