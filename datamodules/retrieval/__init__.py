@@ -5,6 +5,7 @@ from __future__ import annotations
 from datamodules.retrieval.base import Hits, Ranking, Retriever
 from datamodules.retrieval.dense import DenseRetriever
 from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
+from datamodules.retrieval.elasticsearch_dense import ElasticsearchDenseRetriever
 from datamodules.retrieval.embedded import EmbeddedRetriever
 from datamodules.retrieval.fused import FusedRetriever
 from datamodules.retrieval.memory import (
@@ -19,6 +20,7 @@ from datamodules.retrieval.neighbors import NeighborStore, build_neighbors
 
 __all__ = [
     "DenseRetriever",
+    "ElasticsearchDenseRetriever",
     "ElasticsearchRetriever",
     "EmbeddedRetriever",
     "FolderMemory",

@@ -24,6 +24,7 @@ from datamodules.errors import InputError
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.dense import DenseRetriever
 from datamodules.retrieval.elasticsearch import Document, ElasticsearchRetriever
+from datamodules.retrieval.elasticsearch_dense import ElasticsearchDenseRetriever
 from datamodules.retrieval.embedded import EmbeddedRetriever
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.fused import FusedRetriever
@@ -529,6 +530,7 @@ def make_retriever(description: Mapping[str, Any]) -> Retriever:
         EmbeddedRetriever,
         ElasticsearchRetriever,
         DenseRetriever,
+        ElasticsearchDenseRetriever,
         FusedRetriever,
     )
     classes = {made.__name__: made for made in made_by}

@@ -1,9 +1,10 @@
-"""A transformer small enough to be made for each test run."""
+"""A transformer small enough to be made for each test run, and servers whose trouble costs no time."""
 
 from __future__ import annotations
 
 import pytest
 
+from datamodules.retrieval import server
 from tests.datamodules.corpus import WORDS
 
 
@@ -37,3 +38,11 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
     BertModel(config).save_pretrained(folder)
     return str(folder)
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that a retriever would have waited between its tries."""
+    pauses: list[float] = []
+    monkeypatch.setattr(server.time, "sleep", pauses.append)
+    return pauses

@@ -59,13 +59,6 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    pauses: list[float] = []
-    monkeypatch.setattr(server.time, "sleep", pauses.append)
-    return pauses
-
-
-@pytest.fixture
 def news(elasticsearch_url: str, index_prefix: str) -> str:
     """An index as a user may have it: other names, another analyzer, unmapped fields."""
     name = f"{index_prefix}-news"
