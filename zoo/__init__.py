@@ -6,19 +6,18 @@ The models imported here are the registry: what `zoo list` shows and what a chec
 import inspect
 
 from zoo.knn_bilstm import KNNBiLSTM
-from zoo.tasks.classification import ClassificationTask, Prediction, RetrievedMemory
+from zoo.tasks.base import Task
+from zoo.tasks.classification import Prediction, RetrievedMemory
 
 __version__ = "0.1.0"
 
 
-def list_models() -> dict[str, type[ClassificationTask]]:
+def list_models() -> dict[str, type[Task]]:
     """Name -> class of every model."""
     return {
         name: value
         for name, value in globals().items()
-        if inspect.isclass(value)
-        and issubclass(value, ClassificationTask)
-        and value is not ClassificationTask
+        if inspect.isclass(value) and issubclass(value, Task) and value is not Task
     }
 
 

@@ -1,4 +1,4 @@
-"""What holds for every model of the zoo, whatever is inside it."""
+"""What holds for every classifier of the zoo, whatever is inside it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ every_model = pytest.mark.parametrize(("name", "options"), CASES)
 
 
 def test_every_model_is_tested() -> None:
-    assert set(VARIANTS) == set(zoo.list_models())
+    assert set(VARIANTS) == {
+        name for name, model in zoo.list_models().items() if issubclass(model, ClassificationTask)
+    }
 
 
 # --- a model on the data of 60 texts, and a batch of them ---
@@ -70,7 +72,7 @@ def fresh_model(
     name: str, options: dict[str, Any], data: ClassificationDataModule, **more: Any
 ) -> ClassificationTask:
     pl.seed_everything(5, verbose=False)
-    model: ClassificationTask = zoo.list_models()[name](**{**options, **more})
+    model: Any = zoo.list_models()[name](**{**options, **more})
     model._build(data.spec, None, None)
     model.data_state = data.state()
     return model.eval()
