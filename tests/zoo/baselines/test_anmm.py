@@ -1,0 +1,73 @@
+"""aNMM against loops over the words of question and answer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from datamodules.errors import InputError
+from tests.zoo.baselines.pairs import U, check_all, cosine, make_batch, make_network, numbers, score, words_of
+from zoo.baselines.anmm import ANMM, add_up_by_value
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+@pytest.mark.parametrize("num_weights", [1, 3])
+def test_equations(num_weights: int) -> None:
+    bins = 7
+    network = make_network(ANMM(num_bins=bins, num_weights=num_weights, word_size=5))
+    batch = make_batch()
+    output = score(network, batch)
+    weights = numbers(network)
+    vectors = weights["words.table"]
+    exact = 0
+    for pair, (first, second) in enumerate(zip(batch.first, batch.second, strict=True)):
+        question, answer = words_of(batch.first_text[first]), words_of(batch.second_text[second])
+        energies = [math.exp(weights["gate"] @ vectors[q]) for q in question]
+        total = 0.0
+        for j, q in enumerate(question):
+            x = np.zeros(bins + 1)
+            for a in answer:
+                similarity = cosine(vectors[q], vectors[a])
+                exact += q == a
+                x[bins if q == a else math.floor((similarity + 1) / 2 * bins)] += similarity
+            found = [sigmoid(row @ x) for row in weights["weight.weight"]]
+            h = found[0]
+            if num_weights > 1:
+                h = sigmoid(sum(r * f for r, f in zip(weights["combine.weight"][0], found, strict=True)))
+            total += energies[j] / sum(energies) * h
+        expected = weights["out.weight"][0, 0] * total
+        assert float(output.logits[pair, 0]) == pytest.approx(expected, abs=1e-5)
+    assert exact > 3
+
+
+def test_sums_by_value() -> None:
+    values = torch.tensor([[[-1.0, -0.9, 0.3, 1.0, 0.99, 0.5]]])
+    mask = torch.tensor([[[True, True, True, True, True, False]]])
+    # Two ranges and the one of exact matches; the last place is padding.
+    torch.testing.assert_close(add_up_by_value(values, mask, 2), torch.tensor([[[-1.9, 1.29, 1.0]]]))
+
+
+@pytest.mark.parametrize("num_weights", [1, 3])
+def test_padding_batch_mates_and_gradients(num_weights: int) -> None:
+    check_all(make_network(ANMM(num_weights=num_weights, word_size=5)))
+
+
+def test_pairs_to_classify() -> None:
+    check_all(make_network(ANMM(word_size=5, loss="cross_entropy"), "classification"), "classification")
+
+
+def test_fixed_vectors_stay() -> None:
+    network = make_network(ANMM(), table=torch.rand(U, 4))
+    assert not network.words.table.requires_grad
+    check_all(network)
+
+
+def test_impossible_options() -> None:
+    with pytest.raises(InputError, match=r"model\.num_bins=0: must be at least 1"):
+        ANMM(num_bins=0)

@@ -1,0 +1,175 @@
+"""ARC-I and ARC-II against loops over words, windows and parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from datamodules.batch import MatchingBatch
+from datamodules.errors import InputError
+from tests.zoo.baselines.pairs import (
+    Vector,
+    check_all,
+    make_batch,
+    make_network,
+    numbers,
+    parts,
+    relu,
+    score,
+    words_of,
+)
+from zoo.baselines.arc import ARCI, ARCII, ARCIINetwork, ARCINetwork, SentenceConvolution
+from zoo.baselines.convolution import WordConvolution
+
+SMALL_I = {
+    "one-layer": ARCI(filters=(5,), segments=2, hidden_size=4, word_size=6),
+    "three-layers": ARCI(filters=(5, 4, 3), segments=2, hidden_size=4, word_size=6),
+    "even-window": ARCI(filters=(5, 4), window=4, hidden_size=4, word_size=6, share=True),
+    "window-of-one": ARCI(filters=(5,), window=1, hidden_size=4, word_size=6),
+}
+SMALL_II = {
+    "one-layer": ARCII(filters=(5,), grid=(2, 3), hidden_size=4, word_size=6),
+    "three-layers": ARCII(filters=(5, 4, 3), grid=(1, 2), hidden_size=4, word_size=6),
+    "even-window": ARCII(filters=(5, 4), window=4, grid=(2, 1), hidden_size=4, word_size=6),
+}
+
+
+def place_matrices(convolution: WordConvolution) -> NDArray[np.float64]:
+    """[window, filters, word size]."""
+    weight = numbers(convolution)["places.weight"]
+    return weight.reshape(convolution.window, -1, weight.shape[1])
+
+
+def window_at(matrices: NDArray[np.float64], vectors: list[Vector], t: int) -> Vector:
+    """The window around word t; beyond the text there is nothing."""
+    before = (len(matrices) - 1) // 2
+    total = np.zeros(matrices.shape[1])
+    for place, matrix in enumerate(matrices):
+        if 0 <= t + place - before < len(vectors):
+            total += matrix @ vectors[t + place - before]
+    return total
+
+
+def table(network: ARCINetwork | ARCIINetwork, batch: MatchingBatch, text: torch.Tensor) -> list[Vector]:
+    rows = numbers(network.words)["table"]
+    return [rows[batch.word[position]] for position in words_of(text)]
+
+
+def plain_sentence(model: SentenceConvolution, vectors: list[Vector]) -> Vector:
+    bias = numbers(model.first)["bias"]
+    matrices = place_matrices(model.first)
+    states = [relu(window_at(matrices, vectors, t) + bias) for t in range(len(vectors))]
+    for convolution in model.others:
+        weights = numbers(convolution)
+        pooled = [np.max(states[t : t + 2], axis=0) for t in range(0, len(states), 2)]
+        matrices = weights["weight"].transpose(2, 0, 1)
+        states = [relu(window_at(matrices, pooled, t) + weights["bias"]) for t in range(len(pooled))]
+    filters = len(states[0]) if states else model.size // model.segments
+    if not states:
+        return np.zeros(model.segments * filters)
+    return np.concatenate(
+        [np.max([states[t] for t in part], axis=0) for part in parts(len(states), model.segments)]
+    )
+
+
+def plain_mlp(network: ARCINetwork | ARCIINetwork, features: Vector) -> Vector:
+    weights = numbers(network)
+    hidden = relu(weights["hidden.weight"] @ features + weights["hidden.bias"])
+    return weights["out.weight"] @ hidden + weights.get("out.bias", np.zeros(1))
+
+
+@pytest.mark.parametrize("name", SMALL_I)
+def test_arc_i(name: str) -> None:
+    network, batch = make_network(SMALL_I[name]), make_batch()
+    logits = score(network, batch).logits
+    for pair, (first, second) in enumerate(zip(batch.first, batch.second, strict=True)):
+        x = plain_sentence(network.first, table(network, batch, batch.first_text[first]))
+        y = plain_sentence(network.second, table(network, batch, batch.second_text[second]))
+        expected = plain_mlp(network, np.concatenate([x, y]))
+        np.testing.assert_allclose(logits[pair], expected, rtol=1e-5, atol=1e-4)
+
+
+def plain_image(network: ARCIINetwork, first: list[Vector], second: list[Vector]) -> NDArray[np.float64]:
+    """The last layer's image [rows, columns, filters]."""
+    one, two = place_matrices(network.first), place_matrices(network.second)
+    bias = numbers(network.first)["bias"]
+    image = np.array(
+        [
+            [relu(window_at(one, first, i) + window_at(two, second, j) + bias) for j in range(len(second))]
+            for i in range(len(first))
+        ]
+    )
+    image = halve(image)
+    for number, convolution in enumerate(network.others):
+        weights = numbers(convolution)
+        if number > 0:
+            image = halve(image)
+        side = weights["weight"].shape[2]
+        before = (side - 1) // 2
+        height, width, _ = image.shape
+        new = np.zeros((height, width, len(weights["bias"])))
+        for i, j in np.ndindex(height, width):
+            new[i, j] = weights["bias"]
+            for a, b in np.ndindex(side, side):
+                if 0 <= i + a - before < height and 0 <= j + b - before < width:
+                    new[i, j] += weights["weight"][:, :, a, b] @ image[i + a - before, j + b - before]
+        image = relu(new)
+    return image
+
+
+def halve(image: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Max pooling by 2 x 2; an odd row or column is pooled by itself."""
+    height, width, _ = image.shape
+    return np.array(
+        [
+            [image[i : i + 2, j : j + 2].max(axis=(0, 1)) for j in range(0, width, 2)]
+            for i in range(0, height, 2)
+        ]
+    )
+
+
+@pytest.mark.parametrize("name", SMALL_II)
+def test_arc_ii(name: str) -> None:
+    network, batch = make_network(SMALL_II[name]), make_batch()
+    logits = score(network, batch).logits
+    rows, columns = network.grid
+    for pair, (i, j) in enumerate(zip(batch.first, batch.second, strict=True)):
+        first, second = (
+            table(network, batch, batch.first_text[i]),
+            table(network, batch, batch.second_text[j]),
+        )
+        if first and second:
+            image = plain_image(network, first, second)
+            pooled = np.concatenate(
+                [
+                    image[row.start : row.stop, column.start : column.stop].max(axis=(0, 1))
+                    for row in parts(image.shape[0], rows)
+                    for column in parts(image.shape[1], columns)
+                ]
+            )
+        else:
+            pooled = np.zeros(network.hidden.in_features)
+        np.testing.assert_allclose(logits[pair], plain_mlp(network, pooled), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("model", [*SMALL_I.values(), *SMALL_II.values()], ids=[*SMALL_I, *SMALL_II])
+def test_padding_batch_mates_and_gradients(model: ARCI | ARCII) -> None:
+    check_all(make_network(model))
+
+
+@pytest.mark.parametrize("model", [ARCI, ARCII])
+def test_pairs_to_classify(model: type[ARCI] | type[ARCII]) -> None:
+    check_all(
+        make_network(model(word_size=6, hidden_size=4, loss="cross_entropy"), "classification"),
+        "classification",
+    )
+
+
+@pytest.mark.parametrize("model", [ARCI, ARCII])
+def test_impossible_options(model: type[ARCI] | type[ARCII]) -> None:
+    with pytest.raises(InputError, match=r"model\.filters=\(4, 0\): must be at least 1"):
+        model(filters=(4, 0))
+    with pytest.raises(InputError, match=r"model\.window=0"):
+        model(window=0)

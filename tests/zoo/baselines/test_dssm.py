@@ -1,0 +1,145 @@
+"""DSSM and CDSSM against trigram counts and plain loops."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from datamodules.batch import MatchingBatch
+from datamodules.errors import InputError
+from tests.zoo.baselines.pairs import (
+    NUM_CHARS,
+    Vector,
+    check_all,
+    cosine,
+    make_batch,
+    make_network,
+    make_spec,
+    numbers,
+    score,
+    words_of,
+)
+from zoo.baselines.dssm import CDSSM, DSSM, letter_trigrams
+from zoo.tasks.ranking import MatchingTask
+
+TRIGRAMS = 50
+SMALL: dict[str, MatchingTask] = {
+    "DSSM": DSSM(num_trigrams=TRIGRAMS, hidden_sizes=(6, 5, 4)),
+    "DSSM-apart": DSSM(num_trigrams=TRIGRAMS, hidden_sizes=(6,), share=False),
+    "CDSSM": CDSSM(num_trigrams=TRIGRAMS, hidden_sizes=(6, 4)),
+    "CDSSM-apart": CDSSM(num_trigrams=TRIGRAMS, window=4, hidden_sizes=(6, 5, 4), share=False),
+}
+every_model = pytest.mark.parametrize("name", SMALL)
+
+
+def counts(char: list[int]) -> Vector:
+    """A word's counts of letter trigrams, in the buckets of the hash."""
+    marked = [NUM_CHARS, *(c for c in char if c != 0), NUM_CHARS]
+    found = Counter(zip(marked, marked[1:], marked[2:], strict=False))
+    vector = np.zeros(TRIGRAMS)
+    for (a, b, c), number in found.items():
+        vector[(a * 73856093 ^ b * 19349663 ^ c * 83492791) % TRIGRAMS] += number
+    return vector
+
+
+def plain_tower(tower: nn.Module, kind: str, batch: MatchingBatch, words: list[int]) -> Vector:
+    weights = numbers(tower)
+    spelled = [counts(batch.char[word].tolist()) for word in words]
+    if kind == "DSSM":
+        state = np.tanh(sum(spelled, np.zeros(TRIGRAMS)) @ weights["hashing.table"] + weights["bias"])
+    else:
+        size = len(weights["bias"])
+        window = weights["hashing.table"].shape[1] // size
+        before = (window - 1) // 2
+        outputs = []
+        for t in range(len(words)):
+            total = weights["bias"].copy()
+            for place in range(window):
+                if 0 <= t + place - before < len(words):
+                    matrix = weights["hashing.table"][:, place * size : (place + 1) * size]
+                    total += spelled[t + place - before] @ matrix
+            outputs.append(np.tanh(total))
+        state = np.max(outputs, axis=0) if outputs else np.zeros(size)
+    layer = 0
+    while f"layers.{layer}.weight" in weights:
+        state = np.tanh(weights[f"layers.{layer}.weight"] @ state + weights[f"layers.{layer}.bias"])
+        layer += 1
+    return state
+
+
+@every_model
+def test_equations(name: str) -> None:
+    network, batch = make_network(SMALL[name]), make_batch()
+    kind = name.partition("-")[0]
+    logits = score(network, batch).logits
+    for pair, (first, second) in enumerate(zip(batch.first, batch.second, strict=True)):
+        q = plain_tower(network.first, kind, batch, words_of(batch.first_text[first]))
+        d = plain_tower(network.second, kind, batch, words_of(batch.second_text[second]))
+        expected = numbers(network.out)["weight"][0, 0] * cosine(q, d)
+        assert float(logits[pair, 0]) == pytest.approx(expected, abs=2e-5)
+
+
+@every_model
+def test_padding_batch_mates_and_gradients(name: str) -> None:
+    check_all(make_network(SMALL[name]))
+
+
+def test_one_tower_or_two() -> None:
+    shared, apart = make_network(SMALL["DSSM"]), make_network(SMALL["DSSM-apart"])
+    assert shared.first is shared.second
+    assert apart.first is not apart.second
+
+
+def test_letter_trigrams_of_a_word() -> None:
+    # A word of 2 letters, padding, a word of 3: as many trigrams as letters.
+    char = torch.tensor([[1, 2, 0], [0, 0, 0], [1, 2, 3]])
+    bucket, start = letter_trigrams(char, mark=9, num_trigrams=1 << 40)
+    assert start.tolist() == [0, 2, 2]
+    assert len(bucket) == 5
+    # The words begin alike (#12) and end differently (12# and 123).
+    assert bucket[0] == bucket[2]
+    assert len(set(bucket.tolist())) == 4
+
+
+def test_pairs_to_classify() -> None:
+    """Two logits; the higher the cosine, the surer the match."""
+    model = DSSM(num_trigrams=TRIGRAMS, hidden_sizes=(6, 5), loss="cross_entropy")
+    network, batch = model.build_network(make_spec("classification"), None, None), make_batch()
+    vectors = [network.first(batch.char, text).detach().double().numpy() for text in batch[3:5]]
+    similar = [cosine(vectors[0][i], vectors[1][j]) for i, j in zip(batch.first, batch.second, strict=True)]
+    np.testing.assert_allclose(score(network, batch).score, 10.0 * np.array(similar), atol=1e-5)
+    check_all(make_network(model, "classification"), "classification")
+
+
+def test_sparse_gradient_is_the_dense_one() -> None:
+    gradients = []
+    for sparse in (False, True):
+        network = make_network(CDSSM(num_trigrams=TRIGRAMS, hidden_sizes=(6, 4), sparse_gradient=sparse))
+        network(make_batch()).logits.square().sum().backward()
+        gradients.append(network.first.hashing.table.grad)
+    assert gradients[1].is_sparse
+    torch.testing.assert_close(gradients[1].to_dense(), gradients[0])
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (DSSM(hidden_sizes=()), "hidden_sizes is empty"),
+        (DSSM(num_trigrams=0), "num_trigrams=0: must be above 0"),
+        (CDSSM(smoothing=-1), "smoothing=-1: must be above 0"),
+    ],
+)
+def test_impossible_options(model: MatchingTask, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        model.build_network(make_spec(), None, None)
+
+
+def test_needs_letters() -> None:
+    with pytest.raises(InputError, match=r"DSSM reads the letters of words: set --data\.characters true"):
+        DSSM().build_network(make_spec()._replace(num_chars=0), None, None)
+    with pytest.raises(InputError, match="window=0"):
+        CDSSM(window=0)

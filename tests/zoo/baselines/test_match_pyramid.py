@@ -1,0 +1,104 @@
+"""MatchPyramid against loops over the places of an image."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from datamodules.errors import InputError
+from tests.zoo.baselines.pairs import (
+    check_all,
+    cosine,
+    make_batch,
+    make_network,
+    numbers,
+    parts,
+    relu,
+    score,
+    words_of,
+)
+from zoo.baselines.match_pyramid import MatchPyramid, MatchPyramidNetwork
+
+SMALL = {
+    "cosine": MatchPyramid(filters=(4,), grid=(2, 3), hidden_size=5, word_size=6),
+    "dot": MatchPyramid("dot", filters=(4, 3), grid=(2, 3), hidden_size=5, word_size=6),
+    "indicator": MatchPyramid("indicator", filters=(4,), grid=(2, 1), hidden_size=5),
+    "even-kernel": MatchPyramid(filters=(3, 4), kernel=2, grid=(1, 1), hidden_size=5, word_size=6),
+    "more-parts-than-words": MatchPyramid(filters=(3,), grid=(8, 11), hidden_size=5, word_size=6),
+}
+
+
+def similarity(network: MatchPyramidNetwork, q: int, a: int) -> float:
+    if network.words is None:
+        return float(q == a)
+    table = numbers(network.words)["table"]
+    return cosine(table[q], table[a]) if network.similarity == "cosine" else float(table[q] @ table[a])
+
+
+def convolve(
+    image: NDArray[np.float64], kernel: NDArray[np.float64], bias: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    side = kernel.shape[2]
+    before = (side - 1) // 2
+    height, width, _ = image.shape
+    new = np.zeros((height, width, len(bias)))
+    for i, j in np.ndindex(height, width):
+        new[i, j] = bias
+        for a, b in np.ndindex(side, side):
+            if 0 <= i + a - before < height and 0 <= j + b - before < width:
+                new[i, j] += kernel[:, :, a, b] @ image[i + a - before, j + b - before]
+    return relu(new)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_equations(name: str) -> None:
+    network, batch = make_network(SMALL[name]), make_batch()
+    output = score(network, batch)
+    weights = numbers(network)
+    rows, columns = network.grid
+    for pair, (first, second) in enumerate(zip(batch.first, batch.second, strict=True)):
+        question, answer = words_of(batch.first_text[first]), words_of(batch.second_text[second])
+        pooled = np.zeros(network.hidden.in_features)
+        if question and answer:
+            image = np.array([[[similarity(network, q, a)] for a in answer] for q in question])
+            assert output.interaction is not None
+            shown = output.interaction[pair, : len(question), : len(answer)]
+            np.testing.assert_allclose(shown, image[:, :, 0], atol=1e-5)
+            for layer in network.convolutions:
+                kernel = numbers(layer)
+                image = convolve(image, kernel["weight"], kernel["bias"])
+            # A part's filters stand together.
+            pooled = np.concatenate(
+                [
+                    image[row.start : row.stop, column.start : column.stop].max(axis=(0, 1))
+                    for row in parts(len(question), rows)
+                    for column in parts(len(answer), columns)
+                ]
+            )
+        hidden = relu(weights["hidden.weight"] @ pooled + weights["hidden.bias"])
+        expected = weights["out.weight"] @ hidden
+        np.testing.assert_allclose(output.logits[pair], expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_padding_batch_mates_and_gradients(name: str) -> None:
+    check_all(make_network(SMALL[name]))
+
+
+def test_pairs_to_classify() -> None:
+    model = MatchPyramid(word_size=6, hidden_size=8, loss="cross_entropy")
+    check_all(make_network(model, "classification"), "classification")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"similarity": "euclid"}, "must be cosine, dot or indicator"),
+        ({"filters": ()}, "must be at least 1"),
+        ({"grid": (0, 3)}, "must be at least 1"),
+    ],
+)
+def test_impossible_options(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        MatchPyramid(**options)  # type: ignore[arg-type]

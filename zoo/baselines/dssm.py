@@ -1,0 +1,303 @@
+"""Deep structured semantic models over letter trigrams.
+
+DSSM: Po-Sen Huang, Xiaodong He, Jianfeng Gao, Li Deng, Alex Acero, Larry Heck: "Learning Deep Structured
+Semantic Models for Web Search using Clickthrough Data", CIKM 2013.
+CDSSM: Yelong Shen, Xiaodong He, Jianfeng Gao, Li Deng, Gregoire Mesnil: "A Latent Semantic Model with
+Convolutional-Pooling Structure for Information Retrieval", CIKM 2014 (also called CLSM).
+
+Word hashing turns a word into the counts of its letter trigrams: `cat` with marks around it, `#cat#`, has
+#ca, cat and at#. DSSM adds up a text's words and feeds them to an MLP; CDSSM runs a convolution over windows
+of words and takes the maximum over time. The score is the cosine of two such vectors.
+
+The first layer multiplies a sparse count vector of tens of thousands of trigrams: it is a sum of table rows,
+made once for each distinct word of a batch, and the counts never exist.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
+from torch import Tensor, nn
+from torch.nn import functional
+
+from datamodules.batch import MatchingBatch, MatchingSpec
+from datamodules.errors import InputError
+from zoo.baselines.convolution import window_sum
+from zoo.layers.interactions import unit
+from zoo.tasks.ranking import Loss, MatchingOutput, MatchingTask
+
+
+def letter_trigrams(char: Tensor, mark: int, num_trigrams: int) -> tuple[Tensor, Tensor]:
+    """The letter trigrams of words, hashed into buckets.
+
+    Args:
+        char: int64 [U, L] character ids, 0 = padding.
+        mark: the id of the mark before and after a word; no character has it.
+        num_trigrams: number of buckets.
+
+    Returns:
+        int64 [G], the buckets of all words' trigrams one after the other, and int64 [U], where each word's
+        begin. A word has as many trigrams as characters, and padding has none.
+    """
+    words, longest = char.shape
+    lengths = (char != 0).sum(dim=1)
+    marked = functional.pad(char, (1, 1))  # [U, L + 2]
+    marked[:, 0] = mark
+    marked[torch.arange(words, device=char.device), lengths + 1] = mark
+    # The usual hash of three whole numbers: each times a large prime of its own, and exclusive or.
+    a, b, c = marked[:, :-2], marked[:, 1:-1], marked[:, 2:]
+    bucket = (a * 73856093 ^ b * 19349663 ^ c * 83492791) % num_trigrams  # [U, L]
+    real = torch.arange(longest, device=char.device) < lengths.unsqueeze(1)
+    return bucket[real], lengths.cumsum(dim=0) - lengths
+
+
+class TrigramLayer(nn.Module):
+    """The product of a matrix and words' trigram counts, as sums of the matrix's rows."""
+
+    def __init__(self, num_chars: int, num_trigrams: int, size: int, fan_out: int, sparse: bool) -> None:
+        """Make the matrix.
+
+        Args:
+            num_chars: character ids are below this.
+            num_trigrams: number of buckets.
+            size: columns.
+            fan_out: units that a column belongs to, for the scale of the initial values.
+            sparse: give the matrix a sparse gradient.
+        """
+        super().__init__()
+        bound = (6 / (num_trigrams + fan_out)) ** 0.5
+        self.table = nn.Parameter(torch.empty(num_trigrams, size).uniform_(-bound, bound))
+        self.mark = num_chars
+        self.sparse = sparse
+
+    def forward(self, char: Tensor) -> Tensor:
+        """Sum each word's rows: int64 [U, L] character ids to float32 [U, size]; zero for padding."""
+        bucket, start = letter_trigrams(char, self.mark, len(self.table))
+        return functional.embedding_bag(bucket, self.table, start, mode="sum", sparse=self.sparse)
+
+
+class BagTower(nn.Module):
+    """DSSM: the MLP over the sum of a text's trigram counts."""
+
+    def __init__(self, hashing: TrigramLayer, hidden_sizes: tuple[int, ...], dropout: float) -> None:
+        super().__init__()
+        self.hashing = hashing
+        self.bias = nn.Parameter(torch.zeros(hidden_sizes[0]))
+        self.layers = _dense_layers(hidden_sizes)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, char: Tensor, text: Tensor) -> Tensor:
+        """Encode texts.
+
+        Args:
+            char: int64 [U, L].
+            text: int64 [N, T], positions in `char`, 0 = padding.
+
+        Returns:
+            [N, hidden_sizes[-1]].
+        """
+        words = self.hashing(char)
+        # Row 0 is padding, and a bag of it alone is zero.
+        summed = functional.embedding_bag(text, words, mode="sum", padding_idx=0)
+        state = torch.tanh(summed + self.bias)
+        for layer in self.layers:
+            state = torch.tanh(layer(self.dropout(state)))
+        return state
+
+
+class WindowTower(nn.Module):
+    """CDSSM: a convolution over windows of words, the maximum over time, and a dense layer."""
+
+    def __init__(
+        self, hashing: TrigramLayer, window: int, hidden_sizes: tuple[int, ...], dropout: float
+    ) -> None:
+        super().__init__()
+        self.hashing = hashing
+        self.window = window
+        self.bias = nn.Parameter(torch.zeros(hidden_sizes[0]))
+        self.layers = _dense_layers(hidden_sizes)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, char: Tensor, text: Tensor) -> Tensor:
+        """Encode texts; arguments and result as in `BagTower.forward`."""
+        places = self.hashing(char).view(len(char), self.window, -1)
+        states = torch.tanh(window_sum(places, text) + self.bias)  # [N, T, F]
+        real = (text != 0).unsqueeze(2)
+        # A tanh is above -1; the maximum over no word is 0.
+        state = states.masked_fill(~real, -1.0).amax(dim=1) * real.any(dim=1)
+        for layer in self.layers:
+            state = torch.tanh(layer(self.dropout(state)))
+        return state
+
+
+def _dense_layers(sizes: tuple[int, ...]) -> nn.ModuleList:
+    layers = [nn.Linear(before, size) for before, size in itertools.pairwise(sizes)]
+    for layer in layers:
+        nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    return nn.ModuleList(layers)
+
+
+class CosineNetwork(nn.Module):
+    """Two towers and the cosine of what they say."""
+
+    def __init__(
+        self, first: nn.Module, second: nn.Module, smoothing: float, num_outputs: int, bias: bool
+    ) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+        self.out = nn.Linear(1, num_outputs, bias=bias)
+        # Of two logits, that of "does not match" falls as the cosine rises.
+        scale = [[smoothing]] if num_outputs == 1 else [[-smoothing / 2], [smoothing / 2]]
+        self.out.weight.data = torch.tensor(scale)
+        if bias:
+            nn.init.zeros_(self.out.bias)
+
+    def forward(self, batch: MatchingBatch) -> MatchingOutput:
+        """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
+        first = unit(self.first(batch.char, batch.first_text))  # [N, l]
+        second = unit(self.second(batch.char, batch.second_text))  # [M, l]
+        cosine = (first.index_select(0, batch.first) * second.index_select(0, batch.second)).sum(dim=1)
+        with torch.autocast(cosine.device.type, enabled=False):
+            return MatchingOutput(self.out(cosine.float().unsqueeze(1)))
+
+
+class _TrigramMatcher(MatchingTask):
+    """What DSSM and CDSSM have in common."""
+
+    @abstractmethod
+    def _make_tower(self, spec: MatchingSpec) -> nn.Module:
+        """The encoder of a text."""
+
+    def build_network(
+        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
+    ) -> CosineNetwork:
+        """Two towers, or one for both texts; see `Task.build_network`. Word vectors are not read."""
+        options = self.hparams
+        name = type(self).__name__
+        if spec.num_chars == 0:
+            raise InputError(f"{name} reads the letters of words: set --data.characters true")
+        if len(options["hidden_sizes"]) == 0:
+            raise InputError("model.hidden_sizes is empty: give at least one size")
+        for option in ("num_trigrams", "smoothing"):
+            if not options[option] > 0:
+                raise InputError(f"model.{option}={options[option]}: must be above 0")
+        first = self._make_tower(spec)
+        second = first if options["share"] else self._make_tower(spec)
+        return CosineNetwork(
+            first, second, options["smoothing"], spec.num_outputs, bias=self.loss == "cross_entropy"
+        )
+
+
+class DSSM(_TrigramMatcher):
+    """The paper's model. Give the data `--data.characters true`.
+
+    Example:
+        >>> model = DSSM(hidden_sizes=(300, 300, 128))
+    """
+
+    paper = (
+        "Huang et al.: Learning Deep Structured Semantic Models for Web Search using Clickthrough Data (2013)"
+    )
+
+    def __init__(
+        self,
+        num_trigrams: int = 30000,
+        hidden_sizes: tuple[int, ...] = (300, 300, 128),
+        share: bool = True,
+        smoothing: float = 10.0,
+        dropout: float = 0.0,
+        sparse_gradient: bool = False,
+        loss: Loss = "softmax",
+        margin: float = 1.0,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        lr_scheduler: LRSchedulerCallable | None = None,
+    ) -> None:
+        """Configure the model; its network is built when the data is known.
+
+        Args:
+            num_trigrams: buckets that letter trigrams are hashed into; the paper counts 30,621 trigrams in a
+                vocabulary of 500,000 words.
+            hidden_sizes: units of the layers over the counts; the last is the size of a text's vector.
+            share: one network for both texts.
+            smoothing: initial factor of the cosine (the paper's gamma), which is trained.
+            dropout: between the layers; the paper has none.
+            sparse_gradient: give the trigrams' matrix gradients for the rows that occur only. A step then
+                costs what its texts cost, but only optimizers like `torch.optim.Adagrad`, `SparseAdam` and
+                `SGD` take such gradients.
+            loss: see `MatchingTask`; the paper's is `softmax`.
+            margin: of the hinge loss.
+            optimizer: makes the optimizer.
+            lr_scheduler: makes a schedule, stepped once an epoch.
+        """
+        super().__init__(optimizer, lr_scheduler, loss, margin)
+        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
+
+    def _make_tower(self, spec: MatchingSpec) -> BagTower:
+        options = self.hparams
+        size = options["hidden_sizes"][0]
+        hashing = TrigramLayer(
+            spec.num_chars, options["num_trigrams"], size, size, options["sparse_gradient"]
+        )
+        return BagTower(hashing, tuple(options["hidden_sizes"]), options["dropout"])
+
+
+class CDSSM(_TrigramMatcher):
+    """The paper's model. Give the data `--data.characters true`.
+
+    Example:
+        >>> model = CDSSM(window=3, hidden_sizes=(300, 128))
+    """
+
+    paper = "Shen et al.: A Latent Semantic Model with Convolutional-Pooling Structure for IR (2014)"
+
+    def __init__(
+        self,
+        num_trigrams: int = 10000,
+        window: int = 3,
+        hidden_sizes: tuple[int, ...] = (300, 128),
+        share: bool = True,
+        smoothing: float = 10.0,
+        dropout: float = 0.0,
+        sparse_gradient: bool = False,
+        loss: Loss = "softmax",
+        margin: float = 1.0,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        lr_scheduler: LRSchedulerCallable | None = None,
+    ) -> None:
+        """Configure the model; its network is built when the data is known.
+
+        Args:
+            num_trigrams: buckets that letter trigrams are hashed into. Each has `window` times
+                `hidden_sizes[0]` weights.
+            window: words that a convolution reads.
+            hidden_sizes: units of the convolution, and of the layers over the maximum over time; the last is
+                the size of a text's vector.
+            share: one network for both texts.
+            smoothing: initial factor of the cosine (the paper's gamma), which is trained.
+            dropout: between the layers; the paper has none.
+            sparse_gradient: give the trigrams' matrix gradients for the rows that occur only. A step then
+                costs what its texts cost, but only optimizers like `torch.optim.Adagrad`, `SparseAdam` and
+                `SGD` take such gradients.
+            loss: see `MatchingTask`; the paper's is `softmax`.
+            margin: of the hinge loss.
+            optimizer: makes the optimizer.
+            lr_scheduler: makes a schedule, stepped once an epoch.
+        """
+        super().__init__(optimizer, lr_scheduler, loss, margin)
+        if window < 1:
+            raise InputError(f"model.window={window}: must be at least 1")
+        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
+
+    def _make_tower(self, spec: MatchingSpec) -> WindowTower:
+        options = self.hparams
+        size, window = options["hidden_sizes"][0], options["window"]
+        # A unit's fan-in is the window's trigrams, of which each place has its own columns.
+        hashing = TrigramLayer(
+            spec.num_chars, options["num_trigrams"], window * size, size, options["sparse_gradient"]
+        )
+        return WindowTower(hashing, window, tuple(options["hidden_sizes"]), options["dropout"])
