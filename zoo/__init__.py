@@ -5,6 +5,7 @@ The models imported here are the registry: what `zoo list` shows and what a chec
 
 import inspect
 
+from zoo.amv_lstm import AMVLSTM
 from zoo.knn_bilstm import KNNBiLSTM
 from zoo.tasks.base import Task
 from zoo.tasks.classification import Prediction, RetrievedMemory
@@ -23,4 +24,4 @@ def list_models() -> dict[str, type[Task]]:
 
 from zoo.inference import Predictor, load  # noqa: E402 (reads the registry above)
 
-__all__ = ["KNNBiLSTM", "Prediction", "Predictor", "RetrievedMemory", "list_models", "load"]
+__all__ = ["AMVLSTM", "KNNBiLSTM", "Prediction", "Predictor", "RetrievedMemory", "list_models", "load"]

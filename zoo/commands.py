@@ -14,7 +14,7 @@ from jsonargparse import ArgumentParser
 from tqdm import tqdm
 
 import zoo
-from datamodules.batch import ClassificationSpec
+from datamodules.batch import ClassificationSpec, MatchingSpec
 from datamodules.classification import DEFAULT_RETRIEVER
 from datamodules.corpora.table import Column, read_table
 from datamodules.errors import InputError
@@ -42,13 +42,23 @@ def list_models() -> None:
     """Show the models: name, task, paper, parameters, options."""
     # Sizes depend on the data: this is the data that the numbers are printed for.
     classes = ["a", "b", "c", "d"]
-    spec = ClassificationSpec(10_000, num_chars=100, labels=classes, memory_labels=classes, num_memories=5)
+    examples = {
+        "classification": (
+            ClassificationSpec(10_000, num_chars=100, labels=classes, memory_labels=classes, num_memories=5),
+            "10,000 words and 4 classes",
+        ),
+        "matching": (
+            MatchingSpec(10_000, num_chars=100, goal="ranking", first_length=32, second_length=64),
+            "10,000 words",
+        ),
+    }
     for name, model in zoo.list_models().items():
+        spec, size = examples[model.task]
         network = model().build_network(spec, None, None)  # type: ignore[call-arg]
         parameters = sum(parameter.numel() for parameter in network.parameters())
         options = [option for option in inspect.signature(model.__init__).parameters if option != "self"]
-        print(f"{name}\n  task        classification\n  paper       {model.paper}")
-        print(f"  parameters  {parameters:,} by default, with 10,000 words and 4 classes")
+        print(f"{name}\n  task        {model.task}\n  paper       {model.paper}")
+        print(f"  parameters  {parameters:,} by default, with {size}")
         print(f"  options     {', '.join(options)}")
 
 
