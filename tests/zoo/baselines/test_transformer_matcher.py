@@ -1,0 +1,151 @@
+"""Both modes against the transformer itself, one pair and one text at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from datamodules.batch import MatchingBatch, MatchingSpec
+from datamodules.errors import InputError
+from zoo.baselines.transformer_matcher import BiEncoder, CrossEncoder, TransformerMatcher
+
+CLS, SEP, WORDS = 2, 3, 38
+#: Token ids of texts, without and with words.
+FIRST = [[5, 9, 11], [7], []]
+SECOND = [[12, 5], [20, 21, 22, 23, 24], [], [8]]
+PAIRS = [(0, 0), (0, 1), (1, 2), (2, 3), (2, 2), (1, 1)]
+SPEC = MatchingSpec(WORDS, 0, "ranking", 8, 8)
+
+
+def make_batch(extra: int = 0, pairs: list[tuple[int, int]] = PAIRS) -> MatchingBatch:
+    """The texts as a data module gives them: special tokens around each, words numbered within the batch."""
+    word = torch.cat(
+        [torch.tensor([0]), torch.randperm(WORDS - 1, generator=torch.Generator().manual_seed(0)) + 1]
+    )
+    position = {int(id): place for place, id in enumerate(word)}
+
+    def texts(rows: list[list[int]]) -> Tensor:
+        full = [torch.tensor([position[id] for id in (CLS, *row, SEP)]) for row in rows]
+        return functional.pad(torch.nn.utils.rnn.pad_sequence(full, batch_first=True), (0, extra))
+
+    first, second = (torch.tensor(side) for side in zip(*pairs, strict=True))
+    number = torch.arange(len(pairs))
+    return MatchingBatch(
+        word=word,
+        char=torch.zeros(WORDS, 0, dtype=torch.long),
+        idf=torch.ones(WORDS),
+        first_text=texts(FIRST),
+        second_text=texts(SECOND),
+        first=first,
+        second=second,
+        list=first,
+        place=number,
+        target=(number % 2).float(),
+        weight=torch.ones(len(pairs)),
+        index=number,
+    )
+
+
+def make_network(folder: Path, **options: Any) -> Any:
+    torch.manual_seed(1)
+    return TransformerMatcher(str(folder), **options).build_network(SPEC, None, None).eval()
+
+
+def plain_vector(network: Any, ids: list[int], types: list[int], pooling: str) -> Tensor:
+    states = network.encoder.transformer(
+        input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([types])
+    ).last_hidden_state[0]
+    return states[0] if pooling == "cls" else states.mean(dim=0)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_cross(pooling: str, tiny_bert: Path) -> None:
+    network = make_network(tiny_bert, mode="cross", pooling=pooling)
+    assert isinstance(network, CrossEncoder)
+    with torch.no_grad():
+        logits = network(make_batch()).logits
+        for pair, (i, j) in enumerate(PAIRS):
+            left, right = [CLS, *FIRST[i], SEP], [*SECOND[j], SEP]
+            vector = plain_vector(network, left + right, [0] * len(left) + [1] * len(right), pooling)
+            torch.testing.assert_close(logits[pair], network.out(vector), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_bi(pooling: str, tiny_bert: Path) -> None:
+    network = make_network(tiny_bert, mode="bi", pooling=pooling, scale=7.0)
+    assert isinstance(network, BiEncoder)
+    with torch.no_grad():
+        logits = network(make_batch()).logits
+        for pair, (i, j) in enumerate(PAIRS):
+            texts = ([CLS, *FIRST[i], SEP], [CLS, *SECOND[j], SEP])
+            vectors = [plain_vector(network, ids, [0] * len(ids), pooling) for ids in texts]
+            expected = 7 * functional.cosine_similarity(*vectors, dim=0)
+            torch.testing.assert_close(logits[pair, 0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["cross", "bi"])
+def test_padding_and_batch_mates(mode: str, tiny_bert: Path) -> None:
+    network = make_network(tiny_bert, mode=mode)
+    with torch.no_grad():
+        logits = network(make_batch()).logits
+        torch.testing.assert_close(network(make_batch(extra=3)).logits, logits, rtol=1e-4, atol=1e-5)
+        for pair in range(len(PAIRS)):
+            alone = network(make_batch(pairs=PAIRS[pair : pair + 1])).logits
+            torch.testing.assert_close(alone, logits[pair : pair + 1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["cross", "bi"])
+def test_texts_of_nothing_at_all(mode: str, tiny_bert: Path) -> None:
+    """Rows without even special tokens, as fill up a distributed evaluation."""
+    network, batch = make_network(tiny_bert, mode=mode), make_batch()
+    empty = batch._replace(
+        first_text=torch.zeros_like(batch.first_text), second_text=torch.zeros_like(batch.second_text)
+    )
+    assert network(empty).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("mode", ["cross", "bi"])
+def test_every_weight_learns(mode: str, tiny_bert: Path) -> None:
+    network = make_network(tiny_bert, mode=mode)
+    logits = network(make_batch()).logits
+    (logits[:, 0] * torch.linspace(-1, 2, len(logits))).sum().backward()
+    for name, weight in network.named_parameters():
+        if "pooler" in name:  # The checkpoint has it, and nothing reads it.
+            continue
+        assert weight.grad is not None, name
+        assert weight.grad.isfinite().all(), name
+    # All tokens stand in the first segment for a bi-encoder; a cross-encoder learns the second, too.
+    types = network.encoder.transformer.embeddings.token_type_embeddings.weight.grad
+    assert types[0].any()
+    assert types[1].any() == (mode == "cross")
+
+
+def test_made_again_from_a_checkpoint(tiny_bert: Path) -> None:
+    """With the configuration and the weights alone: the folder is not read."""
+    network = make_network(tiny_bert, mode="cross")
+    config = network.encoder.transformer.config.to_dict()
+    again = TransformerMatcher("no-such-folder").build_network(SPEC, None, config).eval()
+    again.load_state_dict(network.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(again(make_batch()).logits, network(make_batch()).logits)
+
+
+def test_pairs_to_classify(tiny_bert: Path) -> None:
+    for mode in ("cross", "bi"):
+        model = TransformerMatcher(str(tiny_bert), mode=mode, loss="cross_entropy")
+        network = model.build_network(SPEC._replace(goal="classification"), None, None)
+        assert network(make_batch()).logits.shape == (len(PAIRS), 2)
+
+
+def test_what_does_not_fit(tiny_bert: Path) -> None:
+    with pytest.raises(InputError, match=r"wants its own tokens: set --data\.tokenizer"):
+        TransformerMatcher(str(tiny_bert)).build_network(SPEC._replace(num_words=37), None, None)
+    with pytest.raises(InputError, match=r"model\.mode='tri': must be cross or bi"):
+        TransformerMatcher(str(tiny_bert), mode="tri")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="no-such-folder"):
+        TransformerMatcher("no-such-folder").build_network(SPEC, None, None)
