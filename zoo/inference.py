@@ -1,4 +1,4 @@
-"""A trained model from its checkpoint, and its predictions with their evidence."""
+"""A trained model from its checkpoint: its predictions with their evidence, and its text encoder alone."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning_fabric.utilities.apply_func import move_data_to_device
+from numpy.typing import NDArray
+from torch.nn import functional
+from tqdm import tqdm
 
 import zoo
 from datamodules.classification import ClassificationDataModule, Split
 from datamodules.corpora.table import Rows
 from datamodules.errors import InputError
-from datamodules.retrieval import make_retriever
+from datamodules.retrieval import EmbeddedRetriever, make_retriever
 from datamodules.retrieval.base import Retriever
+from datamodules.retrieval.encoder import FILE_ENCODERS
 from datamodules.retrieval.memory import Memory, is_existing_index, open_memory
+from datamodules.sampling import LengthBucketSampler
 from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
+from zoo.knn_bilstm import KNNNetwork
 from zoo.tasks.classification import ClassificationTask, Prediction, RetrievedMemory
 
 #: Texts that are retrieved, tokenised and classified together.
@@ -174,3 +181,48 @@ def _memories(split: Split, row: int, weights: Sequence[float]) -> list[Retrieve
         )
         if number >= 0
     ]
+
+
+class CheckpointEncoder:
+    """A trained model's text encoder: what dense retrieval uses to see texts as the model sees them.
+
+    Texts are cut into words, numbered and shortened as in the model's training. See
+    `datamodules.retrieval.encoder.TextEncoder`.
+
+    Args:
+        checkpoint: a file that `zoo fit` wrote.
+        device: where to run the network.
+
+    Raises:
+        InputError: the checkpoint can't be read, or its model encodes no texts.
+    """
+
+    def __init__(self, checkpoint: str, device: torch.device) -> None:
+        contents = read_checkpoint(checkpoint)
+        network = make_model(contents).network
+        if not isinstance(network, KNNNetwork):
+            name = contents[CHECKPOINT_KEY]["model"]
+            raise InputError(f"encoder {checkpoint!r}: a {name} has no text encoder; use that of a KNNBiLSTM")
+        self.network = network.eval().to(device)
+        self.size = network.encoder.size
+        self.device = device
+        # Encoding needs no memories: whatever the model found its own with stays closed.
+        self.data = make_data(contents[CHECKPOINT_KEY]["data"], EmbeddedRetriever())
+
+    def __call__(self, texts: list[str], batch_size: int, bar: tqdm[Any]) -> NDArray[np.float32]:
+        """The texts' vectors [n, size], of length 1; 0 for a text without words."""
+        split = self.data.split_of(Rows.from_lists(texts, source="texts to encode"), None)
+        vectors = np.zeros((len(texts), self.size), np.float32)
+        with self.data.dataset_for_now(split) as dataset:
+            full = np.flatnonzero(dataset.lengths)
+            bar.update(len(texts) - len(full))
+            for places in LengthBucketSampler(dataset.lengths[full], batch_size, training=False):
+                rows = full[places]
+                batch = move_data_to_device(dataset.__getitems__(rows), self.device)
+                encoded = functional.normalize(self.network.encode_texts(batch).float(), dim=1)
+                vectors[rows] = encoded.cpu().numpy()
+                bar.update(len(rows))
+        return vectors
+
+
+FILE_ENCODERS[".ckpt"] = CheckpointEncoder
