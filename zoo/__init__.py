@@ -6,6 +6,11 @@ The models imported here are the registry: what `zoo list` shows and what a chec
 import inspect
 
 from zoo.amv_lstm import AMVLSTM
+from zoo.baselines.anmm import ANMM
+from zoo.baselines.arc import ARCI, ARCII
+from zoo.baselines.dssm import CDSSM, DSSM
+from zoo.baselines.match_pyramid import MatchPyramid
+from zoo.baselines.transformer_matcher import TransformerMatcher
 from zoo.knn_bilstm import KNNBiLSTM
 from zoo.tasks.base import Task
 from zoo.tasks.classification import Prediction, RetrievedMemory
@@ -24,4 +29,19 @@ def list_models() -> dict[str, type[Task]]:
 
 from zoo.inference import Predictor, load  # noqa: E402 (reads the registry above)
 
-__all__ = ["AMVLSTM", "KNNBiLSTM", "Prediction", "Predictor", "RetrievedMemory", "list_models", "load"]
+__all__ = [
+    "AMVLSTM",
+    "ANMM",
+    "ARCI",
+    "ARCII",
+    "CDSSM",
+    "DSSM",
+    "KNNBiLSTM",
+    "MatchPyramid",
+    "Prediction",
+    "Predictor",
+    "RetrievedMemory",
+    "TransformerMatcher",
+    "list_models",
+    "load",
+]

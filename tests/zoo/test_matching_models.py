@@ -37,6 +37,21 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "tensor": {**WORDS, "hidden_size": 7, "k": 8, "similarity": "tensor", "slices": 2},
         "two-encoders": {**WORDS, "hidden_size": 7, "k": 8, "shared_encoder": False, "overlap": True},
     },
+    "ANMM": {"1": {**WORDS}, "2": {**WORDS, "num_weights": 4}},
+    "ARCI": {
+        "apart": {**WORDS, "filters": (8, 7), "segments": 2, "hidden_size": 6},
+        "shared": {**WORDS, "filters": (8,), "hidden_size": 6, "share": True},
+    },
+    "ARCII": {"small": {**WORDS, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6}},
+    "CDSSM": {"small": {"num_trigrams": 200, "hidden_sizes": (8, 6), "loss": "hinge"}},
+    "DSSM": {
+        "shared": {"num_trigrams": 200, "hidden_sizes": (8, 7, 6), "loss": "hinge"},
+        "apart": {"num_trigrams": 200, "hidden_sizes": (8, 6), "share": False, "loss": "hinge"},
+    },
+    "MatchPyramid": {
+        similarity: {**WORDS, "similarity": similarity, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6}
+        for similarity in ("cosine", "dot")
+    },
 }  # fmt: skip
 
 CASES = [
@@ -48,7 +63,8 @@ every_model = pytest.mark.parametrize(("name", "options"), CASES)
 
 
 def test_every_model_is_tested() -> None:
-    assert set(VARIANTS) == {
+    # A transformer comes from a folder: tests/zoo/baselines/test_transformer_matcher.py asks the same of it.
+    assert {*VARIANTS, "TransformerMatcher"} == {
         name for name, model in zoo.list_models().items() if issubclass(model, MatchingTask)
     }
 

@@ -80,7 +80,7 @@ class ANMMNetwork(nn.Module):
             real = batch.first_text != 0
             gate = energy.masked_fill(~real, torch.finfo(energy.dtype).min).softmax(dim=1) * real
             score = (gate[batch.first] * found.squeeze(2)).sum(dim=1, keepdim=True)  # [P, 1]
-            return MatchingOutput(self.out(score), cosine)
+            return MatchingOutput(self.out(score), cosine.detach())
 
 
 class ANMM(MatchingTask):

@@ -68,7 +68,7 @@ class MatchPyramidNetwork(nn.Module):
         with torch.autocast(interaction.device.type, enabled=False):
             pooled = pool_grid(image.float().contiguous(), heights, widths, self.grid)
             hidden = torch.relu(self.hidden(self.dropout(pooled.flatten(1))))
-            return MatchingOutput(self.out(self.dropout(hidden)), interaction)
+            return MatchingOutput(self.out(self.dropout(hidden)), interaction.detach())
 
     def compare(self, batch: MatchingBatch) -> Tensor:
         """The image: float32 [P, T, S], 0 where one of the two places is padding."""
