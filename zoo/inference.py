@@ -218,7 +218,7 @@ class CheckpointEncoder:
             bar.update(len(texts) - len(full))
             for places in LengthBucketSampler(dataset.lengths[full], batch_size, training=False):
                 rows = full[places]
-                batch = move_data_to_device(dataset.__getitems__(rows), self.device)
+                batch = move_data_to_device(dataset.__getitems__(rows.tolist()), self.device)
                 encoded = functional.normalize(self.network.encode_texts(batch).float(), dim=1)
                 vectors[rows] = encoded.cpu().numpy()
                 bar.update(len(rows))
