@@ -53,13 +53,16 @@ def list_models() -> None:
         ),
     }
     for name, model in zoo.list_models().items():
-        spec, size = examples[model.task]
-        network = model().build_network(spec, None, None)  # type: ignore[call-arg]
-        parameters = sum(parameter.numel() for parameter in network.parameters())
-        options = [option for option in inspect.signature(model.__init__).parameters if option != "self"]
+        spec, data = examples[model.task]
+        options = inspect.signature(model).parameters
+        if "transformer" in options and options["transformer"].default is inspect.Parameter.empty:
+            size = "the transformer's, and a layer's over it"
+        else:
+            network = model().build_network(spec, None, None)  # type: ignore[call-arg]
+            parameters = sum(parameter.numel() for parameter in network.parameters())
+            size = f"{parameters:,} by default, with {data}"
         print(f"{name}\n  task        {model.task}\n  paper       {model.paper}")
-        print(f"  parameters  {parameters:,} by default, with {size}")
-        print(f"  options     {', '.join(options)}")
+        print(f"  parameters  {size}\n  options     {', '.join(options)}")
 
 
 def index(

@@ -381,7 +381,7 @@ def test_a_task_learns(goal: str, loss: str, shown: str, tmp_path: Path) -> None
     assert run.test(task, datamodule=data, verbose=False)[0][f"test/{shown}"] > 0.99
     predicted: Any = run.predict(task, datamodule=data)
     assert len(predicted[0]["score"]) == len(data.batches[0].target)
-    assert ("probability" in predicted[0]) == (goal == "classification")
+    assert ("probability" in predicted[0]) == (loss == "cross_entropy")
 
 
 def test_the_data_say_whether_questions_without_a_positive_are_kept(tmp_path: Path) -> None:

@@ -210,13 +210,14 @@ class MatchingTask(Task):
                 f"{stage}/{name}", value.to(self._log_dtype()), prog_bar=name in shown, rank_zero_only=False
             )
 
+    def probability(self, score: Tensor) -> Tensor | None:
+        """Probabilities [P] that pairs of these scores [P] match; None where only the scores' order was learned."""
+        return score.sigmoid() if self.loss == "cross_entropy" else None
+
     def predict_step(self, batch: MatchingBatch, batch_idx: int) -> dict[str, Tensor]:
-        """Scores [P], row numbers [P] and weights [P] of a batch, on the CPU; of pairs to classify also
-        probabilities [P].
-        """
-        assert self.spec is not None
+        """Scores [P], row numbers [P] and weights [P] of a batch, on the CPU, and probabilities if there are."""
         score = self(batch).score
         found = {"score": score, "index": batch.index, "weight": batch.weight}
-        if self.spec.goal == "classification":
-            found["probability"] = score.sigmoid()
+        if (probability := self.probability(score)) is not None:
+            found["probability"] = probability
         return {name: value.cpu() for name, value in found.items()}
