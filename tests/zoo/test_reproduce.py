@@ -678,3 +678,17 @@ def test_the_papers_figures() -> None:
     assert papers["knn-unbalanced"] == {"M1": 0.486, "M7": 0.906}
     assert papers["knn-recipe"] == {"M1": 0.925, "M7": 0.942}
     assert papers["knn-table3"]["Yelp F M7"] == 0.619
+
+
+def test_memories_grow_from_the_models_of_the_recipes_table() -> None:
+    growing, recipe = load_table("knn-growing-memory").rows, load_table("knn-recipe-3000").rows
+    for name in ("M1", "M1 mix", "M5 recipe"):
+        assert growing[name].overrides == recipe[name].overrides, name
+        assert growing[name].init_from == recipe[name].init_from, name
+    grown = [row for row in growing.values() if row.grow is not None]
+    assert len(grown) == 8
+    for row in grown:
+        assert row.grow is not None
+        assert row.overrides == growing[row.grow.row].overrides
+        per_class = row.grow.rows_per_class
+        assert row.x == (28733 if per_class is None else 4 * int(str(per_class)))
