@@ -654,7 +654,8 @@ class Reproduction:
         sd = {row: 100 * (figures[row][metric]["sd"] or 0) for row in names}
         paper = {row.name: 100 * row.paper for row in self.rows if row.paper is not None}
         paper_label = f"paper ({SPLITS[self.table.paper_metric.partition('/')[0]]})"
-        figure = Figure(figsize=(max(6, 0.75 * len(self.rows)), 4), layout="constrained")
+        width = 9 if self.table.x_label is not None else max(6, 0.75 * len(self.rows))
+        figure = Figure(figsize=(width, 4), layout="constrained")
         axes = figure.subplots()
         if self.table.x_label is not None:
             at = {row.name: row.x for row in self.rows if row.x is not None}
@@ -668,9 +669,11 @@ class Reproduction:
                 )
                 x, y, spread = ([values[row] for row in line] for values in (at, mean, sd))
                 axes.errorbar(x, y, spread, marker="o", capsize=3, label=curve)
-            # The majority's share lies so far below that it would flatten the curves.
-            flat = [row.name for row in self.rows if row.name in names and row.trivial != "majority"]
-            for i, row in enumerate(row for row in flat if row not in at):
+            # A curve shows the model that it starts from; the majority's share lies so far below that it would
+            # flatten the curves.
+            shown = {*at, *(row.grow.row for row in self.rows if row.grow)}
+            shown |= {row.name for row in self.rows if row.trivial == "majority"}
+            for i, row in enumerate(row for row in names if row not in shown):
                 axes.axhline(mean[row], linestyle="--", color=f"C{i + len(curves)}", label=row)
             marked = [row for row in paper if row in at]
             places, heights = [at[row] for row in marked], [paper[row] for row in marked]
@@ -685,7 +688,7 @@ class Reproduction:
         if places:
             axes.plot(places, heights, linestyle="", marker="D", color="black", label=paper_label)
         if axes.get_legend_handles_labels()[0]:
-            axes.legend()
+            figure.legend(loc="outside right center")
         axes.set_ylabel(f"{SPLITS[metric.partition('/')[0]]} accuracy, %")
         figure.savefig(self.out / "table.png", dpi=150)
 
