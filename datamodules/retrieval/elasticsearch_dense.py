@@ -104,7 +104,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         """
         most = self.ranking.num_candidates or MOST_CANDIDATES
         if not 0 <= k <= most:
-            raise InputError(f"k={k}: must be 0 to {most}, as many as the server looks at")
+            raise InputError(f"k={k}: must be 0 to {most}, the most candidates that the server looks at")
         if exclude is not None and len(exclude) != len(texts):
             raise InputError(f"exclude has {len(exclude)} lists for {len(texts)} texts: give one a text")
         hits = Hits(np.full((len(texts), k), -1, np.int32), np.zeros((len(texts), k), np.float32))

@@ -87,8 +87,8 @@ class Encoder:
         # Without it the library warns in every process that is forked later on; those don't tokenise.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(ranking.encoder)
-            model: Any = AutoModel.from_pretrained(ranking.encoder)
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(ranking.encoder, revision=ranking.revision)
+            model: Any = AutoModel.from_pretrained(ranking.encoder, revision=ranking.revision)
         except Exception as error:  # Rust code, the network and remote configurations fail in their own ways.
             raise unreadable(ranking.encoder, error) from error
         if model.config.is_encoder_decoder:

@@ -64,26 +64,40 @@ class DenseRanking:
     @cached_property
     def _contents(self) -> str:
         """Identifies the encoder: a hash of the file or the files of a folder, or the Hub's name and revision."""
+        if self.revision is not None:
+            return f"{self.encoder}@{self.revision}"
         path = Path(self.encoder)
         digest = sha256()
         if path.is_file():
             _update(digest, path)
-        elif path.is_dir():
+        else:
             for one in sorted(path.iterdir()):
                 if one.suffix in (".json", ".txt", ".model", ".safetensors", ".bin"):
                     digest.update(one.name.encode())
                     _update(digest, one)
-        elif path.suffix == ".ckpt":
-            raise InputError(f"encoder {self.encoder!r}: there is no such checkpoint")
-        else:
-            from huggingface_hub import hf_hub_download
-
-            try:
-                revision = Path(hf_hub_download(self.encoder, "config.json")).parent.name
-            except Exception as error:  # The network, the name and the cache fail in their own ways.
-                raise unreadable(self.encoder, error) from error
-            return f"{self.encoder}@{revision}"
         return f"sha256:{digest.hexdigest()}"
+
+    @cached_property
+    def revision(self) -> str | None:
+        """The commit of an encoder of the Hub; None for files.
+
+        It is the one that was downloaded before, if there is one: no question to the network at each start,
+        and no other ranking because someone has uploaded something.
+        """
+        path = Path(self.encoder)
+        if path.exists():
+            return None
+        if path.suffix == ".ckpt":
+            raise InputError(f"encoder {self.encoder!r}: there is no such checkpoint")
+        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+        try:
+            config = try_to_load_from_cache(self.encoder, "config.json")
+            if not isinstance(config, str):
+                config = hf_hub_download(self.encoder, "config.json")
+        except Exception as error:  # The network, the name and the cache fail in their own ways.
+            raise unreadable(self.encoder, error) from error
+        return Path(config).parent.name
 
 
 class TextVectors:

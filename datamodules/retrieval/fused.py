@@ -59,8 +59,7 @@ class FusedRetriever(Retriever):
     Every member has an index of its own; other weights make another memory.
 
     Args:
-        retrievers: the members, two or more; each an `EmbeddedRetriever`, `DenseRetriever`,
-            `ElasticsearchRetriever` without `index`, or fused itself.
+        retrievers: the members, two or more, of any kind; an `ElasticsearchRetriever` without `index`.
         method: `reciprocal_rank` or `score`.
         weights: one for each member, above 0; None weighs them alike.
         depth: hits that a member is asked for.

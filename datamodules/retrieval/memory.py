@@ -188,7 +188,14 @@ class FolderMemory(Memory):
                         progress,
                         **_ids_and_labels(version_rows),
                     )
-            write_pointer(folder, {"version": current, "retriever": retriever.describe()})
+            write_pointer(
+                folder,
+                {
+                    "version": current,
+                    "retriever": retriever.describe(),
+                    "ranking": retriever.ranking.describe(),
+                },
+            )
         return cls(folder, retriever, version=1)
 
     def __len__(self) -> int:
@@ -513,12 +520,15 @@ def open_memory(location: str, retriever: Retriever | None = None, version: int 
             raise InputError(f"{location}: an index of yours has no versions; leave the version out")
         return IndexMemory(retriever)
     folder = Path(location)
-    built_with = make_retriever(read_pointer(folder)["retriever"])
+    pointer = read_pointer(folder)
+    built_with = make_retriever(pointer["retriever"])
     if retriever is None:
         retriever = built_with
-    elif retriever.ranking.describe() != built_with.ranking.describe():
+    # Noted down since an encoder's files may change in their place; memories from before have no note.
+    built_for = pointer.get("ranking") or built_with.ranking.describe()
+    if retriever.ranking.describe() != built_for:
         raise InputError(
-            f"{folder}: the memory was built for {built_with.ranking.describe()}, but the retriever is set to"
+            f"{folder}: the memory was built for {built_for}, but the retriever is set to"
             f" {retriever.ranking.describe()}; make them equal or build another memory with `zoo index`"
         )
     return FolderMemory(folder, retriever, version)

@@ -253,6 +253,53 @@ def test_a_memory_knows_its_dense_retriever(tmp_path: Path, tiny_encoder: str) -
     assert "\n" not in str(caught.value)
 
 
+def test_a_memory_whose_encoder_has_changed_in_place_is_refused(tmp_path: Path, tiny_encoder: str) -> None:
+    encoder = shutil.copytree(tiny_encoder, tmp_path / "encoder")
+    FolderMemory.build(rows(20), DenseRetriever(str(encoder)), tmp_path / "memory", progress=False)
+    weights = encoder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(InputError, match="the memory was built for") as caught:
+        open_memory(str(tmp_path / "memory"))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_encoder_of_the_hub_stays_the_one_that_was_downloaded(
+    tmp_path: Path, tiny_encoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants, file_download
+
+    # What a download leaves; later the Hub has another version, and then it can't be reached.
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    folder = tmp_path / "hub" / "models--me--tiny"
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    shutil.copytree(tiny_encoder, folder / "snapshots" / commit)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(commit)
+    asked: list[str] = []
+
+    def unreachable(*arguments: Any, **options: Any) -> Any:
+        asked.append(str(options.get("url", arguments)))
+        raise OSError("the network is unreachable")
+
+    monkeypatch.setattr(file_download, "get_hf_file_metadata", unreachable)
+    ranking = DenseRetriever("me/tiny", device="cpu").ranking
+    assert ranking.describe()["encoder"] == f"me/tiny@{commit}"
+    assert asked == []
+    loaded: list[str] = []
+    for kind in (AutoTokenizer, AutoModel):
+
+        def load(name: str, revision: str | None, original: Any = kind.from_pretrained) -> Any:
+            loaded.append(f"{name}@{revision}")
+            return original(folder / "snapshots" / str(revision))
+
+        monkeypatch.setattr(kind, "from_pretrained", load)
+    assert build(tmp_path, TEXTS, "me/tiny").search(TEXTS[:1], 1).rows.tolist() == [[0]]
+    assert loaded == [f"me/tiny@{commit}"] * 2
+    with pytest.raises(InputError, match=r"encoder 'me/other'.*use the name or folder"):
+        DenseRetriever("me/other").ranking.describe()
+    assert asked
+
+
 def test_preparing_data_lets_go_of_the_encoder_and_knows_other_weights(
     tmp_path: Path, tiny_encoder: str
 ) -> None:
