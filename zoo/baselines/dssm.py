@@ -90,17 +90,16 @@ class BagTower(nn.Module):
         self.layers = _dense_layers(hidden_sizes)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, char: Tensor, text: Tensor) -> Tensor:
+    def forward(self, words: Tensor, text: Tensor) -> Tensor:
         """Encode texts.
 
         Args:
-            char: int64 [U, L].
-            text: int64 [N, T], positions in `char`, 0 = padding.
+            words: float32 [U, size], what `hashing` says of the batch's distinct words.
+            text: int64 [N, T], positions in `words`, 0 = padding.
 
         Returns:
             [N, hidden_sizes[-1]].
         """
-        words = self.hashing(char)
         # Row 0 is padding, and a bag of it alone is zero.
         summed = functional.embedding_bag(text, words, mode="sum", padding_idx=0)
         state = torch.tanh(summed + self.bias)
@@ -122,9 +121,9 @@ class WindowTower(nn.Module):
         self.layers = _dense_layers(hidden_sizes)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, char: Tensor, text: Tensor) -> Tensor:
+    def forward(self, words: Tensor, text: Tensor) -> Tensor:
         """Encode texts; arguments and result as in `BagTower.forward`."""
-        places = self.hashing(char).view(len(char), self.window, -1)
+        places = words.view(len(words), self.window, -1)
         states = torch.tanh(window_sum(places, text) + self.bias)  # [N, T, F]
         real = (text != 0).unsqueeze(2)
         # A tanh is above -1; the maximum over no word is 0.
@@ -146,7 +145,12 @@ class CosineNetwork(nn.Module):
     """Two towers and the cosine of what they say."""
 
     def __init__(
-        self, first: nn.Module, second: nn.Module, smoothing: float, num_outputs: int, bias: bool
+        self,
+        first: BagTower | WindowTower,
+        second: BagTower | WindowTower,
+        smoothing: float,
+        num_outputs: int,
+        bias: bool,
     ) -> None:
         super().__init__()
         self.first, self.second = first, second
@@ -159,8 +163,11 @@ class CosineNetwork(nn.Module):
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
-        first = unit(self.first(batch.char, batch.first_text))  # [N, l]
-        second = unit(self.second(batch.char, batch.second_text))  # [M, l]
+        words = self.first.hashing(batch.char)  # [U, size]
+        first = unit(self.first(words, batch.first_text))  # [N, l]
+        if self.second is not self.first:
+            words = self.second.hashing(batch.char)
+        second = unit(self.second(words, batch.second_text))  # [M, l]
         cosine = (first.index_select(0, batch.first) * second.index_select(0, batch.second)).sum(dim=1)
         with torch.autocast(cosine.device.type, enabled=False):
             return MatchingOutput(self.out(cosine.float().unsqueeze(1)))
@@ -170,7 +177,7 @@ class _TrigramMatcher(MatchingTask):
     """What DSSM and CDSSM have in common."""
 
     @abstractmethod
-    def _make_tower(self, spec: MatchingSpec) -> nn.Module:
+    def _make_tower(self, spec: MatchingSpec) -> BagTower | WindowTower:
         """The encoder of a text."""
 
     def build_network(

@@ -109,7 +109,8 @@ def test_pairs_to_classify() -> None:
     """Two logits; the higher the cosine, the surer the match."""
     model = DSSM(num_trigrams=TRIGRAMS, hidden_sizes=(6, 5), loss="cross_entropy")
     network, batch = model.build_network(make_spec("classification"), None, None), make_batch()
-    vectors = [network.first(batch.char, text).detach().double().numpy() for text in batch[3:5]]
+    words = network.first.hashing(batch.char)
+    vectors = [network.first(words, text).detach().double().numpy() for text in batch[3:5]]
     similar = [cosine(vectors[0][i], vectors[1][j]) for i, j in zip(batch.first, batch.second, strict=True)]
     np.testing.assert_allclose(score(network, batch).score, 10.0 * np.array(similar), atol=1e-5)
     check_all(make_network(model, "classification"), "classification")
