@@ -34,17 +34,29 @@ def files_of(folder: Path) -> dict[Path, tuple[bytes, int]]:
     }
 
 
-def test_a_copy_of_the_memory_grows_and_the_run_stays_as_it_is(fit: Fit) -> None:
-    run = fit("run", "--model.features=M1", "--model.mix=0.5", "--data.rows_per_class=8")
+@pytest.mark.parametrize("back_end", ["embedded", pytest.param("elasticsearch", marks=pytest.mark.server)])
+def test_a_copy_of_the_memory_grows_and_the_run_stays_as_it_is(
+    back_end: str, fit: Fit, request: pytest.FixtureRequest
+) -> None:
+    options = []
+    if back_end == "elasticsearch":
+        options = [
+            "--data.retriever=ElasticsearchRetriever",
+            f"--data.retriever.url={request.getfixturevalue('elasticsearch_url')}",
+            f"--data.retriever.index_prefix={request.getfixturevalue('index_prefix')}",
+        ]
+    run = fit("run", "--model.features=M1", "--model.mix=0.5", "--data.rows_per_class=8", *options)
     checkpoint = run / "checkpoints" / "best.ckpt"
     memory = zoo.load(checkpoint).memory
     assert isinstance(memory, FolderMemory)
     before = files_of(run) | files_of(memory.folder)
+    predicted = zoo.load(checkpoint).predict(VALIDATION.texts[:])
     kept, new = memory.rows.select([0, 3]), Rows.from_lists(["durian jam", "tungsten"], ["fruit", "metal"])
 
     figures = grow(checkpoint, Rows.concat([new, kept]), VALIDATION, Path("grown"), seed=1)
 
     assert files_of(run) | files_of(memory.folder) == before
+    assert zoo.load(checkpoint).predict(VALIDATION.texts[:]) == predicted
     assert figures["memory_rows"] == 26  # what the memory has already is left out
     shares = [figures[name] for name in ("val/accuracy", "val/accuracy_untuned")]
     assert [30 * share for share in shares] == pytest.approx([round(30 * share) for share in shares])
