@@ -58,7 +58,7 @@ def letter_trigrams(char: Tensor, mark: int, num_trigrams: int) -> tuple[Tensor,
 class TrigramLayer(nn.Module):
     """The product of a matrix and words' trigram counts, as sums of the matrix's rows."""
 
-    def __init__(self, num_chars: int, num_trigrams: int, size: int, fan_out: int, sparse: bool) -> None:
+    def __init__(self, num_chars: int, num_trigrams: int, size: int, fan_out: int) -> None:
         """Make the matrix.
 
         Args:
@@ -66,18 +66,16 @@ class TrigramLayer(nn.Module):
             num_trigrams: number of buckets.
             size: columns.
             fan_out: units that a column belongs to, for the scale of the initial values.
-            sparse: give the matrix a sparse gradient.
         """
         super().__init__()
         bound = (6 / (num_trigrams + fan_out)) ** 0.5
         self.table = nn.Parameter(torch.empty(num_trigrams, size).uniform_(-bound, bound))
         self.mark = num_chars
-        self.sparse = sparse
 
     def forward(self, char: Tensor) -> Tensor:
         """Sum each word's rows: int64 [U, L] character ids to float32 [U, size]; zero for padding."""
         bucket, start = letter_trigrams(char, self.mark, len(self.table))
-        return functional.embedding_bag(bucket, self.table, start, mode="sum", sparse=self.sparse)
+        return functional.embedding_bag(bucket, self.table, start, mode="sum")
 
 
 class BagTower(nn.Module):
@@ -124,10 +122,11 @@ class WindowTower(nn.Module):
     def forward(self, words: Tensor, text: Tensor) -> Tensor:
         """Encode texts; arguments and result as in `BagTower.forward`."""
         places = words.view(len(words), self.window, -1)
-        states = torch.tanh(window_sum(places, text) + self.bias)  # [N, T, F]
+        sums = window_sum(places, text)  # [N, T, F]
         real = (text != 0).unsqueeze(2)
-        # A tanh is above -1; the maximum over no word is 0.
-        state = states.masked_fill(~real, -1.0).amax(dim=1) * real.any(dim=1)
+        # Bias and tanh keep the order: taking the maximum before them saves them at all words but one.
+        most = sums.masked_fill(~real, torch.finfo(sums.dtype).min).max(dim=1).values
+        state = torch.tanh(most + self.bias) * real.any(dim=1)
         for layer in self.layers:
             state = torch.tanh(layer(self.dropout(state)))
         return state
@@ -213,12 +212,11 @@ class DSSM(_TrigramMatcher):
 
     def __init__(
         self,
-        num_trigrams: int = 30000,
+        num_trigrams: int = 10000,
         hidden_sizes: tuple[int, ...] = (300, 300, 128),
         share: bool = True,
         smoothing: float = 10.0,
         dropout: float = 0.0,
-        sparse_gradient: bool = False,
         loss: Loss = "softmax",
         margin: float = 1.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
@@ -227,15 +225,12 @@ class DSSM(_TrigramMatcher):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            num_trigrams: buckets that letter trigrams are hashed into; the paper counts 30,621 trigrams in a
-                vocabulary of 500,000 words.
+            num_trigrams: buckets that letter trigrams are hashed into. The paper counts 30,621 trigrams in
+                500,000 words; in small data few are frequent, and each bucket costs time in every step.
             hidden_sizes: units of the layers over the counts; the last is the size of a text's vector.
             share: one network for both texts.
             smoothing: initial factor of the cosine (the paper's gamma), which is trained.
             dropout: between the layers; the paper has none.
-            sparse_gradient: give the trigrams' matrix gradients for the rows that occur only. A step then
-                costs what its texts cost, but only optimizers like `torch.optim.Adagrad`, `SparseAdam` and
-                `SGD` take such gradients.
             loss: see `MatchingTask`; the paper's is `softmax`.
             margin: of the hinge loss.
             optimizer: makes the optimizer.
@@ -247,9 +242,7 @@ class DSSM(_TrigramMatcher):
     def _make_tower(self, spec: MatchingSpec) -> BagTower:
         options = self.hparams
         size = options["hidden_sizes"][0]
-        hashing = TrigramLayer(
-            spec.num_chars, options["num_trigrams"], size, size, options["sparse_gradient"]
-        )
+        hashing = TrigramLayer(spec.num_chars, options["num_trigrams"], size, size)
         return BagTower(hashing, tuple(options["hidden_sizes"]), options["dropout"])
 
 
@@ -270,7 +263,6 @@ class CDSSM(_TrigramMatcher):
         share: bool = True,
         smoothing: float = 10.0,
         dropout: float = 0.0,
-        sparse_gradient: bool = False,
         loss: Loss = "softmax",
         margin: float = 1.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
@@ -287,9 +279,6 @@ class CDSSM(_TrigramMatcher):
             share: one network for both texts.
             smoothing: initial factor of the cosine (the paper's gamma), which is trained.
             dropout: between the layers; the paper has none.
-            sparse_gradient: give the trigrams' matrix gradients for the rows that occur only. A step then
-                costs what its texts cost, but only optimizers like `torch.optim.Adagrad`, `SparseAdam` and
-                `SGD` take such gradients.
             loss: see `MatchingTask`; the paper's is `softmax`.
             margin: of the hinge loss.
             optimizer: makes the optimizer.
@@ -304,7 +293,5 @@ class CDSSM(_TrigramMatcher):
         options = self.hparams
         size, window = options["hidden_sizes"][0], options["window"]
         # A unit's fan-in is the window's trigrams, of which each place has its own columns.
-        hashing = TrigramLayer(
-            spec.num_chars, options["num_trigrams"], window * size, size, options["sparse_gradient"]
-        )
+        hashing = TrigramLayer(spec.num_chars, options["num_trigrams"], window * size, size)
         return WindowTower(hashing, window, tuple(options["hidden_sizes"]), options["dropout"])

@@ -116,16 +116,6 @@ def test_pairs_to_classify() -> None:
     check_all(make_network(model, "classification"), "classification")
 
 
-def test_sparse_gradient_is_the_dense_one() -> None:
-    gradients = []
-    for sparse in (False, True):
-        network = make_network(CDSSM(num_trigrams=TRIGRAMS, hidden_sizes=(6, 4), sparse_gradient=sparse))
-        network(make_batch()).logits.square().sum().backward()
-        gradients.append(network.first.hashing.table.grad)
-    assert gradients[1].is_sparse
-    torch.testing.assert_close(gradients[1].to_dense(), gradients[0])
-
-
 @pytest.mark.parametrize(
     ("model", "message"),
     [
