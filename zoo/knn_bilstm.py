@@ -21,9 +21,13 @@ from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.errors import InputError
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder, WordEncoder
 from zoo.tasks.classification import ClassificationTask
+from zoo.warm_start import columns_of
 
 Features: TypeAlias = Literal["M1", "M2", "M3", "M4", "M5", "M6", "M7"]
 Attention: TypeAlias = Literal["cosine", "softmax"]
+
+#: What a unanimous vote of the memories adds to a class's logit, before training, where their weights add up to 1.
+VOTE_LOGIT = 3.0
 
 #: Table 2: which of the three features the classifier reads.
 FEATURES: dict[str, tuple[str, ...]] = {
@@ -89,8 +93,9 @@ class SharpAttention(nn.Module):
 
     def __init__(self, num_perspectives: int, score_power: float = 3.0) -> None:
         super().__init__()
-        # exp(2.3) = 10: cosines within 0.1 of each other differ by a factor of e.
-        self.log_tau = nn.Parameter(torch.full((max(num_perspectives, 1),), 2.3))
+        # tau = 1: at first the retriever's scores decide nearly alone. The encoder has fitted the training texts,
+        # so its cosines look more telling in training than they are later.
+        self.log_tau = nn.Parameter(torch.zeros(max(num_perspectives, 1)))
         self.score_power = score_power
 
     def forward(self, similarity: Tensor, score: Tensor, mask: Tensor) -> Tensor:
@@ -165,6 +170,7 @@ class KNNNetwork(nn.Module):
         text_dropout: float = 0.0,
         mix: float = 0.0,
         freeze_encoder: bool = False,
+        same_task: bool = False,
     ) -> None:
         super().__init__()
         self.text_dropout = text_dropout
@@ -187,6 +193,12 @@ class KNNNetwork(nn.Module):
             self.attention = SharpAttention(num_perspectives) if attention == "softmax" else None
         self.sizes = {name: sizes[name] for name in self.features}
         self.classifier = nn.Linear(sum(self.sizes.values()), num_classes)
+        #: features whose columns of the classifier mean something before training.
+        self.ready = {"label"} & self.sizes.keys() if attention == "softmax" and same_task else set()
+        if self.ready:
+            with torch.no_grad():
+                vote_for_own_class = torch.eye(num_classes).repeat(1, views) * (VOTE_LOGIT / views)
+                self.classifier.weight[:, columns_of(self.sizes)["label"]] = vote_for_own_class
 
     def train(self, mode: bool = True) -> KNNNetwork:
         """A frozen encoder has no training mode: its encodings are the same every time."""
@@ -316,7 +328,8 @@ class KNNBiLSTM(ClassificationTask):
                 give the same name as `--data.tokenizer`.
             pooling: how the transformer's states become a text's vector.
             attention: how memories are weighed: `cosine`, the paper's raw similarities, or `softmax`, sharp
-                weights from similarity and retrieval score that add up to 1 (see `SharpAttention`).
+                weights from similarity and retrieval score that add up to 1 (see `SharpAttention`); the memories'
+                labels then count as a vote from the first step on.
             text_dropout: probability of hiding the text feature of a training example from the classifier,
                 which otherwise learns to trust the text alone: the encoder has fitted it by heart, while the
                 memories look in training as they do later. The paper has none.
@@ -388,6 +401,7 @@ class KNNBiLSTM(ClassificationTask):
             text_dropout=options["text_dropout"],
             mix=options["mix"],
             freeze_encoder=options["freeze_encoder"],
+            same_task=spec.memory_labels == spec.labels,
         )
 
     def on_fit_start(self) -> None:

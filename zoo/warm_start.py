@@ -29,7 +29,8 @@ def start_from(model: Task, checkpoint: str) -> None:
 
     Weights of equal name and shape are taken whole; of word and character tables, the rows that both have; of
     the classifier, the columns of the features that both have, and zero for the model's further features, so
-    that it starts as a copy of the other one. The rest keeps its fresh values. What was taken is logged.
+    that it starts as a copy of the other one; unless the network has given these a meaning (`ready`). The rest
+    keeps its fresh values. What was taken is logged.
 
     Args:
         model: with its network made.
@@ -74,26 +75,29 @@ def _take_classifier(model: Task, contents: dict[str, Any]) -> list[str]:
     weight = theirs.get("network.classifier.weight")
     sizes: dict[str, int] | None = getattr(model.network, "sizes", None)
     their_sizes = contents[CHECKPOINT_KEY]["feature_sizes"]
-    same_labels = contents[CHECKPOINT_KEY]["data"]["labels"] == model.data_state["labels"]
-    if model.network is None or weight is None or sizes is None or their_sizes is None or not same_labels:
+    if model.network is None or weight is None or sizes is None or their_sizes is None:
+        return []
+    if contents[CHECKPOINT_KEY]["data"]["labels"] != model.data_state["labels"]:
         return []
     classifier = cast(nn.Linear, model.network.classifier)
     shared = [name for name in sizes if sizes[name] == their_sizes.get(name)]
     if not shared:
         return []
+    fresh = classifier.weight.clone()
     classifier.weight.zero_()
-    starts, their_starts = _starts(sizes), _starts(their_sizes)
+    columns, their_columns = columns_of(sizes), columns_of(their_sizes)
     for name in shared:
-        columns = slice(starts[name], starts[name] + sizes[name])
-        their_columns = slice(their_starts[name], their_starts[name] + sizes[name])
-        classifier.weight[:, columns] = weight[:, their_columns]
+        classifier.weight[:, columns[name]] = weight[:, their_columns[name]]
+    for name in getattr(model.network, "ready", set()) - set(shared):
+        classifier.weight[:, columns[name]] = fresh[:, columns[name]]
     classifier.bias.copy_(theirs["network.classifier.bias"])
     return [f"network.classifier ({', '.join(shared)})"]
 
 
-def _starts(sizes: dict[str, int]) -> dict[str, int]:
-    starts, start = {}, 0
+def columns_of(sizes: dict[str, int]) -> dict[str, slice]:
+    """The columns of a classifier's weight that read each feature, from the features' widths in their order."""
+    columns, start = {}, 0
     for name, size in sizes.items():
-        starts[name] = start
+        columns[name] = slice(start, start + size)
         start += size
-    return starts
+    return columns

@@ -103,6 +103,27 @@ def test_a_warm_start_predicts_as_the_model_that_it_started_from(fit: Fit, start
         assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
 
 
+def test_sharp_weights_start_as_a_vote_on_top_of_what_the_start_says(fit: Fit, start: Path) -> None:
+    run = frozen(
+        fit, start, "--model.attention=softmax", "--model.optimizer.lr=0.0", "--trainer.max_epochs=1"
+    )
+    texts = [text for text, _ in sentences(12, seed=9)]
+    before, after = zoo.load(best(start)).predict(texts), zoo.load(best(run)).predict(texts)
+    for one, other in zip(before, after, strict=True):
+        votes = dict.fromkeys(one.probabilities, 0.0)
+        for memory in other.memories:
+            votes[str(memory.label)] += memory.weight
+        gained = {
+            label: math.log(other.probabilities[label])
+            - math.log(one.probabilities[label])
+            - 3 * votes[label]
+            for label in votes
+        }
+        # The same for every class: what the normalisation takes.
+        assert max(gained.values()) - min(gained.values()) == pytest.approx(0, abs=1e-4)
+        assert sum(votes.values()) == pytest.approx(1, abs=1e-5)
+
+
 def test_cached_encodings_give_the_scores_of_the_whole_network(
     fit: Fit, start: Path, zoo_command: ZooCommand
 ) -> None:
