@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,3 +89,28 @@ class LengthBucketSampler(Sampler[list[int]]):
 
     def _cut(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         return [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
+
+
+class ListSampler(LengthBucketSampler):
+    """Batches of lists whose members, and so whose lengths, are drawn anew in every epoch.
+
+    A training batch tells its epoch: list i of n in epoch e is given as i + e n. So a data set that lives in
+    a worker draws what belongs to the epoch without being told.
+    """
+
+    def __init__(
+        self, lengths: Callable[[int], NDArray[np.integer]], batch_size: int, **options: Any
+    ) -> None:
+        """Plan batches.
+
+        Args:
+            lengths: of each list [n] in an epoch.
+            batch_size: lists a batch of one process.
+            options: see `LengthBucketSampler`.
+        """
+        super().__init__(lengths(0), batch_size, **options)
+        self.lengths_in = lengths
+
+    def _training_batches(self) -> list[NDArray[np.int64]]:
+        self.lengths = np.asarray(self.lengths_in(self.epoch))
+        return [batch + self.epoch * len(self.lengths) for batch in super()._training_batches()]

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, overload
+from typing import Any, BinaryIO, Literal, TypeAlias, overload
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 #: A column by its name or its number (from 0; a string of digits, as a command line gives it, will do).
 Column: TypeAlias = str | int
+#: What to do with bytes that are not UTF-8.
+EncodingErrors: TypeAlias = Literal["strict", "replace"]
 
 SCHEMA = pa.schema(
     [
@@ -112,7 +114,7 @@ class Rows:
     ) -> Rows:
         """Rows of strings in memory; ids default to row numbers. NULs and lone surrogates are replaced."""
         texts = list(texts)
-        repairs = _Repairs()
+        repairs = Repairs()
         columns = [
             repairs.column(list(map(str, range(len(texts)))) if ids is None else list(ids), pa.string()),
             repairs.column(texts, pa.large_string()),
@@ -255,32 +257,53 @@ def read_table(
     Raises:
         InputError: the table can't be read; the message names file, line or row, and what to do.
     """
-    columns = _Columns.of(text_column, label_column, id_column)
+    columns = Columns.of(text_column, label_column, id_column)
     names = _read_class_names(class_names) if isinstance(class_names, (str, Path)) else class_names
-    source, unit = str(path), "row"
+    records, unit = open_records(path, columns, header, quotes, names)
+    return _collect(records, str(path), unit, columns, names)
+
+
+def open_records(
+    path: str | Path,
+    columns: Columns,
+    header: bool | None = None,
+    quotes: bool | None = None,
+    class_names: Sequence[str] | None = None,
+    encoding_errors: EncodingErrors | None = None,
+) -> tuple[Iterator[Record], str]:
+    """The wanted fields of each record of any table that `read_table` reads.
+
+    Args:
+        path: see `read_table`, also for `header`, `quotes` and `class_names`.
+        columns: the wanted ones.
+        header: see `read_table`.
+        quotes: see `read_table`.
+        class_names: see `read_table`.
+        encoding_errors: what to do with a line that is not UTF-8: `strict` refuses it and names this option,
+            `replace` puts U+FFFD in place of what can't be read and counts such lines in the log. None
+            refuses it where there is no such option to name.
+
+    Returns:
+        Number and fields of each record, as they come, and what the number counts: `line` or `row`.
+    """
+    source = str(path)
     if source.startswith(HUB_PREFIX):
-        records = _dataset_records(_load_from_hub(source), source, columns, names)
-    elif Path(path).is_dir():
-        records = _dataset_records(_load_from_disk(Path(path)), source, columns, names)
-    else:
-        file = _existing(Path(path))
-        kind, compression = _kind(file)
-        if kind == ".parquet":
-            records = _parquet_records(file, columns)
-        elif kind in (".csv", ".tsv"):
-            unit = "line"
-            quoted = kind == ".csv" if quotes is None else quotes
-            records = _csv_records(
-                file, compression, columns, "\t" if kind == ".tsv" else ",", quoted, header
-            )
-        else:
-            unit = "line"
-            records = _jsonl_records(file, compression, columns)
-    return _collect(records, source, unit, columns, names)
+        return _dataset_records(_load_from_hub(source), source, columns, class_names), "row"
+    if Path(path).is_dir():
+        return _dataset_records(_load_from_disk(Path(path)), source, columns, class_names), "row"
+    file = _existing(Path(path))
+    kind, compression = _kind(file)
+    if kind == ".parquet":
+        return _parquet_records(file, columns), "row"
+    lines = _lines(file, compression, encoding_errors)
+    if kind in (".csv", ".tsv"):
+        quoted = kind == ".csv" if quotes is None else quotes
+        return _csv_records(file, lines, columns, "\t" if kind == ".tsv" else ",", quoted, header), "line"
+    return _jsonl_records(file, lines, columns), "line"
 
 
 @dataclass(frozen=True)
-class _Columns:
+class Columns:
     """The wanted columns; a record's fields come in this order: texts, label, id."""
 
     texts: tuple[Column, ...]
@@ -288,18 +311,21 @@ class _Columns:
     id: Column | None
 
     @staticmethod
-    def of(text: Column | Sequence[Column], label: Column | None, id_: Column | None) -> _Columns:
+    def of(text: Column | Sequence[Column], label: Column | None, id_: Column | None) -> Columns:
+        """The columns that a user named."""
         texts = (text,) if isinstance(text, (str, int)) else tuple(text)
         if not texts:
             raise InputError("text_column: name at least one column")
-        return _Columns(texts, label, id_)
+        return Columns(texts, label, id_)
 
     @property
     def wanted(self) -> list[Column]:
+        """All of them, in the order of a record's fields."""
         return [*self.texts, *(column for column in (self.label, self.id) if column is not None)]
 
     @property
     def all_numbers(self) -> bool:
+        """Whether they can be found without a header."""
         return all(isinstance(column, int) or column.isdecimal() for column in self.wanted)
 
     def find(self, names: Sequence[str], where: str, numbers_only: bool = False) -> list[int]:
@@ -332,11 +358,11 @@ def _collect(
     records: Iterator[Record],
     source: str,
     unit: str,
-    columns: _Columns,
+    columns: Columns,
     class_names: Sequence[str] | None,
 ) -> Rows:
     """Turn records into Arrow blocks, counting on the way what deserves a word."""
-    labelled, repairs = columns.label is not None, _Repairs()
+    labelled, repairs = columns.label is not None, Repairs()
     num_texts = len(columns.texts)
     # Numbered classes that have a name; every distinct label is worked out once.
     known_labels: dict[Any, str] = {}
@@ -351,9 +377,9 @@ def _collect(
         for line, fields in block:
             where = (source, unit, line)
             if num_texts == 1:
-                text = _as_text(fields[0], where).strip()
+                text = as_text(fields[0], where).strip()
             else:
-                parts = [_as_text(field, where).strip() for field in fields[:num_texts]]
+                parts = [as_text(field, where).strip() for field in fields[:num_texts]]
                 text = " ".join(filter(None, parts))
             empty += not text
             texts.append(text)
@@ -366,7 +392,7 @@ def _collect(
                     label = known_labels[key] = _as_label(field, class_names, where)
                 labels.append(label)
             if columns.id is not None:
-                id_ = _as_text(fields[-1], where)
+                id_ = as_text(fields[-1], where)
                 if not id_:
                     raise InputError(f"{source}, {unit} {line}: no id in column {columns.id!r}; give it one")
                 ids.append(id_)
@@ -396,7 +422,8 @@ def _collect(
     return Rows(pa.Table.from_batches(blocks, schema=SCHEMA), source)
 
 
-def _as_text(field: object, where: tuple[str, str, int]) -> str:
+def as_text(field: object, where: tuple[str, str, int]) -> str:
+    """A field as a string; `where` (source, `line` or `row`, its number) is for messages."""
     if isinstance(field, str):
         return field
     # pandas writes a missing value of a column of numbers as NaN.
@@ -412,7 +439,7 @@ def _as_text(field: object, where: tuple[str, str, int]) -> str:
 
 def _as_label(field: object, class_names: Sequence[str] | None, where: tuple[str, str, int]) -> str:
     source, unit, line = where
-    label = _as_text(field, where).strip()
+    label = as_text(field, where).strip()
     if not label:
         raise InputError(f"{source}, {unit} {line}: no label; add one or remove the row")
     if class_names is None:
@@ -425,7 +452,7 @@ def _as_label(field: object, class_names: Sequence[str] | None, where: tuple[str
     return class_names[int(label) - 1]
 
 
-class _Repairs:
+class Repairs:
     """Makes Arrow columns of strings, replaces what later stages can't bear, and counts how often."""
 
     def __init__(self) -> None:
@@ -433,6 +460,7 @@ class _Repairs:
         self.surrogates = 0
 
     def column(self, values: list[Any], kind: Any) -> Any:
+        """An Arrow array of strings (or None) of the type `kind`."""
         try:
             array = pa.array(values, kind)
         except UnicodeEncodeError:
@@ -450,6 +478,7 @@ class _Repairs:
         return array
 
     def report(self, source: str) -> None:
+        """Tell how much was replaced in a table."""
         if self.nuls:
             log.warning("%s: NUL characters in %d fields, each replaced by a space", source, self.nuls)
         if self.surrogates:
@@ -480,24 +509,33 @@ def _kind(path: Path) -> tuple[str, str]:
     raise InputError(f"{path}: the ending tells no format that is read here; use {READABLE}")
 
 
-def _lines(path: Path, compression: str) -> Iterator[str]:
+def _lines(path: Path, compression: str, encoding_errors: EncodingErrors | None = None) -> Iterator[str]:
     """The lines of a file, each with its line end; the first without a byte order mark."""
     openers: dict[str, Callable[[Path], Any]] = {
         "": lambda p: p.open("rb"),
         ".gz": gzip.open,
         ".xz": lzma.open,
     }
-    number = 0
+    number = replaced = 0
     try:
         with openers[compression](path) as file:
             stream: BinaryIO = io.BufferedReader(file, 1 << 20) if compression else file
             for number, line in enumerate(stream, 1):
                 if number == 1:
                     line = line.removeprefix(b"\xef\xbb\xbf")
-                yield line.decode("utf-8")
+                try:
+                    text = line.decode("utf-8")
+                except UnicodeDecodeError:
+                    if encoding_errors != "replace":
+                        raise
+                    text = line.decode("utf-8", "replace")
+                    replaced += 1
+                yield text
     except UnicodeDecodeError as error:
+        hint = "" if encoding_errors is None else ", or set encoding_errors to replace"
         raise InputError(
-            f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); save the file as UTF-8"
+            f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); save the file as"
+            f" UTF-8{hint}"
         ) from None
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
         raise InputError(
@@ -507,17 +545,19 @@ def _lines(path: Path, compression: str) -> Iterator[str]:
         raise InputError(f"{path}: can't be read ({error.strerror}); check the file and its rights") from None
     if not number:
         raise InputError(f"{path}: empty file; give a file with rows")
+    if replaced:
+        log.warning("%s: %d lines are not UTF-8; what can't be read became U+FFFD", path, replaced)
 
 
 def _csv_records(
-    path: Path, compression: str, columns: _Columns, delimiter: str, quoted: bool, header: bool | None
+    path: Path, text_lines: Iterator[str], columns: Columns, delimiter: str, quoted: bool, header: bool | None
 ) -> Iterator[Record]:
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
     nuls = 0
 
     def lines() -> Iterator[str]:
         nonlocal nuls
-        for line in _lines(path, compression):
+        for line in text_lines:
             # Before Python 3.11 the csv module refuses NULs.
             if "\0" in line:
                 nuls += 1
@@ -572,9 +612,9 @@ def _csv_records(
         log.warning("%s: NUL characters in %d lines, each replaced by a space", path, nuls)
 
 
-def _jsonl_records(path: Path, compression: str, columns: _Columns) -> Iterator[Record]:
+def _jsonl_records(path: Path, lines: Iterator[str], columns: Columns) -> Iterator[Record]:
     wanted: list[str] = []
-    for number, line in enumerate(_lines(path, compression), 1):
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         if not wanted and line.lstrip().startswith("["):
@@ -603,7 +643,7 @@ def _read_class_names(path: str | Path) -> list[str]:
 # --- Arrow tables -------------------------------------------------------------------------------------------
 
 
-def _parquet_records(path: Path, columns: _Columns) -> Iterator[Record]:
+def _parquet_records(path: Path, columns: Columns) -> Iterator[Record]:
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
@@ -619,7 +659,7 @@ def _parquet_records(path: Path, columns: _Columns) -> Iterator[Record]:
 
 
 def _dataset_records(
-    dataset: Any, source: str, columns: _Columns, class_names: Sequence[str] | None
+    dataset: Any, source: str, columns: Columns, class_names: Sequence[str] | None
 ) -> Iterator[Record]:
     """The rows of a `datasets.Dataset`; numbers of a ClassLabel become names, or count from 1."""
     names = dataset.column_names

@@ -1,0 +1,827 @@
+"""Pairs of texts to match: from the user's files to batches of lists.
+
+Rank 0 does the work once, in `prepare_data`: read and split the pairs, tokenise each distinct text, choose the
+vocabulary. Every result is a folder in the cache under a fingerprint of what it was made from, so a second run
+starts at once and a changed input makes new folders. Every rank then maps those folders in `setup`, and a batch
+is put together by compiled code.
+
+The unit is the list: all candidates of a question where a model is evaluated; in training a pair alone
+(pointwise), a positive with negatives that are drawn anew in every epoch (pairwise), or all candidates
+(listwise).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from numba import njit
+from numpy.typing import NDArray
+from pytorch_lightning.trainer.states import TrainerFn
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from datamodules.batch import MatchingBatch, MatchingSpec
+from datamodules.corpora.pairs import Goal, Pairs, read_pairs, read_quora, read_wikiqa
+from datamodules.corpora.split import stratified_split
+from datamodules.corpora.table import Column, EncodingErrors
+from datamodules.errors import InputError
+from datamodules.negatives import Negatives, PoolNegatives, RandomNegatives
+from datamodules.preparation import (
+    are_whole,
+    as_given,
+    check_least,
+    file_state,
+    open_vocabulary,
+    prepare_tokens,
+    prepare_vocabulary,
+)
+from datamodules.retrieval.folding import fold_hashes
+from datamodules.sampling import ListSampler
+from datamodules.storage import (
+    cache_folder,
+    check_folder,
+    fingerprint_of,
+    is_whole,
+    lock,
+    named_disk_errors,
+    new_folder,
+    write_json,
+)
+from datamodules.text.gather import TextGroup, WordTable, distinct_rows, gather
+from datamodules.text.tokenization import make_tokenizer
+from datamodules.text.tokens import TokenStore
+from datamodules.text.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+
+#: What a training list holds.
+Batches: TypeAlias = Literal["pointwise", "pairwise", "listwise"]
+#: What a file looks like: columns that the user names, or a published release.
+Layout: TypeAlias = Literal["table", "wikiqa", "quora"]
+NegativesFrom: TypeAlias = Literal["own", "random"]
+
+#: Smallest value of each option that is a number.
+_LEAST = {
+    "num_negatives": 1,
+    "first_length": 1,
+    "second_length": 1,
+    "min_count": 1,
+    "max_words": 1,
+    "vector_words": 0,
+    "max_characters": 1,
+    "batch_size": 1,
+    "eval_batch_size": 1,
+    "num_workers": 0,
+}
+_CHOICES = {
+    "layout": ("table", "wikiqa", "quora"),
+    "goal": ("ranking", "classification"),
+    "batches": (None, "pointwise", "pairwise", "listwise"),
+    "negatives": ("own", "random"),
+    "encoding_errors": ("strict", "replace"),
+}
+
+
+@dataclass(frozen=True)
+class MatchingSplit:
+    """One table of pairs, ready for batches."""
+
+    pairs: Pairs
+    first_tokens: TokenStore
+    second_tokens: TokenStore
+    #: cache folder, and folder name and fingerprint of each part; None for pairs that came just now.
+    origin: tuple[Path, Mapping[str, Any]] | None = None
+
+    @classmethod
+    def open(cls, cache: Path, parts: Mapping[str, Any]) -> MatchingSplit:
+        """Map the parts that `prepare_data` made.
+
+        Raises:
+            InputError: a part is missing or damaged.
+        """
+        folder, fingerprint = parts["pairs"]
+        check_folder(cache / folder, fingerprint)
+        return cls(
+            Pairs.load(cache / folder, parts["source"]),
+            TokenStore.open(cache / parts["first_tokens"][0], parts["first_tokens"][1]),
+            TokenStore.open(cache / parts["second_tokens"][0], parts["second_tokens"][1]),
+            (cache, parts),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A worker that is spawned (not forked) gets its data set pickled: let it map the same files.
+        if self.origin is not None:
+            return MatchingSplit.open, self.origin
+        return MatchingSplit, (self.pairs, self.first_tokens, self.second_tokens)
+
+    @property
+    def empty_questions(self) -> NDArray[np.bool_]:
+        """bool [questions]: True where no candidate has a word."""
+        has_words = np.zeros(self.pairs.num_questions, dtype=bool)
+        words = np.diff(self.second_tokens.offsets)[self.pairs.second_row]
+        has_words[self.pairs.question[words > 0]] = True
+        return ~has_words
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The pairs that stand together: n lists.
+
+    Attributes:
+        rows: int64, rows of the table of pairs, one list after the other.
+        offsets: int64 [n + 1]; list i has `rows[offsets[i]:offsets[i + 1]]`, at least one.
+        negatives: draws more for each list, or None.
+    """
+
+    rows: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    negatives: Negatives | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @staticmethod
+    def single(rows: NDArray[np.int64], negatives: Negatives | None = None) -> Lists:
+        """Each row a list of its own."""
+        return Lists(rows, np.arange(len(rows) + 1), negatives)
+
+    @staticmethod
+    def of_questions(
+        pairs: Pairs, questions: NDArray[np.int64] | None = None, negatives: Negatives | None = None
+    ) -> Lists:
+        """All candidates of each question, in the order of the table; None = of all questions."""
+        rows, offsets = pairs.lists
+        if questions is None:
+            return Lists(rows, offsets, negatives)
+        places, ends = _stretches(offsets[questions], np.diff(offsets)[questions])
+        return Lists(rows[places], ends, negatives)
+
+
+class _Members(NamedTuple):
+    """The P pairs of some lists: all arrays are [P]."""
+
+    #: rows of the first texts, rows of the second texts.
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    #: number of the list within the batch, and place in it.
+    list: NDArray[np.int64]
+    place: NDArray[np.int64]
+    target: NDArray[np.float32]
+    #: rows of the table, -1 for drawn pairs that are in no table.
+    index: NDArray[np.int64]  # type: ignore[assignment]  # hides tuple.index, which nothing here needs
+
+
+def _stretches(
+    start: NDArray[np.int64], size: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Numbers of stretches `start[i], start[i] + 1, ...`, one after the other, and offsets [n + 1]."""
+    offsets = np.concatenate([[0], np.cumsum(size)])
+    return np.arange(offsets[-1]) + np.repeat(start - offsets[:-1], size), offsets
+
+
+class MatchingDataset(Dataset[MatchingBatch]):
+    """Numbers of lists in, a finished batch out."""
+
+    def __init__(
+        self,
+        split: MatchingSplit,
+        words: WordTable,
+        idf: NDArray[np.float32],
+        spec: MatchingSpec,
+        lists: Lists,
+    ) -> None:
+        """Bind lists of a split to a model's vocabulary.
+
+        Args:
+            split: the pairs.
+            words: the table of the model's vocabulary; the split's words are added to it.
+            idf: float32 [num_words], inverse document frequency of each word.
+            spec: the model's goal and lengths.
+            lists: which pairs stand together.
+        """
+        self.split, self.idf, self.spec, self.lists = split, idf, spec, lists
+        self.first = words.add(split.first_tokens)
+        self.second = words.add(split.second_tokens)
+
+    def __len__(self) -> int:
+        return len(self.lists)
+
+    def lengths(self, epoch: int) -> NDArray[np.int64]:
+        """Words of each list [n]: of its longest first and its longest second text together, as kept."""
+        members = self._members(epoch, np.arange(len(self)))
+        longest = np.zeros(len(self), np.int64)
+        for tokens, rows, length in (
+            (self.split.first_tokens, members.first, self.spec.first_length),
+            (self.split.second_tokens, members.second, self.spec.second_length),
+        ):
+            words = np.minimum(np.diff(tokens.offsets), length)[rows]
+            longest += np.maximum.reduceat(words, np.flatnonzero(members.place == 0))
+        return longest
+
+    def __getitems__(self, indices: Sequence[int]) -> MatchingBatch:
+        """Put a batch together.
+
+        Args:
+            indices: i is list i; i + e n is list i as drawn in epoch e (see `ListSampler`); ~i (negative) is
+                list i as padding, with weight 0. All of one epoch.
+        """
+        given = np.asarray(indices, dtype=np.int64)
+        epoch, numbers = np.divmod(np.where(given < 0, ~given, given), len(self))
+        members = self._members(int(epoch[0]), numbers)
+        firsts, first = distinct_rows(members.first)
+        seconds, second = distinct_rows(members.second)
+        gathered = gather(
+            [
+                TextGroup(self.first, firsts, self.spec.first_length),
+                TextGroup(self.second, seconds, self.spec.second_length),
+            ]
+        )
+        return MatchingBatch(
+            word=torch.from_numpy(gathered.word),
+            char=torch.from_numpy(gathered.char),
+            idf=torch.from_numpy(self.idf[gathered.word]),
+            first_text=torch.from_numpy(gathered.texts[0]),
+            second_text=torch.from_numpy(gathered.texts[1]),
+            first=torch.from_numpy(first),
+            second=torch.from_numpy(second),
+            list=torch.from_numpy(members.list),
+            place=torch.from_numpy(members.place),
+            target=torch.from_numpy(members.target),
+            weight=torch.from_numpy((given >= 0).astype(np.float32)[members.list]),
+            index=torch.from_numpy(members.index),
+        )
+
+    def _members(self, epoch: int, numbers: NDArray[np.int64]) -> _Members:
+        pairs, lists = self.split.pairs, self.lists
+        size = np.diff(lists.offsets)[numbers]
+        places, starts = _stretches(lists.offsets[numbers], size)
+        index = lists.rows[places]
+        in_list = np.repeat(np.arange(len(numbers)), size)
+        first, second = pairs.first_row[index].astype(np.int64), pairs.second_row[index].astype(np.int64)
+        target = pairs.target[index]
+        if lists.negatives is not None:
+            drawn = lists.negatives.draw(epoch, numbers)
+            found = drawn.second >= 0
+            # A list's drawn pairs have its first text, and stand behind its own pairs.
+            there = np.nonzero(found)[0]
+            in_list = np.concatenate([in_list, there])
+            order = np.argsort(in_list, kind="stable")
+            in_list = in_list[order]
+            first = np.concatenate([first, first[starts[:-1]][there]])[order]
+            second = np.concatenate([second, drawn.second[found]])[order]
+            target = np.concatenate([target, drawn.target[found]])[order]
+            index = np.concatenate([index, drawn.index[found]])[order]
+            starts = np.concatenate([[0], np.cumsum(np.bincount(in_list, minlength=len(numbers)))])
+        return _Members(first, second, in_list, np.arange(len(in_list)) - starts[in_list], target, index)
+
+
+class MatchingDataModule(pl.LightningDataModule):
+    """Pairs of texts to rank or to classify.
+
+    Example:
+        >>> data = MatchingDataModule(
+        ...     layout="wikiqa", train_file="WikiQA-train.tsv", validation_file="WikiQA-dev.tsv"
+        ... )
+    """
+
+    def __init__(
+        self,
+        train_file: str | None = None,
+        validation_file: str | None = None,
+        test_file: str | None = None,
+        goal: Goal | None = None,
+        layout: Layout = "table",
+        first_column: Column = "first",
+        second_column: Column = "second",
+        label_column: Column = "label",
+        question_column: Column | None = None,
+        id_column: Column | None = None,
+        header: bool | None = None,
+        quotes: bool | None = None,
+        encoding_errors: EncodingErrors = "strict",
+        validation_split: float = 0.1,
+        test_split: float | None = None,
+        split_seed: int = 0,
+        batches: Batches | None = None,
+        negatives: NegativesFrom = "own",
+        num_negatives: int = 4,
+        tokenizer: str = "words",
+        lowercase: bool | None = None,
+        first_length: int = 40,
+        second_length: int = 80,
+        min_count: int = 1,
+        max_words: int | None = None,
+        word_vectors: str | None = None,
+        normalize_vectors: bool = True,
+        vector_words: int = 100_000,
+        characters: bool = False,
+        max_characters: int = 16,
+        batch_size: int = 32,
+        eval_batch_size: int | None = None,
+        bucket_by_length: bool = True,
+        num_workers: int = 0,
+        seed: int | None = None,
+        cache_dir: str | None = None,
+    ) -> None:
+        """Describe the data; nothing is read yet.
+
+        Args:
+            train_file: table of pairs: .csv, .tsv, .jsonl (also .gz, .xz), .parquet, a folder saved by
+                `datasets`, or `hub:NAME[:SPLIT]`.
+            validation_file: the same for validation; without it, questions are split off the training table.
+            test_file: the same for the test.
+            goal: `ranking` puts a question's candidates in order (labels are grades of 0 or more);
+                `classification` tells whether two texts match (labels are 0 and 1). None = classification of
+                Quora's pairs, ranking of all others.
+            layout: `table` has the columns named below; `wikiqa` is the official release; `quora` is Quora's
+                release, or label, two questions and id without a header.
+            first_column: name or number (from 0) of the first text (the question).
+            second_column: of the second text (the answer).
+            label_column: of the grade or label.
+            question_column: of an id of the question; None = pairs of equal first texts are one question.
+            id_column: of an id of the pair; None = row numbers.
+            header: whether CSV files have a header line; None finds out.
+            quotes: whether fields may stand in double quotes; None = in CSV files, not in TSV files.
+            encoding_errors: `strict` refuses bytes that are not UTF-8, `replace` puts U+FFFD in their place.
+            validation_split: share of the questions (not pairs) that is split off for validation.
+            test_split: share of the training table's questions that is split off for the test before that, to
+                be used in place of a test file; None = no such test.
+            split_seed: seed of these splits; independent of the training's seed.
+            batches: what a training list is: `pointwise` a pair, `pairwise` a positive with negatives,
+                `listwise` all candidates of a question. None = pairwise to rank, pointwise to classify.
+            negatives: where negatives come from: the question's `own` candidates of a lower grade, or `random`
+                ones from other questions, which join a listwise list as well.
+            num_negatives: negatives of a list at most.
+            tokenizer: `words` (Unicode words and punctuation), `whitespace`, or a `transformers` tokenizer by
+                name or folder.
+            lowercase: fold case before words are looked up; None = yes, but a `transformers` tokenizer keeps
+                to its own rule.
+            first_length: words kept of a first text.
+            second_length: words kept of a second text.
+            min_count: words that occur less often in the distinct training texts are unknown words.
+            max_words: largest vocabulary; None = no limit.
+            word_vectors: file of pre-trained GloVe or word2vec vectors (text, plain, .gz, .xz, .zip).
+            normalize_vectors: give each of these vectors the length 1.
+            vector_words: how many of the most frequent words of that file join the vocabulary although the
+                training texts lack them: they may come up later.
+            characters: give the model the characters of words.
+            max_characters: characters kept of a word.
+            batch_size: lists a training batch of one device.
+            eval_batch_size: lists a batch otherwise; None = `batch_size`.
+            bucket_by_length: put lists of like length into a batch.
+            num_workers: processes that put batches together; 0 = the training process.
+            seed: of the training order and of drawn negatives; None = the run's seed.
+            cache_dir: where prepared data is kept; None = $ZOO_CACHE_DIR or ~/.cache/memory-zoo.
+        """
+        super().__init__()
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        arguments["goal"] = goal = goal or ("classification" if layout == "quora" else "ranking")
+        #: the arguments, as plain values.
+        self.options: dict[str, Any] = arguments
+        check_least(arguments, _LEAST)
+        for name, allowed in _CHOICES.items():
+            if arguments[name] not in allowed:
+                choices = ", ".join(str(choice) for choice in allowed if choice)
+                raise InputError(f"data.{name}={arguments[name]}: use one of {choices}")
+        for name in ("validation_split", "test_split"):
+            if arguments[name] is not None and not 0 < arguments[name] < 1:
+                raise InputError(f"data.{name}={arguments[name]}: give a share between 0 and 1")
+        if test_split is not None and test_file is not None:
+            raise InputError("data.test_split and data.test_file: give one of them")
+        if goal == "classification" and batches not in (None, "pointwise"):
+            raise InputError(f"data.batches={batches}: pairs to classify are pointwise; leave the option out")
+        self.batches: Batches = batches or ("pairwise" if goal == "ranking" else "pointwise")
+        if self.batches == "pointwise" and negatives != "own":
+            raise InputError(f"data.negatives={negatives}: pointwise batches draw none; set batches=pairwise")
+        #: the validation figure, higher = better, by which an epoch is chosen.
+        self.monitor = "val/map" if goal == "ranking" else "val/accuracy"
+        self.cache = cache_folder(cache_dir)
+        if lowercase is None:
+            lowercase = tokenizer in ("words", "whitespace")
+        self.tokenizer = make_tokenizer(tokenizer, lowercase)
+        self._spec: MatchingSpec | None = None
+        self._vocabulary: Vocabulary | None = None
+        self._words: WordTable | None = None
+        self._vectors_file: Path | None = None
+        #: texts, and how many of them have each word of the vocabulary.
+        self._frequency: tuple[int, NDArray[np.int64]] = 0, np.zeros(0, np.int64)
+        self._splits: dict[str, MatchingSplit] = {}
+
+    # --- reading the user's tables ---
+
+    def _read(self, path: str) -> Pairs:
+        options = self.options
+        if options["layout"] == "wikiqa":
+            return read_wikiqa(path, options["encoding_errors"])
+        if options["layout"] == "quora":
+            return read_quora(path, options["encoding_errors"])
+        names = ("first_column", "second_column", "label_column", "question_column", "id_column", "header")
+        return read_pairs(
+            path,
+            **{name: options[name] for name in (*names, "quotes", "encoding_errors", "goal")},
+        )
+
+    def _training_table(self) -> Pairs:
+        if self.options["train_file"] is None:
+            raise InputError("data.train_file: name a table of pairs")
+        return self._read(self.options["train_file"])
+
+    def _tables(self, wanted: Sequence[str]) -> dict[str, Pairs]:
+        """The wanted splits; no question of the training table is in two of them."""
+        options = self.options
+        files = {"train": options["train_file"], "validation": options["validation_file"]}
+        files["test"] = options["test_file"]
+        if options["test_split"] is None:
+            if "test" in wanted and files["test"] is None:
+                raise InputError("data.test_file: name a table of pairs, or a share with data.test_split")
+            if "train" not in wanted:
+                return {name: self._read(files[name]) for name in wanted}
+        table = self._training_table()
+        parts = {"train": np.arange(table.num_questions)}
+        # Questions with a positive are shared out evenly: only these count.
+        kinds = np.where(table.has_positive, "with a positive", "without").tolist()
+        for name, share in (("test", options["test_split"]), ("validation", options["validation_split"])):
+            if share is not None and files[name] is None:
+                left = parts["train"]
+                rest, chosen = stratified_split([kinds[q] for q in left], share, options["split_seed"])
+                parts["train"], parts[name] = left[rest], left[chosen]
+        return {
+            name: (table if len(parts) == 1 else table.select_questions(parts[name]))
+            if name in parts
+            else self._read(files[name])
+            for name in wanted
+        }
+
+    # --- rank 0: everything that takes long ---
+
+    def prepare_data(self) -> None:
+        """Read, split and tokenise what the stage needs, unless the cache has it."""
+        wanted = self._wanted_splits()
+        plan_file = self._plan_file(wanted)
+        plan = self._whole_plan(plan_file)
+        if plan is None:
+            plan = self._make_plan(wanted)
+            with lock(plan_file), named_disk_errors(plan_file):
+                write_json(plan_file, plan)
+        for level, line in plan["said"]:
+            log.log(level, "%s", line)
+
+    def _make_plan(self, wanted: Sequence[str]) -> dict[str, Any]:
+        tables = self._tables(wanted)
+        plan: dict[str, Any] = {"splits": {}, "said": []}
+        for name in wanted:
+            plan["splits"][name] = self._prepare_split(tables[name])
+            split = MatchingSplit.open(self.cache, plan["splits"][name])
+            plan["said"] += self._describe(split)
+            if name == "train":
+                self._check_training(split)
+        if "train" in tables:
+            train = plan["splits"]["train"]
+            plan["vocabulary"] = prepare_vocabulary(
+                [train["first_tokens"], train["second_tokens"]],
+                self.options,
+                self.tokenizer,
+                self.cache,
+                self.options["normalize_vectors"],
+            )
+        return plan
+
+    def _wanted_splits(self) -> list[str]:
+        """The tables that the trainer's stage needs; without a trainer, all that are named."""
+        options = self.options
+        function = self.trainer.state.fn if self.trainer is not None else None
+        if function == TrainerFn.FITTING:
+            return ["train", "validation"]
+        if function == TrainerFn.VALIDATING:
+            # Validation rows may have to be split off the training table.
+            return ["validation"] if options["validation_file"] is not None else ["train", "validation"]
+        if function == TrainerFn.TESTING:
+            return ["test"]
+        named = ["train", "validation"] if options["train_file"] else []
+        return [*named, "test"] if options["test_file"] or options["test_split"] else named
+
+    def _plan_file(self, splits: Sequence[str]) -> Path:
+        """Where rank 0 tells the others what it prepared: named by options, sizes and times of the files."""
+        no_effect = ("batch_size", "eval_batch_size", "num_workers", "seed", "bucket_by_length", "cache_dir")
+        options = {key: value for key, value in self.options.items() if key not in no_effect}
+        files = ("train_file", "validation_file", "test_file", "word_vectors")
+        description = {
+            "task": "matching",
+            "options": options,
+            "files": {name: file_state(options[name]) for name in files},
+            "splits": list(splits),
+            "tokenizer": self.tokenizer.describe(),
+        }
+        return self.cache / f"plan-{fingerprint_of(description)[:16]}.json"
+
+    def _whole_plan(self, plan_file: Path) -> dict[str, Any] | None:
+        """A plan whose folders are all there; a damaged one is named."""
+        try:
+            plan: dict[str, Any] = json.loads(plan_file.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        parts = [split[name] for split in plan["splits"].values() for name in split if name != "source"]
+        return plan if are_whole(self.cache, [*parts, plan.get("vocabulary")]) else None
+
+    def _prepare_split(self, pairs: Pairs) -> dict[str, Any]:
+        """Folder names and fingerprints of a split's parts."""
+        fingerprint = pairs.fingerprint
+        folder = self.cache / f"pairs-{fingerprint[:16]}"
+        with lock(folder):
+            if not is_whole(folder, fingerprint):
+                with new_folder(folder, fingerprint) as partial:
+                    pairs.save(partial)
+        return {
+            "source": pairs.source,
+            "pairs": (folder.name, fingerprint),
+            "first_tokens": prepare_tokens(pairs.first, self.tokenizer, self.cache),
+            "second_tokens": prepare_tokens(pairs.second, self.tokenizer, self.cache),
+        }
+
+    def _describe(self, split: MatchingSplit) -> Iterator[tuple[int, str]]:
+        """What deserves a word about a table: level and line of the log."""
+        pairs, options = split.pairs, self.options
+        if options["goal"] == "ranking":
+            single = int((np.diff(pairs.lists[1]) == 1).sum())
+            without = int((~pairs.has_positive).sum())
+            yield (
+                logging.INFO,
+                f"{pairs.source}: {len(pairs)} pairs of {pairs.num_questions} questions; {without} questions have"
+                f" no positive, {single} have one candidate",
+            )
+            if empty := int(split.empty_questions.sum()):
+                first = pairs.question_ids[int(np.flatnonzero(split.empty_questions)[0])].as_py()
+                yield (
+                    logging.WARNING,
+                    f"{pairs.source}: all candidates of {empty} questions have no words (the first is question"
+                    f" {first}); training leaves them out, and to rank them is to guess",
+                )
+        for side, tokens in (("first", split.first_tokens), ("second", split.second_tokens)):
+            limit = options[f"{side}_length"]
+            if cut := int((np.diff(tokens.offsets) > limit).sum()):
+                yield (
+                    logging.INFO,
+                    f"{pairs.source}: {cut} of {len(tokens)} distinct {side} texts are cut to"
+                    f" data.{side}_length={limit} words",
+                )
+
+    def _check_training(self, split: MatchingSplit) -> None:
+        if len(self._training_lists(split, seed=0)) == 0:
+            pairs = split.pairs
+            missing = (
+                "no pair has a label above 0; check data.label_column"
+                if not (pairs.target > 0).any()
+                else "no question has both a positive and a candidate of a lower grade; set data.negatives=random"
+            )
+            raise InputError(f"{pairs.source}: {missing}")
+
+    # --- every rank: open the maps ---
+
+    def setup(self, stage: str) -> None:
+        """Map what `prepare_data` made."""
+        plan_file = self._plan_file(self._wanted_splits())
+        if not plan_file.exists():
+            raise InputError(f"{plan_file}: the data is not prepared; call prepare_data() first")
+        plan = json.loads(plan_file.read_text())
+        self._splits.update(
+            {name: MatchingSplit.open(self.cache, parts) for name, parts in plan["splits"].items()}
+        )
+        if self._spec is None and "vocabulary" in plan:
+            vocabulary, self._vectors_file = open_vocabulary(self.cache, plan["vocabulary"])
+            train = self._splits["train"]
+            stores = [train.first_tokens, train.second_tokens]
+            self._bind(vocabulary, sum(map(len, stores)), document_frequency(stores, vocabulary))
+
+    def _bind(self, vocabulary: Vocabulary, num_texts: int, frequency: NDArray[np.int64]) -> None:
+        options = self.options
+        self._vocabulary = vocabulary
+        self._words = WordTable(vocabulary, options["max_characters"])
+        self._frequency = num_texts, frequency
+        self._spec = MatchingSpec(
+            num_words=len(vocabulary),
+            num_chars=len(vocabulary.characters or ()),
+            goal=options["goal"],
+            first_length=options["first_length"],
+            second_length=options["second_length"],
+        )
+
+    # --- what a model asks, and what it keeps in its checkpoint ---
+
+    @property
+    def spec(self) -> MatchingSpec:
+        """Sizes and goal; after `setup` or `use_state`."""
+        if self._spec is None:
+            raise InputError("the data has no vocabulary yet: train a model on it, or give a checkpoint")
+        return self._spec
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words; after `setup` or `use_state`."""
+        assert self.spec is not None
+        assert self._vocabulary is not None
+        return self._vocabulary
+
+    @property
+    def idf(self) -> NDArray[np.float32]:
+        """float32 [num_words]: ln((n + 1) / (d + 1)) for a word that d of the n distinct training texts have.
+
+        So a word of every text has 0, and one of none, such as the unknown word, ln(n + 1). Padding and the
+        special tokens that a `transformers` tokenizer puts around each text have 0.
+        """
+        num_texts, frequency = self._frequency
+        vocabulary = self.vocabulary
+        idf = np.log((num_texts + 1) / (frequency + 1)).astype(np.float32)
+        idf[[vocabulary.pad_id, *vocabulary.prefix, *vocabulary.suffix]] = 0
+        return idf
+
+    def word_vectors(self) -> Tensor | None:
+        """Pre-trained word vectors [num_words, d], or None; one copy for all processes of a machine."""
+        if self._vectors_file is None:
+            return None
+        return torch.from_numpy(np.load(self._vectors_file, mmap_mode="c"))
+
+    def state(self) -> dict[str, Any]:
+        """Plain values that make this data again for new texts; they go into a model's checkpoint."""
+        return {
+            "class": type(self).__name__,
+            "options": self.options,
+            "vocabulary": self.vocabulary.to_dict(),
+            "num_texts": self._frequency[0],
+            "document_frequency": self._frequency[1].tolist(),
+        }
+
+    def use_state(self, state: Mapping[str, Any]) -> None:
+        """Take vocabulary and frequencies of a trained model."""
+        if self._vocabulary is not None and self._vocabulary.to_dict() == state["vocabulary"]:
+            return
+        frequency = np.array(state["document_frequency"], np.int64)
+        self._bind(Vocabulary.from_dict(state["vocabulary"]), state["num_texts"], frequency)
+
+    # --- batches ---
+
+    def split(self, name: str) -> MatchingSplit:
+        """A prepared table: `train`, `validation` or `test`."""
+        return self._splits[name]
+
+    def split_of(self, pairs: Pairs) -> MatchingSplit:
+        """A split in memory, for pairs that come now (prediction)."""
+        first, second = (
+            TokenStore.from_texts(rows.texts, self.tokenizer) for rows in (pairs.first, pairs.second)
+        )
+        return MatchingSplit(pairs, first, second)
+
+    def dataset(self, split: MatchingSplit, lists: Lists | None = None) -> MatchingDataset:
+        """Lists of a split under the vocabulary in use; None = the lists that a model is evaluated on."""
+        assert self.spec is not None
+        assert self._words is not None
+        if lists is None:
+            lists = self._evaluation_lists(split)
+        return MatchingDataset(split, self._words, self.idf, self.spec, lists)
+
+    @contextmanager
+    def dataset_for_now(self, split: MatchingSplit) -> Iterator[MatchingDataset]:
+        """A split's dataset whose new words are forgotten afterwards, so that prediction may go on for ever."""
+        assert self._words is not None
+        known = len(self._words)
+        try:
+            yield self.dataset(split)
+        finally:
+            self._words.truncate(known)
+
+    def _evaluation_lists(self, split: MatchingSplit) -> Lists:
+        """All candidates of a question together; a pair to classify alone."""
+        if self.options["goal"] == "classification":
+            return Lists.single(np.arange(len(split.pairs)))
+        return Lists.of_questions(split.pairs)
+
+    def _training_lists(self, split: MatchingSplit, seed: int) -> Lists:
+        """The lists that something can be learned from."""
+        pairs, options = split.pairs, self.options
+        if self.batches == "pointwise":
+            return Lists.single(np.arange(len(pairs)))
+        usable = ~split.empty_questions
+        if self.batches == "listwise":
+            draws = options["negatives"] != "own"
+            highest, lowest = np.zeros(pairs.num_questions), np.full(pairs.num_questions, np.inf)
+            np.maximum.at(highest, pairs.question, pairs.target)
+            np.minimum.at(lowest, pairs.question, pairs.target)
+            # Candidates of one grade alone say nothing about an order.
+            questions = np.flatnonzero(usable & (highest > 0) & ((lowest < highest) | draws))
+            drawn = self._random_negatives(pairs, questions, seed) if draws else None
+            return Lists.of_questions(pairs, questions, drawn)
+        positives = np.flatnonzero((pairs.target > 0) & usable[pairs.question])
+        if options["negatives"] == "random":
+            return Lists.single(positives, self._random_negatives(pairs, pairs.question[positives], seed))
+        positives, own = own_negatives(pairs, positives, options["num_negatives"], seed)
+        return Lists.single(positives, own)
+
+    def _random_negatives(self, pairs: Pairs, question: NDArray[Any], seed: int) -> RandomNegatives:
+        _, codes = np.unique(fold_hashes(pairs.second.texts), return_inverse=True)
+        codes = codes.reshape(-1).astype(np.int64)
+        mine = codes[pairs.second_row]
+        order = np.lexsort((mine, pairs.question))
+        return RandomNegatives(
+            codes,
+            mine[order],
+            pairs.lists[1],
+            question.astype(np.int64),
+            self.options["num_negatives"],
+            seed,
+        )
+
+    def train_dataloader(self) -> DataLoader[MatchingBatch]:
+        """Shuffled batches of training lists."""
+        return self._loader("train", training=True)
+
+    def val_dataloader(self) -> DataLoader[MatchingBatch]:
+        """All validation pairs."""
+        return self._loader("validation", training=False)
+
+    def test_dataloader(self) -> DataLoader[MatchingBatch]:
+        """All test pairs."""
+        return self._loader("test", training=False)
+
+    def _loader(self, name: str, training: bool) -> DataLoader[MatchingBatch]:
+        options, split = self.options, self._splits[name]
+        seed = options["seed"]
+        if seed is None:
+            seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
+        dataset = self.dataset(split, self._training_lists(split, seed) if training else None)
+        sampler = ListSampler(
+            dataset.lengths,
+            options["batch_size"] if training else options["eval_batch_size"] or options["batch_size"],
+            training=training,
+            bucket=options["bucket_by_length"],
+            seed=seed,
+            process=self.trainer.global_rank if self.trainer else 0,
+            num_processes=self.trainer.world_size if self.trainer else 1,
+        )
+        return DataLoader(
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=as_given,
+            num_workers=options["num_workers"],
+            pin_memory=torch.cuda.is_available(),
+            persistent_workers=options["num_workers"] > 0,
+        )
+
+
+def own_negatives(
+    pairs: Pairs, positives: NDArray[np.int64], count: int, seed: int
+) -> tuple[NDArray[np.int64], PoolNegatives]:
+    """Those of the positives whose question has candidates of a lower grade, and these candidates.
+
+    Args:
+        pairs: the table.
+        positives: int64, row numbers.
+        count: negatives to draw for each.
+        seed: of the run.
+    """
+    # In a question's candidates by rising grade, those below a grade are the first ones.
+    order = np.lexsort((pairs.target, pairs.question))
+    question, target = pairs.question[order], pairs.target[order]
+    new_grade = np.ones(len(order), dtype=bool)
+    new_grade[1:] = (question[1:] != question[:-1]) | (target[1:] != target[:-1])
+    first_of_grade = np.maximum.accumulate(np.where(new_grade, np.arange(len(order)), 0))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    start = pairs.lists[1][pairs.question[positives]]
+    size = first_of_grade[place[positives]] - start
+    kept = size > 0
+    negatives = PoolNegatives(
+        pairs.second_row[order].astype(np.int64), target, order, start[kept], size[kept], count, seed
+    )
+    return positives[kept], negatives
+
+
+def document_frequency(stores: Sequence[TokenStore], vocabulary: Vocabulary) -> NDArray[np.int64]:
+    """int64 [num_words]: how many texts of the stores have a word; 0 for the unknown word."""
+    frequency = np.zeros(len(vocabulary), np.int64)
+    for store in stores:
+        counts = _texts_with_token(store.tokens, store.offsets, len(store.lexicon))
+        np.add.at(frequency, vocabulary.lookup(store.lexicon), counts)
+    frequency[vocabulary.unk_id] = 0
+    return frequency
+
+
+@njit(cache=True, nogil=True)
+def _texts_with_token(tokens, offsets, num_tokens):  # type: ignore[no-untyped-def]
+    counts = np.zeros(num_tokens, np.int64)
+    last = np.full(num_tokens, -1, np.int64)
+    for text in range(len(offsets) - 1):
+        for position in range(offsets[text], offsets[text + 1]):
+            token = tokens[position]
+            if last[token] != text:
+                last[token] = text
+                counts[token] += 1
+    return counts

@@ -1,0 +1,165 @@
+"""Texts that do not match, drawn anew in every epoch.
+
+What is drawn depends on the run's seed, the epoch and the number of the list, and on nothing else: not on the
+process that draws, nor on what was drawn before. So any number of workers draws the same, and a resumed run
+what an uninterrupted one would have. The random numbers are a hash of these (S. Vigna's SplitMix64), which
+costs no state to keep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+#: Draws for one place before it stays empty: a question that owns nearly all texts.
+_TRIES = 64
+
+
+class Drawn(NamedTuple):
+    """Negatives of n lists; all arrays are [n, k]."""
+
+    #: int64: rows of the second texts, -1 where there is none.
+    second: NDArray[np.int64]
+    #: float32: their grades.
+    target: NDArray[np.float32]
+    #: int64: their row in the table of pairs, -1 where the pair is in no table.
+    index: NDArray[np.int64]  # type: ignore[assignment]  # hides tuple.index, which nothing here needs
+
+
+class Negatives(Protocol):
+    """Draws negatives for lists."""
+
+    def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
+        """At most k distinct negatives for each list.
+
+        Args:
+            epoch: another epoch draws anew.
+            lists: int64 [n], numbers of lists.
+        """
+
+
+@dataclass(frozen=True)
+class PoolNegatives:
+    """Negatives that stand in a pool, a stretch of it for each list.
+
+    Attributes:
+        second: rows of the pool's second texts.
+        target: their grades.
+        index: their rows in the table of pairs, or -1.
+        start: int64 [lists], where a list's stretch starts.
+        size: int64 [lists], how long it is.
+        count: k, negatives of a list; a shorter stretch is taken whole.
+        seed: of the run.
+    """
+
+    second: NDArray[np.int64]
+    target: NDArray[np.float32]
+    index: NDArray[np.int64]
+    start: NDArray[np.int64]
+    size: NDArray[np.int64]
+    count: int
+    seed: int
+
+    def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
+        """See `Negatives.draw`."""
+        places = _choose(_key(self.seed, epoch), lists, self.size[lists], self.count)
+        missing = places < 0
+        at = np.where(missing, 0, places + self.start[lists][:, None])
+        return Drawn(
+            np.where(missing, -1, self.second[at]), self.target[at], np.where(missing, -1, self.index[at])
+        )
+
+
+@dataclass(frozen=True)
+class RandomNegatives:
+    """Any second text that is not one of the question's own.
+
+    Attributes:
+        codes: int64 [second texts], equal where texts are copies of each other.
+        own: int64, the codes of each question's own texts, sorted within a question.
+        offsets: int64 [questions + 1], question q owns `own[offsets[q]:offsets[q + 1]]`.
+        question: int64 [lists], the question of each list.
+        count: k, negatives of a list.
+        seed: of the run.
+    """
+
+    codes: NDArray[np.int64]
+    own: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    question: NDArray[np.int64]
+    count: int
+    seed: int
+
+    def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
+        """See `Negatives.draw`."""
+        second = _choose_foreign(
+            _key(self.seed, epoch),
+            lists,
+            self.question[lists],
+            self.codes,
+            self.own,
+            self.offsets,
+            self.count,
+        )
+        return Drawn(second, np.zeros(second.shape, np.float32), np.full(second.shape, -1))
+
+
+def _key(seed: int, epoch: int) -> np.uint64:
+    key: np.uint64 = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0]
+    return key
+
+
+@njit(cache=True, nogil=True)
+def _random(key, number, draw):  # type: ignore[no-untyped-def]
+    """A 63-bit number for a draw of a list."""
+    x = (
+        key
+        + np.uint64(number) * np.uint64(0x9E3779B97F4A7C15)
+        + np.uint64(draw) * np.uint64(0xD1342543DE82EF95)
+    )
+    for _ in range(2):
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        x = x ^ (x >> np.uint64(31))
+    return np.int64(x >> np.uint64(1))
+
+
+@njit(cache=True, nogil=True)
+def _choose(key, lists, size, count):  # type: ignore[no-untyped-def]
+    """`count` distinct places below `size` for each list [n, count], -1 where there are fewer."""
+    chosen = np.full((len(lists), count), -1, np.int64)
+    for i in range(len(lists)):
+        # R. Floyd's way of drawing without replacement: one number a draw, no table of the size.
+        for taken, last in enumerate(range(max(0, size[i] - count), size[i])):
+            place = _random(key, lists[i], last) % (last + 1)
+            for j in range(taken):
+                if chosen[i, j] == place:
+                    place = last
+                    break
+            chosen[i, taken] = place
+    return chosen
+
+
+@njit(cache=True, nogil=True)
+def _choose_foreign(key, lists, question, codes, own, offsets, count):  # type: ignore[no-untyped-def]
+    """Rows of second texts [n, count] that are no copies of the question's own nor of each other."""
+    chosen = np.full((len(lists), count), -1, np.int64)
+    for i in range(len(lists)):
+        mine = own[offsets[question[i]] : offsets[question[i] + 1]]
+        taken = draws = 0
+        while taken < count and draws < count * _TRIES:
+            row = _random(key, lists[i], draws) % len(codes)
+            draws += 1
+            code = codes[row]
+            place = np.searchsorted(mine, code)
+            good = place == len(mine) or mine[place] != code
+            for j in range(taken):
+                good = good and codes[chosen[i, j]] != code
+            if good:
+                chosen[i, taken] = row
+                taken += 1
+    return chosen
