@@ -335,7 +335,7 @@ class AMVLSTM(MatchingTask):
         loss: Literal["hinge", "softmax", "cross_entropy"] = "hinge",
         margin: float = 1.0,
         init_from: str | None = None,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True),
         lr_scheduler: LRSchedulerCallable | None = None,
     ) -> None:
         """Configure the model; its network is built when the data is known.
@@ -367,7 +367,8 @@ class AMVLSTM(MatchingTask):
                 `cross_entropy` of each pair (Equation 6).
             margin: by how much `hinge` wants a match above the others.
             init_from: a checkpoint whose weights the model starts from. `--ckpt_path` resumes a run instead.
-            optimizer: makes the optimizer.
+            optimizer: makes the optimizer. Adam's `fused=True` does the same in one pass: with trained word
+                vectors, PyTorch's usual version takes longer on CPUs than everything else in a step.
             lr_scheduler: makes a schedule, stepped once an epoch.
         """
         super().__init__(optimizer, lr_scheduler, loss, margin)
