@@ -49,7 +49,7 @@ Train and evaluate (options and YAML, see `zoo fit --help`):
   prepare    read, index, retrieve and tokenise ahead of a run (same options as fit)
 
 Use and look:
-  predict    labels with evidence     zoo predict --ckpt_path CKPT --input FILE_OR_- --output out.jsonl
+  predict    labels or scores         zoo predict --ckpt_path CKPT --input FILE_OR_- --output out.jsonl
   list       the models
   index      build a memory           zoo index --file FILE --memory FOLDER
   memory     grow, tune, show         zoo memory add CKPT more.csv
@@ -373,15 +373,18 @@ def _with_checkpoint(checkpoint: str, command: str, options: Sequence[str], fold
         "model": {"class_path": f"zoo.{ours['model']}", "init_args": model_options(contents)}
     }
     state = ours["data"]
-    data = {**state["options"], "num_memories": state["num_memories"], "retriever": state["retriever"]}
-    # Nothing of the training is read again, unless validation rows were split off it: the memory is where the
-    # checkpoint says.
+    # Nothing of the training is read again, unless rows were split off it: the memory is where the checkpoint
+    # says.
+    data = {**state["options"], **{key: state[key] for key in ("num_memories", "retriever") if key in state}}
+    memory = {"memory": state["memory"]} if "memory" in state else {}
     if command == "test":
-        data |= {"memory": state["memory"], "test_file": None}
+        data |= {**memory, "test_file": None}
+        if _value_of("--data.test_file", options) and "test_split" in data:
+            data["test_split"] = None
     elif command == "validate":
         train_file = _value_of("--data.train_file", options) or data["train_file"]
         if _value_of("--data.validation_file", options) or data["validation_file"]:
-            data["memory"] = state["memory"]
+            data |= memory
         elif (
             isinstance(train_file, str)
             and not train_file.startswith("hub:")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser
 from tqdm import tqdm
@@ -16,13 +17,15 @@ from tqdm import tqdm
 import zoo
 from datamodules.batch import ClassificationSpec, MatchingSpec
 from datamodules.classification import DEFAULT_RETRIEVER
+from datamodules.corpora.pairs import Pairs, read_pairs
 from datamodules.corpora.table import Column, read_table
 from datamodules.errors import InputError
 from datamodules.retrieval import FolderMemory, IndexMemory, Memory, Retriever, open_memory
 from datamodules.retrieval.memory import is_existing_index
 from datamodules.storage import new_file
 from zoo import reproduce
-from zoo.inference import BLOCK, load
+from zoo.inference import BLOCK, Predictor, load
+from zoo.matching import MatchingPredictor
 from zoo.memory_commands import SUBCOMMANDS
 
 
@@ -130,43 +133,90 @@ def predict(
     input: str,
     output: str | None = None,
     memory: str | None = None,
-    text_column: Column | list[Column] = "text",
+    text_column: Column | list[Column] | None = None,
+    first_column: Column | None = None,
+    second_column: Column | None = None,
+    candidates: int = 20,
     batch_size: int = 256,
     device: str = "cpu",
     retriever: Retriever | None = None,
     memory_version: int | None = None,
 ) -> None:
-    """Classify texts with a trained model and write label, probabilities and evidence as JSON lines.
+    """Predict with a trained model and write what it says, with the evidence, as JSON lines.
+
+    A classifier writes a text's label, probabilities and memories. A matching model writes the score of each
+    pair of a table; or of texts alone (a .txt file, -, or a table's text_column), each with candidates from the
+    memory, ranked.
 
     Args:
         ckpt_path: a checkpoint that `zoo fit` wrote.
         input: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text a line, or - for such lines
             from standard input.
         output: the JSONL file; null writes to standard output.
-        memory: a memory folder to use instead of the checkpoint's.
-        text_column: the table's text column or columns.
-        batch_size: texts that go through the network together.
+        memory: a memory folder to use instead of the checkpoint's; of a matching model the folder that
+            candidates come from (see `zoo index`).
+        text_column: the table's text column or columns; null: text, or where a model matches pairs, pairs.
+        first_column: a pair's first text; null: as in training.
+        second_column: a pair's second text; null: as in training.
+        candidates: how many the memory is asked for.
+        batch_size: texts or pairs that go through the network together.
         device: cpu, cuda, cuda:1, ...
         retriever: back end to use instead of the checkpoint's.
         memory_version: of a memory that has grown (see `zoo memory add`); null uses the current version.
     """
-    if batch_size < 1:
-        raise InputError(f"--batch_size {batch_size}: must be 1 or more")
+    for name, value in (("batch_size", batch_size), ("candidates", candidates)):
+        if value < 1:
+            raise InputError(f"--{name} {value}: must be 1 or more")
     predictor = load(
         ckpt_path, memory=memory, retriever=retriever, device=device, memory_version=memory_version
     )
+    if isinstance(predictor, Predictor):
+        records = _labels(predictor, _texts(input, text_column or "text"), batch_size)
+    elif text_column is not None or input == "-" or input.endswith(".txt"):
+        records = _answers(predictor, _texts(input, text_column or "text"), candidates, batch_size)
+    else:
+        options = predictor.data.options
+        first = options["first_column"] if first_column is None else first_column
+        second = options["second_column"] if second_column is None else second_column
+        records = _scores(predictor, read_pairs(input, first, second), batch_size)
     with ExitStack() as stack:
         file = sys.stdout
         if output is not None and output != "-":
             Path(output).parent.mkdir(parents=True, exist_ok=True)
             partial = stack.enter_context(new_file(Path(output)))
             file = stack.enter_context(partial.open("w", encoding="utf-8"))
-        texts = tqdm(_texts(input, text_column), desc="predicting", unit="text", delay=2, disable=None)
-        while block := list(islice(texts, BLOCK)):
-            for prediction in predictor.predict(block, batch_size):
-                record = prediction._asdict()
-                record["memories"] = [memory._asdict() for memory in prediction.memories]
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        for record in tqdm(records, desc="predicting", unit="text", delay=2, disable=None):
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def _labels(predictor: Predictor, texts: Iterator[str], batch_size: int) -> Iterator[dict[str, Any]]:
+    while block := list(islice(texts, BLOCK)):
+        for prediction in predictor.predict(block, batch_size):
+            memories = [memory._asdict() for memory in prediction.memories]
+            yield {**prediction._asdict(), "memories": memories}
+
+
+def _scores(predictor: MatchingPredictor, pairs: Pairs, batch_size: int) -> Iterator[dict[str, Any]]:
+    for start in range(0, len(pairs), BLOCK):
+        rows = slice(start, start + BLOCK)
+        block = [
+            (pairs.first.texts[int(first)], pairs.second.texts[int(second)])
+            for first, second in zip(pairs.first_row[rows], pairs.second_row[rows], strict=True)
+        ]
+        for prediction in predictor.score(block, batch_size):
+            yield {**prediction._asdict(), "words": [pair._asdict() for pair in prediction.words]}
+
+
+def _answers(
+    predictor: MatchingPredictor, questions: Iterator[str], candidates: int, batch_size: int
+) -> Iterator[dict[str, Any]]:
+    while block := list(islice(questions, BLOCK)):
+        for question, found in zip(block, predictor.answer(block, candidates, batch_size), strict=True):
+            ranked = [
+                {**candidate._asdict(), "words": [pair._asdict() for pair in candidate.words]}
+                for candidate in found
+            ]
+            yield {"text": question, "candidates": ranked}
 
 
 def memory_group(options: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from datamodules.errors import InputError
 from datamodules.retrieval import FolderMemory, make_retriever
 from datamodules.storage import new_file
 from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
-from zoo.inference import Predictor, load
+from zoo.inference import Predictor, load_classifier
 from zoo.tuning import tune
 
 #: In the `checkpoints` folder of a grown run: the model as it was trained, and with its vote refitted.
@@ -53,7 +53,7 @@ def grow(checkpoint: Path, rows: Rows, validation: Rows, folder: Path, seed: int
     contents = read_checkpoint(checkpoint)
     contents[CHECKPOINT_KEY]["data"]["memory"] = memory.location()
     _save(contents, folder / "checkpoints" / UNTUNED)
-    predictor = load(folder / "checkpoints" / UNTUNED)
+    predictor = load_classifier(folder / "checkpoints" / UNTUNED)
 
     untuned = predict_labels(predictor, validation)
     tuned = cross_fitted(predictor, validation, seed)
@@ -72,7 +72,7 @@ def grow(checkpoint: Path, rows: Rows, validation: Rows, folder: Path, seed: int
 
 def grown_copy(checkpoint: Path, rows: Rows, folder: Path) -> FolderMemory:
     """A copy of the memory that a run began with, in a folder of its own, and the rows added to it."""
-    began_with = load(checkpoint, memory_version=1)
+    began_with = load_classifier(checkpoint, memory_version=1)
     memory = began_with.memory
     if not isinstance(memory, FolderMemory):
         raise InputError(f"{checkpoint}: the model has no memory that could grow; start from one that has")

@@ -18,6 +18,7 @@ import zoo
 from datamodules.classification import ClassificationDataModule, Split
 from datamodules.corpora.table import Rows
 from datamodules.errors import InputError
+from datamodules.matching import MatchingDataModule
 from datamodules.retrieval import EmbeddedRetriever, make_retriever
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.encoder import FILE_ENCODERS
@@ -25,7 +26,10 @@ from datamodules.retrieval.memory import Memory, is_existing_index, open_memory
 from datamodules.sampling import LengthBucketSampler
 from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
 from zoo.knn_bilstm import KNNNetwork
+from zoo.matching import MatchingPredictor
+from zoo.tasks.base import Task
 from zoo.tasks.classification import ClassificationTask, Prediction, RetrievedMemory
+from zoo.tasks.ranking import MatchingTask
 
 #: Texts that are retrieved, tokenised and classified together.
 BLOCK = 1024
@@ -67,16 +71,20 @@ def load(
     retriever: Retriever | None = None,
     device: str | torch.device = "cpu",
     memory_version: int | None = None,
-) -> Predictor:
+) -> Predictor | MatchingPredictor:
     """Load a trained model for prediction; nothing but the checkpoint (and its memory) is needed.
 
     Args:
         checkpoint: a file that `zoo fit` wrote, e.g. `runs/NAME/checkpoints/best.ckpt`.
-        memory: a memory folder to use instead of the one that the model was trained with.
+        memory: a memory folder to use instead of the one that the model was trained with; of a matching model
+            the folder that candidates come from, if questions come alone.
         retriever: back end and ranking to use instead (credentials, another server).
         device: where to run the network.
         memory_version: of a memory that has grown: 1 gives the predictions that the model made before
             anything was added; None uses the current version.
+
+    Returns:
+        A `Predictor` of a classifier, a `MatchingPredictor` of a model that scores pairs.
 
     Raises:
         InputError: the checkpoint or its memory can't be read, or the memory has no such version.
@@ -87,26 +95,49 @@ def load(
     contents = read_checkpoint(checkpoint)
     state = contents[CHECKPOINT_KEY]["data"]
     model = make_model(contents)
-    data = make_data(state, retriever)
-    opened: Memory | None = None
-    if model.uses_memory and state["num_memories"] > 0:
-        location = str(memory) if memory is not None else state["memory"]
-        if is_existing_index(data.retriever):
-            opened = open_memory(f"index:{data.retriever.existing_index}", data.retriever, memory_version)
-        else:
-            opened = open_memory(location, data.retriever, memory_version)
     try:
-        model = model.to(device)
+        model.to(device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"device {device}: {reason}; use cpu or a device that is there") from error
+    if isinstance(model, MatchingTask):
+        return MatchingPredictor(
+            model, make_matching_data(state), _memory_at(memory, retriever, memory_version)
+        )
+    assert isinstance(model, ClassificationTask)
+    data = make_data(state, retriever)
+    opened: Memory | None = None
+    if model.uses_memory and state["num_memories"] > 0:
+        opened = _memory_at(state["memory"] if memory is None else memory, data.retriever, memory_version)
     return Predictor(model, data, opened)
 
 
-def make_model(checkpoint: dict[str, Any]) -> ClassificationTask:
+def load_classifier(checkpoint: str | Path, **options: Any) -> Predictor:
+    """`load` for what is done with classifiers only.
+
+    Raises:
+        InputError: the checkpoint is another model's.
+    """
+    predictor = load(checkpoint, **options)
+    if not isinstance(predictor, Predictor):
+        raise InputError(
+            f"{checkpoint}: of a {type(predictor.model).__name__}; give a classifier's checkpoint"
+        )
+    return predictor
+
+
+def _memory_at(
+    location: str | Path | None, retriever: Retriever | None, version: int | None
+) -> Memory | None:
+    if retriever is not None and is_existing_index(retriever):
+        return open_memory(f"index:{retriever.existing_index}", retriever, version)
+    return None if location is None else open_memory(str(location), retriever, version)
+
+
+def make_model(checkpoint: dict[str, Any]) -> Task:
     """The model of a checkpoint's contents, with its weights."""
     name = checkpoint[CHECKPOINT_KEY]["model"]
-    model: ClassificationTask = getattr(zoo, name)(**model_options(checkpoint))
+    model: Task = getattr(zoo, name)(**model_options(checkpoint))
     model.on_load_checkpoint(checkpoint)
     model.load_state_dict(checkpoint["state_dict"])
     return model
@@ -127,6 +158,13 @@ def make_data(state: dict[str, Any], retriever: Retriever | None = None) -> Clas
     if retriever is None:
         retriever = make_retriever(state["retriever"])
     data = ClassificationDataModule(**state["options"], retriever=retriever)
+    data.use_state(state)
+    return data
+
+
+def make_matching_data(state: dict[str, Any]) -> MatchingDataModule:
+    """The data side of a matching checkpoint's state, ready for new pairs."""
+    data = MatchingDataModule(**state["options"])
     data.use_state(state)
     return data
 

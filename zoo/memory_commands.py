@@ -23,7 +23,7 @@ from datamodules.retrieval.memory import POINTER, UnknownLabels, is_existing_ind
 from datamodules.storage import new_file
 from zoo import tuning
 from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
-from zoo.inference import load
+from zoo.inference import load_classifier
 
 
 class Opened(NamedTuple):
@@ -112,7 +112,7 @@ def tune(
         retriever: back end to use instead of the checkpoint's (another server).
     """
     contents = read_checkpoint(checkpoint)
-    predictor = load(checkpoint, memory=memory, retriever=retriever)
+    predictor = load_classifier(checkpoint, memory=memory, retriever=retriever)
     options = predictor.data.options
     rows = read_table(
         file,
@@ -181,6 +181,11 @@ def open_memory_of(checkpoint: str, memory: str | None = None, retriever: Retrie
             raise InputError(f"{checkpoint}: is a folder; give a checkpoint, or leave --memory out")
         return Opened(open_memory(checkpoint, retriever), None)
     state: dict[str, Any] = read_checkpoint(checkpoint)[CHECKPOINT_KEY]["data"]
+    if "num_memories" not in state:
+        raise InputError(
+            f"{checkpoint}: this model is trained without a memory; name the folder that its candidates come"
+            " from"
+        )
     if state["num_memories"] == 0:
         raise InputError(f"{checkpoint}: this model reads no memory; train one with --data.num_memories")
     retriever = make_retriever(state["retriever"]) if retriever is None else retriever

@@ -7,13 +7,17 @@ returns a score a pair. Words are those of the word tokenizer, lower-cased.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from datamodules.corpora.pairs import Pairs
+from datamodules.matching import MatchingDataModule
 from datamodules.text.tokenization import Lexicon, make_tokenizer
+from zoo.tasks.ranking import new_scores
 
 Scores: TypeAlias = NDArray[np.float64]
 
@@ -73,6 +77,46 @@ SIMPLE_SCORES: dict[str, Callable[[Sequence[str], Sequence[str], Sequence[str]],
 }
 
 
+def simple_metrics(name: str, data: MatchingDataModule, splits: Mapping[str, str]) -> dict[str, float]:
+    """What a model with such scores would have logged.
+
+    Args:
+        name: of the function.
+        data: prepared. Pairs are classified by the threshold that is best on the training pairs.
+        splits: what figures of a split are called -> the split, e.g. `{"val": "validation"}`.
+
+    Returns:
+        `val/map`, ..., as `MatchingTask` names them, but for the loss.
+    """
+    train = data.split("train").pairs
+    known = train.second.texts[:]
+    threshold = 0.0
+    if data.spec.goal == "classification":
+        threshold = best_threshold(SIMPLE_SCORES[name](known, *texts_of(train)), train.target)
+    found: dict[str, float] = {}
+    for key, split in splits.items():
+        pairs = data.split(split).pairs
+        score = SIMPLE_SCORES[name](known, *texts_of(pairs)) - threshold
+        scores = new_scores(data.spec.goal, data)
+        scores.update(
+            torch.from_numpy(score),
+            torch.from_numpy(np.array(pairs.target)),
+            torch.ones(len(pairs)),
+            torch.from_numpy(np.array(pairs.question)).long(),
+            loss=torch.zeros(0),
+        )
+        found |= {f"{key}/{metric}": float(value) for metric, value in scores.compute().items()}
+        del found[f"{key}/loss"]
+    return found
+
+
+def texts_of(pairs: Pairs) -> tuple[list[str], list[str]]:
+    """First and second text of every pair."""
+    sides = (pairs.first.texts[:], pairs.first_row), (pairs.second.texts[:], pairs.second_row)
+    first, second = ([texts[row] for row in rows] for texts, rows in sides)
+    return first, second
+
+
 def best_threshold(score: Scores, target: NDArray[np.floating]) -> float:
     """The score above which pairs are to be called matches for most of them to be called right.
 
@@ -81,12 +125,14 @@ def best_threshold(score: Scores, target: NDArray[np.floating]) -> float:
         target: [P]; above 0 = matches.
 
     Returns:
-        The threshold; halfway between two scores, or infinite where all or none should match.
+        The threshold, halfway between two scores, or 1 beyond the last where all or none should match.
     """
     values, group = np.unique(score, return_inverse=True)
     matches = np.bincount(group, weights=target > 0, minlength=len(values))
     others = np.bincount(group, minlength=len(values)) - matches
     # Right with a threshold below value i: the others below it, and the matches from it on.
     right = np.concatenate([[0], others.cumsum()]) + matches.sum() - np.concatenate([[0], matches.cumsum()])
-    edges = np.concatenate([[-np.inf], (values[:-1] + values[1:]) / 2, [np.inf]]) if len(values) else [np.inf]
+    if not len(values):
+        return 0.0
+    edges = np.concatenate([values[:1] - 1, (values[:-1] + values[1:]) / 2, values[-1:] + 1])
     return float(edges[int(right.argmax())])

@@ -45,5 +45,5 @@ def test_best_threshold_is_the_best_of_all(seed: int) -> None:
     right = {t: ((score > t) == (target > 0)).sum() for t in [-1, *np.arange(-0.5, 6)]}
     found = best_threshold(score, target)
     assert ((score > found) == (target > 0)).sum() == max(right.values())
-    assert best_threshold(score, np.ones(30)) == -math.inf
-    assert best_threshold(np.zeros(3), np.array([0.0, 0.0, 1.0])) == math.inf
+    assert best_threshold(score, np.ones(30)) < score.min()
+    assert best_threshold(np.zeros(3), np.array([0.0, 0.0, 1.0])) > 0

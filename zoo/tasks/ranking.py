@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
@@ -94,6 +94,19 @@ def _dense(score: Tensor, batch: MatchingBatch) -> tuple[Tensor, Tensor, Tensor]
     return scores, grades, mask
 
 
+def new_scores(goal: str, data: Any) -> MatchingScores:
+    """Scores for `ranking` or `classification`.
+
+    Args:
+        goal: the spec's.
+        data: the data module, which says in `keep_questions_without_positive` what to do about these; None =
+            they are left out.
+    """
+    if goal == "classification":
+        return PairScores()
+    return RankingScores(getattr(data, "keep_questions_without_positive", False))
+
+
 class MatchingTask(Task):
     """Base of the models that score pairs."""
 
@@ -143,15 +156,9 @@ class MatchingTask(Task):
                 f"model.loss {self.loss} compares a question's candidates, and these are pairs to classify: use"
                 " model.loss cross_entropy"
             )
-        self.validation_scores = self._new_scores()
-        self.test_scores = self._new_scores()
-
-    def _new_scores(self) -> MatchingScores:
-        assert self.spec is not None
-        if self.spec.goal == "classification":
-            return PairScores()
         data = getattr(self._trainer, "datamodule", None) if self._trainer is not None else None
-        return RankingScores(getattr(data, "keep_questions_without_positive", False))
+        self.validation_scores = new_scores(self.spec.goal, data)
+        self.test_scores = new_scores(self.spec.goal, data)
 
     # --- steps ---
 

@@ -1,0 +1,255 @@
+"""Matching models from the command line and in Python: fit, test, score, rank, answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zoo
+from datamodules.corpora.table import Rows
+from datamodules.errors import InputError
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from tests.zoo.conftest import COMMON_WORDS, TOPIC_WORDS, Result
+from tests.zoo.test_distributed import DDP, zoo_process
+from zoo.matching import MatchingPredictor
+
+Command = Callable[..., Result]
+#: A classifier's options have no place here.
+SMALL = [
+    "--model=AMVLSTM", "--model.word_size=12", "--model.hidden_size=6", "--model.k=8",
+    "--model.optimizer=torch.optim.Adam", "--model.optimizer.lr=0.02",
+    "--data=MatchingDataModule", "--data.batch_size=8", "--trainer.accelerator=cpu",
+    "--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false",
+    "--trainer.log_every_n_steps=1",
+]  # fmt: skip
+
+
+def pair_rows(questions: int, seed: int) -> list[tuple[str, str, int]]:
+    """Questions that name a word, each with candidates of which some name it too; some have none that does."""
+    random = np.random.default_rng(seed)
+    words = [word for topic in TOPIC_WORDS.values() for word in topic]
+    rows = []
+    for number in range(questions):
+        topic = str(random.choice(words))
+        question = f"where is {topic} {number}"
+        for place in range(int(random.integers(2, 6))):
+            good = place == number % 7
+            named = topic if good else str(random.choice([word for word in words if word != topic]))
+            texts = [named, *map(str, random.choice(COMMON_WORDS, size=random.integers(1, 5)))]
+            random.shuffle(texts)
+            rows.append((question, " ".join(texts), int(good)))
+    return rows
+
+
+def write_pairs(path: Path, rows: list[tuple[str, str, int]]) -> Path:
+    lines = ["first\tsecond\tlabel", *("\t".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def train_tsv(tmp_path: Path) -> Path:
+    return write_pairs(tmp_path / "train.tsv", pair_rows(40, seed=1))
+
+
+@pytest.fixture
+def fit(zoo_command: Command, train_tsv: Path) -> Callable[..., Path]:
+    """Trains a small matching model and returns its best checkpoint."""
+
+    def run(*options: object) -> Path:
+        result = zoo_command(
+            "fit", *SMALL, "--data.train_file", train_tsv, "--data.validation_split=0.2",
+            "--trainer.max_epochs=1", "--run_dir=run", *options,
+        )  # fmt: skip
+        assert result.code == 0, result.err
+        return Path("run/checkpoints/best.ckpt").absolute()
+
+    return run
+
+
+def matcher(checkpoint: Path, memory: Path | None = None) -> MatchingPredictor:
+    predictor = zoo.load(checkpoint, memory=memory)
+    assert isinstance(predictor, MatchingPredictor)
+    return predictor
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Path:
+    texts = ["the plum is old", "iron in the rain", "a plum near the sun", "some new fog"]
+    FolderMemory.build(Rows.from_lists(texts), EmbeddedRetriever(), tmp_path / "memory", progress=False)
+    return tmp_path / "memory"
+
+
+# --- in Python ---
+
+
+def test_scores_do_not_depend_on_their_batch(fit: Callable[..., Path]) -> None:
+    predictor = matcher(fit())
+    pairs = [(first, second) for first, second, _ in pair_rows(6, seed=5)][::-1]
+    together = predictor.score([*pairs, pairs[0]])
+    assert [(one.first, one.second) for one in together] == [*pairs, pairs[0]]
+    assert together[0] == together[-1]
+    for one, other in zip(together, predictor.score(pairs, batch_size=3), strict=False):
+        assert one.score == pytest.approx(other.score, abs=1e-5)
+        assert one.probability is None
+    assert len({one.score for one in together}) > 5
+    assert predictor.score([]) == []
+
+
+def test_the_strongest_words_are_of_the_texts(fit: Callable[..., Path]) -> None:
+    predictor = matcher(fit())
+    one, empty = predictor.score([("where is plum", "an unseen plum"), ("where is plum", "")])
+    assert len(one.words) == 5
+    strengths = [pair.strength for pair in one.words]
+    assert strengths == sorted(strengths, reverse=True)
+    assert {pair.first for pair in one.words} <= {"where", "is", "plum"}
+    assert {pair.second for pair in one.words} <= {"an", "unseen", "plum"}
+    assert empty.words == []
+
+
+def test_given_candidates_are_ranked(fit: Callable[..., Path]) -> None:
+    predictor = matcher(fit())
+    candidates = ["iron", "a plum", "the old sun", "a plum"]
+    ranked = predictor.rank("where is plum", candidates)
+    assert sorted(candidate.text for candidate in ranked) == sorted(candidates)
+    scores = [candidate.score for candidate in ranked]
+    assert scores == sorted(scores, reverse=True)
+    assert all(candidate.retrieval_score is None for candidate in ranked)
+    by_text = {
+        pair.second: pair.score for pair in predictor.score([("where is plum", c) for c in candidates])
+    }
+    assert scores == pytest.approx([by_text[candidate.text] for candidate in ranked], abs=1e-6)
+    assert predictor.rank("where is plum", []) == []
+
+
+def test_candidates_of_a_question_come_from_the_memory(fit: Callable[..., Path], memory: Path) -> None:
+    predictor = matcher(fit(), memory)
+    plum, unknown, fog = predictor.answer(["where is plum", "xyzzy", "fog"], candidates=2)
+    assert {candidate.text for candidate in plum} == {"the plum is old", "a plum near the sun"}
+    assert plum[0].score >= plum[1].score
+    assert all(candidate.retrieval_score for candidate in plum)
+    assert unknown == []
+    (only,) = fog
+    (scored,) = predictor.rank("fog", ["some new fog"])
+    assert only.score == pytest.approx(scored.score, abs=1e-6)
+    assert only.words[0].second in ("some", "new", "fog")
+    assert predictor.answer("where is plum", candidates=2)[0] == plum
+    assert predictor.answer([]) == []
+
+
+def test_without_a_memory_there_are_no_candidates(fit: Callable[..., Path]) -> None:
+    with pytest.raises(InputError, match="no memory to find candidates in"):
+        matcher(fit()).answer("where is plum")
+
+
+# --- on the command line ---
+
+
+def records(path: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_predict_scores_pairs_and_answers_questions(
+    fit: Callable[..., Path], zoo_command: Command, memory: Path
+) -> None:
+    checkpoint = fit()
+    pairs = [{"first": "where is plum", "second": text} for text in ("iron", "a plum")]
+    Path("pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    options = ["predict", "--ckpt_path", checkpoint]
+    result = zoo_command(*options, "--input=pairs.jsonl", "--output=scores.jsonl")
+    assert result.code == 0, result.err
+    expected = matcher(checkpoint).score([("where is plum", "iron"), ("where is plum", "a plum")])
+    for record, pair in zip(records("scores.jsonl"), expected, strict=True):
+        assert (record["first"], record["second"]) == (pair.first, pair.second)
+        assert record["score"] == pytest.approx(pair.score, abs=1e-6)
+        assert record["probability"] is None
+
+    Path("questions.txt").write_text("where is plum\nfog\n")
+    for source in (["--input=questions.txt"], ["--input=pairs.jsonl", "--text_column=first"]):
+        more = ["--memory", memory, "--candidates=2", "--output=answers.jsonl"]
+        result = zoo_command(*options, *source, *more)
+        assert result.code == 0, result.err
+        plum, *_ = records("answers.jsonl")
+        assert plum["text"] == "where is plum"
+        candidates = plum["candidates"]
+        assert isinstance(candidates, list)
+        assert {"text", "score", "retrieval_score", "words"} == candidates[0].keys()
+        assert len(candidates) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--input=questions.txt"], "--memory"),
+        (["--input=questions.txt", "--candidates=0"], "--candidates 0: must be 1 or more"),
+        (["--input=gone.jsonl"], "gone.jsonl: no such file"),
+    ],
+)
+def test_what_predict_refuses(
+    options: list[str], message: str, fit: Callable[..., Path], zoo_command: Command
+) -> None:
+    Path("questions.txt").write_text("where is plum\n")
+    result = zoo_command("predict", "--ckpt_path", fit(), *options)
+    assert result.code == 2
+    (line,) = result.err.splitlines()
+    assert message in line
+
+
+def test_pairs_to_classify(zoo_command: Command, fit: Callable[..., Path], train_tsv: Path) -> None:
+    checkpoint = fit(
+        "--data.goal=classification", "--model.loss=cross_entropy", "--data.test_split=0.2",
+        "--trainer.max_epochs=2",
+    )  # fmt: skip
+    one = matcher(checkpoint).score([("where is plum", "a plum")])[0]
+    assert one.probability is not None
+    assert 0 < one.probability < 1
+    # The test pairs are split off the training file again.
+    result = zoo_command(
+        "test", "--ckpt_path", checkpoint, "--output=split.json", "--trainer.accelerator=cpu"
+    )
+    assert result.code == 0, result.err
+    split = json.loads(Path("split.json").read_text())
+    assert {"accuracy", "auc", "loss", "pairs"} == split.keys()
+    assert 0 < split["pairs"] < 80
+    other = ["--data.test_file", train_tsv, "--output=file.json", "--trainer.accelerator=cpu"]
+    assert zoo_command("test", "--ckpt_path", checkpoint, *other).code == 0
+    assert json.loads(Path("file.json").read_text())["pairs"] == len(pair_rows(40, seed=1))
+
+
+def test_a_classifiers_command_refuses_a_matching_model(
+    fit: Callable[..., Path], zoo_command: Command, train_tsv: Path
+) -> None:
+    checkpoint = fit()
+    for command in (["tune", checkpoint, train_tsv], ["show", checkpoint]):
+        result = zoo_command("memory", *command)
+        assert result.code == 2
+        assert len(result.err.splitlines()) == 1
+
+
+def test_a_classifiers_data_is_refused(zoo_command: Command, train_csv: Path) -> None:
+    data = ["--data=ClassificationDataModule", "--data.train_file", train_csv, "--data.num_memories=0"]
+    model = [option for option in SMALL if option.startswith(("--model", "--trainer"))]
+    result = zoo_command("fit", *model, *data, "--run_dir=run")
+    assert result.code == 2
+    assert "a model for matching" in result.err.splitlines()[-1]
+
+
+def test_two_processes_print_the_digits_of_one(
+    fit: Callable[..., Path], zoo_command: Command, tmp_path: Path
+) -> None:
+    """11 questions in batches of 4: three batches, so that one is repeated and must count nothing."""
+    checkpoint = fit()
+    test_file = write_pairs(tmp_path / "test.tsv", pair_rows(11, seed=2))
+    options = ["test", "--ckpt_path", checkpoint, "--data.test_file", test_file, "--data.eval_batch_size=4"]
+    assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
+    zoo_process(*options, "--output=two.json", *DDP)
+    one, two = (json.loads(Path(name).read_text()) for name in ("one.json", "two.json"))
+    assert one["pairs"] == len(pair_rows(11, seed=2))
+    assert one["questions"] + one["questions_without_positive"] == 11
+    # The loss alone is a sum of floating-point numbers.
+    assert one.pop("loss") == pytest.approx(two.pop("loss"), rel=1e-12)
+    assert one == two
