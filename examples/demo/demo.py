@@ -5,10 +5,13 @@ Run it with `make demo`, or `python examples/demo/demo.py`.
 
 from __future__ import annotations
 
+import csv
 import json
+import random
 import shutil
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -22,6 +25,16 @@ from datamodules.corpora.table import Rows, read_table
 from zoo.cli import main as zoo_command
 
 RUNS = Path("runs/demo")
+#: A trained encoder as it is, and a head that learns to read 20 memories.
+RECIPE = (
+    "--model.features=M5",
+    "--model.freeze_encoder=true",
+    "--model.attention=softmax",
+    "--model.text_dropout=0.5",
+    "--data.num_memories=20",
+    "--trainer.max_epochs=10",
+)
+NO_MEMORY = ("--model.features=M1", "--data.num_memories=0")
 YOUR_OWN = """ The same on your own table (columns text, label):
 
   zoo fit --config examples/knn_bilstm/your_own_csv.yaml --data.train_file train.csv --run_dir runs/mine
@@ -43,25 +56,57 @@ def accuracy(predicted: list[str], rows: Rows) -> float:
     return sum(a == b for a, b in zip(predicted, labels, strict=True)) / len(labels)
 
 
-def train_and_test(name: str, train: Path, test: Path, *options: str) -> float:
-    """Train a model by the commands that a user types; its test accuracy."""
-    folder = RUNS / name
+def train(name: str, table: Path, *options: str) -> Path:
+    """Train a model by the command that a user types; its checkpoint."""
     run(
         "fit",
         "--config=examples/demo/demo.yaml",
-        f"--data.train_file={train}",
+        f"--data.train_file={table}",
         f"--data.cache_dir={RUNS / 'cache'}",
-        f"--run_dir={folder}",
+        f"--run_dir={RUNS / name}",
         *options,
     )
+    return RUNS / name / "checkpoints" / "best.ckpt"
+
+
+def test(checkpoint: Path, table: Path) -> float:
+    """Test accuracy of a checkpoint."""
+    scores = RUNS / "test.json"
     run(
         "test",
-        f"--ckpt_path={folder}/checkpoints/best.ckpt",
-        f"--data.test_file={test}",
-        f"--output={folder}/test.json",
+        f"--ckpt_path={checkpoint}",
+        f"--data.test_file={table}",
+        f"--output={scores}",
         "--trainer.enable_progress_bar=false",
     )
-    return float(json.loads((folder / "test.json").read_text())["accuracy"])
+    return float(json.loads(scores.read_text())["accuracy"])
+
+
+def write_parts(rows: Rows) -> tuple[Path, Path, Path]:
+    """Three tables: labelled texts to start with, those that are labelled later, and some to tune on."""
+    order = random.Random(0).sample(range(len(rows)), len(rows))
+    cuts = [0, int(0.3 * len(rows)), int(0.9 * len(rows)), len(rows)]
+    paths = RUNS / "first.csv", RUNS / "later.csv", RUNS / "dev.csv"
+    for path, (start, end) in zip(paths, pairwise(cuts), strict=True):
+        with path.open("w", newline="", encoding="utf-8") as file:
+            part = [(rows.texts[row], rows.label(row)) for row in order[start:end]]
+            csv.writer(file).writerows([("text", "label"), *part])
+    return paths
+
+
+def grow_a_memory(rows: Rows, test_file: Path) -> dict[str, float]:
+    """Train on a part of the rows, then add the others to the memory: accuracies without any further training."""
+    first, later, dev = write_parts(rows)
+    dev_option = f"--data.validation_file={dev}"
+    base = train("first_without_memory", first, dev_option, *NO_MEMORY)
+    checkpoint = train("first_recipe", first, dev_option, f"--model.init_from={base}", *RECIPE)
+    trained_on = len(read_table(first))
+    scores = {f"recipe trained on {trained_on} texts": test(checkpoint, test_file)}
+    run("memory", "add", str(checkpoint), str(later))
+    scores[f"  {len(read_table(later))} more texts in its memory"] = test(checkpoint, test_file)
+    run("memory", "tune", str(checkpoint), str(dev))
+    scores["  and its trust in the memory tuned"] = test(checkpoint.with_name("tuned.ckpt"), test_file)
+    return scores
 
 
 def main() -> None:
@@ -73,42 +118,37 @@ def main() -> None:
     RUNS.mkdir(parents=True)
     print("Collecting the first lines of docstrings of the installed packages; the label is the package.")
     train_file, test_file, moved = write_tables(RUNS)
-    train, test = read_table(train_file), read_table(test_file)
-    print(f"{len(train)} training and {len(test)} test texts, {len(train.distinct_labels())} classes;")
+    train_rows, test_rows = read_table(train_file), read_table(test_file)
+    classes = len(train_rows.distinct_labels())
+    print(f"{len(train_rows)} training and {len(test_rows)} test texts, {classes} classes;")
     print(f"{moved} test texts were near copies of training texts and went to the training half.")
 
     scores: dict[str, float] = {}
-    majority = Counter(train.labels or []).most_common(1)[0][0]
-    scores["majority class"] = accuracy([majority] * len(test), test)
+    majority = Counter(train_rows.labels or []).most_common(1)[0][0]
+    scores["majority class"] = accuracy([majority] * len(test_rows), test_rows)
     svm = make_pipeline(TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2)), LinearSVC())
-    svm.fit(list(train.texts), train.labels)
-    scores["TF-IDF uni- and bigrams + linear SVM"] = accuracy(list(svm.predict(list(test.texts))), test)
-    scores["BiLSTM, no memory (M1)"] = train_and_test(
-        "without_memory", train_file, test_file, "--model.features=M1", "--data.num_memories=0"
-    )
-    scores["BiLSTM + 5 memories, as in the paper (M7)"] = train_and_test("paper", train_file, test_file)
+    svm.fit(list(train_rows.texts), train_rows.labels)
+    predicted = list(svm.predict(list(test_rows.texts)))
+    scores["TF-IDF uni- and bigrams + linear SVM"] = accuracy(predicted, test_rows)
+    without_memory = train("without_memory", train_file, *NO_MEMORY)
+    scores["BiLSTM, no memory (M1)"] = test(without_memory, test_file)
+    paper = train("paper", train_file)
+    scores["BiLSTM + 5 memories, as in the paper (M7)"] = test(paper, test_file)
     # The encoder of the model without memory, and a head that learns to read the memories.
-    scores["the first BiLSTM + 20 memories (recipe)"] = train_and_test(
-        "recipe",
-        train_file,
-        test_file,
-        "--model.features=M5",
-        f"--model.init_from={RUNS}/without_memory/checkpoints/best.ckpt",
-        "--model.freeze_encoder=true",
-        "--model.attention=softmax",
-        "--model.text_dropout=0.5",
-        "--data.num_memories=20",
-        "--trainer.max_epochs=10",
-    )
+    recipe = train("recipe", train_file, f"--model.init_from={without_memory}", *RECIPE)
+    scores["the first BiLSTM + 20 memories (recipe)"] = test(recipe, test_file)
+    growing = grow_a_memory(train_rows, test_file)
 
     print("\nTest accuracy")
     for name, score in scores.items():
-        print(f"  {name:40s} {score:.3f}")
+        print(f"  {name:42s} {score:.3f}")
+    print("\nTest accuracy of a memory that grows after the training")
+    for name, score in growing.items():
+        print(f"  {name:42s} {score:.3f}")
 
-    checkpoint = RUNS / "recipe" / "checkpoints" / "best.ckpt"
     print("\nThree texts that no model has seen, with the evidence for each label:")
-    predictor = zoo.load(checkpoint)
-    for prediction in predictor.predict(test.texts[:3]):
+    predictor = zoo.load(recipe)
+    for prediction in predictor.predict(test_rows.texts[:3]):
         print(f"\n  {prediction.text}\n  -> {prediction.label}, probability {prediction.probability:.2f}")
         for memory in sorted(prediction.memories, key=lambda m: -m.weight)[:4]:
             score = f"weight {memory.weight:+.2f}  score {memory.retrieval_score:6.2f}"
