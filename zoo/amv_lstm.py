@@ -16,6 +16,7 @@ words are taken (forward and backward states, slices of a tensor).
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import torch
@@ -25,6 +26,7 @@ from torch.nn import functional
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
+from datamodules.storage import fingerprint_of
 from zoo.layers.encoders import TransformerEncoder, WordEncoder
 from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask
 from zoo.layers.lstm import AllStatesLSTM
@@ -257,22 +259,16 @@ class AMVLSTMNetwork(nn.Module):
             logits = self.mlp(torch.cat(features, dim=1))  # Equation 3
         return MatchingOutput(logits, interaction.detach().mean(dim=1) * mask)
 
-    def encode_tokens(self, batch: MatchingBatch) -> tuple[Tensor, Tensor]:
-        """The transformer's vectors of the first texts' tokens [N, T, D] and the second texts' [M, S, D]."""
-        if batch.first_vector is not None and batch.second_vector is not None:
-            return batch.first_vector, batch.second_vector
-        return (
-            self.words(batch.word, batch.char, batch.first_text),
-            self.words(batch.word, batch.char, batch.second_text),
-        )
-
     def _texts(self, batch: MatchingBatch) -> tuple[Texts, Texts]:
         """Both texts' vectors: of words, each once, or of a transformer's tokens, each where it stands."""
         first_mask, second_mask = batch.first_text != 0, batch.second_text != 0
         if isinstance(self.words, WordEncoder):
             table = self.dropout(self.words(batch.word, batch.char))  # [U, D]
             return Texts(table, batch.first_text, first_mask), Texts(table, batch.second_text, second_mask)
-        first, second = self.encode_tokens(batch)
+        first, second = batch.first_vector, batch.second_vector
+        if first is None or second is None:
+            first = self.words(batch.word, batch.char, batch.first_text)  # [N, T, D]
+            second = self.words(batch.word, batch.char, batch.second_text)  # [M, S, D]
         return (
             Texts(self.dropout(first).flatten(0, 1), _own_rows(first_mask), first_mask),
             Texts(self.dropout(second).flatten(0, 1), _own_rows(second_mask), second_mask),
@@ -434,10 +430,12 @@ class AMVLSTM(MatchingTask):
         network = cast(AMVLSTMNetwork, self.network)
 
         @torch.no_grad()
-        def encode(batch: MatchingBatch) -> tuple[Tensor, Tensor]:
-            return network.encode_tokens(self.transfer_batch_to_device(batch, self.device, 0))
+        def encode(batch: MatchingBatch) -> Tensor:
+            batch = self.transfer_batch_to_device(batch, self.device, 0)
+            vectors: Tensor = network.words(batch.word, batch.char, batch.first_text)
+            return vectors
 
-        training = network.training
-        network.eval()
-        self.trainer.datamodule.cache_encodings(encode)  # type: ignore[attr-defined]
-        network.train(training)
+        # Frozen, so in evaluation mode already.
+        weights = {name: value.cpu().numpy().tobytes() for name, value in network.words.state_dict().items()}
+        digests = {name: hashlib.sha256(data).hexdigest() for name, data in weights.items()}
+        self.trainer.datamodule.cache_encodings(encode, fingerprint_of(digests))  # type: ignore[attr-defined]

@@ -411,11 +411,15 @@ def test_frozen_transformer_gives_token_vectors(transformer: str) -> None:
     batch = make_batch()
     network.train()  # in which a frozen transformer does not drop
     score = network(batch).score
-    first, second = network.encode_tokens(batch)
+    first = network.words(batch.word, batch.char, batch.first_text)
+    second = network.words(batch.word, batch.char, batch.second_text)
     assert first.shape == (N, T, 8)
     assert second.shape == (M, S, 8)
     cached = batch._replace(first_vector=first.detach(), second_vector=second.detach())
     torch.testing.assert_close(network(cached).score, score)
+    # These vectors are what is read, with or without the padding's.
+    cached = cached._replace(first_vector=2 * first.detach() * (batch.first_text != 0).unsqueeze(2))
+    assert not torch.allclose(network(cached).score, score)
     score.sum().backward()
     assert all(p.grad is None for p in network.words.parameters())
     assert network.lstm.weight_ih_l0.grad is not None
