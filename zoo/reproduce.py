@@ -4,8 +4,8 @@ A table (`zoo/tables/*.yaml`, or a file of yours) has a base configuration and r
 on top of it. Every row and seed is a `zoo fit` of its own, in a process and a folder of its own, then a `zoo
 test` of the checkpoint that was best on validation rows: a row that fails takes nothing with it, and a killed
 table goes on at the run where it stopped. Rows that need no training are computed here: simple rules (majority, a vote
-of BM25 neighbours, TF-IDF with a linear SVM) on the same training, validation and test rows, and the model of
-another row whose memory grows (`grow`).
+of BM25 neighbours, TF-IDF with a linear SVM; of pairs of texts those of `zoo.simple_scores`) on the same training,
+validation and test rows, and the model of another row whose memory grows (`grow`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,9 +35,11 @@ from jsonargparse import ArgumentParser
 from datamodules.classification import ClassificationDataModule
 from datamodules.corpora.table import Rows, read_table
 from datamodules.errors import InputError
+from datamodules.matching import MatchingDataModule
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from datamodules.storage import write_json
 from zoo.growth import TUNED, UNTUNED, grow, labels_of
+from zoo.simple_scores import SIMPLE_SCORES, simple_metrics
 
 Metrics: TypeAlias = dict[str, float]
 #: row -> metric -> mean, sd, n (runs in them), paper (the paper's figure); None where there is none.
@@ -49,6 +51,8 @@ ZOO: tuple[str, ...] = (sys.executable, "-m", "zoo")
 #: Options that name files: relative names are under --data_dir.
 FILES = ("train_file", "validation_file", "test_file", "memory", "word_vectors", "dataset_folder")
 SPLITS = {"val": "validation", "test": "test"}
+#: What a paper's figures are unless a table says otherwise.
+PAPER_METRIC = "test/accuracy"
 
 
 # --- the YAML ---
@@ -75,8 +79,10 @@ class Row:
     Attributes:
         name: also the name of its folder.
         overrides: options on top of the table's base, e.g. `model.features: M1`.
-        paper: the paper's figure as a share of 1, of the table's `paper_metric`.
-        trivial: a row without training: `majority`, `bm25` or `svm`.
+        paper: metric -> the paper's figure as a share of 1. A number in the YAML is of the table's
+            `paper_metric`.
+        trivial: a row without training: `majority`, `bm25` or `svm`; of pairs one of
+            `zoo.simple_scores.SIMPLE_SCORES`.
         init_from: the row whose checkpoint of the same seed this one starts from (`--model.init_from`).
         grow: the row's model is another row's, with more rows in its memory. Its overrides are that row's.
         x: place on the x axis, where the table is a curve.
@@ -84,7 +90,7 @@ class Row:
 
     name: str
     overrides: Mapping[str, Any]
-    paper: float | None = None
+    paper: Mapping[str, float] = field(default_factory=dict)
     trivial: str | None = None
     init_from: str | None = None
     grow: Growth | None = None
@@ -104,7 +110,9 @@ class Table:
         name: the file's name without `.yaml`.
         description: one line.
         minutes: what all seeds take on two cores, roughly.
-        paper_metric: what the paper's figures are: `val/accuracy` or `test/accuracy`.
+        paper_metric: what the paper's figures are, e.g. `val/accuracy` or `test/map`.
+        metrics: what is shown, e.g. `accuracy`, or `map` and `ndcg@3`. The first is the one by which an epoch is
+            chosen: the data's `monitor`.
         seeds: how many; they are 1, 2, ...
         base: a configuration for `zoo fit`.
         rows: in the order of the paper.
@@ -120,9 +128,15 @@ class Table:
     seeds: int
     base: Mapping[str, Any]
     rows: Mapping[str, Row]
+    metrics: Sequence[str] = ("accuracy",)
     x_label: str | None = None
     skip_absent: bool = False
     columns_without_header: Mapping[str, Any] | None = None
+
+    @property
+    def is_of_pairs(self) -> bool:
+        """Whether the rows are of pairs of texts, not of texts to classify."""
+        return _is_of_pairs(self.base)
 
     def data_options(self, row: Row) -> dict[str, Any]:
         """Arguments of the row's data module, file names as written."""
@@ -133,8 +147,23 @@ class Table:
         return options
 
 
+def _is_of_pairs(base: Mapping[str, Any]) -> bool:
+    return str(base["data"].get("class_path")).rpartition(".")[2] == MatchingDataModule.__name__
+
+
 _TABLE_KEYS = {
-    *("description", "minutes", "paper_metric", "seeds", "base", "overrides", "rows", "like", "x_label"),
+    *(
+        "description",
+        "minutes",
+        "paper_metric",
+        "metrics",
+        "seeds",
+        "base",
+        "overrides",
+        "rows",
+        "like",
+        "x_label",
+    ),
     *("skip_absent", "columns_without_header"),
 }
 _ROW_KEYS = {"overrides", "paper", "trivial", "init_from", "grow", "x"}
@@ -175,7 +204,7 @@ def load_table(name: str) -> Table:
     for row_name, entry in contents["rows"].items():
         if not re.fullmatch(r"\w[\w .=+%-]*", str(row_name)):
             raise InputError(f"{path}: row {row_name!r}: name it with letters, digits, spaces and .=+%-")
-        rows[str(row_name)] = _make_row(path, str(row_name), entry, contents.get("overrides", {}))
+        rows[str(row_name)] = _make_row(path, str(row_name), entry, {**contents, "base": base})
     for row in [row for row in rows.values() if row.starts_from is not None]:
         start = rows.get(str(row.starts_from))
         if start is None or start.trivial or start.grow:
@@ -183,12 +212,12 @@ def load_table(name: str) -> Table:
             raise InputError(f"{path}: row {row.name}: {key} names no trained row: {row.starts_from}")
         if row.grow is not None:
             rows[row.name] = replace(row, overrides=start.overrides)
-    optional = ("x_label", "skip_absent", "columns_without_header")
+    optional = ("metrics", "x_label", "skip_absent", "columns_without_header")
     return Table(
         name=path.stem,
         description=str(contents["description"]),
         minutes=float(contents["minutes"]),
-        paper_metric=contents.get("paper_metric", "test/accuracy"),
+        paper_metric=contents.get("paper_metric", PAPER_METRIC),
         seeds=int(contents.get("seeds", 3)),
         base=base,
         rows=rows,
@@ -225,14 +254,15 @@ def _read_table_yaml(path: Path) -> dict[str, Any]:
     return {**other, "rows": rows, **contents, "overrides": overrides}
 
 
-def _make_row(path: Path, name: str, entry: Any, overrides: Mapping[str, Any]) -> Row:
+def _make_row(path: Path, name: str, entry: Any, table: Mapping[str, Any]) -> Row:
     entry = entry or {}
     if not isinstance(entry, dict) or (unknown := entry.keys() - _ROW_KEYS):
         wrong = sorted(unknown)[0] if isinstance(entry, dict) else entry
         raise InputError(f"{path}: row {name}: {wrong}: no such key; use {', '.join(sorted(_ROW_KEYS))}")
     trivial = entry.get("trivial")
-    if trivial is not None and trivial not in TRIVIAL:
-        raise InputError(f"{path}: row {name}: trivial: {trivial}; choose one of {', '.join(TRIVIAL)}")
+    known = SIMPLE_SCORES if _is_of_pairs(table["base"]) else TRIVIAL
+    if trivial is not None and trivial not in known:
+        raise InputError(f"{path}: row {name}: trivial: {trivial}; choose one of {', '.join(known)}")
     growth = None
     if (wanted := entry.get("grow")) is not None:
         if not isinstance(wanted, dict) or wanted.keys() != {"from", "rows_per_class"}:
@@ -243,11 +273,13 @@ def _make_row(path: Path, name: str, entry: Any, overrides: Mapping[str, Any]) -
             )
         limit = wanted["rows_per_class"]
         growth = Growth(str(wanted["from"]), None if limit == "all" else limit)
-    paper = entry.get("paper")
+    paper = entry.get("paper") or {}
+    if not isinstance(paper, dict):
+        paper = {table.get("paper_metric", PAPER_METRIC): paper}
     return Row(
         name,
-        overrides={**overrides, **entry.get("overrides", {})},
-        paper=None if paper is None else round(paper / 100, 6),
+        overrides={**table.get("overrides", {}), **entry.get("overrides", {})},
+        paper={str(metric): round(figure / 100, 6) for metric, figure in paper.items()},
         trivial=trivial,
         init_from=entry.get("init_from"),
         grow=growth,
@@ -329,7 +361,8 @@ class TestFile:
     """The test file, and what `zoo test` must know to read it besides what the checkpoint says."""
 
     file: Path
-    rows: Rows
+    #: None where they are pairs, which their data module reads.
+    rows: Rows | None
     columns: Mapping[str, Any]
 
     @property
@@ -389,6 +422,10 @@ class Reproduction:
         row = next((row for row in self.rows if not self._brings_its_test(row)), None)
         if row is None:
             raise InputError(f"--test_file: the data of every row of {self.table.name} brings its own test")
+        if self.table.is_of_pairs:
+            test = TestFile(file.resolve(), None, {})
+            self._pairs(row, test)
+            return test
         options = self.table.data_options(row)
         names = ("text_column", "label_column", "id_column", "header", "class_names")
         columns = {name: options[name] for name in names if name in options}
@@ -406,7 +443,7 @@ class Reproduction:
 
     def _brings_its_test(self, row: Row) -> bool:
         options = self.table.data_options(row)
-        return options.get("dataset") is not None or options.get("test_file") is not None
+        return any(options.get(name) is not None for name in ("dataset", "test_file", "test_split"))
 
     def run(self) -> None:
         """Run what is not done yet, and write the table after every run.
@@ -436,9 +473,8 @@ class Reproduction:
             print(f"{title}: FAILED: {self.failed[title]}", flush=True)
         else:
             self.results[row.name].append(metrics)
-            shown = "  ".join(
-                f"{key} {metrics[key]:.4f}" for key in ("val/accuracy", "test/accuracy") if key in metrics
-            )
+            first = (f"{key}/{self.table.metrics[0]}" for key in SPLITS)
+            shown = "  ".join(f"{key} {metrics[key]:.4f}" for key in first if key in metrics)
             took = "kept" if kept else f"{time.monotonic() - started:.0f} s"
             print(f"{title}: {shown}  ({took})", flush=True)
         self.write()
@@ -451,7 +487,12 @@ class Reproduction:
         if done is not None and done["test"] == test:
             return done["metrics"], True
         assert row.trivial is not None
-        metrics = _trivial_metrics(row.trivial, self._tables(row))
+        if self.table.is_of_pairs:
+            tested = test is not None
+            splits = {key: split for key, split in SPLITS.items() if split != "test" or tested}
+            metrics = simple_metrics(row.trivial, self._pairs(row, self.test), splits)
+        else:
+            metrics = _trivial_metrics(row.trivial, self._tables(row))
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "result.json", {"run": identity, "test": test, "metrics": metrics})
         return metrics, False
@@ -472,9 +513,19 @@ class Reproduction:
         data.setup("fit")
         names = ["train", "validation", *(["test"] if self._brings_its_test(row) else [])]
         tables = {name: data.split(name).rows for name in names}
-        if self.test is not None and "test" not in tables:
+        if self.test is not None and self.test.rows is not None and "test" not in tables:
             tables["test"] = self.test.rows
         return tables
+
+    def _pairs(self, row: Row, test: TestFile | None) -> MatchingDataModule:
+        """The row's pairs, prepared, with those of the test if there is one."""
+        options = {**self.table.data_options(row), **{key: str(file) for key, file in self._files(row)}}
+        if test is not None and not self._brings_its_test(row):
+            options["test_file"] = str(test.file)
+        data = MatchingDataModule(**options | {"word_vectors": None})
+        data.prepare_data()
+        data.setup("fit")
+        return data
 
     def _run_seed(self, row: Row, seed: int) -> tuple[Metrics, bool]:
         """Metrics of a row that has a model, and whether they were there already."""
@@ -545,7 +596,7 @@ class Reproduction:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
         _zoo(["fit", "--config", str(base), *as_arguments(options)], log)
-        return _best_epoch(folder / "metrics.csv")
+        return _best_epoch(folder / "metrics.csv", f"val/{self.table.metrics[0]}")
 
     def _grow(self, row: Row, seed: int, folder: Path) -> Metrics:
         assert row.grow is not None
@@ -578,7 +629,9 @@ class Reproduction:
             options["data.test_file"] = str(self.test.file)
             options |= {f"data.{name}": value for name, value in self.test.columns.items()}
         else:
-            options |= {f"data.{name}": str(file) for name, file in self._files(row) if name == "test_file"}
+            # A test may have been split off the training file.
+            read = ("test_file", "train_file") if self.table.is_of_pairs else ("test_file",)
+            options |= {f"data.{name}": str(file) for name, file in self._files(row) if name in read}
         _zoo(["test", "--ckpt_path", str(checkpoint), *as_arguments(options)], folder.with_suffix(".log"))
         return {f"test/{name}": float(value) for name, value in json.loads(metrics.read_text()).items()}
 
@@ -590,8 +643,7 @@ class Reproduction:
         for row in self.rows:
             runs = self.results[row.name]
             names = list(dict.fromkeys(name for run in runs for name in run))
-            if row.paper is not None and self.table.paper_metric not in names:
-                names.append(self.table.paper_metric)
+            names += [name for name in row.paper if name not in names]
             figures[row.name] = {}
             for name in names:
                 values = [run[name] for run in runs if name in run]
@@ -599,7 +651,7 @@ class Reproduction:
                     "mean": statistics.fmean(values) if values else None,
                     "sd": statistics.stdev(values) if len(values) > 1 else None,
                     "n": len(values),
-                    "paper": row.paper if name == self.table.paper_metric else None,
+                    "paper": row.paper.get(name),
                 }
         return figures
 
@@ -616,21 +668,23 @@ class Reproduction:
         (self.out / "table.md").write_text(self.markdown(figures), encoding="utf-8")
 
     def markdown(self, figures: Figures) -> str:
-        """The table for people: accuracies in percent, the paper's figure, what failed and why."""
+        """The table for people: figures in percent, the paper's beside them, what failed and why."""
         columns = {
-            f"{key}/accuracy{when}": f"{split} accuracy{when and ', vote as trained'}"
+            f"{key}/{metric}{when}": f"{split} {_title(metric)}{when and ', vote as trained'}"
             for key, split in SPLITS.items()
+            for metric in self.table.metrics
             for when in ("", "_untuned")
         }
         shown = [name for name in columns if any(name in metrics for metrics in figures.values())]
-        paper_split = SPLITS[self.table.paper_metric.partition("/")[0]]
-        heads = ["row", *(columns[name] for name in shown), f"paper ({paper_split})", "runs"]
+        papers = list(dict.fromkeys(name for row in self.rows for name in row.paper))
+        heads = ["row", *(columns[name] for name in shown), *map(self._paper_title, papers), "runs"]
         lines = [f"# {self.table.name}", "", self.table.description, ""]
         lines += [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
         for row, metrics in figures.items():
-            paper = metrics.get(self.table.paper_metric, {}).get("paper")
             cells = [_percent(metrics.get(name)) for name in shown]
-            cells += ["" if paper is None else f"{100 * paper:.1f}", str(len(self.results[row]))]
+            published = (metrics.get(name, {}).get("paper") for name in papers)
+            cells += ["" if figure is None else f"{100 * figure:.1f}" for figure in published]
+            cells.append(str(len(self.results[row])))
             lines.append(f"| {' | '.join([row, *cells])} |")
         lines += ["", "Percent; mean ± standard deviation over seeds. Epochs are chosen on validation rows."]
         if any(row.grow for row in self.rows):
@@ -642,18 +696,24 @@ class Reproduction:
         lines += [f"\nFailed: {run}: {reason}" for run, reason in self.failed.items()]
         return "\n".join(lines) + "\n"
 
+    def _paper_title(self, metric: str) -> str:
+        split, _, name = metric.partition("/")
+        return f"paper ({SPLITS[split]}{f' {_title(name)}' if len(self.table.metrics) > 1 else ''})"
+
     def write_plot(self) -> None:
         """Write `table.png`: bars with the paper's figures as diamonds, or lines where the table is a curve."""
         from matplotlib.figure import Figure  # a second, that other commands need not pay
 
         figures = self.figures()
-        tested = any("test/accuracy" in metrics for metrics in figures.values())
-        metric = "test/accuracy" if tested else "val/accuracy"
+        first = self.table.metrics[0]
+        tested = any(f"test/{first}" in metrics for metrics in figures.values())
+        metric = f"test/{first}" if tested else f"val/{first}"
         names = [row for row, metrics in figures.items() if metrics.get(metric, {}).get("mean") is not None]
         mean = {row: 100 * (figures[row][metric]["mean"] or 0) for row in names}
         sd = {row: 100 * (figures[row][metric]["sd"] or 0) for row in names}
-        paper = {row.name: 100 * row.paper for row in self.rows if row.paper is not None}
-        paper_label = f"paper ({SPLITS[self.table.paper_metric.partition('/')[0]]})"
+        published = self.table.paper_metric
+        paper = {row.name: 100 * row.paper[published] for row in self.rows if published in row.paper}
+        paper_label = self._paper_title(published)
         width = 9 if self.table.x_label is not None else max(6, 0.75 * len(self.rows))
         figure = Figure(figsize=(width, 4), layout="constrained")
         axes = figure.subplots()
@@ -689,7 +749,7 @@ class Reproduction:
             axes.plot(places, heights, linestyle="", marker="D", color="black", label=paper_label)
         if axes.get_legend_handles_labels()[0]:
             figure.legend(loc="outside right center")
-        axes.set_ylabel(f"{SPLITS[metric.partition('/')[0]]} accuracy, %")
+        axes.set_ylabel(f"{SPLITS[metric.partition('/')[0]]} {_title(first)}, %")
         figure.savefig(self.out / "table.png", dpi=150)
 
 
@@ -727,12 +787,17 @@ def _die_with_parent() -> None:
 _LIBC = ctypes.CDLL(None)  # opened beforehand: a process that has just been forked should do little
 
 
-def _best_epoch(file: Path) -> Metrics:
-    """The validation figures of the epoch whose checkpoint was kept: the first of the highest accuracy."""
+def _best_epoch(file: Path, monitor: str) -> Metrics:
+    """The validation figures of the epoch whose checkpoint was kept: the first of the highest `monitor`."""
     with file.open(newline="") as lines:
-        epochs = [line for line in csv.DictReader(lines) if line.get("val/accuracy")]
-    best = max(epochs, key=lambda line: float(line["val/accuracy"]))
+        epochs = [line for line in csv.DictReader(lines) if line.get(monitor)]
+    best = max(epochs, key=lambda line: float(line[monitor]))
     return {name: float(value) for name, value in best.items() if name.startswith("val/") and value}
+
+
+def _title(metric: str) -> str:
+    """`accuracy`, but `MAP` and `NDCG@3`."""
+    return metric if metric == "accuracy" else metric.upper()
 
 
 def _percent(figure: Mapping[str, float | None] | None) -> str:

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import zoo
+from callbacks import PredictionTable
+from datamodules import MatchingDataModule
 from datamodules.corpora.table import Rows
 from datamodules.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
@@ -111,6 +113,15 @@ def test_the_strongest_words_are_of_the_texts(fit: Callable[..., Path]) -> None:
     assert empty.words == []
 
 
+def test_a_transformers_special_tokens_are_no_words(fit: Callable[..., Path], tiny_bert: Path) -> None:
+    predictor = matcher(fit("--model.transformer", tiny_bert, "--data.tokenizer", tiny_bert))
+    one, empty = predictor.score([("old plum", "a plum"), ("old plum", "")])
+    assert {(pair.first, pair.second) for pair in one.words} == {
+        (first, second) for first in ("old", "plum") for second in ("a", "plum")
+    }
+    assert empty.words == []
+
+
 def test_given_candidates_are_ranked(fit: Callable[..., Path]) -> None:
     predictor = matcher(fit())
     candidates = ["iron", "a plum", "the old sun", "a plum"]
@@ -144,6 +155,23 @@ def test_candidates_of_a_question_come_from_the_memory(fit: Callable[..., Path],
 def test_without_a_memory_there_are_no_candidates(fit: Callable[..., Path]) -> None:
     with pytest.raises(InputError, match="no memory to find candidates in"):
         matcher(fit()).answer("where is plum")
+
+
+def test_the_dashboard_shows_the_pairs_of_the_first_questions(
+    fit: Callable[..., Path], train_tsv: Path
+) -> None:
+    predictor = matcher(fit())
+    data = MatchingDataModule(train_file=str(train_tsv), validation_split=0.2)
+    data.prepare_data()
+    data.setup("fit")
+    pairs = data.split("validation").pairs
+    rows = list(PredictionTable(num_texts=2)._pairs(predictor.model, data))
+    assert len(rows) == np.diff(pairs.lists[1])[:2].sum()
+    assert len({first for first, *_ in rows}) == 2
+    assert [grade for _, _, grade, _, _ in rows] == pairs.target[pairs.lists[0][: len(rows)]].tolist()
+    (scored,) = predictor.score([(rows[0][0], rows[0][1])])
+    assert rows[0][3] == pytest.approx(scored.score, abs=1e-5)
+    assert rows[0][4].startswith(f"{scored.words[0].strength:+.3f} {scored.words[0].first} - ")
 
 
 # --- on the command line ---
