@@ -34,15 +34,25 @@ from datamodules.corpora.published import load_published
 from datamodules.corpora.split import limit_classes, select_classes, stratified_split
 from datamodules.corpora.table import Column, Rows, read_table
 from datamodules.errors import InputError
+from datamodules.preparation import (
+    are_whole,
+    as_given,
+    check_least,
+    file_state,
+    given_memory,
+    memory_folder,
+    open_vocabulary,
+    prepare_rows,
+    prepare_tokens,
+    prepare_vocabulary,
+)
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.embedded import EmbeddedRetriever
 from datamodules.retrieval.memory import (
     POINTER,
     FolderMemory,
-    IndexMemory,
     Memory,
     is_existing_index,
-    open_memory,
 )
 from datamodules.retrieval.neighbors import NeighborStore, build_neighbors
 from datamodules.sampling import LengthBucketSampler
@@ -50,16 +60,13 @@ from datamodules.storage import (
     cache_folder,
     check_folder,
     fingerprint_of,
-    is_whole,
     lock,
     named_disk_errors,
-    new_folder,
     write_json,
 )
 from datamodules.text.gather import TextGroup, TokenTable, WordTable, distinct_rows, gather
-from datamodules.text.tokenization import TransformersTokenizer, make_tokenizer
+from datamodules.text.tokenization import make_tokenizer
 from datamodules.text.tokens import TokenStore
-from datamodules.text.vectors import initial_table, read_vectors
 from datamodules.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -247,10 +254,6 @@ def first_of_equal_texts(rows: Rows) -> NDArray[np.int64]:
     return same
 
 
-def _as_given(batch: Any) -> Any:
-    return batch
-
-
 class ClassificationDataModule(pl.LightningDataModule):
     """Texts to classify, each with the memories that a retriever found for it.
 
@@ -354,9 +357,7 @@ class ClassificationDataModule(pl.LightningDataModule):
         #: the arguments, as plain values.
         self.options: dict[str, Any] = arguments
         self.num_memories = num_memories
-        for name, least in _LEAST.items():
-            if arguments[name] is not None and arguments[name] < least:
-                raise InputError(f"data.{name}={arguments[name]}: must be {least} or more")
+        check_least(arguments, _LEAST)
         if dataset is not None and train_file is not None:
             raise InputError("data.dataset and data.train_file: give one of them")
         self.cache = cache_folder(cache_dir)
@@ -447,7 +448,10 @@ class ClassificationDataModule(pl.LightningDataModule):
             plan["splits"][name] = self._prepare_split(tables[name], memory, leave_out_copies=name == "train")
         if "train" in tables:
             plan["labels"] = in_natural_order(tables["train"].distinct_labels())
-            plan["vocabulary"] = self._prepare_vocabulary(plan["splits"]["train"])
+            parts = (plan["splits"]["train"][name] for name in ("tokens", "memory_tokens"))
+            plan["vocabulary"] = prepare_vocabulary(
+                [part for part in parts if part is not None], self.options, self.tokenizer, self.cache
+            )
         # Training needs neither its connections nor the memory that an encoder takes.
         self.retriever.close()
         with lock(plan_file), named_disk_errors(plan_file):
@@ -474,10 +478,10 @@ class ClassificationDataModule(pl.LightningDataModule):
         options = {key: value for key, value in self.options.items() if key not in no_effect}
         tables = ("train_file", "validation_file", "test_file", "memory")
         files = [self.options[name] for name in (*tables, "word_vectors", "class_names")]
-        state = {path: _file_state(path) for path in files if isinstance(path, str)}
+        state = {path: file_state(path) for path in files if isinstance(path, str)}
         if self.options["dataset_folder"] is not None:
             folder = Path(self.options["dataset_folder"])
-            state |= {path.name: _file_state(path) for path in sorted(folder.glob("*"))}
+            state |= {path.name: file_state(path) for path in sorted(folder.glob("*"))}
         memory = self._memory_given("train" in splits)
         description = {
             "options": options,
@@ -487,7 +491,7 @@ class ClassificationDataModule(pl.LightningDataModule):
             "retriever": self.retriever.describe(),
             # The ranking too: it knows what is in the folder that an encoder is named by.
             "ranking": self.retriever.ranking.describe() if self.num_memories else None,
-            "memory": memory and [memory, _file_state(Path(memory) / POINTER)],
+            "memory": memory and [memory, file_state(Path(memory) / POINTER)],
             "tokenizer": self.tokenizer.describe(),
         }
         return self.cache / f"plan-{fingerprint_of(description)[:16]}.json"
@@ -498,14 +502,13 @@ class ClassificationDataModule(pl.LightningDataModule):
             plan = json.loads(plan_file.read_text())
         except ValueError:
             return False
-        parts = [part for split in plan["splits"].values() for part in split.values() if part is not None]
-        if "vocabulary" in plan:
-            parts.append(plan["vocabulary"])
+        parts = [part for split in plan["splits"].values() for part in split.values()]
+        parts.append(plan.get("vocabulary"))
         if self.num_memories and is_existing_index(self.retriever):
             return False  # An index that is not ours may have changed: ask it again.
         if plan["memory"] is not None and not (Path(plan["memory"]) / POINTER).exists():
             return False
-        return all(is_whole(self.cache / name, fingerprint) for name, fingerprint in parts)
+        return are_whole(self.cache, parts)
 
     def _memory_given(self, with_training: bool) -> str | None:
         """The memory that is configured or, to test after training, the one that the training used."""
@@ -515,39 +518,23 @@ class ClassificationDataModule(pl.LightningDataModule):
     def _open_or_build_memory(self, train: Rows | None) -> Memory | None:
         if self.num_memories == 0:
             return None
-        retriever = self.retriever
-        given = self._memory_given(train is not None)
-        memory: Memory
-        if is_existing_index(retriever):
-            memory = IndexMemory(retriever)
-        elif given is not None and (Path(given) / POINTER).exists():
-            memory = open_memory(given, retriever)
-        else:
-            if given is not None:
-                if not given.startswith("hub:") and not Path(given).exists():
-                    raise InputError(
-                        f"data.memory={given}: no such memory folder or table; name the one to use, or build"
-                        " one with `zoo index`"
-                    )
-                text_column = self.options["memory_text_column"]
-                rows = read_table(
-                    given,
-                    text_column=self.options["text_column"] if text_column is None else text_column,
-                    label_column=self.options["memory_label_column"],
-                )
-            elif train is not None:
-                rows = train
-            else:
+        options = self.options
+        text_column = options["memory_text_column"]
+        memory = given_memory(
+            self.retriever,
+            self._memory_given(train is not None),
+            options["text_column"] if text_column is None else text_column,
+            options["memory_label_column"],
+        )
+        if memory is None:
+            if train is None:
                 raise InputError("data.memory: name a memory folder or a table of memories")
-            self._check_num_memories(len(rows))
-            fingerprint = fingerprint_of(
-                {
-                    "rows": rows.fingerprint,
-                    "back end": type(retriever).__name__,
-                    **retriever.ranking.describe(),
-                }
+            memory = train
+        if isinstance(memory, Rows):
+            self._check_num_memories(len(memory))
+            memory = FolderMemory.build(
+                memory, self.retriever, memory_folder(memory, self.retriever, self.cache)
             )
-            memory = FolderMemory.build(rows, retriever, self.cache / f"memory-{fingerprint[:16]}")
         if isinstance(memory, FolderMemory):
             self._check_num_memories(len(memory))
         return memory
@@ -562,14 +549,9 @@ class ClassificationDataModule(pl.LightningDataModule):
         self, rows: Rows, memory: Memory | None, leave_out_copies: bool
     ) -> dict[str, tuple[str, str] | None]:
         """Folder names and fingerprints of a split's parts."""
-        rows_folder = self.cache / f"rows-{rows.fingerprint[:16]}"
-        with lock(rows_folder):
-            if not is_whole(rows_folder, rows.fingerprint):
-                with new_folder(rows_folder, rows.fingerprint) as partial:
-                    rows.save(partial / "rows.arrow")
         parts: dict[str, tuple[str, str] | None] = {
-            "rows": (rows_folder.name, rows.fingerprint),
-            "tokens": self._prepare_tokens(rows),
+            "rows": prepare_rows(rows, self.cache),
+            "tokens": prepare_tokens(rows, self.tokenizer, self.cache)[0],
             "neighbors": None,
             "memory_tokens": None,
         }
@@ -578,64 +560,9 @@ class ClassificationDataModule(pl.LightningDataModule):
                 rows, memory, self.num_memories, leave_out_copies, self.cache
             )
             parts["neighbors"] = (folder.name, fingerprint)
-            parts["memory_tokens"] = self._prepare_tokens(NeighborStore.open(folder, fingerprint).memories)
+            memories = NeighborStore.open(folder, fingerprint).memories
+            parts["memory_tokens"] = prepare_tokens(memories, self.tokenizer, self.cache)[0]
         return parts
-
-    def _prepare_tokens(self, rows: Rows) -> tuple[str, str]:
-        fingerprint = fingerprint_of({"rows": rows.fingerprint, "tokenizer": self.tokenizer.describe()})
-        folder = self.cache / f"tokens-{fingerprint[:16]}"
-        TokenStore.build(rows.texts, self.tokenizer, folder, fingerprint)
-        return folder.name, fingerprint
-
-    def _prepare_vocabulary(self, train: Mapping[str, tuple[str, str] | None]) -> tuple[str, str]:
-        """The words of training texts and their memories, and their vectors."""
-        options = self.options
-        named = [part for part in (train["tokens"], train["memory_tokens"]) if part is not None]
-        description = {
-            "stores": [fingerprint for _, fingerprint in named],
-            "vectors": _file_state(options["word_vectors"]),
-            "path": options["word_vectors"],
-            **{
-                name: options[name]
-                for name in ("min_count", "max_words", "vector_words", "characters", "tokenizer", "lowercase")
-            },
-        }
-        fingerprint = fingerprint_of(description)
-        folder = self.cache / f"vocabulary-{fingerprint[:16]}"
-        with lock(folder):
-            if is_whole(folder, fingerprint):
-                return folder.name, fingerprint
-            if isinstance(self.tokenizer, TransformersTokenizer):
-                vocabulary, table = Vocabulary.from_transformers(self.tokenizer), None
-            else:
-                stores = [TokenStore.open(self.cache / name, mark) for name, mark in named]
-                vocabulary, table = self._choose_words(stores)
-            with new_folder(folder, fingerprint) as partial:
-                (partial / "vocabulary.json").write_text(json.dumps(vocabulary.to_dict()))
-                if table is not None:
-                    np.save(partial / "vectors.npy", table)
-        return folder.name, fingerprint
-
-    def _choose_words(self, stores: Sequence[TokenStore]) -> tuple[Vocabulary, NDArray[np.float32] | None]:
-        options = self.options
-        known = {word for store in stores for word in store.lexicon}
-        vectors = None
-        if options["word_vectors"] is not None:
-            vectors = read_vectors(
-                options["word_vectors"], words=known, most_frequent=options["vector_words"]
-            )
-        vocabulary = Vocabulary.from_stores(
-            stores,
-            self.tokenizer,
-            min_count=options["min_count"],
-            max_words=options["max_words"],
-            extra_words=() if vectors is None else vectors.words,
-            characters=options["characters"],
-        )
-        if vectors is None:
-            return vocabulary, None
-        log.info("%s", vectors.coverage(stores))
-        return vocabulary, initial_table(vocabulary, vectors, seed=0)
 
     # --- every rank: open the maps ---
 
@@ -648,11 +575,7 @@ class ClassificationDataModule(pl.LightningDataModule):
         self.memory_location = plan["memory"]
         self._splits.update({name: Split.open(self.cache, parts) for name, parts in plan["splits"].items()})
         if self._spec is None and "labels" in plan:
-            folder = self.cache / plan["vocabulary"][0]
-            check_folder(folder, plan["vocabulary"][1])
-            vocabulary = Vocabulary.from_dict(json.loads((folder / "vocabulary.json").read_text()))
-            vectors = folder / "vectors.npy"
-            self._vectors_file = vectors if vectors.exists() else None
+            vocabulary, self._vectors_file = open_vocabulary(self.cache, plan["vocabulary"])
             self._bind(vocabulary, plan["labels"], plan["memory_labels"])
 
     def _bind(self, vocabulary: Vocabulary, labels: list[str], memory_labels: list[str]) -> None:
@@ -824,7 +747,7 @@ class ClassificationDataModule(pl.LightningDataModule):
             dataset,
             batch_sampler=sampler,
             # `__getitems__` has put the batch together.
-            collate_fn=_as_given,
+            collate_fn=as_given,
             num_workers=options["num_workers"],
             pin_memory=torch.cuda.is_available(),
             persistent_workers=options["num_workers"] > 0,
@@ -836,11 +759,3 @@ def in_natural_order(labels: Sequence[str]) -> list[str]:
     if all(label.lstrip("-").isdecimal() for label in labels):
         return sorted(labels, key=lambda label: (int(label), label))
     return sorted(labels)
-
-
-def _file_state(path: str | Path | None) -> list[int] | None:
-    """Size and time of a file: a changed file makes the prepared data anew."""
-    if path is None or not Path(path).exists():
-        return None
-    stat = Path(path).stat()
-    return [stat.st_size, stat.st_mtime_ns]

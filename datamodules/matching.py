@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import pytorch_lightning as pl
 import torch
+from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 from numba import njit
 from numpy.typing import NDArray
 from pytorch_lightning.trainer.states import TrainerFn
@@ -31,9 +32,17 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from datamodules.corpora.pairs import Goal, Pairs, read_pairs, read_quora, read_wikiqa
+from datamodules.corpora.pairs import (
+    Goal,
+    Pairs,
+    read_identified,
+    read_pairs,
+    read_quora,
+    read_trec,
+    read_wikiqa,
+)
 from datamodules.corpora.split import stratified_split
-from datamodules.corpora.table import Column, EncodingErrors
+from datamodules.corpora.table import Column, EncodingErrors, Rows
 from datamodules.errors import InputError
 from datamodules.negatives import Negatives, PoolNegatives, RandomNegatives
 from datamodules.preparation import (
@@ -41,11 +50,18 @@ from datamodules.preparation import (
     as_given,
     check_least,
     file_state,
+    given_memory,
+    memory_folder,
     open_vocabulary,
+    prepare_rows,
     prepare_tokens,
     prepare_vocabulary,
 )
+from datamodules.retrieval.base import Retriever
+from datamodules.retrieval.embedded import EmbeddedRetriever
 from datamodules.retrieval.folding import fold_hashes
+from datamodules.retrieval.memory import POINTER, FolderMemory, Memory, is_existing_index, open_memory
+from datamodules.retrieval.neighbors import NeighborStore, build_neighbors
 from datamodules.sampling import ListSampler
 from datamodules.storage import (
     cache_folder,
@@ -61,18 +77,24 @@ from datamodules.text.gather import TextGroup, WordTable, distinct_rows, gather
 from datamodules.text.tokenization import make_tokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
+from datamodules.token_vectors import TokenVectors
 
 log = logging.getLogger(__name__)
 
 #: What a training list holds.
 Batches: TypeAlias = Literal["pointwise", "pairwise", "listwise"]
 #: What a file looks like: columns that the user names, or a published release.
-Layout: TypeAlias = Literal["table", "wikiqa", "quora"]
-NegativesFrom: TypeAlias = Literal["own", "random"]
+Layout: TypeAlias = Literal["table", "wikiqa", "quora", "trec"]
+#: Where negatives come from, and the candidates that a model is evaluated on.
+NegativesFrom: TypeAlias = Literal["own", "random", "retrieved"]
+CandidatesFrom: TypeAlias = Literal["own", "retrieved"]
+#: What a command line starts from when it sets `--data.retriever.similarity` alone.
+DEFAULT_RETRIEVER: Retriever = lazy_instance(EmbeddedRetriever)
 
 #: Smallest value of each option that is a number.
 _LEAST = {
     "num_negatives": 1,
+    "num_candidates": 1,
     "first_length": 1,
     "second_length": 1,
     "min_count": 1,
@@ -84,10 +106,11 @@ _LEAST = {
     "num_workers": 0,
 }
 _CHOICES = {
-    "layout": ("table", "wikiqa", "quora"),
+    "layout": ("table", "wikiqa", "quora", "trec"),
     "goal": ("ranking", "classification"),
     "batches": (None, "pointwise", "pairwise", "listwise"),
-    "negatives": ("own", "random"),
+    "negatives": ("own", "random", "retrieved"),
+    "candidates": ("own", "retrieved"),
     "encoding_errors": ("strict", "replace"),
 }
 
@@ -99,6 +122,8 @@ class MatchingSplit:
     pairs: Pairs
     first_tokens: TokenStore
     second_tokens: TokenStore
+    #: retrieved texts that do not match, by question: rows of the second texts, and where a question's start.
+    pool: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
     #: cache folder, and folder name and fingerprint of each part; None for pairs that came just now.
     origin: tuple[Path, Mapping[str, Any]] | None = None
 
@@ -115,6 +140,7 @@ class MatchingSplit:
             Pairs.load(cache / folder, parts["source"]),
             TokenStore.open(cache / parts["first_tokens"][0], parts["first_tokens"][1]),
             TokenStore.open(cache / parts["second_tokens"][0], parts["second_tokens"][1]),
+            parts["pool"] and _open_pool(cache / parts["pool"][0], parts["pool"][1]),
             (cache, parts),
         )
 
@@ -122,7 +148,7 @@ class MatchingSplit:
         # A worker that is spawned (not forked) gets its data set pickled: let it map the same files.
         if self.origin is not None:
             return MatchingSplit.open, self.origin
-        return MatchingSplit, (self.pairs, self.first_tokens, self.second_tokens)
+        return MatchingSplit, (self.pairs, self.first_tokens, self.second_tokens, self.pool)
 
     @property
     def empty_questions(self) -> NDArray[np.bool_]:
@@ -199,6 +225,7 @@ class MatchingDataset(Dataset[MatchingBatch]):
         idf: NDArray[np.float32],
         spec: MatchingSpec,
         lists: Lists,
+        vectors: tuple[TokenVectors, TokenVectors] | None = None,
     ) -> None:
         """Bind lists of a split to a model's vocabulary.
 
@@ -208,8 +235,10 @@ class MatchingDataset(Dataset[MatchingBatch]):
             idf: float32 [num_words], inverse document frequency of each word.
             spec: the model's goal and lengths.
             lists: which pairs stand together.
+            vectors: token vectors of the first and of the second texts, which batches then carry.
         """
         self.split, self.idf, self.spec, self.lists = split, idf, spec, lists
+        self.vectors = vectors
         self.first = words.add(split.first_tokens)
         self.second = words.add(split.second_tokens)
 
@@ -246,7 +275,7 @@ class MatchingDataset(Dataset[MatchingBatch]):
                 TextGroup(self.second, seconds, self.spec.second_length),
             ]
         )
-        return MatchingBatch(
+        batch = MatchingBatch(
             word=torch.from_numpy(gathered.word),
             char=torch.from_numpy(gathered.char),
             idf=torch.from_numpy(self.idf[gathered.word]),
@@ -259,6 +288,13 @@ class MatchingDataset(Dataset[MatchingBatch]):
             target=torch.from_numpy(members.target),
             weight=torch.from_numpy((given >= 0).astype(np.float32)[members.list]),
             index=torch.from_numpy(members.index),
+        )
+        if self.vectors is None:
+            return batch
+        first_vectors, second_vectors = self.vectors
+        return batch._replace(
+            first_vector=first_vectors.padded(firsts, batch.first_text.shape[1]),
+            second_vector=second_vectors.padded(seconds, batch.second_text.shape[1]),
         )
 
     def _members(self, epoch: int, numbers: NDArray[np.int64]) -> _Members:
@@ -309,12 +345,21 @@ class MatchingDataModule(pl.LightningDataModule):
         header: bool | None = None,
         quotes: bool | None = None,
         encoding_errors: EncodingErrors = "strict",
+        queries_file: str | list[str] | None = None,
+        documents_file: str | None = None,
+        document_column: Column | list[Column] | None = None,
         validation_split: float = 0.1,
         test_split: float | None = None,
         split_seed: int = 0,
         batches: Batches | None = None,
         negatives: NegativesFrom = "own",
         num_negatives: int = 4,
+        candidates: CandidatesFrom = "own",
+        num_candidates: int = 50,
+        keep_questions_without_positive: bool = False,
+        memory: str | None = None,
+        memory_text_column: Column | list[Column] = "text",
+        retriever: Retriever = DEFAULT_RETRIEVER,
         tokenizer: str = "words",
         lowercase: bool | None = None,
         first_length: int = 40,
@@ -344,7 +389,8 @@ class MatchingDataModule(pl.LightningDataModule):
                 `classification` tells whether two texts match (labels are 0 and 1). None = classification of
                 Quora's pairs, ranking of all others.
             layout: `table` has the columns named below; `wikiqa` is the official release; `quora` is Quora's
-                release, or label, two questions and id without a header.
+                release, or label, two questions and id without a header; in `trec` the files are judgements
+                (`query 0 document grade` or `query document grade`) of the texts in the two files below.
             first_column: name or number (from 0) of the first text (the question).
             second_column: of the second text (the answer).
             label_column: of the grade or label.
@@ -353,15 +399,32 @@ class MatchingDataModule(pl.LightningDataModule):
             header: whether CSV files have a header line; None finds out.
             quotes: whether fields may stand in double quotes; None = in CSV files, not in TSV files.
             encoding_errors: `strict` refuses bytes that are not UTF-8, `replace` puts U+FFFD in their place.
+            queries_file: with `trec`, the queries of all splits: .jsonl with `id` (or `_id`) and `text`, or .tsv
+                with id and text and no header; one file or several.
+            documents_file: with `trec`, the documents, likewise. All of them are then the memory.
+            document_column: name or number of the documents' text, or several, which are joined; None =
+                `text`, or the second column of a .tsv.
             validation_split: share of the questions (not pairs) that is split off for validation.
             test_split: share of the training table's questions that is split off for the test before that, to
                 be used in place of a test file; None = no such test.
             split_seed: seed of these splits; independent of the training's seed.
             batches: what a training list is: `pointwise` a pair, `pairwise` a positive with negatives,
                 `listwise` all candidates of a question. None = pairwise to rank, pointwise to classify.
-            negatives: where negatives come from: the question's `own` candidates of a lower grade, or `random`
-                ones from other questions, which join a listwise list as well.
+            negatives: where negatives come from: the question's `own` candidates of a lower grade, `random` ones
+                from other questions, or `retrieved` ones, which the retriever finds in the memory for the
+                question. The latter two join a listwise list as well. Known positives and copies of them are
+                left out.
             num_negatives: negatives of a list at most.
+            candidates: what is ranked in validation and test: the question's `own` candidates, or also those
+                that are `retrieved` from the memory, with grade 0. So retrieval's misses don't count: the
+                figures are those of the order.
+            num_candidates: hits that are `retrieved`.
+            keep_questions_without_positive: count such questions as 0 in the means instead of leaving them out.
+            memory: where candidates are retrieved: None = the distinct second texts of the training pairs (or
+                the documents); a table; a folder that `zoo index` built. A retriever with an index of its own
+                (`ElasticsearchRetriever(index=...)`) is its own memory.
+            memory_text_column: text of the memory table.
+            retriever: back end and ranking: EmbeddedRetriever or ElasticsearchRetriever.
             tokenizer: `words` (Unicode words and punctuation), `whitespace`, or a `transformers` tokenizer by
                 name or folder.
             lowercase: fold case before words are looked up; None = yes, but a `transformers` tokenizer keeps
@@ -385,6 +448,9 @@ class MatchingDataModule(pl.LightningDataModule):
         """
         super().__init__()
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        arguments.pop("retriever")
+        # A retriever holds an open index: the default is a new one for each data module.
+        self.retriever = EmbeddedRetriever() if retriever is DEFAULT_RETRIEVER else retriever
         arguments["goal"] = goal = goal or ("classification" if layout == "quora" else "ranking")
         #: the arguments, as plain values.
         self.options: dict[str, Any] = arguments
@@ -400,15 +466,27 @@ class MatchingDataModule(pl.LightningDataModule):
             raise InputError("data.test_split and data.test_file: give one of them")
         if goal == "classification" and batches not in (None, "pointwise"):
             raise InputError(f"data.batches={batches}: pairs to classify are pointwise; leave the option out")
+        if layout == "trec" and None in (queries_file, documents_file):
+            raise InputError("data.layout=trec: name data.queries_file and data.documents_file")
+        if goal == "classification" and (layout == "trec" or candidates != "own"):
+            raise InputError(
+                "data.goal=classification: pairs to classify have no candidates; set goal=ranking"
+            )
         self.batches: Batches = batches or ("pairwise" if goal == "ranking" else "pointwise")
         if self.batches == "pointwise" and negatives != "own":
             raise InputError(f"data.negatives={negatives}: pointwise batches draw none; set batches=pairwise")
+        self.keep_questions_without_positive = keep_questions_without_positive
         #: the validation figure, higher = better, by which an epoch is chosen.
         self.monitor = "val/map" if goal == "ranking" else "val/accuracy"
         self.cache = cache_folder(cache_dir)
         if lowercase is None:
             lowercase = tokenizer in ("words", "whitespace")
         self.tokenizer = make_tokenizer(tokenizer, lowercase)
+        #: where the memory is, or will be when it is first needed; after `setup` or `use_state`.
+        self.memory_location: str | None = None
+        #: folder and fingerprint of the table that it is made of, if it is not the user's own.
+        self._memory_rows: tuple[str, str] | None = None
+        self._texts: tuple[Rows, Rows] | None = None
         self._spec: MatchingSpec | None = None
         self._vocabulary: Vocabulary | None = None
         self._words: WordTable | None = None
@@ -416,6 +494,8 @@ class MatchingDataModule(pl.LightningDataModule):
         #: texts, and how many of them have each word of the vocabulary.
         self._frequency: tuple[int, NDArray[np.int64]] = 0, np.zeros(0, np.int64)
         self._splits: dict[str, MatchingSplit] = {}
+        #: of a split (by its identity), see `cache_encodings`.
+        self._vectors: dict[int, tuple[TokenVectors, TokenVectors]] = {}
 
     # --- reading the user's tables ---
 
@@ -425,11 +505,22 @@ class MatchingDataModule(pl.LightningDataModule):
             return read_wikiqa(path, options["encoding_errors"])
         if options["layout"] == "quora":
             return read_quora(path, options["encoding_errors"])
+        if options["layout"] == "trec":
+            return read_trec(path, *self._collection(), options["encoding_errors"])
         names = ("first_column", "second_column", "label_column", "question_column", "id_column", "header")
         return read_pairs(
             path,
             **{name: options[name] for name in (*names, "quotes", "encoding_errors", "goal")},
         )
+
+    def _collection(self) -> tuple[Rows, Rows]:
+        """Queries and documents of a test collection."""
+        if self._texts is None:
+            files = self.options["queries_file"]
+            queries = [read_identified(file) for file in ([files] if isinstance(files, str) else files)]
+            documents = read_identified(self.options["documents_file"], self.options["document_column"])
+            self._texts = Rows.concat(queries), documents
+        return self._texts
 
     def _training_table(self) -> Pairs:
         if self.options["train_file"] is None:
@@ -477,24 +568,69 @@ class MatchingDataModule(pl.LightningDataModule):
             log.log(level, "%s", line)
 
     def _make_plan(self, wanted: Sequence[str]) -> dict[str, Any]:
+        options = self.options
         tables = self._tables(wanted)
-        plan: dict[str, Any] = {"splits": {}, "said": []}
+        plan: dict[str, Any] = {"splits": {}, "said": [], **self._plan_memory(tables.get("train"))}
+        self.memory_location, self._memory_rows = plan["memory"], plan["memory_rows"]
         for name in wanted:
-            plan["splits"][name] = self._prepare_split(tables[name])
-            split = MatchingSplit.open(self.cache, plan["splits"][name])
+            parts, split = self._prepare_split(tables[name], training=name == "train")
+            plan["splits"][name] = parts
             plan["said"] += self._describe(split)
             if name == "train":
                 self._check_training(split)
-        if "train" in tables:
-            train = plan["splits"]["train"]
-            plan["vocabulary"] = prepare_vocabulary(
-                [train["first_tokens"], train["second_tokens"]],
-                self.options,
-                self.tokenizer,
-                self.cache,
-                self.options["normalize_vectors"],
-            )
+                plan["vocabulary"] = prepare_vocabulary(
+                    [parts["first_tokens"], parts["second_tokens"]],
+                    options,
+                    self.tokenizer,
+                    self.cache,
+                    stores=[split.first_tokens, split.second_tokens],
+                    normalize_vectors=options["normalize_vectors"],
+                )
+        self._texts = None
+        # Training needs neither its connections nor the memory that an encoder takes.
+        self.retriever.close()
         return plan
+
+    def _plan_memory(self, train: Pairs | None) -> dict[str, Any]:
+        """Where the memory is or will be, and the rows that it is made of."""
+        options, retriever = self.options, self.retriever
+        plan: dict[str, Any] = {"memory": self.memory_location, "memory_rows": self._memory_rows}
+        if options["goal"] == "classification" or (train is None and not self._retrieves):
+            return plan
+        found = given_memory(retriever, options["memory"], options["memory_text_column"], None)
+        if isinstance(found, Memory):
+            return {"memory": found.location(), "memory_rows": None}
+        if found is None and train is not None:
+            found = self._collection()[1] if options["layout"] == "trec" else train.second
+        if found is not None:
+            plan["memory"] = str(memory_folder(found, retriever, self.cache))
+            name, fingerprint = prepare_rows(found, self.cache)
+            plan["memory_rows"] = str(self.cache / name), fingerprint
+        return plan
+
+    def open_memory(self, location: str | None = None, version: int | None = None) -> Memory:
+        """The memory that candidates of a question alone come from; it is built when it is first needed.
+
+        Args:
+            location: a memory folder to use instead; None = the memory of the training.
+            version: of a memory that has grown; None opens the current one.
+
+        Raises:
+            InputError: there is no memory, and nothing to build it of.
+        """
+        if location is not None and location != self.memory_location:
+            return open_memory(
+                location, self.retriever if is_existing_index(self.retriever) else None, version
+            )
+        location = self.memory_location
+        if location is None:
+            raise InputError("there is no memory to find candidates in; name a folder that `zoo index` built")
+        folder = Path(location)
+        if self._memory_rows is not None and not (folder / POINTER).exists():
+            rows = Path(self._memory_rows[0])
+            check_folder(rows, self._memory_rows[1])
+            FolderMemory.build(Rows.load(rows / "rows.arrow"), self.retriever, folder)
+        return open_memory(location, self.retriever, version)
 
     def _wanted_splits(self) -> list[str]:
         """The tables that the trainer's stage needs; without a trainer, all that are named."""
@@ -514,15 +650,24 @@ class MatchingDataModule(pl.LightningDataModule):
         """Where rank 0 tells the others what it prepared: named by options, sizes and times of the files."""
         no_effect = ("batch_size", "eval_batch_size", "num_workers", "seed", "bucket_by_length", "cache_dir")
         options = {key: value for key, value in self.options.items() if key not in no_effect}
-        files = ("train_file", "validation_file", "test_file", "word_vectors")
+        files = ("train_file", "validation_file", "test_file", "word_vectors", "documents_file", "memory")
+        queries = options["queries_file"] or []
         description = {
             "task": "matching",
             "options": options,
             "files": {name: file_state(options[name]) for name in files},
+            "queries": [file_state(name) for name in ([queries] if isinstance(queries, str) else queries)],
             "splits": list(splits),
+            "retriever": self.retriever.describe(),
+            "ranking": self.retriever.ranking.describe() if self._retrieves else None,
+            "memory": None if "train" in splits else self.memory_location,
             "tokenizer": self.tokenizer.describe(),
         }
         return self.cache / f"plan-{fingerprint_of(description)[:16]}.json"
+
+    @property
+    def _retrieves(self) -> bool:
+        return "retrieved" in (self.options["negatives"], self.options["candidates"])
 
     def _whole_plan(self, plan_file: Path) -> dict[str, Any] | None:
         """A plan whose folders are all there; a damaged one is named."""
@@ -530,23 +675,64 @@ class MatchingDataModule(pl.LightningDataModule):
             plan: dict[str, Any] = json.loads(plan_file.read_text())
         except (FileNotFoundError, ValueError):
             return None
+        if self._retrieves and is_existing_index(self.retriever):
+            return None  # An index that is not ours may have changed: ask it again.
         parts = [split[name] for split in plan["splits"].values() for name in split if name != "source"]
-        return plan if are_whole(self.cache, [*parts, plan.get("vocabulary")]) else None
+        return plan if are_whole(self.cache, [*parts, plan["memory_rows"], plan.get("vocabulary")]) else None
 
-    def _prepare_split(self, pairs: Pairs) -> dict[str, Any]:
-        """Folder names and fingerprints of a split's parts."""
+    def _prepare_split(self, pairs: Pairs, training: bool) -> tuple[dict[str, Any], MatchingSplit]:
+        """Folder names and fingerprints of a split's parts, and the split."""
+        options = self.options
+        pool, pool_part = None, None
+        if options["candidates" if not training else "negatives"] == "retrieved":
+            memory = self.open_memory()
+            folder, mark = build_neighbors(pairs.first, memory, options["num_candidates"], False, self.cache)
+            store = NeighborStore.open(folder, mark)
+            pairs, rows_of = pairs.with_second_texts(store.memories.texts[:])
+            # A question's first text is that of its first pair.
+            rows, offsets = pairs.lists
+            hits = np.append(rows_of, -1)[store.rows[pairs.first_row[rows[offsets[:-1]]]]]
+            # Evaluation adds what the question lacks; so does a listwise list, which has its own candidates.
+            everything = not training or self.batches == "listwise"
+            pool = foreign_texts(pairs, hits, np.ones(len(pairs), bool) if everything else pairs.target > 0)
+            if training:
+                pool_part = self._prepare_pool(pool, pairs, mark)
+            else:
+                pairs = pairs.with_pairs(np.repeat(np.arange(len(hits)), np.diff(pool[1])), pool[0])
+                pool = None
         fingerprint = pairs.fingerprint
         folder = self.cache / f"pairs-{fingerprint[:16]}"
         with lock(folder):
             if not is_whole(folder, fingerprint):
                 with new_folder(folder, fingerprint) as partial:
                     pairs.save(partial)
-        return {
+        first_part, first = prepare_tokens(pairs.first, self.tokenizer, self.cache)
+        second_part, second = prepare_tokens(pairs.second, self.tokenizer, self.cache)
+        parts = {
             "source": pairs.source,
             "pairs": (folder.name, fingerprint),
-            "first_tokens": prepare_tokens(pairs.first, self.tokenizer, self.cache),
-            "second_tokens": prepare_tokens(pairs.second, self.tokenizer, self.cache),
+            "first_tokens": first_part,
+            "second_tokens": second_part,
+            "pool": pool_part,
         }
+        return parts, MatchingSplit(pairs, first, second, pool)
+
+    def _prepare_pool(
+        self, pool: tuple[NDArray[np.int64], NDArray[np.int64]], pairs: Pairs, neighbors: str
+    ) -> tuple[str, str]:
+        description = {
+            "pairs": pairs.fingerprint,
+            "neighbors": neighbors,
+            "listwise": self.batches == "listwise",
+        }
+        fingerprint = fingerprint_of(description)
+        folder = self.cache / f"pool-{fingerprint[:16]}"
+        with lock(folder):
+            if not is_whole(folder, fingerprint):
+                with new_folder(folder, fingerprint) as partial:
+                    np.save(partial / "rows.npy", pool[0])
+                    np.save(partial / "offsets.npy", pool[1])
+        return folder.name, fingerprint
 
     def _describe(self, split: MatchingSplit) -> Iterator[tuple[int, str]]:
         """What deserves a word about a table: level and line of the log."""
@@ -593,6 +779,8 @@ class MatchingDataModule(pl.LightningDataModule):
         if not plan_file.exists():
             raise InputError(f"{plan_file}: the data is not prepared; call prepare_data() first")
         plan = json.loads(plan_file.read_text())
+        rows = plan["memory_rows"]
+        self.memory_location, self._memory_rows = plan["memory"], rows and (rows[0], rows[1])
         self._splits.update(
             {name: MatchingSplit.open(self.cache, parts) for name, parts in plan["splits"].items()}
         )
@@ -655,13 +843,19 @@ class MatchingDataModule(pl.LightningDataModule):
         return {
             "class": type(self).__name__,
             "options": self.options,
+            "retriever": self.retriever.describe(),
+            "memory": self.memory_location,
+            "memory_rows": None if self._memory_rows is None else list(self._memory_rows),
             "vocabulary": self.vocabulary.to_dict(),
             "num_texts": self._frequency[0],
             "document_frequency": self._frequency[1].tolist(),
         }
 
     def use_state(self, state: Mapping[str, Any]) -> None:
-        """Take vocabulary and frequencies of a trained model."""
+        """Take vocabulary and frequencies of a trained model and, unless another is configured, the memory."""
+        if self.memory_location is None:
+            rows = state["memory_rows"]
+            self.memory_location, self._memory_rows = state["memory"], rows and (rows[0], rows[1])
         if self._vocabulary is not None and self._vocabulary.to_dict() == state["vocabulary"]:
             return
         frequency = np.array(state["document_frequency"], np.int64)
@@ -686,7 +880,79 @@ class MatchingDataModule(pl.LightningDataModule):
         assert self._words is not None
         if lists is None:
             lists = self._evaluation_lists(split)
-        return MatchingDataset(split, self._words, self.idf, self.spec, lists)
+        return MatchingDataset(split, self._words, self.idf, self.spec, lists, self._vectors.get(id(split)))
+
+    def cache_encodings(self, encode: Callable[[MatchingBatch], Tensor], fingerprint: str) -> None:
+        """Encode every text of the open splits once, for a model whose encoder of tokens is frozen.
+
+        Batches made afterwards carry `first_vector` and `second_vector` besides everything else. The vectors
+        are kept in the cache folder, for this and every later run of the same encoder: 2 l bytes a token.
+
+        Args:
+            encode: token vectors [n, T, l] of the n texts of `first_text` [n, T] of a batch, which has no
+                second texts. It is called with texts of like length, cut to `first_length` or
+                `second_length`, special tokens included; vectors where `first_text` is 0 are not read.
+            fingerprint: of the encoder: another encoder, another fingerprint.
+        """
+        assert self._words is not None
+        for split in self._splits.values():
+            if id(split) in self._vectors:
+                continue
+            sides = (
+                ("first_tokens", split.first_tokens, self.spec.first_length),
+                ("second_tokens", split.second_tokens, self.spec.second_length),
+            )
+            assert split.origin is not None
+            first, second = (
+                self._encode_all(tokens, split.origin[1][name][1], length, encode, fingerprint)
+                for name, tokens, length in sides
+            )
+            self._vectors[id(split)] = first, second
+
+    def _encode_all(
+        self,
+        tokens: TokenStore,
+        tokens_fingerprint: str,
+        length: int,
+        encode: Callable[[MatchingBatch], Tensor],
+        fingerprint: str,
+    ) -> TokenVectors:
+        assert self._words is not None
+        vocabulary = self.vocabulary
+        table = self._words.add(tokens)
+        special = len(vocabulary.prefix) + len(vocabulary.suffix)
+        size = np.minimum(np.diff(tokens.offsets) + special, length)
+
+        def encode_rows(rows: NDArray[np.int64]) -> Tensor:
+            return encode(self._batch_of_texts(TextGroup(table, rows, length)))
+
+        description = {
+            "encoder": fingerprint,
+            "tokens": tokens_fingerprint,
+            "vocabulary": vocabulary.fingerprint,
+            "length": length,
+        }
+        mark = fingerprint_of(description)
+        return TokenVectors.build(size, encode_rows, self.cache / f"encodings-{mark[:16]}", mark)
+
+    def _batch_of_texts(self, texts: TextGroup) -> MatchingBatch:
+        """A batch of first texts alone."""
+        gathered = gather([texts])
+        nothing, numbers = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
+        return MatchingBatch(
+            word=torch.from_numpy(gathered.word),
+            char=torch.from_numpy(gathered.char),
+            idf=torch.from_numpy(self.idf[gathered.word]),
+            first_text=torch.from_numpy(gathered.texts[0]),
+            second_text=torch.zeros(0, 1, dtype=torch.int64),
+            first=nothing,
+            second=nothing,
+            list=nothing,
+            place=nothing,
+            target=numbers,
+            weight=numbers,
+            index=nothing,
+        )
 
     @contextmanager
     def dataset_for_now(self, split: MatchingSplit) -> Iterator[MatchingDataset]:
@@ -710,32 +976,39 @@ class MatchingDataModule(pl.LightningDataModule):
         if self.batches == "pointwise":
             return Lists.single(np.arange(len(pairs)))
         usable = ~split.empty_questions
+        draws = options["negatives"] != "own"
         if self.batches == "listwise":
-            draws = options["negatives"] != "own"
             highest, lowest = np.zeros(pairs.num_questions), np.full(pairs.num_questions, np.inf)
             np.maximum.at(highest, pairs.question, pairs.target)
             np.minimum.at(lowest, pairs.question, pairs.target)
             # Candidates of one grade alone say nothing about an order.
             questions = np.flatnonzero(usable & (highest > 0) & ((lowest < highest) | draws))
-            drawn = self._random_negatives(pairs, questions, seed) if draws else None
+            drawn = self._foreign_negatives(split, questions, seed) if draws else None
             return Lists.of_questions(pairs, questions, drawn)
         positives = np.flatnonzero((pairs.target > 0) & usable[pairs.question])
-        if options["negatives"] == "random":
-            return Lists.single(positives, self._random_negatives(pairs, pairs.question[positives], seed))
-        positives, own = own_negatives(pairs, positives, options["num_negatives"], seed)
-        return Lists.single(positives, own)
+        if not draws:
+            positives, own = own_negatives(pairs, positives, options["num_negatives"], seed)
+            return Lists.single(positives, own)
+        if split.pool is not None:
+            positives = positives[np.diff(split.pool[1])[pairs.question[positives]] > 0]
+        return Lists.single(positives, self._foreign_negatives(split, pairs.question[positives], seed))
 
-    def _random_negatives(self, pairs: Pairs, question: NDArray[Any], seed: int) -> RandomNegatives:
-        _, codes = np.unique(fold_hashes(pairs.second.texts), return_inverse=True)
-        codes = codes.reshape(-1).astype(np.int64)
-        mine = codes[pairs.second_row]
-        order = np.lexsort((mine, pairs.question))
-        return RandomNegatives(
-            codes,
-            mine[order],
-            pairs.lists[1],
-            question.astype(np.int64),
-            self.options["num_negatives"],
+    def _foreign_negatives(self, split: MatchingSplit, question: NDArray[Any], seed: int) -> Negatives:
+        """Texts that are not the question's, for a list of each of these questions."""
+        pairs, count = split.pairs, self.options["num_negatives"]
+        if split.pool is None:
+            codes = text_codes(pairs)
+            order = np.lexsort((codes[pairs.second_row], pairs.question))
+            own = codes[pairs.second_row][order]
+            return RandomNegatives(codes, own, pairs.lists[1], question.astype(np.int64), count, seed)
+        rows, offsets = split.pool
+        return PoolNegatives(
+            rows,
+            np.zeros(len(rows), np.float32),
+            np.full(len(rows), -1),
+            offsets[question],
+            np.diff(offsets)[question],
+            count,
             seed,
         )
 
@@ -802,6 +1075,44 @@ def own_negatives(
         pairs.second_row[order].astype(np.int64), target, order, start[kept], size[kept], count, seed
     )
     return positives[kept], negatives
+
+
+def text_codes(pairs: Pairs) -> NDArray[np.int64]:
+    """int64 [second texts]: equal where texts are copies of each other (case and white space folded)."""
+    _, codes = np.unique(fold_hashes(pairs.second.texts), return_inverse=True)
+    return codes.reshape(-1).astype(np.int64)
+
+
+def foreign_texts(
+    pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What was retrieved for each question, without some of its own texts, copies of them, and repetitions.
+
+    Args:
+        pairs: the table.
+        hits: [questions, k], rows of the second texts, -1 where there are fewer.
+        excluded: [P], the pairs whose second texts are to be left out.
+
+    Returns:
+        int64, rows of the second texts question by question, best first; and int64 [questions + 1], where
+        each question's start.
+    """
+    codes = text_codes(pairs)
+    question = np.repeat(np.arange(len(hits)), hits.shape[1])
+    rows = hits.reshape(-1)
+    # One number for a question and a text.
+    keys = np.where(rows >= 0, question * len(codes) + codes[rows], -1)
+    own = pairs.question[excluded].astype(np.int64) * len(codes) + codes[pairs.second_row[excluded]]
+    is_first = np.zeros(len(keys), dtype=bool)
+    is_first[np.unique(keys, return_index=True)[1]] = True
+    kept = (rows >= 0) & is_first & ~np.isin(keys, own)
+    sizes = np.bincount(question[kept], minlength=len(hits))
+    return rows[kept], np.concatenate([[0], np.cumsum(sizes)])
+
+
+def _open_pool(folder: Path, fingerprint: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    check_folder(folder, fingerprint)
+    return np.load(folder / "rows.npy", mmap_mode="r"), np.load(folder / "offsets.npy", mmap_mode="r")
 
 
 def document_frequency(stores: Sequence[TokenStore], vocabulary: Vocabulary) -> NDArray[np.int64]:

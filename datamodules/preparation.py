@@ -1,4 +1,4 @@
-"""What the data modules prepare alike: tokens, vocabulary and vectors in folders of the cache.
+"""What the data modules prepare alike: rows, tokens, vocabulary and memory in folders of the cache.
 
 Every result is a folder under a fingerprint of what it was made from. A plan names the folders: rank 0 writes
 it in `prepare_data`, every rank reads it in `setup`.
@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.corpora.table import Rows
+from datamodules.corpora.table import Column, Rows, read_table
 from datamodules.errors import InputError
+from datamodules.retrieval.base import Retriever
+from datamodules.retrieval.memory import POINTER, IndexMemory, Memory, is_existing_index, open_memory
 from datamodules.storage import check_folder, fingerprint_of, is_whole, lock, new_folder
 from datamodules.text.tokenization import Tokenizer, TransformersTokenizer
 from datamodules.text.tokens import TokenStore
@@ -62,12 +64,56 @@ def are_whole(cache: Path, parts: Iterable[Sequence[str] | None]) -> bool:
     return all(is_whole(cache / part[0], part[1]) for part in parts if part is not None)
 
 
-def prepare_tokens(rows: Rows, tokenizer: Tokenizer, cache: Path) -> tuple[str, str]:
-    """Tokenise texts, unless it is done; returns name and fingerprint of the folder, see `TokenStore`."""
+def prepare_rows(rows: Rows, cache: Path) -> tuple[str, str]:
+    """Write a table, unless it is there; returns name and fingerprint of its folder (with `rows.arrow`)."""
+    folder = cache / f"rows-{rows.fingerprint[:16]}"
+    with lock(folder):
+        if not is_whole(folder, rows.fingerprint):
+            with new_folder(folder, rows.fingerprint) as partial:
+                rows.save(partial / "rows.arrow")
+    return folder.name, rows.fingerprint
+
+
+def prepare_tokens(rows: Rows, tokenizer: Tokenizer, cache: Path) -> tuple[tuple[str, str], TokenStore]:
+    """Tokenise texts, unless it is done; returns name and fingerprint of the folder, and the open store."""
     fingerprint = fingerprint_of({"rows": rows.fingerprint, "tokenizer": tokenizer.describe()})
     folder = cache / f"tokens-{fingerprint[:16]}"
-    TokenStore.build(rows.texts, tokenizer, folder, fingerprint)
-    return folder.name, fingerprint
+    return (folder.name, fingerprint), TokenStore.build(rows.texts, tokenizer, folder, fingerprint)
+
+
+def given_memory(
+    retriever: Retriever, given: str | None, text_column: Column | list[Column], label_column: Column | None
+) -> Memory | Rows | None:
+    """The memory that the user named, open; or the rows that it is to be built of; None if he named none.
+
+    Args:
+        retriever: back end and ranking; one that reads an index of the user's is its own memory.
+        given: the option `memory`: a memory folder or a table.
+        text_column: text of such a table.
+        label_column: its label; None = its texts have none.
+    """
+    if is_existing_index(retriever):
+        return IndexMemory(retriever)
+    if given is None:
+        return None
+    if (Path(given) / POINTER).exists():
+        return open_memory(given, retriever)
+    if not given.startswith("hub:") and not Path(given).exists():
+        raise InputError(
+            f"data.memory={given}: no such memory folder or table; name the one to use, or build one with"
+            " `zoo index`"
+        )
+    return read_table(given, text_column=text_column, label_column=label_column)
+
+
+def memory_folder(rows: Rows, retriever: Retriever, cache: Path) -> Path:
+    """Where the memory of these rows is or will be; `FolderMemory.build` builds it."""
+    description = {
+        "rows": rows.fingerprint,
+        "back end": type(retriever).__name__,
+        **retriever.ranking.describe(),
+    }
+    return cache / f"memory-{fingerprint_of(description)[:16]}"
 
 
 def prepare_vocabulary(
@@ -75,6 +121,8 @@ def prepare_vocabulary(
     options: Mapping[str, Any],
     tokenizer: Tokenizer,
     cache: Path,
+    *,
+    stores: Sequence[TokenStore] | None = None,
     normalize_vectors: bool = False,
 ) -> tuple[str, str]:
     """Choose the words of tokenised texts and their vectors, unless it is done.
@@ -84,6 +132,7 @@ def prepare_vocabulary(
         options: `VOCABULARY_OPTIONS` and `word_vectors` of the data module.
         tokenizer: what cut the texts.
         cache: where the folders are.
+        stores: the tokenised texts, where they are open.
         normalize_vectors: give every word's vector the length 1.
 
     Returns:
@@ -104,7 +153,8 @@ def prepare_vocabulary(
         if isinstance(tokenizer, TransformersTokenizer):
             vocabulary, table = Vocabulary.from_transformers(tokenizer), None
         else:
-            stores = [TokenStore.open(cache / name, mark) for name, mark in named]
+            if stores is None:
+                stores = [TokenStore.open(cache / name, mark) for name, mark in named]
             vocabulary, table = choose_words(stores, options, tokenizer)
         if table is not None and normalize_vectors:
             table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)

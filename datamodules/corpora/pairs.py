@@ -30,7 +30,9 @@ from datamodules.corpora.table import (
     Repairs,
     Rows,
     as_text,
+    open_lines,
     open_records,
+    read_table,
 )
 from datamodules.errors import InputError
 
@@ -118,6 +120,36 @@ class Pairs:
         rows = np.argsort(self.question, kind="stable").astype(np.int64)
         sizes = np.bincount(self.question, minlength=self.num_questions)
         return rows, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+    def with_second_texts(self, texts: Sequence[str]) -> tuple[Pairs, NDArray[np.int64]]:
+        """These pairs with further second texts, and the row of each of the texts [n] among the second texts."""
+        known = {text: row for row, text in enumerate(self.second.texts)}
+        rows = [known.setdefault(text, len(known)) for text in texts]
+        if len(known) == len(self.second):
+            return self, np.array(rows, np.int64)
+        second = _numbered(pa.array(list(known), pa.large_string()), self.source)
+        return replace(self, second=second), np.array(rows, np.int64)
+
+    def with_pairs(self, question: NDArray[np.int64], second_row: NDArray[np.int64]) -> Pairs:
+        """These pairs and, behind them, pairs of grade 0.
+
+        Args:
+            question: [n] numbers of the questions.
+            second_row: [n] rows of the second texts.
+        """
+        rows, offsets = self.lists
+        first_row = self.first_row[rows[offsets[question]]]
+        # A pair is called by its question and its place in the grown table.
+        names = self.question_ids.take(pa.array(question)).to_pylist()
+        ids = [f"{name}:{len(self) + place}" for place, name in enumerate(names)]
+        return replace(
+            self,
+            first_row=np.concatenate([self.first_row, first_row]).astype(np.int32),
+            second_row=np.concatenate([self.second_row, second_row]).astype(np.int32),
+            question=np.concatenate([self.question, question]).astype(np.int32),
+            target=np.concatenate([self.target, np.zeros(len(question), np.float32)]),
+            ids=pa.array([*self.ids.to_pylist(), *ids], pa.string()),
+        )
 
     @property
     def has_positive(self) -> NDArray[np.bool_]:
@@ -367,3 +399,102 @@ def read_quora(path: str | Path, encoding_errors: EncodingErrors = "strict") -> 
         encoding_errors=encoding_errors,
         goal="classification",
     )
+
+
+def read_trec(
+    judgements: str | Path, queries: Rows, documents: Rows, encoding_errors: EncodingErrors = "strict"
+) -> Pairs:
+    """Judged pairs of a test collection.
+
+    Args:
+        judgements: lines `query 0 document grade` (TREC) or `query document grade` (with a header or without),
+            separated by white space; perhaps .gz or .xz.
+        queries: first texts with their ids, see `read_identified`.
+        documents: second texts with theirs.
+        encoding_errors: see `read_pairs`.
+
+    Raises:
+        InputError: a line of another kind, a grade below 0, or an id that no text has; names file and line.
+    """
+    source = str(judgements)
+    query_row, document_row = (
+        {id_: row for row, id_ in enumerate(rows.ids)} for rows in (queries, documents)
+    )
+    first: list[int] = []
+    second: list[int] = []
+    ids: list[str] = []
+    labels: list[str] = []
+    numbers: list[int] = []
+    for number, line in enumerate(open_lines(judgements, encoding_errors), 1):
+        fields = line.split()
+        if not fields:
+            continue
+        if len(fields) not in (3, 4):
+            raise InputError(
+                f"{source}, line {number}: {len(fields)} fields; write query, document and grade"
+            )
+        query, document, label = fields[0], fields[-2], fields[-1]
+        if not labels and number == 1 and not _is_number(label):
+            continue
+        for id_, known, rows in ((query, query_row, queries), (document, document_row, documents)):
+            if id_ not in known:
+                raise InputError(f"{source}, line {number}: no text with the id {id_!r} in {rows.source}")
+        first.append(query_row[query])
+        second.append(document_row[document])
+        ids.append(f"{query}:{document}")
+        labels.append(label)
+        numbers.append(number)
+    if not labels:
+        raise InputError(f"{source}: no judgements; give a file with at least one")
+    targets = _Targets("ranking", source, "line", "grade")
+    targets.extend(labels, numbers)
+    questions = queries.ids
+    first_texts, second_texts = queries.texts[:], documents.texts[:]
+    return Pairs.from_lists(
+        [first_texts[row] for row in first],
+        [second_texts[row] for row in second],
+        targets.values,
+        [questions[row] for row in first],
+        ids,
+        source,
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def read_identified(path: str | Path, text_column: Column | Sequence[Column] | None = None) -> Rows:
+    """Texts with ids: .jsonl with `id` (or `_id`) and `text`, or .tsv with id and text and no header.
+
+    Args:
+        path: a file that `read_table` reads.
+        text_column: name or number of the text, or several, which are joined.
+
+    Raises:
+        InputError: see `read_table`; or an id that stands for two texts.
+    """
+    by_number = any(end in (".tsv", ".csv") for end in Path(path).suffixes)
+    if text_column is None:
+        text_column = 1 if by_number else "text"
+    id_column: Column = 0 if by_number else _id_column(path)
+    rows = read_table(path, text_column, None, id_column)
+    seen: set[str] = set()
+    for row, id_ in enumerate(rows.ids):
+        if id_ in seen:
+            raise InputError(f"{path}, row {row + 1}: the id {id_!r} stands for another text already")
+        seen.add(id_)
+    return rows
+
+
+def _id_column(path: str | Path) -> Column:
+    """What the first record calls its id."""
+    try:
+        next(open_records(path, Columns.of("_id", None, None))[0])
+    except InputError:
+        return "id"
+    return "_id"

@@ -302,6 +302,13 @@ def open_records(
     return _jsonl_records(file, lines, columns), "line"
 
 
+def open_lines(path: str | Path, encoding_errors: EncodingErrors | None = None) -> Iterator[str]:
+    """The lines of a text file, perhaps .gz or .xz, of whatever format; see `open_records`."""
+    file = _existing(Path(path))
+    compression = file.suffix if file.suffix in (".gz", ".xz") else ""
+    return _lines(file, compression, encoding_errors)
+
+
 @dataclass(frozen=True)
 class Columns:
     """The wanted columns; a record's fields come in this order: texts, label, id."""

@@ -18,7 +18,7 @@ import pytest
 import torch
 from pytorch_lightning.trainer.states import TrainerFn
 
-from datamodules import classification
+from datamodules import classification, preparation
 from datamodules.batch import ClassificationBatch
 from datamodules.classification import ClassificationDataModule, Split, first_of_equal_texts, in_natural_order
 from datamodules.corpora.table import SCHEMA, Rows
@@ -320,7 +320,7 @@ def _die(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("where", ["build_neighbors", "_prepare_tokens", "_choose_words", "replace"])
+@pytest.mark.parametrize("where", ["build_neighbors", "prepare_tokens", "choose_words", "replace"])
 def test_a_killed_prepare_goes_on(
     tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -328,7 +328,7 @@ def test_a_killed_prepare_goes_on(
         (tmp_path / part).mkdir()
     expected = prepared(tmp_path / "alone", files)
     with monkeypatch.context() as patch:
-        place = {"build_neighbors": classification, "replace": Path}.get(where, ClassificationDataModule)
+        place = {"choose_words": preparation, "replace": Path}.get(where, classification)
         patch.setattr(place, where, _die)
         assert in_processes(1, _prepare, tmp_path / "killed", files) == [-signal.SIGKILL]
     assert not list((tmp_path / "killed" / "cache").glob("plan-*.json"))
