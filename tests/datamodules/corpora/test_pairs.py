@@ -1,0 +1,302 @@
+"""Readers of pairs: what comes out, and every way in which a file can be wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datamodules.corpora.pairs import (
+    Pairs,
+    read_identified,
+    read_pairs,
+    read_quora,
+    read_trec,
+    read_wikiqa,
+)
+from datamodules.corpora.table import Rows
+from datamodules.errors import InputError
+
+TABLE = "q,first,second,label\n1,a b,x y,1\n2,c,x y,0\n1,a b,z,0\n"
+
+
+def write(path: Path, contents: str | bytes) -> Path:
+    path.write_bytes(contents.encode() if isinstance(contents, str) else contents)
+    return path
+
+
+def rows_of(pairs: Pairs) -> list[tuple[str, str, float, str]]:
+    """First text, second text, grade and question of each pair."""
+    return [
+        (pairs.first.texts[f], pairs.second.texts[s], t, pairs.question_ids[q].as_py())
+        for f, s, t, q in zip(
+            pairs.first_row.tolist(),
+            pairs.second_row.tolist(),
+            pairs.target.tolist(),
+            pairs.question.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def refused(error: pytest.ExceptionInfo[InputError], *parts: object) -> None:
+    assert "\n" not in str(error.value)
+    for part in parts:
+        assert str(part) in str(error.value)
+
+
+# --- tables -------------------------------------------------------------------------------------------------
+
+
+def test_distinct_texts_are_kept_once(tmp_path: Path) -> None:
+    pairs = read_pairs(write(tmp_path / "a.csv", TABLE), "first", "second", "label", "q")
+    assert rows_of(pairs) == [("a b", "x y", 1, "1"), ("c", "x y", 0, "2"), ("a b", "z", 0, "1")]
+    assert list(pairs.first.texts) == ["a b", "c"]
+    assert list(pairs.second.texts) == ["x y", "z"]
+    assert pairs.num_questions == 2
+    assert pairs.has_positive.tolist() == [True, False]
+    rows, offsets = pairs.lists
+    assert [rows[a:b].tolist() for a, b in pairwise(offsets)] == [[0, 2], [1]]
+
+
+def test_equal_first_texts_are_a_question_where_no_column_says_so(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", TABLE)
+    assert read_pairs(path, "first", "second", "label").question.tolist() == [0, 1, 0]
+    # And one text may be two questions, if a column says so.
+    assert read_pairs(path, "second", "first", "label", "q").question.tolist() == [0, 1, 0]
+    assert read_pairs(path, "second", "first", "label").question.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "tsv"])
+def test_every_format_gives_the_same(tmp_path: Path, kind: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    records = [
+        {"q": 1, "first": " a b", "second": "x", "label": 2, "id": "p"},
+        {"q": 2, "first": "c", "second": "x\u00a0", "label": 0.5, "id": "r"},
+    ]
+    path = tmp_path / f"a.{kind}"
+    if kind == "jsonl":
+        write(path, "\n".join(map(json.dumps, records)))
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+    else:
+        write(path, "\n".join("\t".join(map(str, r)) for r in [records[0], *(r.values() for r in records)]))
+    pairs = read_pairs(path, "first", "second", "label", "q", "id")
+    assert rows_of(pairs) == [("a b", "x", 2, "1"), ("c", "x", 0.5, "2")]
+    assert pairs.ids.to_pylist() == ["p", "r"]
+
+
+def test_a_column_has_a_number_where_there_is_no_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", '1\the said "a\tb\n0\tc\td\n')
+    pairs = read_pairs(path, 1, 2, "0", goal="classification")
+    assert rows_of(pairs) == [('he said "a', "b", 1, "0"), ("c", "d", 0, "1")]
+
+
+def test_what_was_saved_is_mapped_again(tmp_path: Path) -> None:
+    pairs = read_pairs(write(tmp_path / "a.csv", TABLE), "first", "second", "label", "q")
+    (tmp_path / "saved").mkdir()
+    pairs.save(tmp_path / "saved")
+    again = Pairs.load(tmp_path / "saved", "again")
+    assert rows_of(again) == rows_of(pairs)
+    assert again.fingerprint == pairs.fingerprint
+    assert isinstance(again.target, np.memmap)
+
+
+def test_the_fingerprint_sees_every_field() -> None:
+    def pairs(**changed: object) -> str:
+        given = {
+            "first": ["a", "b"],
+            "second": ["x", "y"],
+            "targets": [1, 0],
+            "questions": ["1", "2"],
+            "ids": ["p", "q"],
+            **changed,
+        }
+        return Pairs.from_lists(**given).fingerprint  # type: ignore[arg-type]
+
+    assert pairs() == pairs(source="elsewhere")
+    others = [
+        pairs(first=["a", "c"]),
+        pairs(second=["x", "x"]),
+        pairs(targets=[1, 1]),
+        pairs(questions=["1", "1"]),
+        pairs(questions=["1", "3"]),
+        pairs(ids=["p", "r"]),
+    ]
+    assert len({pairs(), *others}) == 7
+
+
+def test_selected_pairs_keep_only_their_texts() -> None:
+    pairs = Pairs.from_lists(["a", "b", "a", "c"], ["w", "x", "y", "x"], [1, 0, 2, 1])
+    assert rows_of(pairs.select([3, 1])) == [("c", "x", 1, "2"), ("b", "x", 0, "1")]
+    assert list(pairs.select([3, 1]).second.texts) == ["x"]
+    chosen = pairs.select_questions([2, 0])
+    assert rows_of(chosen) == [("a", "w", 1, "0"), ("a", "y", 2, "0"), ("c", "x", 1, "2")]
+    assert chosen.first.ids == ["0", "1"]
+
+
+def test_added_texts_and_pairs() -> None:
+    pairs = Pairs.from_lists(["a", "b"], ["w", "x"], [1, 0])
+    grown, rows = pairs.with_second_texts(["x", "new", "w", "new"])
+    assert rows.tolist() == [1, 2, 0, 2]
+    assert list(grown.second.texts) == ["w", "x", "new"]
+    assert pairs.with_second_texts(["x"])[0] is pairs
+    more = grown.with_pairs(np.array([1, 0]), np.array([2, 1]))
+    assert rows_of(more)[2:] == [("b", "new", 0, "1"), ("a", "x", 0, "0")]
+    assert len(set(more.ids.to_pylist())) == 4
+
+
+# --- what is wrong with a file ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "goal", "parts"),
+    [
+        (("first", "second", "third"), "ranking", ["line 1", "no column 'third'", "'label'"]),
+        (("first", "label", "second"), "ranking", ["line 2", "'second' holds the text 'x y'", "swapped?"]),
+        ((1, 2, 7), "ranking", ["no column 7"]),
+    ],
+)
+def test_swapped_and_missing_columns_are_named(
+    tmp_path: Path, columns: tuple[str, str, str], goal: str, parts: list[str]
+) -> None:
+    path = write(tmp_path / "a.csv", TABLE)
+    with pytest.raises(InputError) as error:
+        read_pairs(path, *columns, goal=goal)  # type: ignore[arg-type]
+    refused(error, path, *parts)
+
+
+@pytest.mark.parametrize(
+    ("label", "goal", "part"),
+    [
+        ("2", "classification", "must be 0 or 1"),
+        ("0.5", "classification", "must be 0 or 1"),
+        ("-1", "ranking", "must be a number of 0 or more"),
+        ("nan", "ranking", "must be a number of 0 or more"),
+        ("inf", "ranking", "must be a number of 0 or more"),
+        ("", "ranking", "no label in column 'label'"),
+        ("yes", "classification", "holds the text 'yes' instead of 0 or 1"),
+    ],
+)
+def test_a_label_other_than_declared_is_named_with_its_line(
+    tmp_path: Path, label: str, goal: str, part: str
+) -> None:
+    path = write(tmp_path / "a.csv", f"{TABLE}3,d,e,{label}\n")
+    with pytest.raises(InputError) as error:
+        read_pairs(path, "first", "second", "label", goal=goal)  # type: ignore[arg-type]
+    refused(error, f"{path}, line 5:", part)
+
+
+@pytest.mark.parametrize(("label", "number"), [("1", 1), ("1.0", 1), ("True", 1), ("false", 0), (" 0 ", 0)])
+def test_labels_are_numbers_however_they_are_written(tmp_path: Path, label: str, number: float) -> None:
+    path = write(tmp_path / "a.csv", f"first,second,label\na,b,{label}\n")
+    assert read_pairs(path, "first", "second", "label", goal="classification").target.tolist() == [number]
+
+
+def test_bytes_that_are_not_utf8(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path / "a.tsv", b"1\ta\tb\n0\tcaf\xe9\td\n")
+    with pytest.raises(InputError) as error:
+        read_pairs(path, 1, 2, 0)
+    refused(error, f"{path}, line 2: not UTF-8", "encoding_errors to replace")
+    with caplog.at_level(logging.WARNING):
+        pairs = read_pairs(path, 1, 2, 0, encoding_errors="replace")
+    assert pairs.first.texts[1] == "caf\ufffd"
+    assert "1 lines are not UTF-8" in caplog.text
+
+
+def test_no_rows_and_empty_texts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(InputError, match="no rows"):
+        read_pairs(write(tmp_path / "a.csv", "first,second,label\n"), "first", "second", "label")
+    with caplog.at_level(logging.WARNING):
+        read_pairs(write(tmp_path / "b.csv", "first,second,label\na,,1\n"), "first", "second", "label")
+    assert "1 of 1 second texts are empty" in caplog.text
+
+
+# --- layouts ------------------------------------------------------------------------------------------------
+
+WIKIQA = (
+    "QuestionID\tQuestion\tDocumentID\tDocumentTitle\tSentenceID\tSentence\tLabel\n"
+    'Q1\twho "is he ?\tD1\tT\tD1-0\tHe is "Bob .\t1\n'
+    'Q1\twho "is he ?\tD1\tT\tD1-1\tNobody .\t0\nQ2\twhy ?\tD2\t\tD2-0\tNobody .\t0\n'
+)
+
+
+def test_wikiqa(tmp_path: Path) -> None:
+    pairs = read_wikiqa(write(tmp_path / "WikiQA-train.tsv", WIKIQA))
+    assert rows_of(pairs) == [
+        ('who "is he ?', 'He is "Bob .', 1, "Q1"),
+        ('who "is he ?', "Nobody .", 0, "Q1"),
+        ("why ?", "Nobody .", 0, "Q2"),
+    ]
+    assert pairs.ids.to_pylist() == ["D1-0", "D1-1", "D2-0"]
+
+
+def test_quora_with_and_without_a_header(tmp_path: Path) -> None:
+    released = '"id","qid1","qid2","question1","question2","is_duplicate"\n"7","1","2","a ""b""","c\nd","1"\n'
+    pairs = read_quora(write(tmp_path / "q.tsv", released.replace(",", "\t")))
+    assert rows_of(pairs) == [('a "b"', "c\nd", 1, "0")]
+    assert pairs.ids.to_pylist() == ["7"]
+    pairs = read_quora(write(tmp_path / "s.tsv", '1\t"a\tb\t7\n0\tc\td\t8\n'))
+    assert rows_of(pairs) == [('"a', "b", 1, "0"), ("c", "d", 0, "1")]
+    assert pairs.ids.to_pylist() == ["7", "8"]
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> tuple[Rows, Rows]:
+    queries = write(tmp_path / "queries.tsv", "q1\ta b\nq2\tc\n")
+    documents = write(
+        tmp_path / "documents.jsonl",
+        '{"_id": "d1", "title": "t", "text": "x"}\n{"_id": "d2", "title": "u", "text": "y"}\n',
+    )
+    return read_identified(queries), read_identified(documents, ["title", "text"])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "q1 0 d2 2\nq2 0 d1 0\nq1 0 d1 1\n",
+        "query-id\tcorpus-id\tscore\nq1\td2\t2\nq2\td1\t0\nq1\td1\t1\n",
+        "q1\td2\t2\n\nq2\td1\t0\nq1\td1\t1",
+    ],
+)
+def test_trec(tmp_path: Path, collection: tuple[Rows, Rows], lines: str) -> None:
+    pairs = read_trec(write(tmp_path / "qrels", lines), *collection)
+    assert rows_of(pairs) == [("a b", "u y", 2, "q1"), ("c", "t x", 0, "q2"), ("a b", "t x", 1, "q1")]
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("q3 0 d1 1", "no text with the id 'q3'"),
+        ("q1 0 d9 1", "no text with the id 'd9'"),
+        ("q1 d1", "2 fields"),
+        ("q1 0 d1 -2", "must be a number of 0 or more"),
+        ("q1 0 d1 good", "holds the text 'good'"),
+    ],
+)
+def test_wrong_judgements(tmp_path: Path, collection: tuple[Rows, Rows], line: str, part: str) -> None:
+    path = write(tmp_path / "qrels", f"q1 0 d2 2\n{line}\n")
+    with pytest.raises(InputError) as error:
+        read_trec(path, *collection)
+    refused(error, f"{path}, line 2:", part)
+
+
+def test_an_id_of_two_texts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"row 2: the id 'q' stands"):
+        read_identified(write(tmp_path / "a.tsv", "q\ta\nq\tb\n"))
+
+
+@pytest.mark.skipif("ZOO_DATA_DIR" not in os.environ, reason="needs ZOO_DATA_DIR")
+def test_published_files() -> None:
+    folder = Path(os.environ["ZOO_DATA_DIR"])
+    pairs = read_wikiqa(folder / "wikiqa" / "WikiQA-train.tok.tsv")
+    assert (len(pairs), pairs.num_questions, pairs.target.sum()) == (20_360, 2_118, 1_040)
+    pairs = read_quora(folder / "quora" / "pairs_10k.tsv", "replace")
+    assert (len(pairs), pairs.target.sum()) == (10_000, 5_000)
