@@ -21,6 +21,7 @@ SPECS = {
     for goal in ("ranking", "classification")
 }
 WORDS = {"word_size": 12}
+FIRM = {**WORDS, "dropout": 0.0}
 
 #: model -> name of a variant -> constructor arguments. A new model adds its line.
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -39,17 +40,17 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "ANMM": {"1": {**WORDS}, "2": {**WORDS, "num_weights": 4}},
     "ARCI": {
-        "apart": {**WORDS, "filters": (8, 7), "segments": 2, "hidden_size": 6},
-        "shared": {**WORDS, "filters": (8,), "hidden_size": 6, "share": True},
+        "apart": {**FIRM, "filters": (8, 7), "segments": 2, "hidden_size": 6},
+        "shared": {**FIRM, "filters": (8,), "hidden_size": 6, "share": True},
     },
-    "ARCII": {"small": {**WORDS, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6}},
+    "ARCII": {"small": {**FIRM, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6}},
     "CDSSM": {"small": {"num_trigrams": 200, "hidden_sizes": (8, 6), "loss": "hinge"}},
     "DSSM": {
         "shared": {"num_trigrams": 200, "hidden_sizes": (8, 7, 6), "loss": "hinge"},
         "apart": {"num_trigrams": 200, "hidden_sizes": (8, 6), "share": False, "loss": "hinge"},
     },
     "MatchPyramid": {
-        similarity: {**WORDS, "similarity": similarity, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6}
+        similarity: {**FIRM, "similarity": similarity, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6}
         for similarity in ("cosine", "dot")
     },
 }  # fmt: skip
