@@ -530,13 +530,11 @@ class MatchingDataModule(pl.LightningDataModule):
     def _tables(self, wanted: Sequence[str]) -> dict[str, Pairs]:
         """The wanted splits; no question of the training table is in two of them."""
         options = self.options
-        files = {"train": options["train_file"], "validation": options["validation_file"]}
-        files["test"] = options["test_file"]
-        if options["test_split"] is None:
-            if "test" in wanted and files["test"] is None:
-                raise InputError("data.test_file: name a table of pairs, or a share with data.test_split")
-            if "train" not in wanted:
-                return {name: self._read(files[name]) for name in wanted}
+        files = {"validation": options["validation_file"], "test": options["test_file"]}
+        if "test" in wanted and files["test"] is None and options["test_split"] is None:
+            raise InputError("data.test_file: name a table of pairs, or a share with data.test_split")
+        if all(files.get(name) is not None for name in wanted):
+            return {name: self._read(files[name]) for name in wanted}
         table = self._training_table()
         parts = {"train": np.arange(table.num_questions)}
         # Questions with a positive are shared out evenly: only these count.
@@ -571,9 +569,8 @@ class MatchingDataModule(pl.LightningDataModule):
         options = self.options
         tables = self._tables(wanted)
         plan: dict[str, Any] = {"splits": {}, "said": [], **self._plan_memory(tables.get("train"))}
-        self.memory_location, self._memory_rows = plan["memory"], plan["memory_rows"]
         for name in wanted:
-            parts, split = self._prepare_split(tables[name], training=name == "train")
+            parts, split = self._prepare_split(tables[name], name == "train", plan)
             plan["splits"][name] = parts
             plan["said"] += self._describe(split)
             if name == "train":
@@ -622,14 +619,16 @@ class MatchingDataModule(pl.LightningDataModule):
             return open_memory(
                 location, self.retriever if is_existing_index(self.retriever) else None, version
             )
-        location = self.memory_location
+        return self._open_or_build(self.memory_location, self._memory_rows, version)
+
+    def _open_or_build(
+        self, location: str | None, rows: tuple[str, str] | None, version: int | None = None
+    ) -> Memory:
         if location is None:
             raise InputError("there is no memory to find candidates in; name a folder that `zoo index` built")
-        folder = Path(location)
-        if self._memory_rows is not None and not (folder / POINTER).exists():
-            rows = Path(self._memory_rows[0])
-            check_folder(rows, self._memory_rows[1])
-            FolderMemory.build(Rows.load(rows / "rows.arrow"), self.retriever, folder)
+        if rows is not None and not (Path(location) / POINTER).exists():
+            check_folder(Path(rows[0]), rows[1])
+            FolderMemory.build(Rows.load(Path(rows[0]) / "rows.arrow"), self.retriever, Path(location))
         return open_memory(location, self.retriever, version)
 
     def _wanted_splits(self) -> list[str]:
@@ -680,12 +679,14 @@ class MatchingDataModule(pl.LightningDataModule):
         parts = [split[name] for split in plan["splits"].values() for name in split if name != "source"]
         return plan if are_whole(self.cache, [*parts, plan["memory_rows"], plan.get("vocabulary")]) else None
 
-    def _prepare_split(self, pairs: Pairs, training: bool) -> tuple[dict[str, Any], MatchingSplit]:
+    def _prepare_split(
+        self, pairs: Pairs, training: bool, plan: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], MatchingSplit]:
         """Folder names and fingerprints of a split's parts, and the split."""
         options = self.options
         pool, pool_part = None, None
         if options["candidates" if not training else "negatives"] == "retrieved":
-            memory = self.open_memory()
+            memory = self._open_or_build(plan["memory"], plan["memory_rows"])
             folder, mark = build_neighbors(pairs.first, memory, options["num_candidates"], False, self.cache)
             store = NeighborStore.open(folder, mark)
             pairs, rows_of = pairs.with_second_texts(store.memories.texts[:])
@@ -746,11 +747,13 @@ class MatchingDataModule(pl.LightningDataModule):
                 f" no positive, {single} have one candidate",
             )
             if empty := int(split.empty_questions.sum()):
-                first = pairs.question_ids[int(np.flatnonzero(split.empty_questions)[0])].as_py()
+                rows, offsets = pairs.lists
+                row = rows[offsets[int(split.empty_questions.argmax())]]
+                question = pairs.first.texts[int(pairs.first_row[row])]
                 yield (
                     logging.WARNING,
-                    f"{pairs.source}: all candidates of {empty} questions have no words (the first is question"
-                    f" {first}); training leaves them out, and to rank them is to guess",
+                    f"{pairs.source}: no candidate of {empty} questions has a word (the first is {question!r});"
+                    " training leaves them out, and to rank them is to guess",
                 )
         for side, tokens in (("first", split.first_tokens), ("second", split.second_tokens)):
             limit = options[f"{side}_length"]
