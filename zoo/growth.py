@@ -6,11 +6,12 @@ validation rows (`zoo.tuning`), which takes seconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from datamodules.corpora.split import stratified_split
 from datamodules.corpora.table import Rows
@@ -18,8 +19,9 @@ from datamodules.errors import InputError
 from datamodules.retrieval import FolderMemory, make_retriever
 from datamodules.storage import new_file
 from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
-from zoo.inference import Predictor, load_classifier
-from zoo.tuning import tune
+from zoo.inference import load_classifier
+from zoo.knn_bilstm import KNNNetwork
+from zoo.tuning import Evidence, evidence_of
 
 #: In the `checkpoints` folder of a grown run: the model as it was trained, and with its vote refitted.
 UNTUNED, TUNED = "untuned.ckpt", "best.ckpt"
@@ -55,16 +57,21 @@ def grow(checkpoint: Path, rows: Rows, validation: Rows, folder: Path, seed: int
     _save(contents, folder / "checkpoints" / UNTUNED)
     predictor = load_classifier(folder / "checkpoints" / UNTUNED)
 
-    untuned = predict_labels(predictor, validation)
-    tuned = cross_fitted(predictor, validation, seed)
-    tune(predictor, validation)
+    network = predictor.model.network
+    assert isinstance(network, KNNNetwork)
+    evidence = evidence_of(predictor, validation)
+    untuned = evidence.accuracy(network.mix, network.mix_tau)
+    tuned = cross_fitted(evidence, labels_of(validation), seed)
+    mix, tau = evidence.best()
+    network.mix.fill_(mix)
+    network.mix_tau.fill_(tau)
     contents["state_dict"] = predictor.model.state_dict()
     _save(contents, folder / "checkpoints" / TUNED)
 
-    true = labels_of(validation)
+    true = evidence.target
     return {
         "memory_rows": float(len(memory)),
-        "val/accuracy_untuned": float(accuracy_score(true, untuned)),
+        "val/accuracy_untuned": untuned,
         "val/accuracy": float(accuracy_score(true, tuned)),
         "val/macro_f1": float(f1_score(true, tuned, average="macro", zero_division=0)),
     }
@@ -82,25 +89,18 @@ def grown_copy(checkpoint: Path, rows: Rows, folder: Path) -> FolderMemory:
     return copy
 
 
-def cross_fitted(predictor: Predictor, rows: Rows, seed: int) -> list[str]:
-    """Labels [n] predicted with a vote that was tuned on other rows than those that it labels.
+def cross_fitted(evidence: Evidence, labels: Sequence[str], seed: int) -> Tensor:
+    """Classes [n] predicted with a vote that was tuned on other rows than those that it classifies.
 
-    The vote is tuned on one half of the rows (stratified, drawn by the seed) and labels the other, and the
-    other way round. The model is left as it was.
+    The vote is tuned on one half of the rows (stratified, drawn by the seed) and classifies the other, and the
+    other way round.
     """
-    weights = {name: weight.clone() for name, weight in predictor.model.state_dict().items()}
-    halves = stratified_split(labels_of(rows), 0.5, seed)
-    labels = np.empty(len(rows), object)
-    for tuned_on, labelled in (halves, halves[::-1]):
-        tune(predictor, rows.select(tuned_on))
-        labels[labelled] = predict_labels(predictor, rows.select(labelled))
-        predictor.model.load_state_dict(weights)
-    return [str(label) for label in labels]
-
-
-def predict_labels(predictor: Predictor, rows: Rows) -> list[str]:
-    """The label of each row's text [n], as the model sees it."""
-    return [prediction.label for prediction in predictor.predict(rows.texts[:])]
+    halves = stratified_split(labels, 0.5, seed)
+    predicted = torch.empty_like(evidence.target)
+    for tuned_on, classified in (halves, halves[::-1]):
+        setting = evidence.select(tuned_on).best()
+        predicted[classified] = evidence.select(classified).log_probabilities(*setting).argmax(dim=1)
+    return predicted
 
 
 def labels_of(rows: Rows) -> list[str]:

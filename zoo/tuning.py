@@ -8,11 +8,12 @@ are in neither the training set nor the memory.
 from __future__ import annotations
 
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from lightning_fabric.utilities.apply_func import move_data_to_device
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -43,11 +44,57 @@ class Tuned(NamedTuple):
     in_memory: int
 
 
+class Evidence(NamedTuple):
+    """What a model and its memories say of n labelled rows, before the two are mixed.
+
+    It costs a pass through the network; what any mix and sharpness make of it then costs nothing.
+    """
+
+    #: the classifier's [n, C].
+    logits: Tensor
+    #: cosine, retrieval score, mask and class of the memories [n, K].
+    similarity: Tensor
+    score: Tensor
+    mask: Tensor
+    memory_target: Tensor
+    #: classes [n].
+    target: Tensor
+    #: bool [n]: the memory has a copy of the row.
+    in_memory: Tensor
+
+    def select(self, rows: Tensor | NDArray[Any]) -> Evidence:
+        """That of some rows: numbers, or a mask."""
+        return Evidence(*(column[rows] for column in self))
+
+    def log_probabilities(self, mix: Tensor | float, tau: Tensor | float) -> Tensor:
+        """Log of what the model predicts [n, C]."""
+        shares = vote(self.similarity, self.score, self.mask, tau)
+        return mix_in(self.logits, count_votes(shares, self.memory_target, self.logits.shape[1]), mix)
+
+    def accuracy(self, mix: Tensor | float, tau: Tensor | float) -> float:
+        """Share of right labels."""
+        return float((self.log_probabilities(mix, tau).argmax(dim=1) == self.target).double().mean())
+
+    def best(self) -> tuple[float, float]:
+        """Mix and sharpness that give the labels the highest likelihood.
+
+        That is a steadier guide than accuracy, of which many settings have the same. Rows of which the memory
+        has a copy are left out: they would find themselves and make the memory look better than it is.
+
+        Raises:
+            InputError: no row is left.
+        """
+        usable = self.select(~self.in_memory)
+        if len(usable.target) == 0:
+            raise InputError("zoo memory tune: all rows are in the memory; tune on rows that are not")
+        return min(
+            product(MIXES, TAUS),
+            key=lambda pair: float(functional.nll_loss(usable.log_probabilities(*pair), usable.target)),
+        )
+
+
 def tune(predictor: Predictor, rows: Rows) -> Tuned:
     """Choose mix and sharpness of the memories' vote, and set them in the predictor's model.
-
-    Chosen is what gives the rows' labels the highest likelihood: a steadier guide than accuracy, of which many
-    settings have the same.
 
     Args:
         predictor: a `KNNBiLSTM` with its memory; changed in place.
@@ -56,6 +103,25 @@ def tune(predictor: Predictor, rows: Rows) -> Tuned:
 
     Raises:
         InputError: the model has no vote or no labelled memory, or no row is left.
+    """
+    evidence = evidence_of(predictor, rows)
+    mix, tau = evidence.best()
+    network = predictor.model.network
+    assert isinstance(network, KNNNetwork)
+    usable = evidence.select(~evidence.in_memory)
+    before = usable.accuracy(network.mix.cpu(), network.mix_tau.cpu())
+    network.mix.fill_(mix)
+    network.mix_tau.fill_(tau)
+    return Tuned(
+        mix, tau, before, usable.accuracy(mix, tau), len(usable.target), int(evidence.in_memory.sum())
+    )
+
+
+def evidence_of(predictor: Predictor, rows: Rows) -> Evidence:
+    """What a model and its memories say of labelled rows.
+
+    Raises:
+        InputError: the model has no vote or no labelled memory, or does not know a label.
     """
     network, memory = predictor.model.network, predictor.memory
     if not isinstance(network, KNNNetwork) or memory is None:
@@ -72,31 +138,10 @@ def tune(predictor: Predictor, rows: Rows) -> Tuned:
         raise InputError(
             f"{rows.source}: the model does not know the label {strange[0]!r}; leave such rows out"
         )
-    in_memory = 0
+    copied = [False] * len(rows)
     if isinstance(memory, FolderMemory):
-        copied = np.array([len(copies) > 0 for copies in memory.copies(rows.texts[:])])
-        in_memory = int(copied.sum())
-        rows = rows.select(np.flatnonzero(~copied))
-    if len(rows) == 0:
-        raise InputError(f"{rows.source}: all rows are in the memory; tune on rows that are in neither")
-
-    logits, similarity, score, mask, memory_target, target = _evidence(predictor, network, rows)
-
-    def log_probabilities(mix: float, tau: float) -> Tensor:
-        votes = count_votes(vote(similarity, score, mask, tau), memory_target, len(labels))
-        return mix_in(logits, votes, mix)
-
-    def accuracy(mix: float, tau: float) -> float:
-        return float((log_probabilities(mix, tau).argmax(dim=1) == target).double().mean())
-
-    before = accuracy(float(network.mix), float(network.mix_tau))
-    mix, tau = min(
-        product(MIXES, TAUS),
-        key=lambda pair: float(functional.nll_loss(log_probabilities(*pair), target)),
-    )
-    network.mix.fill_(mix)
-    network.mix_tau.fill_(tau)
-    return Tuned(mix, tau, before, accuracy(mix, tau), len(rows), in_memory)
+        copied = [len(copies) > 0 for copies in memory.copies(rows.texts[:])]
+    return Evidence(*[*_evidence(predictor, network, rows), torch.tensor(copied)])
 
 
 @torch.inference_mode()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import zoo
 from datamodules.corpora.table import Rows
@@ -19,6 +16,7 @@ from tests.zoo.conftest import LABELS, sentences
 from zoo import growth
 from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
 from zoo.growth import cross_fitted, grow
+from zoo.tuning import Evidence
 
 Fit = Callable[..., Path]
 
@@ -96,42 +94,39 @@ def test_a_run_memory_that_has_grown_since_is_copied_as_it_began(fit: Fit) -> No
     assert len(copy) == 25
 
 
-class Voter(nn.Module):
-    """Stands in for a model: one buffer that `tune` fits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mix", torch.tensor(-1.0))
-
-
-def test_no_row_is_labelled_by_a_vote_that_was_tuned_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = Rows.from_lists([f"text {i}" for i in range(36)], [LABELS[i % 3] for i in range(36)])
-    predictor: Any = SimpleNamespace(model=Voter())
-    tuned_on: list[list[str]] = []
-    began_at: list[float] = []
-
-    def tune(predictor: Any, rows: Rows) -> None:
-        began_at.append(float(predictor.model.mix))
-        predictor.model.mix.fill_(len(tuned_on))
-        tuned_on.append(rows.texts[:])
-        assert sorted(rows.labels or []) == sorted(6 * LABELS)  # stratified halves
-
-    monkeypatch.setattr(growth, "tune", tune)
-    monkeypatch.setattr(
-        growth, "predict_labels", lambda predictor, rows: [str(int(predictor.model.mix))] * len(rows)
+def test_no_row_is_classified_by_a_vote_that_was_tuned_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 36
+    labels = [LABELS[i % 3] for i in range(n)]
+    columns = [torch.zeros(n, 3), torch.zeros(n, 2), torch.ones(n, 2), torch.ones(n, 2, dtype=torch.bool)]
+    evidence = Evidence(
+        *columns,
+        memory_target=torch.zeros(n, 2, dtype=torch.long),
+        target=torch.arange(n),
+        in_memory=torch.zeros(n, dtype=torch.bool),
     )
-    labels = cross_fitted(predictor, rows, seed=1)
-    assert sorted(tuned_on[0] + tuned_on[1]) == sorted(rows.texts)
-    assert all(text not in tuned_on[int(vote)] for text, vote in zip(rows.texts, labels, strict=True))
-    assert began_at == [-1, -1]
-    assert float(predictor.model.mix) == -1
+    tuned_on: list[list[int]] = []
+
+    def best(self: Evidence) -> tuple[float, float]:
+        tuned_on.append(self.target.tolist())
+        return float(len(tuned_on) - 1), 0.0
+
+    def log_probabilities(self: Evidence, mix: float, tau: float) -> torch.Tensor:
+        return torch.eye(3)[int(mix)].expand(len(self.target), 3)
+
+    monkeypatch.setattr(Evidence, "best", best)
+    monkeypatch.setattr(Evidence, "log_probabilities", log_probabilities)
+    predicted = cross_fitted(evidence, labels, seed=1).tolist()
+    assert sorted(tuned_on[0] + tuned_on[1]) == list(range(n))
+    assert all(row not in tuned_on[half] for row, half in enumerate(predicted))
+    for half in tuned_on:
+        assert sorted(labels[row] for row in half) == sorted(6 * LABELS)  # stratified
 
     halves = tuned_on[:]
     tuned_on.clear()
-    cross_fitted(predictor, rows, seed=1)
+    cross_fitted(evidence, labels, seed=1)
     assert tuned_on == halves
     tuned_on.clear()
-    cross_fitted(predictor, rows, seed=2)
+    cross_fitted(evidence, labels, seed=2)
     assert tuned_on != halves
 
 

@@ -36,6 +36,13 @@ def test_words_never_seen(fit: Fit) -> None:
     assert sum(prediction.probabilities.values()) == pytest.approx(1, abs=1e-5)
 
 
+def test_texts_without_words(fit: Fit) -> None:
+    model = zoo.load(fit("run") / "checkpoints" / "best.ckpt")
+    alone, together = model.predict(""), model.predict(["", "a text"])
+    assert alone[0].probabilities == pytest.approx(together[0].probabilities, abs=1e-6)
+    assert sum(alone[0].probabilities.values()) == pytest.approx(1, abs=1e-5)
+
+
 def test_another_memory(fit: Fit, tmp_path: Path, zoo_command: Callable[..., Result]) -> None:
     checkpoint = fit("run") / "checkpoints" / "best.ckpt"
     table = write_table(tmp_path / "m.csv", [("plum jam", "fruit"), ("plum stone", "geology")])

@@ -34,6 +34,8 @@ class LastStateLSTM(nn.LSTM):
             [N, hidden_size], or [N, 2 * hidden_size]: last forward state, last backward state; 0 where the
             sequence is empty.
         """
+        if ids.shape[1] == 0:  # no word of the batch has a letter
+            ids = ids.new_zeros(len(ids), 1)
         if table.device.type == "cpu":
             packing = _Packing(ids, lengths, self.bidirectional)
             last, _ = _run_on_cpu(self, table, ids, packing)
