@@ -28,6 +28,7 @@ def list_models() -> dict[str, type[Task]]:
 
 
 from zoo.inference import Predictor, load  # noqa: E402 (reads the registry above)
+from zoo.matching import Candidate, MatchingPredictor, PairPrediction, WordPair  # noqa: E402
 
 __all__ = [
     "AMVLSTM",
@@ -36,12 +37,16 @@ __all__ = [
     "ARCII",
     "CDSSM",
     "DSSM",
+    "Candidate",
     "KNNBiLSTM",
     "MatchPyramid",
+    "MatchingPredictor",
+    "PairPrediction",
     "Prediction",
     "Predictor",
     "RetrievedMemory",
     "TransformerMatcher",
+    "WordPair",
     "list_models",
     "load",
 ]

@@ -376,8 +376,9 @@ def _with_checkpoint(checkpoint: str, command: str, options: Sequence[str], fold
     # Nothing of the training is read again, unless rows were split off it: the memory is where the checkpoint
     # says.
     data = {**state["options"], **{key: state[key] for key in ("num_memories", "retriever") if key in state}}
-    # The memory of a matching model holds candidates, which pairs that are scored don't need.
-    memory = {"memory": state["memory"]} if "num_memories" in state else {}
+    # A matching model's memory holds candidates; its own ones are built when they are first needed.
+    retrieves = "num_memories" in state or state["options"]["candidates"] == "retrieved"
+    memory = {"memory": state["memory"]} if retrieves else {}
     if command == "test":
         data |= {**memory, "test_file": None}
         if _value_of("--data.test_file", options) and "test_split" in data:

@@ -153,8 +153,8 @@ def predict(
         input: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text a line, or - for such lines
             from standard input.
         output: the JSONL file; null writes to standard output.
-        memory: a memory folder to use instead of the checkpoint's; of a matching model the folder that
-            candidates come from (see `zoo index`).
+        memory: a memory folder to use instead of the checkpoint's (see `zoo index`); a matching model finds
+            candidates there.
         text_column: the table's text column or columns; null: text, or where a model matches pairs, pairs.
         first_column: a pair's first text; null: as in training.
         second_column: a pair's second text; null: as in training.

@@ -76,8 +76,8 @@ def load(
 
     Args:
         checkpoint: a file that `zoo fit` wrote, e.g. `runs/NAME/checkpoints/best.ckpt`.
-        memory: a memory folder to use instead of the one that the model was trained with; of a matching model
-            the folder that candidates come from, if questions come alone.
+        memory: a memory folder to use instead of the one that the model was trained with. A matching model
+            finds the candidates of questions that come alone there.
         retriever: back end and ranking to use instead (credentials, another server).
         device: where to run the network.
         memory_version: of a memory that has grown: 1 gives the predictions that the model made before
@@ -101,14 +101,16 @@ def load(
         reason = str(error).splitlines()[0]
         raise InputError(f"device {device}: {reason}; use cpu or a device that is there") from error
     if isinstance(model, MatchingTask):
-        return MatchingPredictor(
-            model, make_matching_data(state), _memory_at(memory, retriever, memory_version)
-        )
+        pairs = make_matching_data(state, retriever)
+        return MatchingPredictor(model, pairs, _candidates(pairs, memory, memory_version))
     assert isinstance(model, ClassificationTask)
     data = make_data(state, retriever)
     opened: Memory | None = None
     if model.uses_memory and state["num_memories"] > 0:
-        opened = _memory_at(state["memory"] if memory is None else memory, data.retriever, memory_version)
+        location = str(memory) if memory is not None else state["memory"]
+        if is_existing_index(data.retriever):
+            location = f"index:{data.retriever.existing_index}"
+        opened = open_memory(location, data.retriever, memory_version)
     return Predictor(model, data, opened)
 
 
@@ -121,17 +123,18 @@ def load_classifier(checkpoint: str | Path, **options: Any) -> Predictor:
     predictor = load(checkpoint, **options)
     if not isinstance(predictor, Predictor):
         raise InputError(
-            f"{checkpoint}: of a {type(predictor.model).__name__}; give a classifier's checkpoint"
+            f"{checkpoint}: of the model {type(predictor.model).__name__}; give a classifier's checkpoint"
         )
     return predictor
 
 
-def _memory_at(
-    location: str | Path | None, retriever: Retriever | None, version: int | None
-) -> Memory | None:
-    if retriever is not None and is_existing_index(retriever):
-        return open_memory(f"index:{retriever.existing_index}", retriever, version)
-    return None if location is None else open_memory(str(location), retriever, version)
+def _candidates(data: MatchingDataModule, memory: str | Path | None, version: int | None) -> Memory | None:
+    """The memory that was asked for; None = that of the training, which is built when it is first needed."""
+    if is_existing_index(data.retriever):
+        return open_memory(f"index:{data.retriever.existing_index}", data.retriever, version)
+    if memory is None and version is None:
+        return None
+    return data.open_memory(None if memory is None else str(memory), version)
 
 
 def make_model(checkpoint: dict[str, Any]) -> Task:
@@ -162,9 +165,11 @@ def make_data(state: dict[str, Any], retriever: Retriever | None = None) -> Clas
     return data
 
 
-def make_matching_data(state: dict[str, Any]) -> MatchingDataModule:
+def make_matching_data(state: dict[str, Any], retriever: Retriever | None = None) -> MatchingDataModule:
     """The data side of a matching checkpoint's state, ready for new pairs."""
-    data = MatchingDataModule(**state["options"])
+    if retriever is None:
+        retriever = make_retriever(state["retriever"])
+    data = MatchingDataModule(**state["options"], retriever=retriever)
     data.use_state(state)
     return data
 

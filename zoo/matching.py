@@ -11,7 +11,6 @@ from torch import Tensor
 
 from datamodules.batch import MatchingBatch
 from datamodules.corpora.pairs import Pairs
-from datamodules.errors import InputError
 from datamodules.matching import MatchingDataModule, MatchingSplit
 from datamodules.retrieval.memory import Memory
 from datamodules.text.vocabulary import Vocabulary
@@ -55,7 +54,15 @@ class Candidate(NamedTuple):
 class MatchingPredictor:
     """A trained matching model: scores pairs, ranks given candidates, or finds and ranks them."""
 
-    def __init__(self, model: MatchingTask, data: MatchingDataModule, memory: Memory | None) -> None:
+    def __init__(self, model: MatchingTask, data: MatchingDataModule, memory: Memory | None = None) -> None:
+        """Put the two together.
+
+        Args:
+            model: with its network.
+            data: the model's.
+            memory: where candidates of questions alone are found; None = the data's own, opened when it is first
+                needed.
+        """
         self.model = model.eval()
         self.data = data
         self.memory = memory
@@ -101,13 +108,10 @@ class MatchingPredictor:
             For each question its candidates, the best first.
 
         Raises:
-            InputError: the predictor has no memory.
+            InputError: there is no memory, or its folder is gone.
         """
         if self.memory is None:
-            raise InputError(
-                "there is no memory to find candidates in: name a folder that `zoo index` built with --memory"
-                " (zoo.load: memory=)"
-            )
+            self.memory = self.data.open_memory()
         questions = [questions] if isinstance(questions, str) else list(questions)
         if not questions:
             return []

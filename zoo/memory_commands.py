@@ -23,7 +23,7 @@ from datamodules.retrieval.memory import POINTER, UnknownLabels, is_existing_ind
 from datamodules.storage import new_file
 from zoo import tuning
 from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
-from zoo.inference import load_classifier
+from zoo.inference import load_classifier, make_matching_data
 
 
 class Opened(NamedTuple):
@@ -182,10 +182,8 @@ def open_memory_of(checkpoint: str, memory: str | None = None, retriever: Retrie
         return Opened(open_memory(checkpoint, retriever), None)
     state: dict[str, Any] = read_checkpoint(checkpoint)[CHECKPOINT_KEY]["data"]
     if "num_memories" not in state:
-        raise InputError(
-            f"{checkpoint}: this model is trained without a memory; name the folder that its candidates come"
-            " from"
-        )
+        # A matching model takes any candidate.
+        return Opened(make_matching_data(state, retriever).open_memory(memory), None)
     if state["num_memories"] == 0:
         raise InputError(f"{checkpoint}: this model reads no memory; train one with --data.num_memories")
     retriever = make_retriever(state["retriever"]) if retriever is None else retriever

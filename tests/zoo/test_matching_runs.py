@@ -13,7 +13,6 @@ import zoo
 from callbacks import PredictionTable
 from datamodules import MatchingDataModule
 from datamodules.corpora.table import Rows
-from datamodules.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.zoo.conftest import COMMON_WORDS, TOPIC_WORDS, Result
 from tests.zoo.test_distributed import DDP, zoo_process
@@ -152,9 +151,13 @@ def test_candidates_of_a_question_come_from_the_memory(fit: Callable[..., Path],
     assert predictor.answer([]) == []
 
 
-def test_without_a_memory_there_are_no_candidates(fit: Callable[..., Path]) -> None:
-    with pytest.raises(InputError, match="no memory to find candidates in"):
-        matcher(fit()).answer("where is plum")
+def test_the_training_texts_are_the_memory_if_no_other_is_named(fit: Callable[..., Path]) -> None:
+    predictor = matcher(fit())
+    assert predictor.memory is None  # built when it is first needed
+    (found,) = predictor.answer("fig", candidates=3)
+    assert len(found) == 3
+    known = {second for _, second, _ in pair_rows(40, seed=1)}
+    assert all(candidate.text in known and "fig" in candidate.text for candidate in found)
 
 
 def test_the_dashboard_shows_the_pairs_of_the_first_questions(
@@ -212,7 +215,7 @@ def test_predict_scores_pairs_and_answers_questions(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--input=questions.txt"], "--memory"),
+        (["--input=questions.txt", "--memory=gone"], "gone"),
         (["--input=questions.txt", "--candidates=0"], "--candidates 0: must be 1 or more"),
         (["--input=gone.jsonl"], "gone.jsonl: no such file"),
     ],
@@ -248,14 +251,21 @@ def test_pairs_to_classify(zoo_command: Command, fit: Callable[..., Path], train
     assert json.loads(Path("file.json").read_text())["pairs"] == len(pair_rows(40, seed=1))
 
 
-def test_a_classifiers_command_refuses_a_matching_model(
+def test_the_memory_of_candidates_grows(
     fit: Callable[..., Path], zoo_command: Command, train_tsv: Path
 ) -> None:
     checkpoint = fit()
-    for command in (["tune", checkpoint, train_tsv], ["show", checkpoint]):
+    Path("more.csv").write_text("text\nxylophone strings\n")
+    for command in (["add", checkpoint, "more.csv"], ["show", checkpoint]):
         result = zoo_command("memory", *command)
-        assert result.code == 2
-        assert len(result.err.splitlines()) == 1
+        assert result.code == 0, result.err
+    assert "version   2" in result.out
+    ((only,),) = matcher(checkpoint).answer("a xylophone", candidates=1)
+    assert only.text == "xylophone strings"
+    result = zoo_command("memory", "tune", checkpoint, train_tsv)
+    assert result.code == 2
+    (line,) = result.err.splitlines()
+    assert "of the model AMVLSTM; give a classifier's checkpoint" in line
 
 
 def test_a_classifiers_data_is_refused(zoo_command: Command, train_csv: Path) -> None:
