@@ -143,7 +143,11 @@ class _Stretches(dict[str, list[int]]):
         self.lexicon = lexicon
 
     def __missing__(self, stretch: str) -> list[int]:
-        numbers = [self.lexicon[token] for token in _SEGMENT.findall(stretch)]
+        # Letters and digits of ASCII are one segment: most words need no look at the rules.
+        if stretch.isascii() and stretch.isalnum():
+            numbers = [self.lexicon[stretch]]
+        else:
+            numbers = [self.lexicon[token] for token in _SEGMENT.findall(stretch)]
         if len(stretch) <= 32:
             if len(self) == 1 << 20:
                 self.clear()
