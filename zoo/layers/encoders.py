@@ -132,6 +132,10 @@ class TransformerEncoder(nn.Module):
                     f"model.transformer={name!r}: no such model on this machine or the Hub"
                     f" ({str(error).splitlines()[0]})"
                 ) from error
+        # BERT's own pooling layer is read by neither kind of pooling here: a trained weight without a gradient
+        # stops training on several devices.
+        if getattr(self.transformer, "pooler", None) is not None:
+            self.transformer.pooler.requires_grad_(False)
         self.pooling = pooling
         self.size: int = self.transformer.config.hidden_size
 
