@@ -60,6 +60,7 @@ def _named_files(tmp_path: Path) -> None:
     for name in ("WikiQA-train.tsv", "WikiQA-dev.tsv", "WikiQA-test.tsv"):
         write_wikiqa(tmp_path / name)
     (tmp_path / "texts.txt").write_text("some ripe apple\nthe rain\n")
+    (tmp_path / "questions.txt").write_text("which apple 3 ?\nwhich rain ?\n")
     (tmp_path / "articles.jsonl").write_text(
         "".join(json.dumps({"body": text, "category": label}) + "\n" for text, label in sentences(20, seed=3))
     )
