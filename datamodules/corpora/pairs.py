@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -40,7 +39,6 @@ log = logging.getLogger(__name__)
 
 #: `ranking`: grades of 0 or more; `classification`: 0 or 1.
 Goal: TypeAlias = Literal["ranking", "classification"]
-BLOCK = 32_768
 _ARRAYS = ("first_row", "second_row", "question", "target")
 
 
@@ -280,20 +278,22 @@ def read_pairs(
     columns = Columns.of(texts, label_column, None)
     records, unit = open_records(path, columns, header, quotes, encoding_errors=encoding_errors)
     source = str(path)
-    fields: list[list[str]] = [[] for _ in texts]
-    targets = _Targets(goal, source, unit, label_column)
-    progress = iter(
-        tqdm(records, desc=f"reading {source}", unit=" rows", unit_scale=True, delay=3, disable=None)
-    )
-    while block := list(islice(progress, BLOCK)):
-        lines = [line for line, _ in block]
-        by_column = list(zip(*(record for _, record in block), strict=True))
-        for values, column in zip(fields, by_column, strict=False):
-            values += _stripped(column, source, unit, lines)
-        if label_column is not None:
-            targets.extend(by_column[-1], lines)
-    if not fields[0]:
+    by_column: list[list[Any]] = [[] for _ in columns.wanted]
+    lines: list[int] = []
+    # Records go at once: thousands of them alive would set off searches for garbage in all that is loaded.
+    add = [values.append for values in by_column]
+    for line, record in tqdm(
+        records, desc=f"reading {source}", unit=" rows", unit_scale=True, delay=3, disable=None
+    ):
+        lines.append(line)
+        for append, field in zip(add, record, strict=True):
+            append(field)
+    if not lines:
         raise InputError(f"{source}: no rows; give a file with at least one")
+    fields = [_stripped(values, source, unit, lines) for values in by_column[: len(texts)]]
+    targets = _Targets(goal, source, unit, label_column)
+    if label_column is not None:
+        targets.extend(by_column[-1], lines)
     for number, values in enumerate(fields[:2]):
         if empty := values.count(""):
             log.warning(
