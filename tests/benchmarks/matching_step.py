@@ -10,7 +10,7 @@ model is measured with it, with `fused=True` (the same update in one pass, AMVLS
 table fixed.
 
 Where `matchzoo` can be imported (1.1.1, whose imports want an old Python), its models run on the same texts in
-turns with ours. Elsewhere the ratios are to `MATCHZOO_ROWS`, taken in that way on one machine at another time.
+turns with ours. Elsewhere the ratios are to `MATCHZOO_ROWS`, noted on another machine: a hint, no more.
 
     python -m tests.benchmarks.matching_step [--models ARCI ...] [--negatives 1] [--steps 10] [--profile]
 """
@@ -51,7 +51,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         name: (name, {"loss": "hinge"}) for name in ("MatchPyramid", "ARCI", "ARCII", "ANMM", "DSSM", "CDSSM")
     },
 }
-#: MatchZoo-py's training rows a CPU second, one thread, two rows a list; its MV-LSTM stands beside all of ours.
+#: MatchZoo-py's training rows a CPU second, noted elsewhere: one thread, two rows a list, a trained table of 30,000 x
+#: 300; whether its loading of data was timed is not known. Its MV-LSTM stands beside all of ours.
 MATCHZOO_ROWS = {
     **dict.fromkeys(MODELS, 256),
     "MV-LSTM k=10": 277,
