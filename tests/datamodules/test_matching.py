@@ -71,7 +71,7 @@ def training_batches(data: MatchingDataModule, epoch: int = 0) -> list[MatchingB
 
 def same(a: list[MatchingBatch], b: list[MatchingBatch]) -> bool:
     return len(a) == len(b) and all(
-        torch.equal(x, y)
+        y is not None and torch.equal(x, y)
         for one, other in zip(a, b, strict=True)
         for x, y in zip(one, other, strict=True)
         if x is not None
@@ -92,7 +92,7 @@ def lists_of(data: MatchingDataModule, batches: list[MatchingBatch]) -> list[lis
     """First text, second text, grade and row of the pairs of each list, after checking the batches' form."""
     found = []
     for batch in batches:
-        assert batch.first_text.shape[0] == len(batch.first.unique())
+        assert batch.first_text.shape[0] == len(set(batch.first.tolist()))
         assert len({tuple(row) for row in batch.second_text.tolist()}) == len(batch.second_text)
         assert batch.idf.dtype == batch.target.dtype == batch.weight.dtype == torch.float32
         assert batch.list.tolist() == sorted(batch.list.tolist())
@@ -204,7 +204,7 @@ def test_random_negatives_are_no_texts_of_the_question(
     own: dict[str, set[str]] = {}
     for row in table_of(data.split("train")):
         own.setdefault(row[0], set()).add(row[1])
-    seen = set()
+    seen: set[str] = set()
     for one in lists_of(data, training_batches(data)):
         drawn = [row for row in one if row[3] == -1]
         assert len({row[1] for row in drawn}) == len(drawn) == 3
