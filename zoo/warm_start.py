@@ -62,7 +62,16 @@ def start_from(model: Task, checkpoint: str) -> None:
         taken += _take_classifier(model, contents)
     if not taken:
         raise InputError(f"model.init_from={checkpoint}: none of its weights fit this model")
-    log.info("%s: took %s", checkpoint, ", ".join(taken))
+    log.info("%s: took %s", checkpoint, ", ".join(_in_short(taken)))
+
+
+def _in_short(names: list[str]) -> list[str]:
+    """The names, but one line for all weights of a transformer, of which there are hundreds."""
+    part = ".transformer."
+    short = [name for name in names if part not in name]
+    if len(short) < len(names):
+        short.insert(0, f"{len(names) - len(short)} weights of the transformer")
+    return short
 
 
 def _shared_rows(ours: list[str] | None, theirs: list[str] | None) -> list[tuple[int, int]]:
