@@ -400,11 +400,8 @@ class AMVLSTM(MatchingTask):
         if options["transformer"] is not None:
             words = TransformerTokens(options["transformer"], config=transformer_config)
         else:
-            words = WordEncoder(
-                spec.num_words,
-                options["word_size"] if word_vectors is None else word_vectors.shape[1],
-                table=word_vectors,
-                train_table=word_vectors is None or options["train_word_vectors"],
+            words = WordEncoder.of_vocabulary(
+                spec.num_words, word_vectors, options["word_size"], options["train_word_vectors"]
             )
         return AMVLSTMNetwork(
             words,

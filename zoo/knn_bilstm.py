@@ -381,14 +381,14 @@ class KNNBiLSTM(ClassificationTask):
         else:
             if options["characters"] and spec.num_chars == 0:
                 raise InputError("model.characters is on, but data.characters is off; make them agree")
-            words = WordEncoder(
+            words = WordEncoder.of_vocabulary(
                 spec.num_words,
-                options["word_size"] if word_vectors is None else word_vectors.shape[1],
-                spec.num_chars if options["characters"] else 0,
-                options["char_size"],
-                options["char_hidden_size"],
-                table=word_vectors,
-                train_table=word_vectors is None or options["train_word_vectors"],
+                word_vectors,
+                options["word_size"],
+                options["train_word_vectors"],
+                num_chars=spec.num_chars if options["characters"] else 0,
+                char_size=options["char_size"],
+                char_hidden_size=options["char_hidden_size"],
             )
             encoder = BiLSTMEncoder(words, options["hidden_size"], options["dropout"])
         return KNNNetwork(

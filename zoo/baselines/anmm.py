@@ -17,9 +17,9 @@ from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from datamodules.errors import InputError
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.interactions import cosine_interaction, pair_mask
+from zoo.tasks.base import check_sizes
 from zoo.tasks.ranking import Loss, MatchingOutput, MatchingTask
 
 #: Cosines from here on are a match of equal words, which has a range of its own.
@@ -123,21 +123,16 @@ class ANMM(MatchingTask):
             lr_scheduler: makes a schedule, stepped once an epoch.
         """
         super().__init__(optimizer, lr_scheduler, loss, margin)
-        for option, value in (("num_bins", num_bins), ("num_weights", num_weights)):
-            if value < 1:
-                raise InputError(f"model.{option}={value}: must be at least 1")
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
+        check_sizes(self.hparams, "num_bins", "num_weights")
 
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> ANMMNetwork:
         """The paper's network for the data's sizes; see `Task.build_network`."""
         options = self.hparams
-        words = WordEncoder(
-            spec.num_words,
-            options["word_size"] if word_vectors is None else word_vectors.shape[1],
-            table=word_vectors,
-            train_table=word_vectors is None or options["train_word_vectors"],
+        words = WordEncoder.of_vocabulary(
+            spec.num_words, word_vectors, options["word_size"], options["train_word_vectors"]
         )
         return ANMMNetwork(
             words,
@@ -145,6 +140,5 @@ class ANMM(MatchingTask):
             options["num_weights"],
             options["dropout"],
             spec.num_outputs,
-            # A loss that compares candidates can't see a constant.
-            bias=self.loss == "cross_entropy",
+            bias=self.sees_constants,
         )

@@ -21,7 +21,6 @@ from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from datamodules.errors import InputError
 from zoo.baselines.convolution import (
     WordConvolution,
     inside,
@@ -31,6 +30,7 @@ from zoo.baselines.convolution import (
     pool_squares,
 )
 from zoo.layers.encoders import WordEncoder
+from zoo.tasks.base import check_sizes
 from zoo.tasks.ranking import Loss, MatchingOutput, MatchingTask
 
 
@@ -157,15 +157,6 @@ class ARCIINetwork(nn.Module):
             return MatchingOutput(self.out(self.dropout(hidden)))
 
 
-def _check(hparams: Any, *options: str) -> None:
-    """Sizes are whole numbers from 1 on, alone or in lists."""
-    for option in options:
-        value = hparams[option]
-        sizes = [value] if isinstance(value, int) else value
-        if len(sizes) == 0 or min(sizes) < 1:
-            raise InputError(f"model.{option}={value}: must be at least 1")
-
-
 class ARCI(MatchingTask):
     """The paper's ARC-I.
 
@@ -211,18 +202,15 @@ class ARCI(MatchingTask):
         """
         super().__init__(optimizer, lr_scheduler, loss, margin)
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
-        _check(self.hparams, "filters", "window", "segments", "hidden_size")
+        check_sizes(self.hparams, "filters", "window", "segments", "hidden_size")
 
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> ARCINetwork:
         """Figure 3 for the data's sizes; see `Task.build_network`."""
         options = self.hparams
-        words = WordEncoder(
-            spec.num_words,
-            options["word_size"] if word_vectors is None else word_vectors.shape[1],
-            table=word_vectors,
-            train_table=word_vectors is None or options["train_word_vectors"],
+        words = WordEncoder.of_vocabulary(
+            spec.num_words, word_vectors, options["word_size"], options["train_word_vectors"]
         )
         towers = [
             SentenceConvolution(words.size, options["filters"], options["window"], options["segments"])
@@ -235,8 +223,7 @@ class ARCI(MatchingTask):
             options["hidden_size"],
             options["dropout"],
             spec.num_outputs,
-            # A loss that compares candidates can't see a constant.
-            bias=self.loss == "cross_entropy",
+            bias=self.sees_constants,
         )
 
 
@@ -284,18 +271,15 @@ class ARCII(MatchingTask):
         """
         super().__init__(optimizer, lr_scheduler, loss, margin)
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
-        _check(self.hparams, "filters", "window", "grid", "hidden_size")
+        check_sizes(self.hparams, "filters", "window", "grid", "hidden_size")
 
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> ARCIINetwork:
         """Figure 4 for the data's sizes; see `Task.build_network`."""
         options = self.hparams
-        words = WordEncoder(
-            spec.num_words,
-            options["word_size"] if word_vectors is None else word_vectors.shape[1],
-            table=word_vectors,
-            train_table=word_vectors is None or options["train_word_vectors"],
+        words = WordEncoder.of_vocabulary(
+            spec.num_words, word_vectors, options["word_size"], options["train_word_vectors"]
         )
         return ARCIINetwork(
             words,
@@ -305,5 +289,5 @@ class ARCII(MatchingTask):
             options["hidden_size"],
             options["dropout"],
             spec.num_outputs,
-            bias=self.loss == "cross_entropy",
+            bias=self.sees_constants,
         )

@@ -28,6 +28,7 @@ from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
 from zoo.baselines.convolution import window_sum
 from zoo.layers.interactions import unit
+from zoo.tasks.base import check_sizes
 from zoo.tasks.ranking import Loss, MatchingOutput, MatchingTask
 
 
@@ -194,9 +195,7 @@ class _TrigramMatcher(MatchingTask):
                 raise InputError(f"model.{option}={options[option]}: must be above 0")
         first = self._make_tower(spec)
         second = first if options["share"] else self._make_tower(spec)
-        return CosineNetwork(
-            first, second, options["smoothing"], spec.num_outputs, bias=self.loss == "cross_entropy"
-        )
+        return CosineNetwork(first, second, options["smoothing"], spec.num_outputs, bias=self.sees_constants)
 
 
 class DSSM(_TrigramMatcher):
@@ -287,9 +286,8 @@ class CDSSM(_TrigramMatcher):
             lr_scheduler: makes a schedule, stepped once an epoch.
         """
         super().__init__(optimizer, lr_scheduler, loss, margin)
-        if window < 1:
-            raise InputError(f"model.window={window}: must be at least 1")
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
+        check_sizes(self.hparams, "window")
 
     def _make_tower(self, spec: MatchingSpec) -> WindowTower:
         options = self.hparams

@@ -21,6 +21,7 @@ from datamodules.errors import InputError
 from zoo.baselines.convolution import inside, pool_grid
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask
+from zoo.tasks.base import check_sizes
 from zoo.tasks.ranking import Loss, MatchingOutput, MatchingTask
 
 Similarity = Literal["cosine", "dot", "indicator"]
@@ -128,10 +129,8 @@ class MatchPyramid(MatchingTask):
         super().__init__(optimizer, lr_scheduler, loss, margin)
         if similarity not in ("cosine", "dot", "indicator"):
             raise InputError(f"model.similarity={similarity!r}: must be cosine, dot or indicator")
-        for option, sizes in (("filters", filters), ("grid", grid), ("kernel", (kernel,))):
-            if len(sizes) == 0 or min(sizes) < 1:
-                raise InputError(f"model.{option}={sizes}: must be at least 1")
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
+        check_sizes(self.hparams, "filters", "grid", "kernel")
 
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
@@ -140,11 +139,8 @@ class MatchPyramid(MatchingTask):
         options = self.hparams
         words = None
         if options["similarity"] != "indicator":
-            words = WordEncoder(
-                spec.num_words,
-                options["word_size"] if word_vectors is None else word_vectors.shape[1],
-                table=word_vectors,
-                train_table=word_vectors is None or options["train_word_vectors"],
+            words = WordEncoder.of_vocabulary(
+                spec.num_words, word_vectors, options["word_size"], options["train_word_vectors"]
             )
         return MatchPyramidNetwork(
             words,
@@ -155,6 +151,5 @@ class MatchPyramid(MatchingTask):
             options["hidden_size"],
             options["dropout"],
             spec.num_outputs,
-            # A loss that compares candidates can't see a constant.
-            bias=self.loss == "cross_entropy",
+            bias=self.sees_constants,
         )

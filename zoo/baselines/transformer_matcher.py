@@ -173,8 +173,7 @@ class TransformerMatcher(MatchingTask):
                 )
             prefix = len(tokenizer.prefix)
         encoder = TransformerEncoder(name, options["pooling"], transformer_config)
-        # A loss that compares candidates can't see a constant.
-        bias = self.loss == "cross_entropy"
+        bias = self.sees_constants
         if options["mode"] == "bi":
             return BiEncoder(encoder, options["scale"], spec.num_outputs, bias)
         return CrossEncoder(encoder, prefix, options["dropout"], spec.num_outputs, bias)

@@ -52,6 +52,23 @@ class WordEncoder(nn.Module):
             self.char_lstm = LastStateLSTM(char_size, char_hidden_size)
             self.size += char_hidden_size
 
+    @classmethod
+    def of_vocabulary(
+        cls, num_words: int, word_vectors: Tensor | None, word_size: int, train: bool, **characters: int
+    ) -> WordEncoder:
+        """The words of a vocabulary, from pre-trained vectors where the data brings them.
+
+        Args:
+            num_words: size of the vocabulary.
+            word_vectors: [num_words, d] pre-trained values, or None.
+            word_size: size of the vectors if there are none.
+            train: train pre-trained vectors too; others are always trained.
+            **characters: `num_chars`, `char_size` and `char_hidden_size` of the character LSTM.
+        """
+        size = word_size if word_vectors is None else word_vectors.shape[1]
+        trained = word_vectors is None or train
+        return cls(num_words, size, table=word_vectors, train_table=trained, **characters)
+
     def forward(self, word: Tensor, char: Tensor) -> Tensor:
         """Encode words.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -175,6 +176,19 @@ class Task(pl.LightningModule):
             return optimizer
         scheduler = self.make_lr_scheduler(optimizer)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val/loss"}}
+
+
+def check_sizes(hparams: Mapping[str, Any], *options: str) -> None:
+    """Refuse sizes of a model that are below 1, alone or in lists, and empty lists.
+
+    Raises:
+        InputError: names the option.
+    """
+    for option in options:
+        value = hparams[option]
+        sizes = [value] if isinstance(value, int) else value
+        if len(sizes) == 0 or min(sizes) < 1:
+            raise InputError(f"model.{option}={value}: must be at least 1")
 
 
 def _plain(value: Any) -> Any:

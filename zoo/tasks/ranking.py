@@ -142,6 +142,11 @@ class MatchingTask(Task):
         self.loss = loss
         self.margin = margin
 
+    @property
+    def sees_constants(self) -> bool:
+        """Whether a constant in all scores matters: not to losses that compare candidates."""
+        return self.loss == "cross_entropy"
+
     def setup(self, stage: str) -> None:
         """Make the network, and the scores that the trainer's data asks for."""
         super().setup(stage)
