@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytorch_lightning as pl
 import torch
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 from numpy.typing import NDArray
@@ -29,6 +26,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
+from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.corpora.published import load_published
 from datamodules.corpora.split import limit_classes, select_classes, stratified_split
@@ -36,7 +34,6 @@ from datamodules.corpora.table import Column, Rows, read_table
 from datamodules.errors import InputError
 from datamodules.preparation import (
     are_whole,
-    as_given,
     check_least,
     file_state,
     given_memory,
@@ -254,7 +251,7 @@ def first_of_equal_texts(rows: Rows) -> NDArray[np.int64]:
     return same
 
 
-class ClassificationDataModule(pl.LightningDataModule):
+class ClassificationDataModule(TextDataModule[Split, ClassificationDataset]):
     """Texts to classify, each with the memories that a retriever found for it.
 
     Example:
@@ -354,8 +351,7 @@ class ClassificationDataModule(pl.LightningDataModule):
         arguments.pop("retriever")
         # A retriever holds an open index: the default is a new one for each data module.
         self.retriever = EmbeddedRetriever() if retriever is DEFAULT_RETRIEVER else retriever
-        #: the arguments, as plain values.
-        self.options: dict[str, Any] = arguments
+        self.options = arguments
         self.num_memories = num_memories
         check_least(arguments, _LEAST)
         if dataset is not None and train_file is not None:
@@ -366,11 +362,6 @@ class ClassificationDataModule(pl.LightningDataModule):
         self.tokenizer = make_tokenizer(tokenizer, lowercase)
         #: where the memory is, after `setup` or `use_state`; see `open_memory`.
         self.memory_location: str | None = None
-        self._spec: ClassificationSpec | None = None
-        self._vocabulary: Vocabulary | None = None
-        self._words: WordTable | None = None
-        self._vectors_file: Path | None = None
-        self._splits: dict[str, Split] = {}
         #: of a split (by its identity), see `cache_encodings`.
         self._encodings: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -568,10 +559,7 @@ class ClassificationDataModule(pl.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Map what `prepare_data` made."""
-        plan_file = self._plan_file(self._wanted_splits())
-        if not plan_file.exists():
-            raise InputError(f"{plan_file}: the data is not prepared; call prepare_data() first")
-        plan = json.loads(plan_file.read_text())
+        plan = self._read_plan(self._plan_file(self._wanted_splits()))
         self.memory_location = plan["memory"]
         self._splits.update({name: Split.open(self.cache, parts) for name, parts in plan["splits"].items()})
         if self._spec is None and "labels" in plan:
@@ -596,22 +584,8 @@ class ClassificationDataModule(pl.LightningDataModule):
     @property
     def spec(self) -> ClassificationSpec:
         """Sizes and labels; after `setup` or `use_state`."""
-        if self._spec is None:
-            raise InputError("the data has no vocabulary yet: train a model on it, or give a checkpoint")
-        return self._spec
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The words; after `setup` or `use_state`."""
-        assert self.spec is not None
-        assert self._vocabulary is not None
-        return self._vocabulary
-
-    def word_vectors(self) -> Tensor | None:
-        """Pre-trained word vectors [num_words, d], or None; one copy for all processes of a machine."""
-        if self._vectors_file is None:
-            return None
-        return torch.from_numpy(np.load(self._vectors_file, mmap_mode="c"))
+        spec: ClassificationSpec = self._known_spec()
+        return spec
 
     def state(self) -> dict[str, Any]:
         """Plain values that make this data again for new texts; they go into a model's checkpoint."""
@@ -688,16 +662,6 @@ class ClassificationDataModule(pl.LightningDataModule):
         assert vectors is not None
         return vectors
 
-    @contextmanager
-    def dataset_for_now(self, split: Split) -> Iterator[ClassificationDataset]:
-        """A split's dataset whose new words are forgotten afterwards, so that prediction may go on for ever."""
-        assert self._words is not None
-        known = len(self._words)
-        try:
-            yield self.dataset(split)
-        finally:
-            self._words.truncate(known)
-
     def split_of(self, rows: Rows, memory: Memory | None) -> Split:
         """A split in memory, for texts that come now (prediction)."""
         neighbors = memory_tokens = None
@@ -705,22 +669,6 @@ class ClassificationDataModule(pl.LightningDataModule):
             neighbors = NeighborStore.from_neighbors(memory.search(rows.texts[:], self.num_memories))
             memory_tokens = TokenStore.from_texts(neighbors.memories.texts, self.tokenizer)
         return Split(rows, TokenStore.from_texts(rows.texts, self.tokenizer), neighbors, memory_tokens)
-
-    def split(self, name: str) -> Split:
-        """A prepared table: `train`, `validation` or `test`."""
-        return self._splits[name]
-
-    def train_dataloader(self) -> DataLoader[ClassificationBatch]:
-        """Shuffled batches of the training rows."""
-        return self._loader("train", training=True)
-
-    def val_dataloader(self) -> DataLoader[ClassificationBatch]:
-        """All validation rows."""
-        return self._loader("validation", training=False)
-
-    def test_dataloader(self) -> DataLoader[ClassificationBatch]:
-        """All test rows."""
-        return self._loader("test", training=False)
 
     def _loader(self, name: str, training: bool) -> DataLoader[ClassificationBatch]:
         options = self.options
@@ -733,25 +681,15 @@ class ClassificationDataModule(pl.LightningDataModule):
                 len(dataset),
             )
         eval_batch_size = options["eval_batch_size"] or 4 * options["batch_size"]
-        seed = options["seed"]
         sampler = LengthBucketSampler(
             dataset.lengths,
             options["batch_size"] if training else eval_batch_size,
             training=training,
             bucket=options["bucket_by_length"],
-            seed=int(os.environ.get("PL_GLOBAL_SEED", "0")) if seed is None else seed,
-            process=self.trainer.global_rank if self.trainer else 0,
-            num_processes=self.trainer.world_size if self.trainer else 1,
+            seed=self._seed(),
+            **self._place(),
         )
-        return DataLoader(
-            dataset,
-            batch_sampler=sampler,
-            # `__getitems__` has put the batch together.
-            collate_fn=as_given,
-            num_workers=options["num_workers"],
-            pin_memory=torch.cuda.is_available(),
-            persistent_workers=options["num_workers"] > 0,
-        )
+        return self._load(dataset, sampler)
 
 
 def in_natural_order(labels: Sequence[str]) -> list[str]:

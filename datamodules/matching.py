@@ -14,15 +14,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 from numba import njit
@@ -31,6 +28,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from datamodules.base import TextDataModule
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.corpora.pairs import (
     Goal,
@@ -47,7 +45,6 @@ from datamodules.errors import InputError
 from datamodules.negatives import Negatives, PoolNegatives, RandomNegatives
 from datamodules.preparation import (
     are_whole,
-    as_given,
     check_least,
     file_state,
     given_memory,
@@ -321,7 +318,7 @@ class MatchingDataset(Dataset[MatchingBatch]):
         return _Members(first, second, in_list, np.arange(len(in_list)) - starts[in_list], target, index)
 
 
-class MatchingDataModule(pl.LightningDataModule):
+class MatchingDataModule(TextDataModule[MatchingSplit, MatchingDataset]):
     """Pairs of texts to rank or to classify.
 
     Example:
@@ -452,8 +449,7 @@ class MatchingDataModule(pl.LightningDataModule):
         # A retriever holds an open index: the default is a new one for each data module.
         self.retriever = EmbeddedRetriever() if retriever is DEFAULT_RETRIEVER else retriever
         arguments["goal"] = goal = goal or ("classification" if layout == "quora" else "ranking")
-        #: the arguments, as plain values.
-        self.options: dict[str, Any] = arguments
+        self.options = arguments
         check_least(arguments, _LEAST)
         for name, allowed in _CHOICES.items():
             if arguments[name] not in allowed:
@@ -487,13 +483,8 @@ class MatchingDataModule(pl.LightningDataModule):
         #: folder and fingerprint of the table that it is made of, if it is not the user's own.
         self._memory_rows: tuple[str, str] | None = None
         self._texts: tuple[Rows, Rows] | None = None
-        self._spec: MatchingSpec | None = None
-        self._vocabulary: Vocabulary | None = None
-        self._words: WordTable | None = None
-        self._vectors_file: Path | None = None
         #: texts, and how many of them have each word of the vocabulary.
         self._frequency: tuple[int, NDArray[np.int64]] = 0, np.zeros(0, np.int64)
-        self._splits: dict[str, MatchingSplit] = {}
         #: of a split (by its identity), see `cache_encodings`.
         self._vectors: dict[int, tuple[TokenVectors, TokenVectors]] = {}
 
@@ -778,10 +769,7 @@ class MatchingDataModule(pl.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Map what `prepare_data` made."""
-        plan_file = self._plan_file(self._wanted_splits())
-        if not plan_file.exists():
-            raise InputError(f"{plan_file}: the data is not prepared; call prepare_data() first")
-        plan = json.loads(plan_file.read_text())
+        plan = self._read_plan(self._plan_file(self._wanted_splits()))
         rows = plan["memory_rows"]
         self.memory_location, self._memory_rows = plan["memory"], rows and (rows[0], rows[1])
         self._splits.update(
@@ -811,16 +799,8 @@ class MatchingDataModule(pl.LightningDataModule):
     @property
     def spec(self) -> MatchingSpec:
         """Sizes and goal; after `setup` or `use_state`."""
-        if self._spec is None:
-            raise InputError("the data has no vocabulary yet: train a model on it, or give a checkpoint")
-        return self._spec
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The words; after `setup` or `use_state`."""
-        assert self.spec is not None
-        assert self._vocabulary is not None
-        return self._vocabulary
+        spec: MatchingSpec = self._known_spec()
+        return spec
 
     @property
     def idf(self) -> NDArray[np.float32]:
@@ -834,12 +814,6 @@ class MatchingDataModule(pl.LightningDataModule):
         idf = np.log((num_texts + 1) / (frequency + 1)).astype(np.float32)
         idf[[vocabulary.pad_id, *vocabulary.prefix, *vocabulary.suffix]] = 0
         return idf
-
-    def word_vectors(self) -> Tensor | None:
-        """Pre-trained word vectors [num_words, d], or None; one copy for all processes of a machine."""
-        if self._vectors_file is None:
-            return None
-        return torch.from_numpy(np.load(self._vectors_file, mmap_mode="c"))
 
     def state(self) -> dict[str, Any]:
         """Plain values that make this data again for new texts; they go into a model's checkpoint."""
@@ -865,10 +839,6 @@ class MatchingDataModule(pl.LightningDataModule):
         self._bind(Vocabulary.from_dict(state["vocabulary"]), state["num_texts"], frequency)
 
     # --- batches ---
-
-    def split(self, name: str) -> MatchingSplit:
-        """A prepared table: `train`, `validation` or `test`."""
-        return self._splits[name]
 
     def split_of(self, pairs: Pairs) -> MatchingSplit:
         """A split in memory, for pairs that come now (prediction)."""
@@ -957,16 +927,6 @@ class MatchingDataModule(pl.LightningDataModule):
             index=nothing,
         )
 
-    @contextmanager
-    def dataset_for_now(self, split: MatchingSplit) -> Iterator[MatchingDataset]:
-        """A split's dataset whose new words are forgotten afterwards, so that prediction may go on for ever."""
-        assert self._words is not None
-        known = len(self._words)
-        try:
-            yield self.dataset(split)
-        finally:
-            self._words.truncate(known)
-
     def _evaluation_lists(self, split: MatchingSplit) -> Lists:
         """All candidates of a question together; a pair to classify alone."""
         if self.options["goal"] == "classification":
@@ -1015,23 +975,9 @@ class MatchingDataModule(pl.LightningDataModule):
             seed,
         )
 
-    def train_dataloader(self) -> DataLoader[MatchingBatch]:
-        """Shuffled batches of training lists."""
-        return self._loader("train", training=True)
-
-    def val_dataloader(self) -> DataLoader[MatchingBatch]:
-        """All validation pairs."""
-        return self._loader("validation", training=False)
-
-    def test_dataloader(self) -> DataLoader[MatchingBatch]:
-        """All test pairs."""
-        return self._loader("test", training=False)
-
     def _loader(self, name: str, training: bool) -> DataLoader[MatchingBatch]:
         options, split = self.options, self._splits[name]
-        seed = options["seed"]
-        if seed is None:
-            seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
+        seed = self._seed()
         dataset = self.dataset(split, self._training_lists(split, seed) if training else None)
         sampler = ListSampler(
             dataset.lengths,
@@ -1039,17 +985,9 @@ class MatchingDataModule(pl.LightningDataModule):
             training=training,
             bucket=options["bucket_by_length"],
             seed=seed,
-            process=self.trainer.global_rank if self.trainer else 0,
-            num_processes=self.trainer.world_size if self.trainer else 1,
+            **self._place(),
         )
-        return DataLoader(
-            dataset,
-            batch_sampler=sampler,
-            collate_fn=as_given,
-            num_workers=options["num_workers"],
-            pin_memory=torch.cuda.is_available(),
-            persistent_workers=options["num_workers"] > 0,
-        )
+        return self._load(dataset, sampler)
 
 
 def own_negatives(

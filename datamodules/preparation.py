@@ -194,8 +194,3 @@ def open_vocabulary(cache: Path, part: Sequence[str]) -> tuple[Vocabulary, Path 
     vocabulary = Vocabulary.from_dict(json.loads((folder / "vocabulary.json").read_text()))
     vectors = folder / "vectors.npy"
     return vocabulary, vectors if vectors.exists() else None
-
-
-def as_given(batch: Any) -> Any:
-    """For a `DataLoader` whose data set has put the batch together."""
-    return batch
