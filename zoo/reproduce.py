@@ -163,6 +163,7 @@ _TABLE_KEYS = {
         "rows",
         "like",
         "x_label",
+        "encoder",
     ),
     *("skip_absent", "columns_without_header"),
 }
@@ -174,14 +175,16 @@ def shipped_tables() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
 
 
-def load_table(name: str) -> Table:
+def load_table(name: str, encoder: str | None = None) -> Table:
     """Read a table.
 
     Args:
         name: one of `shipped_tables`, or a YAML file.
+        encoder: Hub name or folder of a pre-trained transformer that takes the place of the table's own (its
+            `encoder`) wherever that is named.
 
     Raises:
-        InputError: no such table, or its YAML can't be used.
+        InputError: no such table, its YAML can't be used, or it has no encoder to replace.
     """
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
@@ -192,6 +195,10 @@ def load_table(name: str) -> Table:
             )
         path = SHIPPED / f"{name}.yaml"
     contents = _read_table_yaml(path)
+    if encoder is not None:
+        if "encoder" not in contents:
+            raise InputError(f"--encoder: {path.stem} has no pre-trained encoder that could be replaced")
+        contents = _replaced(contents, contents["encoder"], encoder)
     missing = {"description", "minutes", "base", "rows"} - contents.keys()
     if missing:
         raise InputError(f"{path}: {', '.join(sorted(missing))} is missing; add it")
@@ -223,6 +230,15 @@ def load_table(name: str) -> Table:
         rows=rows,
         **{key: contents[key] for key in optional if key in contents},
     )
+
+
+def _replaced(value: Any, old: str, new: str) -> Any:
+    """The value with every `old` in its mappings and lists made `new`."""
+    if isinstance(value, dict):
+        return {key: _replaced(each, old, new) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_replaced(each, old, new) for each in value]
+    return new if value == old else value
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -817,6 +833,7 @@ def reproduce(
     rows: Sequence[str] | None = None,
     seeds: int | None = None,
     run_dir: str | None = None,
+    encoder: str | None = None,
 ) -> Figures:
     """Run a table, or what is missing of it, and write `table.json`, `.md`, `.csv` and `.png`.
 
@@ -828,6 +845,7 @@ def reproduce(
         rows: names of rows; None = all. A row that another one starts from is run with it.
         seeds: runs of each row; None = as many as the table says.
         run_dir: the table's folder; None = `runs/reproduce/NAME`. A row's runs are `ROW/seed-1`, ... in it.
+        encoder: Hub name or folder of a transformer in place of the table's own.
 
     Returns:
         row -> metric -> mean, sd, n, paper.
@@ -836,7 +854,9 @@ def reproduce(
         InputError: no such table, row or file.
         RowFailed: rows that failed, after the others are done; their reasons are in `table.md`.
     """
-    table = load_table(name)
+    if encoder is not None and Path(encoder).is_dir():
+        encoder = str(Path(encoder).resolve())
+    table = load_table(name, encoder)
     wanted = list(table.rows) if rows is None else list(rows)
     for row in wanted:
         if row not in table.rows:
@@ -907,6 +927,9 @@ def command(options: Sequence[str]) -> None:
     parser.add_argument("--rows", type=str | None, help='names of rows, e.g. "M1,M7"; default: all')
     parser.add_argument("--seeds", type=int | None, help="runs of each row; default: as the table says")
     parser.add_argument("--run_dir", type=str | None, help="the table's folder; default: runs/reproduce/NAME")
+    parser.add_argument(
+        "--encoder", type=str | None, help="Hub name or folder of a transformer in place of the table's own"
+    )
     parser.add_argument("--list", action="store_true", help="show the tables and the time they take")
     given = parser.parse_args(list(options))
     if given.list:
@@ -922,7 +945,7 @@ def command(options: Sequence[str]) -> None:
     out = Path(given.run_dir or f"runs/reproduce/{Path(given.name).stem}")
     failure = None
     try:
-        reproduce(given.name, given.data_dir, given.test_file, rows, given.seeds, str(out))
+        reproduce(given.name, given.data_dir, given.test_file, rows, given.seeds, str(out), given.encoder)
     except RowFailed as error:
         failure = error
     print((out / "table.md").read_text(encoding="utf-8"), end="")

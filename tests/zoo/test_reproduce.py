@@ -763,6 +763,29 @@ def test_a_table_like_another_has_its_rows_without_the_papers_figures() -> None:
     assert small.rows["TF-IDF SVM"].overrides == {"data.rows_per_class": 750}
 
 
+def test_another_encoder_takes_the_place_of_the_tables_own() -> None:
+    table = load_table("knn-fused-3000", encoder="here/encoder")
+    assert "all-MiniLM" not in json.dumps([table.base, [dict(row.overrides) for row in table.rows.values()]])
+    fused = table.rows["M5 fused"].overrides
+    assert fused["model.transformer"] == fused["data.tokenizer"] == "here/encoder"
+    dense = fused["data.retriever"]["init_args"]["retrievers"][1]
+    assert dense == {"class_path": "DenseRetriever", "init_args": {"encoder": "here/encoder"}}
+    with pytest.raises(InputError, match="--encoder: wikiqa has no pre-trained encoder"):
+        load_table("wikiqa", encoder="here/encoder")
+
+
+def test_the_folder_of_an_encoder_is_named_in_whole(
+    data_dir: Path, stand_in: Callable[[], list[list[str]]]
+) -> None:
+    (data_dir / "encoder").mkdir()
+    name = "a-hub/name"
+    table = write_yaml({"M7": {"overrides": {"model.transformer": name}}}, encoder=name)
+    reproduce(table, str(data_dir), seeds=1)
+    assert f"--model.transformer={name}" in stand_in()[0]
+    reproduce(table, str(data_dir), seeds=1, run_dir="other", encoder=str(data_dir / "encoder"))
+    assert f"--model.transformer={(data_dir / 'encoder').resolve()}" in stand_in()[0]
+
+
 def test_the_papers_figures() -> None:
     tables = {name: load_table(name) for name in shipped_tables()}
     papers = {
