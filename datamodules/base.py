@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import pytorch_lightning as pl
@@ -27,6 +27,8 @@ DatasetT = TypeVar("DatasetT", bound="Dataset[Any]")
 class TextDataModule(pl.LightningDataModule, Generic[SplitT, DatasetT]):
     """Base of the data modules: prepared tables (`SplitT`) of which it makes data sets (`DatasetT`)."""
 
+    #: the NamedTuple that describes the data to a model, see `datamodules.batch`.
+    spec_type: ClassVar[type[Any]]
     #: the arguments, as plain values.
     options: dict[str, Any]
 

@@ -258,6 +258,7 @@ class ClassificationDataModule(TextDataModule[Split, ClassificationDataset]):
         >>> data = ClassificationDataModule(train_file="train.csv", text_column="text", num_memories=5)
     """
 
+    spec_type = ClassificationSpec
     #: the validation figure, higher = better, by which an epoch is chosen.
     monitor = "val/accuracy"
 

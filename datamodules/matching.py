@@ -327,6 +327,8 @@ class MatchingDataModule(TextDataModule[MatchingSplit, MatchingDataset]):
         ... )
     """
 
+    spec_type = MatchingSpec
+
     def __init__(
         self,
         train_file: str | None = None,

@@ -39,6 +39,7 @@ from datamodules.storage import named_disk_errors, write_json
 from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
 from zoo.commands import COMMANDS
 from zoo.inference import model_options
+from zoo.tasks.base import Task
 
 USAGE = """usage: zoo COMMAND [OPTIONS]
 
@@ -155,6 +156,9 @@ class ZooCLI(LightningCLI):
     def instantiate_classes(self) -> None:
         """Make model, data and trainer; a model without memory retrieves none."""
         super().instantiate_classes()
+        # Hours of preparation should not end in a refusal. None is `prepare`; otherwise a checkpoint brings both.
+        if self.subcommand in ("fit", None) and isinstance(self.model, Task):
+            self.model.check_data(self.datamodule)
         if not getattr(self.model, "uses_memory", True) and self.datamodule.num_memories:
             log.info("this model reads no memories: none are retrieved")
             self.datamodule.num_memories = 0

@@ -358,16 +358,23 @@ class KNNBiLSTM(ClassificationTask):
         """False for M1 (without `mix`), which reads no memory: its data need not retrieve any."""
         return bool(self.hparams["features"] != "M1" or self.hparams["mix"] > 0)
 
+    def check_data(self, data: Any) -> None:
+        """See `Task.check_data`: memories to read, and characters."""
+        super().check_data(data)
+        options = self.hparams
+        if self.uses_memory and data.num_memories == 0:
+            raise InputError(
+                f"model.features={options['features']} reads memories, but data.num_memories is 0; use M1 or"
+                " set --data.num_memories"
+            )
+        if options["transformer"] is None and options["characters"] and not data.options["characters"]:
+            raise InputError("model.characters is on, but data.characters is off; make them agree")
+
     def build_network(
         self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> KNNNetwork:
         """Figure 1 for the data's sizes; see `ClassificationTask.build_network`."""
         options = self.hparams
-        if self.uses_memory and spec.num_memories == 0:
-            raise InputError(
-                f"model.features={options['features']} reads memories, but data.num_memories is 0; use M1 or"
-                " set --data.num_memories"
-            )
         if "label" in FEATURES[options["features"]] and not spec.memory_labels:
             raise InputError(
                 f"model.features={options['features']} reads the memories' labels, but they have none; use M3"
@@ -379,8 +386,6 @@ class KNNBiLSTM(ClassificationTask):
         if options["transformer"] is not None:
             encoder = TransformerEncoder(options["transformer"], options["pooling"], transformer_config)
         else:
-            if options["characters"] and spec.num_chars == 0:
-                raise InputError("model.characters is on, but data.characters is off; make them agree")
             words = WordEncoder.of_vocabulary(
                 spec.num_words,
                 word_vectors,

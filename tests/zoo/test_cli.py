@@ -464,6 +464,25 @@ def test_a_refused_run_leaves_the_earlier_one_in_place(
     assert not Path("new").exists()
 
 
+@pytest.mark.parametrize("command", ["fit", "prepare"])
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--data.num_memories=0", ["data.num_memories is 0"]),
+        ("--data.characters=false", ["data.characters is off"]),
+        ("--model.transformer=encoder", ["--data.tokenizer encoder"]),
+        ("--model=DSSM", ["DSSM is a model for matching", "ClassificationDataModule"]),
+    ],
+)
+def test_a_model_refuses_its_data_before_anything_is_read(
+    command: str, option: str, words: list[str], zoo_command: Command, train_csv: Path, tmp_path: Path
+) -> None:
+    kept = ["--data=ClassificationDataModule", f"--data.train_file={train_csv}"]
+    options = [*kept, option] if option == "--model=DSSM" else [*SMALL, *kept, option]
+    one_line(zoo_command(command, *options), *words)
+    assert not (tmp_path / "cache").exists()
+
+
 def test_an_impossible_number_of_memories_is_refused_before_anything_is_indexed(
     zoo_command: Command, train_csv: Path, tmp_path: Path
 ) -> None:

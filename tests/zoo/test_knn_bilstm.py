@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
+from datamodules.classification import ClassificationDataModule
 from datamodules.errors import InputError
 from zoo import KNNBiLSTM
 from zoo.knn_bilstm import KNNNetwork, SharpAttention
@@ -255,9 +256,7 @@ def test_pretrained_vectors_are_fixed_unless_asked() -> None:
     [
         ({"features": "M9"}, {}, ["model.features", "M9", "M1"]),
         ({"num_perspectives": -1}, {}, ["model.num_perspectives=-1"]),
-        ({"features": "M3"}, {"num_memories": 0}, ["M3", "--data.num_memories", "M1"]),
         ({"features": "M2"}, {"memory_labels": []}, ["M2", "--data.memory_label_column", "M6"]),
-        ({"features": "M1"}, {"num_chars": 0}, ["model.characters", "data.characters"]),
     ],
 )
 def test_wrong_options_say_what_to_do(
@@ -275,6 +274,22 @@ def test_wrong_options_say_what_to_do(
     message = str(error.value)
     assert "\n" not in message
     assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    ("options", "data", "words"),
+    [
+        ({"features": "M3"}, {"num_memories": 0}, ["M3", "--data.num_memories", "M1"]),
+        ({"features": "M1"}, {"characters": False}, ["model.characters", "data.characters"]),
+        ({"transformer": "encoder"}, {}, ["data.tokenizer=words", "--data.tokenizer encoder"]),
+    ],
+)
+def test_data_that_the_model_can_not_use(
+    options: dict[str, Any], data: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(InputError) as error:
+        KNNBiLSTM(**options).check_data(ClassificationDataModule(**data))
+    assert all(word in str(error.value) for word in words), error.value
 
 
 # --- ours: sharp weights and text dropout ---

@@ -180,14 +180,18 @@ class _TrigramMatcher(MatchingTask):
     def _make_tower(self, spec: MatchingSpec) -> BagTower | WindowTower:
         """The encoder of a text."""
 
+    def check_data(self, data: Any) -> None:
+        """See `Task.check_data`: words' letters."""
+        super().check_data(data)
+        if not data.options["characters"]:
+            name = type(self).__name__
+            raise InputError(f"{name} reads the letters of words: set --data.characters true")
+
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> CosineNetwork:
         """Two towers, or one for both texts; see `Task.build_network`. Word vectors are not read."""
         options = self.hparams
-        name = type(self).__name__
-        if spec.num_chars == 0:
-            raise InputError(f"{name} reads the letters of words: set --data.characters true")
         if len(options["hidden_sizes"]) == 0:
             raise InputError("model.hidden_sizes is empty: give at least one size")
         for option in ("num_trigrams", "smoothing"):

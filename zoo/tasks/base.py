@@ -65,6 +65,28 @@ class Task(pl.LightningModule):
         """Whether the network reads memories at all."""
         return True
 
+    def check_data(self, data: Any) -> None:
+        """Refuse what the options of a data module show to be of no use for this model.
+
+        `zoo fit` and `zoo prepare` ask before anything is read; `setup` asks again. A model that wants more of
+        its data says so here.
+
+        Args:
+            data: a data module, not prepared yet.
+
+        Raises:
+            InputError: names the option to change.
+        """
+        name = type(self).__name__
+        if data.spec_type is not self.spec_type:
+            raise InputError(f"{name} is a model for {self.task}, which a {type(data).__name__} is not for")
+        transformer, tokenizer = self.hparams.get("transformer"), data.options["tokenizer"]
+        if transformer is not None and tokenizer in ("words", "whitespace"):
+            raise InputError(
+                f"data.tokenizer={tokenizer}: a pre-trained transformer wants its own tokens: set"
+                f" --data.tokenizer {transformer}"
+            )
+
     # --- from data or checkpoint to network ---
 
     def setup(self, stage: str) -> None:
@@ -76,10 +98,7 @@ class Task(pl.LightningModule):
             if self.data_state:
                 data.use_state(self.data_state)
         elif stage == "fit":
-            if not isinstance(data.spec, self.spec_type):
-                raise InputError(
-                    f"{type(self).__name__} is a model for {self.task}, which a {type(data).__name__} is not for"
-                )
+            self.check_data(data)
             self._build(data.spec, data.word_vectors(), None)
             self.data_state = data.state()
             # A resumed run gets its own weights next.

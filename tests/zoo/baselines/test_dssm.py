@@ -11,6 +11,7 @@ from torch import nn
 
 from datamodules.batch import MatchingBatch
 from datamodules.errors import InputError
+from datamodules.matching import MatchingDataModule
 from tests.zoo.baselines.pairs import (
     NUM_CHARS,
     Vector,
@@ -131,6 +132,7 @@ def test_impossible_options(model: MatchingTask, message: str) -> None:
 
 def test_needs_letters() -> None:
     with pytest.raises(InputError, match=r"DSSM reads the letters of words: set --data\.characters true"):
-        DSSM().build_network(make_spec()._replace(num_chars=0), None, None)
+        DSSM().check_data(MatchingDataModule())
+    DSSM().check_data(MatchingDataModule(characters=True))
     with pytest.raises(InputError, match="window=0"):
         CDSSM(window=0)
