@@ -334,9 +334,12 @@ class ToyNetwork(nn.Module):
 class ToyData(pl.LightningDataModule):
     """Batches made beforehand."""
 
+    spec_type = MatchingSpec
+
     def __init__(self, batches: list[MatchingBatch], goal: str = "ranking", keep: bool = False) -> None:
         super().__init__()
         self.batches = batches
+        self.options = {"tokenizer": "words"}
         self.spec = MatchingSpec(300, 0, goal, first_length=1, second_length=1)
         self.keep_questions_without_positive = keep
 
