@@ -9,13 +9,23 @@ import torch
 
 import zoo
 from datamodules.errors import InputError
+from datamodules.retrieval.memory import POINTER
 
 #: Key of our part of a checkpoint.
 CHECKPOINT_KEY = "memory_zoo"
 
 
+def own_memory(path: str | Path) -> Path:
+    """Where the memory of a checkpoint's run is, once it has one of its own.
+
+    At first runs on the same rows share a memory in the cache. `zoo memory add` gives the run a copy, beside
+    its checkpoints, and that one grows: the other runs' predictions stay as they are.
+    """
+    return Path(path).absolute().parent / "memory"
+
+
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """The contents of a checkpoint, tensors on the CPU.
+    """The contents of a checkpoint, tensors on the CPU; its memory is the run's own, if it has one.
 
     Raises:
         InputError: no such file, truncated or damaged, or not of this project.
@@ -35,4 +45,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     name = checkpoint[CHECKPOINT_KEY]["model"]
     if name not in zoo.list_models():
         raise InputError(f"{path}: of a model {name!r}, which this version does not have (see `zoo list`)")
+    data, own = checkpoint[CHECKPOINT_KEY]["data"], own_memory(path)
+    if data.get("memory") is not None and data["options"]["memory"] is None and (own / POINTER).exists():
+        data["memory"] = str(own)
     return checkpoint

@@ -36,7 +36,7 @@ from callbacks.csv_metrics import CSVMetrics
 from datamodules.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever  # noqa: F401 (so that options can name it)
 from datamodules.storage import named_disk_errors, write_json
-from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
+from zoo.checkpoints import CHECKPOINT_KEY, own_memory, read_checkpoint
 from zoo.commands import COMMANDS
 from zoo.inference import model_options
 from zoo.tasks.base import Task
@@ -159,6 +159,10 @@ class ZooCLI(LightningCLI):
         # Hours of preparation should not end in a refusal. None is `prepare`; otherwise a checkpoint brings both.
         if self.subcommand in ("fit", None) and isinstance(self.model, Task):
             self.model.check_data(self.datamodule)
+            start = self.model.hparams.get("init_from")
+            resumes = self.subcommand == "fit" and self._option("ckpt_path")
+            if start is not None and not resumes and not Path(start).is_file():
+                raise InputError(f"model.init_from={start}: no such checkpoint")
         if not getattr(self.model, "uses_memory", True) and self.datamodule.num_memories:
             log.info("this model reads no memories: none are retrieved")
             self.datamodule.num_memories = 0
@@ -389,7 +393,8 @@ def _with_checkpoint(checkpoint: str, command: str, options: Sequence[str], fold
             data["test_split"] = None
     elif command == "validate":
         train_file = _value_of("--data.train_file", options) or data["train_file"]
-        if _value_of("--data.validation_file", options) or data["validation_file"]:
+        own = state.get("memory") == str(own_memory(checkpoint))
+        if own or _value_of("--data.validation_file", options) or data["validation_file"]:
             data |= memory
         elif (
             isinstance(train_file, str)

@@ -22,7 +22,7 @@ from datamodules.retrieval import FolderMemory, IndexMemory, Memory, Retriever, 
 from datamodules.retrieval.memory import POINTER, UnknownLabels, is_existing_index
 from datamodules.storage import new_file
 from zoo import tuning
-from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
+from zoo.checkpoints import CHECKPOINT_KEY, own_memory, read_checkpoint
 from zoo.inference import load_classifier, make_matching_data
 
 
@@ -49,7 +49,8 @@ def add(
 
     Copies of what is there (case and white space folded, same label) are left out and counted; a copy with
     another label is kept beside the old row. The old version stays: see `memory_version` of `zoo predict`.
-    Interrupted, the memory is as it was: run it again.
+    Interrupted, the memory is as it was: run it again. The memory of training rows, which all runs on these rows
+    share, is first copied beside the checkpoint, so that the other runs' predictions stay as they are.
 
     Args:
         checkpoint: a checkpoint that `zoo fit` wrote, or a memory folder.
@@ -78,6 +79,11 @@ def add(
     if not labelled:
         columns["label_column"] = label_column
     rows = read_table(file, id_column=id_column, **columns)
+    found, state = opened
+    of_training_rows = memory is None and state is not None and state["options"]["memory"] is None
+    if of_training_rows and isinstance(found, FolderMemory) and found.folder != own_memory(checkpoint):
+        # Other runs on the same rows use it, too.
+        opened = Opened(found.copy_to(own_memory(checkpoint)), state)
     known = opened.state["memory_labels"] if opened.state is not None and labelled else None
     done = opened.memory.add(rows, known, unknown_labels, keep_ids=id_column is not None)
     left_out = [(done.copies, "copies left out"), (done.unknown, "rows with unknown labels left out")]
@@ -111,7 +117,12 @@ def tune(
         label_column: name or number of the label; null: as in training.
         retriever: back end to use instead of the checkpoint's (another server).
     """
+    target = Path(checkpoint).with_name("tuned.ckpt") if output is None else Path(output)
+    if target.is_dir():
+        raise InputError(f"--output {target}: is a folder; name a file")
     contents = read_checkpoint(checkpoint)
+    if memory is not None:
+        open_memory_of(checkpoint, memory, retriever)  # refuses one of another model
     predictor = load_classifier(checkpoint, memory=memory, retriever=retriever)
     options = predictor.data.options
     rows = read_table(
@@ -123,7 +134,13 @@ def tune(
     )
     tuned = tuning.tune(predictor, rows)
     contents["state_dict"] = predictor.model.state_dict()
-    target = Path(checkpoint).with_name("tuned.ckpt") if output is None else Path(output)
+    if predictor.memory is not None:
+        data = contents[CHECKPOINT_KEY]["data"]
+        # The vote belongs to the memory that it was tuned for, wherever the checkpoint lies.
+        data["memory"] = predictor.memory.location()
+        if memory is not None:
+            data["options"]["memory"] = data["memory"]
+    target.parent.mkdir(parents=True, exist_ok=True)
     with new_file(target) as partial:
         torch.save(contents, partial)
     left_out = f", {tuned.in_memory} left out because the memory has them" if tuned.in_memory else ""

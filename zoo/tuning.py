@@ -19,7 +19,8 @@ from torch.nn import functional
 
 from datamodules.corpora.table import Rows
 from datamodules.errors import InputError
-from datamodules.retrieval import FolderMemory
+from datamodules.retrieval import FolderMemory, Memory
+from datamodules.retrieval.folding import fold
 from zoo.inference import BLOCK, Predictor
 from zoo.knn_bilstm import KNNNetwork, count_votes, mix_in, vote
 
@@ -138,10 +139,21 @@ def evidence_of(predictor: Predictor, rows: Rows) -> Evidence:
         raise InputError(
             f"{rows.source}: the model does not know the label {strange[0]!r}; leave such rows out"
         )
-    copied = [False] * len(rows)
+    return Evidence(*[*_evidence(predictor, network, rows), torch.tensor(_have_copies(memory, rows))])
+
+
+def _have_copies(memory: Memory, rows: Rows) -> list[bool]:
+    """Whether the memory has a copy of each row."""
+    texts = rows.texts[:]
     if isinstance(memory, FolderMemory):
-        copied = [len(copies) > 0 for copies in memory.copies(rows.texts[:])]
-    return Evidence(*[*_evidence(predictor, network, rows), torch.tensor(copied)])
+        return [len(copies) > 0 for copies in memory.copies(texts)]
+    # An index of the user's: a copy shares all words, so it is among the best.
+    found = memory.search(texts, k=10)
+    folded = [fold(text) for text in found.memories.texts[:]]
+    return [
+        any(row >= 0 and folded[row] == fold(text) for row in found_rows)
+        for text, found_rows in zip(texts, found.rows.tolist(), strict=True)
+    ]
 
 
 @torch.inference_mode()

@@ -8,6 +8,7 @@ Models never see a memory: they see what was retrieved, through the batch.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,15 @@ from datamodules.retrieval.elasticsearch_dense import ElasticsearchDenseRetrieve
 from datamodules.retrieval.embedded import EmbeddedRetriever
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.fused import FusedRetriever
-from datamodules.storage import check_folder, fingerprint_of, is_whole, lock, new_folder, write_json
+from datamodules.storage import (
+    check_folder,
+    fingerprint_of,
+    is_whole,
+    lock,
+    named_disk_errors,
+    new_folder,
+    write_json,
+)
 
 POINTER = "memory.json"
 UnknownLabels: TypeAlias = Literal["refuse", "skip"]
@@ -197,6 +206,30 @@ class FolderMemory(Memory):
                 },
             )
         return cls(folder, retriever, version=1)
+
+    def copy_to(self, folder: Path) -> FolderMemory:
+        """A copy with all its versions, open at the current one; nothing is indexed again.
+
+        Files are linked where the file system can, since what is written is never changed. An index on a server
+        is not copied: both memories use it, and an addition to either makes a new one.
+
+        Args:
+            folder: the copy's own. What is there already is opened, not made again.
+
+        Returns:
+            The copy; it takes over this memory's retriever.
+        """
+        with lock(folder), lock(self.folder):
+            if not (folder / POINTER).exists():
+                partial = folder.with_name(f".{folder.name}.partial")
+                shutil.rmtree(partial, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
+                with named_disk_errors(folder, "the run's folder"):
+                    shutil.copytree(
+                        self.folder, partial, copy_function=_link, ignore=shutil.ignore_patterns(".*")
+                    )
+                    partial.rename(folder)
+        return type(self)(folder, self.retriever)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -406,6 +439,13 @@ class IndexMemory(Memory):
             source=self.location(),
         )
         return Neighbors(rows, scores, memories)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or a file system without links
+        shutil.copy2(source, target)
 
 
 def _load_rows(folder: Path, version: int) -> tuple[Rows, str]:

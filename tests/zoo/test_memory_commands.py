@@ -104,6 +104,66 @@ def test_training_again_uses_the_training_rows_and_keeps_what_was_added(
     assert predictor.memory.version == 2
 
 
+def test_other_runs_on_the_same_rows_keep_their_memory(
+    fit: Fit, zoo_command: Zoo, more_csv: Path, tmp_path: Path
+) -> None:
+    one, two = (fit(name) / "checkpoints" / "best.ckpt" for name in ("one", "two"))
+    locations = [zoo.load(run).data.memory_location for run in (one, two)]
+    assert locations[0] == locations[1]  # in the cache, built once
+    before = zoo.load(two).predict(TEXTS)
+    assert zoo_command("memory", "add", one, more_csv).code == 0
+    assert zoo.load(one).data.memory_location == str(one.parent / "memory")
+    assert zoo.load(one).predict(TEXTS) != before
+    assert zoo.load(two).predict(TEXTS) == before
+    # It goes with the run, and the other checkpoint of the run has it, too.
+    last = zoo.load(one.with_name("last.ckpt"))
+    assert [m.text for m in last.predict("tungsten")[0].memories] == ["tungsten"]
+    moved = (tmp_path / "one").rename(tmp_path / "moved") / "checkpoints" / "best.ckpt"
+    assert [m.text for m in zoo.load(moved).predict("tungsten")[0].memories] == ["tungsten"]
+
+
+def test_validation_has_the_memory_that_predictions_have(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+
+    def loss() -> float:
+        result = zoo_command("validate", "--ckpt_path", checkpoint, "--output", "scores.json")
+        assert result.code == 0, result.err
+        return float(json.loads(Path("scores.json").read_text())["loss"])
+
+    before = loss()
+    more = write_table(tmp_path / "many.csv", sentences(60, seed=9))
+    assert zoo_command("memory", "add", checkpoint, more).code == 0
+    assert loss() != before
+
+
+def test_what_tuning_refuses(fit: Fit, zoo_command: Zoo, tmp_path: Path, more_csv: Path) -> None:
+    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+    stones = write_table(tmp_path / "stones.csv", [("quartz", "stone"), ("plum stone", "fruit")])
+    assert zoo_command("index", "--file", stones, "--memory", "stones").code == 0
+    dev = write_table(tmp_path / "dev.csv", sentences(9, seed=5))
+    said = line(zoo_command("memory", "tune", checkpoint, dev, "--memory", "stones"))
+    assert f"stones: belongs to another model than {checkpoint}" in said
+    (tmp_path / "folder").mkdir()
+    assert "--output folder: is a folder" in line(
+        zoo_command("memory", "tune", checkpoint, dev, "--output", "folder")
+    )
+
+
+def test_a_tuned_checkpoint_names_its_memory(
+    fit: Fit, zoo_command: Zoo, tmp_path: Path, more_csv: Path
+) -> None:
+    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+    assert zoo_command("memory", "add", checkpoint, more_csv).code == 0
+    dev = write_table(tmp_path / "dev.csv", sentences(9, seed=5))
+    result = zoo_command("memory", "tune", checkpoint, dev, "--output", "elsewhere/tuned.ckpt")
+    assert result.code == 0, result.err
+    assert zoo.load("elsewhere/tuned.ckpt").data.memory_location == str(checkpoint.parent / "memory")
+    assert zoo_command("index", "--file", more_csv, "--memory", "new").code == 0
+    result = zoo_command("memory", "tune", checkpoint, dev, "--output", "new.ckpt", "--memory", "new")
+    assert result.code == 0, result.err
+    assert zoo.load("new.ckpt").data.memory_location == "new"
+
+
 def _scores(table: str) -> list[dict[str, str]]:
     """A run's metrics without its times."""
     names, *rows = [one.split(",") for one in table.splitlines()]
