@@ -111,6 +111,10 @@ class MatchingSpec(NamedTuple):
     #: words kept of a first and of a second text.
     first_length: int
     second_length: int
+    #: vocabulary id of all words that the vocabulary lacks; two of them need not be the same word.
+    unknown: int = 1
+    #: ids of the tokens that stand around every text (of a `transformers` tokenizer), which are no words.
+    special: tuple[int, ...] = ()
 
     @property
     def num_outputs(self) -> int:

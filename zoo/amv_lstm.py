@@ -17,6 +17,7 @@ words are taken (forward and backward states, slices of a tensor).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import torch
@@ -36,9 +37,6 @@ Attention: TypeAlias = Literal["none", "question", "answer", "both"]
 AttentionScale: TypeAlias = Literal["paper", "length"]
 Interaction: TypeAlias = Literal["directions", "concatenated"]
 Similarity: TypeAlias = Literal["cosine", "bilinear", "tensor"]
-
-#: Vocabulary id of all words that the model does not know; two of them are not the same word.
-UNKNOWN = 1
 
 
 class Texts(NamedTuple):
@@ -145,29 +143,34 @@ def k_max(interaction: Tensor, mask: Tensor, k: int, none: Tensor) -> Tensor:
     return torch.where(largest.isneginf(), none.unsqueeze(1), largest).flatten(1)
 
 
-def overlap(batch: MatchingBatch, unknown: int | None = UNKNOWN) -> Tensor:
+def overlap(batch: MatchingBatch, unknown: int = 1, special: Sequence[int] = ()) -> Tensor:
     """What two texts share word by word.
 
     Args:
         batch: pairs of texts.
         unknown: vocabulary id of words that equal nothing.
+        special: ids of tokens that are no words and do not count at all.
 
     Returns:
         float32 [P, 4]: of the first text's words the share that the second has, and the same in shares of
         idf; then the second text's words likewise.
     """
-    # Known words by their vocabulary ids; 0 for the others.
-    word = batch.word if unknown is None else batch.word * (batch.word != unknown)
+    is_word = batch.first_text.new_ones(len(batch.word), dtype=torch.bool)  # [U]
+    is_word[0] = False  # padding
+    for id in special:
+        is_word &= batch.word != id
+    # Known words by their vocabulary ids, which may be 0; -1 for the others.
+    word = batch.word.masked_fill(~is_word | (batch.word == unknown), -1)
     first = word[batch.first_text].index_select(0, batch.first)  # [P, T]
     second = word[batch.second_text].index_select(0, batch.second)  # [P, S]
-    same = (first.unsqueeze(2) == second.unsqueeze(1)) & (first != 0).unsqueeze(2)  # [P, T, S]
+    same = (first.unsqueeze(2) == second.unsqueeze(1)) & (first >= 0).unsqueeze(2)  # [P, T, S]
     features = []
     for text, pair, shared in (
         (batch.first_text, batch.first, same.any(dim=2)),
         (batch.second_text, batch.second, same.any(dim=1)),
     ):
         idf = batch.idf[text].float().index_select(0, pair)
-        for weight in ((text != 0).float().index_select(0, pair), idf):
+        for weight in (is_word[text].float().index_select(0, pair), idf):
             features.append((weight * shared).sum(dim=1) / weight.sum(dim=1).clamp(min=1e-6))
     return torch.stack(features, dim=1)
 
@@ -206,9 +209,12 @@ class AMVLSTMNetwork(nn.Module):
         overlap: bool = False,
         dropout: float = 0.0,
         freeze_encoder: bool = False,
+        unknown: int = 1,
+        special: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.words = words
+        self.unknown, self.special = unknown, special
         self.freeze_encoder = freeze_encoder
         if freeze_encoder:
             words.requires_grad_(False)
@@ -253,7 +259,7 @@ class AMVLSTMNetwork(nn.Module):
         interaction = self.interactions(first_states, second_states, batch)  # [P, R, T, S]
         features = [k_max(interaction, mask, self.k, self.none)]  # [P, R*k]
         if self.overlap:
-            features.append(overlap(batch, UNKNOWN if isinstance(self.words, WordEncoder) else None))
+            features.append(overlap(batch, self.unknown, self.special))
         # Scores are float32 whatever the precision.
         with torch.autocast(mask.device.type, enabled=False):
             logits = self.mlp(torch.cat(features, dim=1))  # Equation 3
@@ -418,10 +424,13 @@ class AMVLSTM(MatchingTask):
             overlap=options["overlap"],
             dropout=options["dropout"],
             freeze_encoder=options["freeze_encoder"],
+            unknown=spec.unknown,
+            special=spec.special,
         )
 
     def on_fit_start(self) -> None:
         """Encode everything once if the encoder is frozen."""
+        super().on_fit_start()
         if not self.hparams["freeze_encoder"]:
             return
         network = cast(AMVLSTMNetwork, self.network)

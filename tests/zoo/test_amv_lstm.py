@@ -389,6 +389,19 @@ def test_overlap_counts_shared_words_and_their_idf() -> None:
     torch.testing.assert_close(overlap(batch), torch.tensor(expected))
 
 
+def test_overlap_leaves_special_tokens_out() -> None:
+    batch = make_batch()._replace(
+        word=torch.tensor([0, 101, 7, 8, 102]),
+        idf=torch.tensor([0.0, 0.0, 1.0, 2.0, 0.0]),
+        first_text=torch.tensor([[1, 2, 4, 0], [1, 4, 0, 0]]),
+        second_text=torch.tensor([[1, 2, 3, 4]]),
+        first=torch.tensor([0, 1]),
+        second=torch.tensor([0, 0]),
+    )
+    expected = [[1, 1, 1 / 2, 1 / 3], [0, 0, 0, 0]]
+    torch.testing.assert_close(overlap(batch, 100, (101, 102)), torch.tensor(expected))
+
+
 # --- transformer ---
 
 

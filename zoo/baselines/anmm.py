@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from zoo.layers.encoders import WordEncoder
-from zoo.layers.interactions import cosine_interaction, pair_mask
+from zoo.layers.interactions import cosine_interaction, word_pair_mask
 from zoo.tasks.base import check_sizes
 from zoo.tasks.ranking import Loss, MatchingOutput, MatchingTask
 
@@ -54,9 +54,11 @@ class ANMMNetwork(nn.Module):
         dropout: float,
         num_outputs: int,
         bias: bool,
+        unknown: int,
     ) -> None:
         super().__init__()
         self.words = words
+        self.unknown = unknown
         self.num_bins = num_bins
         self.weight = nn.Linear(num_bins + 1, num_weights, bias=False)  # w_kt
         # aNMM-2 has several sets of weights and combines what they find.
@@ -69,9 +71,10 @@ class ANMMNetwork(nn.Module):
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
         vectors = self.words(batch.word, batch.char)  # [U, D]
         first, second = vectors[batch.first_text], vectors[batch.second_text]
-        cosine = cosine_interaction(first, second, batch)  # [P, T, S]
+        mask = word_pair_mask(batch, self.unknown)
+        cosine = cosine_interaction(first, second, batch) * mask  # [P, T, S]
         with torch.autocast(vectors.device.type, enabled=False):
-            sums = add_up_by_value(cosine, pair_mask(batch), self.num_bins)
+            sums = add_up_by_value(cosine, mask, self.num_bins)
             found = torch.sigmoid(self.weight(self.dropout(sums)))  # [P, T, num_weights]
             if self.combine is not None:
                 found = torch.sigmoid(self.combine(found))
@@ -141,4 +144,5 @@ class ANMM(MatchingTask):
             options["dropout"],
             spec.num_outputs,
             bias=self.sees_constants,
+            unknown=spec.unknown,
         )

@@ -20,7 +20,7 @@ from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
 from zoo.baselines.convolution import inside, pool_grid
 from zoo.layers.encoders import WordEncoder
-from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask
+from zoo.layers.interactions import cosine_interaction, dot_interaction, word_pair_mask
 from zoo.tasks.base import check_sizes
 from zoo.tasks.ranking import Loss, MatchingOutput, MatchingTask
 
@@ -41,9 +41,11 @@ class MatchPyramidNetwork(nn.Module):
         dropout: float,
         num_outputs: int,
         bias: bool,
+        unknown: int,
     ) -> None:
         super().__init__()
         self.words = words
+        self.unknown = unknown
         self.similarity = similarity
         self.convolutions = nn.ModuleList(
             nn.Conv2d(before, after, kernel) for before, after in zip((1, *filters), filters, strict=False)
@@ -72,14 +74,15 @@ class MatchPyramidNetwork(nn.Module):
             return MatchingOutput(self.out(self.dropout(hidden)), interaction.detach())
 
     def compare(self, batch: MatchingBatch) -> Tensor:
-        """The image: float32 [P, T, S], 0 where one of the two places is padding."""
+        """The image: float32 [P, T, S], 0 where a place is padding or both words are unknown."""
+        mask = word_pair_mask(batch, self.unknown)
         if self.words is None:
             first = batch.first_text[batch.first].unsqueeze(2)
             second = batch.second_text[batch.second].unsqueeze(1)
-            return ((first == second) & pair_mask(batch)).float()
+            return ((first == second) & mask).float()
         vectors = self.words(batch.word, batch.char)
         interact = cosine_interaction if self.similarity == "cosine" else dot_interaction
-        return interact(vectors[batch.first_text], vectors[batch.second_text], batch)
+        return interact(vectors[batch.first_text], vectors[batch.second_text], batch) * mask
 
 
 class MatchPyramid(MatchingTask):
@@ -130,7 +133,7 @@ class MatchPyramid(MatchingTask):
         if similarity not in ("cosine", "dot", "indicator"):
             raise InputError(f"model.similarity={similarity!r}: must be cosine, dot or indicator")
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
-        check_sizes(self.hparams, "filters", "grid", "kernel")
+        check_sizes(self.hparams, "filters", "grid", "kernel", "hidden_size")
 
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
@@ -152,4 +155,5 @@ class MatchPyramid(MatchingTask):
             options["dropout"],
             spec.num_outputs,
             bias=self.sees_constants,
+            unknown=spec.unknown,
         )

@@ -20,6 +20,18 @@ def pair_mask(batch: MatchingBatch) -> Tensor:
     return first.unsqueeze(2) & second.unsqueeze(1)
 
 
+def word_pair_mask(batch: MatchingBatch, unknown: int) -> Tensor:
+    """bool [P, T, S]: `pair_mask` without pairs of two unknown words, which need not be the same word.
+
+    For models that compare words themselves: the vocabulary has one vector for all words that it lacks, so
+    any two of them would be a perfect match.
+    """
+    lacked = batch.word == unknown  # [U]
+    first = lacked[batch.first_text].index_select(0, batch.first)  # [P, T]
+    second = lacked[batch.second_text].index_select(0, batch.second)  # [P, S]
+    return pair_mask(batch) & ~(first.unsqueeze(2) & second.unsqueeze(1))
+
+
 def dot_interaction(first: Tensor, second: Tensor, batch: MatchingBatch) -> Tensor:
     """Dot products of the words' vectors of each pair.
 

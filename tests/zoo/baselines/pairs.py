@@ -14,6 +14,8 @@ from datamodules.batch import MatchingBatch, MatchingSpec
 from zoo.tasks.ranking import MatchingOutput, MatchingTask
 
 U, NUM_CHARS = 14, 9
+#: Position, and vocabulary id, of the word that stands for all unknown ones.
+UNKNOWN = 1
 N, T = 4, 6
 M, S = 7, 9
 
