@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
+from datamodules.matching import MatchingDataModule
 from zoo.tasks.ranking import (
     MatchingOutput,
     MatchingTask,
@@ -411,6 +412,21 @@ def test_a_batch_without_anything_to_compare_trains_nothing(tmp_path: Path) -> N
 def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         ToyTask(**options)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "softmax"])
+def test_single_pairs_have_nothing_to_compare(loss: Any) -> None:
+    data = MatchingDataModule(batches="pointwise")
+    with pytest.raises(InputError, match=rf"model\.loss={loss} .* data\.batches=pointwise"):
+        ToyTask(loss).check_data(data)
+    ToyTask("cross_entropy").check_data(data)
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
+def test_weights_in_half_precision_are_refused(precision: Any, tmp_path: Path) -> None:
+    run = trainer(tmp_path, max_epochs=1, precision=precision)
+    with pytest.raises(InputError, match=f"trainer.precision={precision}: .* use .*-mixed"):
+        run.fit(ToyTask(), datamodule=ToyData([]))
 
 
 def test_pairs_to_classify_need_cross_entropy(tmp_path: Path) -> None:

@@ -183,8 +183,13 @@ class _TrigramMatcher(MatchingTask):
     def check_data(self, data: Any) -> None:
         """See `Task.check_data`: words' letters."""
         super().check_data(data)
+        name, tokenizer = type(self).__name__, data.options["tokenizer"]
+        if tokenizer not in ("words", "whitespace"):
+            raise InputError(
+                f"{name} reads the letters of words, which data.tokenizer={tokenizer} does not keep: use words or"
+                " whitespace"
+            )
         if not data.options["characters"]:
-            name = type(self).__name__
             raise InputError(f"{name} reads the letters of words: set --data.characters true")
 
     def build_network(
@@ -192,8 +197,6 @@ class _TrigramMatcher(MatchingTask):
     ) -> CosineNetwork:
         """Two towers, or one for both texts; see `Task.build_network`. Word vectors are not read."""
         options = self.hparams
-        if len(options["hidden_sizes"]) == 0:
-            raise InputError("model.hidden_sizes is empty: give at least one size")
         for option in ("num_trigrams", "smoothing"):
             if not options[option] > 0:
                 raise InputError(f"model.{option}={options[option]}: must be above 0")
@@ -220,6 +223,7 @@ class DSSM(_TrigramMatcher):
         share: bool = True,
         smoothing: float = 10.0,
         dropout: float = 0.0,
+        init_from: str | None = None,
         loss: Loss = "softmax",
         margin: float = 1.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True),
@@ -234,6 +238,7 @@ class DSSM(_TrigramMatcher):
             share: one network for both texts.
             smoothing: initial factor of the cosine (the paper's gamma), which is trained.
             dropout: between the layers; the paper has none.
+            init_from: a checkpoint whose weights the model starts from. `--ckpt_path` resumes a run instead.
             loss: see `MatchingTask`; the paper's is `softmax`.
             margin: of the hinge loss.
             optimizer: makes the optimizer. Adam's `fused=True` does the same in one pass: with a trained table
@@ -242,6 +247,7 @@ class DSSM(_TrigramMatcher):
         """
         super().__init__(optimizer, lr_scheduler, loss, margin)
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
+        check_sizes(self.hparams, "hidden_sizes")
 
     def _make_tower(self, spec: MatchingSpec) -> BagTower:
         options = self.hparams
@@ -267,6 +273,7 @@ class CDSSM(_TrigramMatcher):
         share: bool = True,
         smoothing: float = 10.0,
         dropout: float = 0.0,
+        init_from: str | None = None,
         loss: Loss = "softmax",
         margin: float = 1.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True),
@@ -283,6 +290,7 @@ class CDSSM(_TrigramMatcher):
             share: one network for both texts.
             smoothing: initial factor of the cosine (the paper's gamma), which is trained.
             dropout: between the layers; the paper has none.
+            init_from: a checkpoint whose weights the model starts from. `--ckpt_path` resumes a run instead.
             loss: see `MatchingTask`; the paper's is `softmax`.
             margin: of the hinge loss.
             optimizer: makes the optimizer. Adam's `fused=True` does the same in one pass: with a trained table
@@ -291,7 +299,7 @@ class CDSSM(_TrigramMatcher):
         """
         super().__init__(optimizer, lr_scheduler, loss, margin)
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
-        check_sizes(self.hparams, "window")
+        check_sizes(self.hparams, "window", "hidden_sizes")
 
     def _make_tower(self, spec: MatchingSpec) -> WindowTower:
         options = self.hparams

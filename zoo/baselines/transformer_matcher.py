@@ -8,6 +8,7 @@ EMNLP 2019. Each text becomes a vector once, in however many pairs it is; the sc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -157,6 +158,12 @@ class TransformerMatcher(MatchingTask):
                 raise InputError(f"model.{option}={value!r}: must be {' or '.join(known)}")
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
 
+    def tokens_at_once(self, options: Mapping[str, Any]) -> tuple[int, str]:
+        """See `Task.tokens_at_once`: a cross-encoder reads both texts together."""
+        if self.hparams["mode"] == "bi":
+            return super().tokens_at_once(options)
+        return options["first_length"] + options["second_length"], "data.first_length + data.second_length"
+
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> CrossEncoder | BiEncoder:
@@ -166,12 +173,7 @@ class TransformerMatcher(MatchingTask):
         prefix = 0
         # A checkpoint brings the transformer's configuration, and all weights with the prefix's length.
         if transformer_config is None:
-            tokenizer = TransformersTokenizer(name, lowercase=False)
-            if spec.num_words != len(tokenizer.strings()):
-                raise InputError(
-                    f"model.transformer={name} wants its own tokens: set --data.tokenizer {name}"
-                )
-            prefix = len(tokenizer.prefix)
+            prefix = len(TransformersTokenizer(name, lowercase=False).prefix)
         encoder = TransformerEncoder(name, options["pooling"], transformer_config)
         bias = self.sees_constants
         if options["mode"] == "bi":

@@ -121,6 +121,26 @@ class BiLSTMEncoder(nn.Module):
         return last
 
 
+def positions_of(name: str) -> int | None:
+    """How many tokens a pre-trained transformer can read; None = its configuration sets no limit.
+
+    Args:
+        name: Hub name or folder.
+    """
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(name)
+    except (OSError, ValueError):
+        return None  # who loads the model says what is wrong
+    positions: int | None = getattr(config, "max_position_embeddings", None)
+    # RoBERTa and its kin number positions from behind the padding's id.
+    counts_from = ("roberta", "camembert", "mpnet", "longformer")
+    if positions is not None and any(kind in config.model_type for kind in counts_from):
+        positions -= (config.pad_token_id or 0) + 1
+    return positions
+
+
 class TransformerEncoder(nn.Module):
     """A text's vector: the pooled last layer of a pre-trained transformer."""
 

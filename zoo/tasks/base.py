@@ -14,7 +14,9 @@ from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 
 from datamodules.errors import InputError
+from datamodules.text.tokenization import make_tokenizer
 from zoo.checkpoints import CHECKPOINT_KEY
+from zoo.layers.encoders import positions_of
 from zoo.warm_start import start_from
 
 
@@ -86,6 +88,27 @@ class Task(pl.LightningModule):
                 f"data.tokenizer={tokenizer}: a pre-trained transformer wants its own tokens: set"
                 f" --data.tokenizer {transformer}"
             )
+        if transformer is not None and tokenizer != transformer:
+            # Two names of the same tokens are fine; ids of another vocabulary would be other words.
+            theirs = make_tokenizer(transformer, lowercase=False).describe()["contents"]
+            if data.tokenizer.describe()["contents"] != theirs:
+                raise InputError(
+                    f"data.tokenizer={tokenizer}: has other tokens than the pre-trained transformer: set"
+                    f" --data.tokenizer {transformer}"
+                )
+        if transformer is not None and (positions := positions_of(transformer)) is not None:
+            wanted, options = self.tokens_at_once(data.options)
+            if wanted > positions:
+                raise InputError(
+                    f"{options}: {transformer} reads {positions} tokens at most, not {wanted}; set fewer"
+                )
+
+    def tokens_at_once(self, options: Mapping[str, Any]) -> tuple[int, str]:
+        """How many tokens a transformer has to read together at most, and the data's options that say so."""
+        lengths = ("max_length", "memory_max_length", "first_length", "second_length")
+        given = {name: options[name] for name in lengths if options.get(name)}
+        longest = max(given, key=given.__getitem__)
+        return given[longest], f"data.{longest}"
 
     # --- from data or checkpoint to network ---
 
@@ -101,9 +124,12 @@ class Task(pl.LightningModule):
             self.check_data(data)
             self._build(data.spec, data.word_vectors(), None)
             self.data_state = data.state()
-            # A resumed run gets its own weights next.
-            if self.hparams.get("init_from") is not None and self.trainer.ckpt_path is None:
-                start_from(self, self.hparams["init_from"])
+        if stage == "fit" and str(self.trainer.precision) in ("16-true", "bf16-true"):
+            half, bits = self.trainer.precision, self.trainer.precision.split("-")[0]
+            raise InputError(
+                f"trainer.precision={half}: weights in half precision are too coarse for these models; use"
+                f" {bits}-mixed"
+            )
 
     def _build(
         self, spec: Any, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
@@ -170,6 +196,11 @@ class Task(pl.LightningModule):
         )
 
     # --- training ---
+
+    def on_fit_start(self) -> None:
+        """Start from the weights of `init_from`; a resumed run has its own by now."""
+        if self.hparams.get("init_from") is not None and self.trainer.ckpt_path is None:
+            start_from(self, self.hparams["init_from"])
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Seed what a step draws (dropout) by the run's seed, the epoch, the step and the process.

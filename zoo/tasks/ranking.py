@@ -147,6 +147,15 @@ class MatchingTask(Task):
         """Whether a constant in all scores matters: not to losses that compare candidates."""
         return self.loss == "cross_entropy"
 
+    def check_data(self, data: Any) -> None:
+        """See `Task.check_data`: lists that the loss can compare."""
+        super().check_data(data)
+        if data.batches == "pointwise" and self.loss != "cross_entropy":
+            raise InputError(
+                f"model.loss={self.loss} compares a question's candidates, and data.batches=pointwise gives it one"
+                " pair at a time: use model.loss=cross_entropy"
+            )
+
     def setup(self, stage: str) -> None:
         """Make the network, and the scores that the trainer's data asks for."""
         super().setup(stage)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from datamodules.batch import MatchingBatch
+from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
 from datamodules.matching import MatchingDataModule
 from tests.zoo.baselines.pairs import (
@@ -120,7 +121,6 @@ def test_pairs_to_classify() -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (DSSM(hidden_sizes=()), "hidden_sizes is empty"),
         (DSSM(num_trigrams=0), "num_trigrams=0: must be above 0"),
         (CDSSM(smoothing=-1), "smoothing=-1: must be above 0"),
     ],
@@ -134,5 +134,18 @@ def test_needs_letters() -> None:
     with pytest.raises(InputError, match=r"DSSM reads the letters of words: set --data\.characters true"):
         DSSM().check_data(MatchingDataModule())
     DSSM().check_data(MatchingDataModule(characters=True))
+    with pytest.raises(InputError, match="does not keep: use words or whitespace"):
+        DSSM().check_data(
+            SimpleNamespace(
+                options={"tokenizer": "bert", "characters": True}, batches="pairwise", spec_type=MatchingSpec
+            )
+        )
+
+
+def test_impossible_sizes() -> None:
     with pytest.raises(InputError, match="window=0"):
         CDSSM(window=0)
+    for model in (DSSM, CDSSM):
+        for sizes in ((), (3, 0)):
+            with pytest.raises(InputError, match=r"model\.hidden_sizes=.*: must be at least 1"):
+                model(hidden_sizes=sizes)

@@ -12,7 +12,9 @@ from torch.nn import functional
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
+from datamodules.matching import MatchingDataModule
 from zoo.baselines.transformer_matcher import BiEncoder, CrossEncoder, TransformerMatcher
+from zoo.layers.encoders import positions_of
 
 CLS, SEP, WORDS = 2, 3, 38
 #: Token ids of texts, without and with words.
@@ -142,9 +144,32 @@ def test_pairs_to_classify(tiny_bert: Path) -> None:
         assert network(make_batch()).logits.shape == (len(PAIRS), 2)
 
 
-def test_what_does_not_fit(tiny_bert: Path) -> None:
+def test_what_does_not_fit(tiny_bert: Path, tmp_path: Path) -> None:
+    model = TransformerMatcher(str(tiny_bert))
     with pytest.raises(InputError, match=r"wants its own tokens: set --data\.tokenizer"):
-        TransformerMatcher(str(tiny_bert)).build_network(SPEC._replace(num_words=37), None, None)
+        model.check_data(MatchingDataModule())
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(tiny_bert))
+    same, other = str(tmp_path / "same"), str(tmp_path / "other")
+    tokenizer.save_pretrained(same)
+    tokenizer.add_tokens(["unheard"])
+    tokenizer.save_pretrained(other)
+    model.check_data(MatchingDataModule(tokenizer=same, first_length=8, second_length=8))
+    with pytest.raises(InputError, match=r"has other tokens than the pre-trained transformer: set"):
+        model.check_data(MatchingDataModule(tokenizer=other, first_length=8, second_length=8))
+    positions = positions_of(str(tiny_bert))
+    assert positions is not None
+    half = MatchingDataModule(
+        tokenizer=str(tiny_bert), first_length=positions // 2, second_length=positions // 2
+    )
+    model.check_data(half)
+    more = MatchingDataModule(tokenizer=str(tiny_bert), first_length=positions, second_length=1)
+    with pytest.raises(
+        InputError, match=rf"data\.first_length \+ data\.second_length: .* {positions} tokens"
+    ):
+        model.check_data(more)
+    TransformerMatcher(str(tiny_bert), mode="bi").check_data(more)
     with pytest.raises(InputError, match=r"model\.mode='tri': must be cross or bi"):
         TransformerMatcher(str(tiny_bert), mode="tri")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no-such-folder"):
