@@ -170,11 +170,13 @@ class KNNNetwork(nn.Module):
         text_dropout: float = 0.0,
         mix: float = 0.0,
         freeze_encoder: bool = False,
+        detach_memories: bool = False,
         same_task: bool = False,
     ) -> None:
         super().__init__()
         self.text_dropout = text_dropout
         self.freeze_encoder = freeze_encoder
+        self.detach_memories = detach_memories
         if freeze_encoder:
             encoder.requires_grad_(False)
         # Fitted on validation rows by `zoo.tuning`, not by gradients.
@@ -265,7 +267,8 @@ class KNNNetwork(nn.Module):
         texts[:n, :length] = batch.text
         texts[n : n + m, :memory_length] = batch.memory_text
         encoded = self.encoder(batch.word, batch.char, texts)
-        return encoded[:n], encoded[n:]
+        memories = encoded[n:]
+        return encoded[:n], memories.detach() if self.detach_memories else memories
 
     def _drop_text(self, text: Tensor) -> Tensor:
         """Zero the text feature of some training examples: their class must be read off the memories."""
@@ -307,6 +310,7 @@ class KNNBiLSTM(ClassificationTask):
         mix: float = 0.0,
         init_from: str | None = None,
         freeze_encoder: bool = False,
+        detach_memories: bool = False,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
         lr_scheduler: LRSchedulerCallable | None = None,
     ) -> None:
@@ -341,6 +345,8 @@ class KNNBiLSTM(ClassificationTask):
                 the classifier's part for the features that both have. `--ckpt_path` resumes a run instead.
             freeze_encoder: train the classifier and the attention only. All texts are then encoded once, and
                 an epoch takes a fraction of the time; the memories' encodings no longer move.
+            detach_memories: no gradient goes through the memories' encodings: the encoder learns from the texts
+                alone, as in M1, and the head learns to read memories that it can't change.
             optimizer: makes the optimizer; the paper's is Adam at 1e-4.
             lr_scheduler: makes a schedule, stepped once an epoch.
         """
@@ -349,6 +355,19 @@ class KNNBiLSTM(ClassificationTask):
             raise InputError(f"model.features={features!r}: choose one of {', '.join(FEATURES)}")
         if not 0 <= mix <= 1:
             raise InputError(f"model.mix={mix}: must be in 0..1")
+        for name, value, known in (
+            ("attention", attention, ("cosine", "softmax")),
+            ("pooling", pooling, ("mean", "cls")),
+        ):
+            if value not in known:
+                raise InputError(f"model.{name}={value!r}: choose one of {', '.join(known)}")
+        if not 0 <= text_dropout < 1:
+            raise InputError(f"model.text_dropout={text_dropout}: must be 0 or more and below 1")
+        if freeze_encoder and init_from is None and transformer is None:
+            raise InputError(
+                "model.freeze_encoder is on, but the encoder's weights are fresh: name a trained model with"
+                " model.init_from, or a pre-trained transformer with model.transformer"
+            )
         if num_perspectives < 0:
             raise InputError(f"model.num_perspectives={num_perspectives}: must be 0 or more")
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
@@ -406,11 +425,13 @@ class KNNBiLSTM(ClassificationTask):
             text_dropout=options["text_dropout"],
             mix=options["mix"],
             freeze_encoder=options["freeze_encoder"],
+            detach_memories=options["detach_memories"],
             same_task=spec.memory_labels == spec.labels,
         )
 
     def on_fit_start(self) -> None:
         """Encode everything once if the encoder is frozen."""
+        super().on_fit_start()
         if not self.hparams["freeze_encoder"]:
             return
         network = cast(KNNNetwork, self.network)

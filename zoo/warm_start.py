@@ -60,6 +60,17 @@ def start_from(model: Task, checkpoint: str) -> None:
                 parameter.copy_(theirs[name])
                 taken.append(name)
         taken += _take_classifier(model, contents)
+    if getattr(model.network, "freeze_encoder", False):
+        fresh = [
+            name
+            for name in mine
+            if name.startswith("network.encoder.") and not name.endswith(tuple(TABLES)) and name not in taken
+        ]
+        if fresh:
+            raise InputError(
+                f"model.init_from={checkpoint}: has no {fresh[0].removeprefix('network.')} of this shape, and"
+                " model.freeze_encoder would leave it untrained; give both models the same encoder options"
+            )
     if not taken:
         raise InputError(f"model.init_from={checkpoint}: none of its weights fit this model")
     log.info("%s: took %s", checkpoint, ", ".join(_in_short(taken)))

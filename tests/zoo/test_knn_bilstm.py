@@ -292,6 +292,34 @@ def test_data_that_the_model_can_not_use(
     assert all(word in str(error.value) for word in words), error.value
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"attention": "sofmax"}, "model.attention='sofmax': choose one of cosine, softmax"),
+        ({"pooling": "max"}, "model.pooling='max'"),
+        ({"text_dropout": 1.5}, "model.text_dropout=1.5"),
+        ({"freeze_encoder": True}, "model.freeze_encoder is on, but the encoder's weights are fresh"),
+    ],
+)
+def test_impossible_options(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        KNNBiLSTM(**options)
+
+
+def test_detached_memories_teach_the_encoder_nothing() -> None:
+    spec = ClassificationSpec(U, 0, list("ab"), list("ab"), K)
+    grads = []
+    for detach in (False, True):
+        torch.manual_seed(0)
+        # M3 reads the text only through its similarity to the memories.
+        network = KNNBiLSTM(characters=False, features="M2", detach_memories=detach).build_network(
+            spec, None, None
+        )
+        text, memories = network.encode(make_batch())
+        grads.append((text.requires_grad, memories.requires_grad))
+    assert grads == [(True, True), (True, False)]
+
+
 # --- ours: sharp weights and text dropout ---
 
 

@@ -146,6 +146,32 @@ def test_starting_from_a_file_that_is_no_checkpoint_is_one_line(
     assert "nowhere.ckpt: no such checkpoint" in result.err
 
 
+def test_a_resumed_run_needs_its_start_no_more(fit: Fit, start: Path) -> None:
+    whole = frozen(fit, start, "--trainer.max_epochs=2")
+    half = fit(
+        "half", "--model.features=M5", f"--model.init_from={best(start)}", "--model.freeze_encoder=true",
+        "--trainer.max_epochs=1",
+    )  # fmt: skip
+    last = half / "checkpoints" / "last.ckpt"
+    start.rename(start.with_name("gone"))
+    resumed = fit(half, f"--ckpt_path={last}", "--trainer.max_epochs=2")
+    ours, theirs = (
+        read_checkpoint(run / "checkpoints" / "last.ckpt")["state_dict"] for run in (resumed, whole)
+    )
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_frozen_encoder_of_fresh_weights_is_refused(fit: Fit, start: Path, zoo_command: ZooCommand) -> None:
+    config = start / "config.yaml"
+    result = zoo_command(
+        "fit", f"--config={config}", "--model.features=M5", f"--model.init_from={best(start)}",
+        "--model.freeze_encoder=true", "--model.hidden_size=7", "--run_dir=other",
+    )  # fmt: skip
+    assert result.code == 2
+    assert "has no encoder.lstm" in result.err
+    assert "model.freeze_encoder would leave it untrained" in result.err
+
+
 # --- tuning ---
 
 
