@@ -21,9 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -39,6 +42,7 @@ from datamodules.matching import MatchingDataModule
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from datamodules.storage import write_json
 from zoo.growth import TUNED, UNTUNED, grow, labels_of
+from zoo.secrets import redact
 from zoo.simple_scores import SIMPLE_SCORES, simple_metrics
 
 Metrics: TypeAlias = dict[str, float]
@@ -195,6 +199,11 @@ def load_table(name: str, encoder: str | None = None) -> Table:
             )
         path = SHIPPED / f"{name}.yaml"
     contents = _read_table_yaml(path)
+    if redact(contents) != contents:
+        raise InputError(
+            f"{path}: holds a login, client_args or headers, and all options of a run are written down; give them"
+            " in the environment (ELASTICSEARCH_API_KEY, ...)"
+        )
     if encoder is not None:
         if "encoder" not in contents:
             raise InputError(f"--encoder: {path.stem} has no pre-trained encoder that could be replaced")
@@ -384,7 +393,7 @@ class TestFile:
     @property
     def identity(self) -> list[Any]:
         """Another file of the same name is another test."""
-        return [self.file.name, self.file.stat().st_size]
+        return [self.file.name, *_file_identity(self.file)]
 
 
 class Reproduction:
@@ -467,17 +476,40 @@ class Reproduction:
         Raises:
             InputError: a finished run in the folder was run with other options or data.
         """
-        for row in self.rows:
+        wanted = list(self.rows)
+        for row in wanted:
             for seed in (None,) if row.trivial else range(1, self.seeds + 1):
                 self._finished(self._folder(row, seed), self._identity(row, seed))
-        for row in self.rows:
+        self._take_others()
+        for row in wanted:
             if row.trivial is not None:
                 self._attempt(row, None)
         for seed in range(1, self.seeds + 1):
-            for row in self.rows:
+            for row in wanted:
                 if row.trivial is None:
                     self._attempt(row, seed)
         self.write_plot()
+
+    def _take_others(self) -> None:
+        """Take rows and seeds that were not asked for but are finished: a folder's table only grows."""
+        wanted = {row.name for row in self.rows}
+        for row in self.table.rows.values():
+            seeds: Iterable[int | None] = count(self.seeds + 1 if row.name in wanted else 1)
+            if row.trivial:
+                seeds = () if row.name in wanted else (None,)
+            for seed in seeds:
+                try:
+                    done = self._finished(self._folder(row, seed), self._identity(row, seed))
+                except InputError:  # of other options or data: not this table's
+                    break
+                if done is None:
+                    break
+                tested = done["test"] == self._test_identity(row)
+                metrics = {
+                    key: value for key, value in done["metrics"].items() if tested or "test/" not in key
+                }
+                self.results.setdefault(row.name, []).append(metrics)
+        self.rows = [row for row in _in_order(self.table, list(self.table.rows)) if row.name in self.results]
 
     def _attempt(self, row: Row, seed: int | None) -> None:
         title = row.name if seed is None else f"{row.name}, seed {seed}"
@@ -582,8 +614,8 @@ class Reproduction:
 
     def _identity(self, row: Row, seed: int | None) -> dict[str, Any]:
         """What a finished run must have been run with to be kept; where the data lies does not matter."""
-        sizes = {name: file.stat().st_size for name, file in self._files(row) if file.is_file()}
-        identity = {"base": self.table.base, "overrides": row.overrides, "seed": seed, "bytes": sizes}
+        files = {name: _file_identity(file) for name, file in self._files(row) if file.is_file()}
+        identity = {"base": self.table.base, "overrides": row.overrides, "seed": seed, "files": files}
         if row.grow is not None:
             identity["grow"] = {"rows_per_class": row.grow.rows_per_class}
         if row.starts_from is not None:
@@ -767,6 +799,22 @@ class Reproduction:
             figure.legend(loc="outside right center")
         axes.set_ylabel(f"{SPLITS[metric.partition('/')[0]]} {_title(first)}, %")
         figure.savefig(self.out / "table.png", dpi=150)
+
+
+def _file_identity(file: Path) -> list[int]:
+    """Size and CRC-32 of a file's contents."""
+    state = file.stat()
+    return [state.st_size, _crc_of(file, state.st_mtime_ns)]
+
+
+@lru_cache(maxsize=64)
+def _crc_of(file: Path, changed: int) -> int:
+    """CRC-32 of a file; it is read again when it has changed."""
+    crc = 0
+    with file.open("rb") as contents:
+        while block := contents.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+    return crc
 
 
 def as_arguments(options: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,9 @@ _SECRET_KEY = re.compile(
     r"|(^|access|auth|api|hub|hf|refresh|session)_?token)s?$",
     re.IGNORECASE,
 )
-_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+# Up to the last @ before the path: a password may hold one; and spaces, where the value is nothing but a URL.
+_URL_LOGIN = re.compile(r"(?<=://)[^/\s]+@")
+_WHOLE_URL_LOGIN = re.compile(r"(?<=^http://)[^/]+@|(?<=^https://)[^/]+@")
 
 
 def redact(value: Any) -> Any:
@@ -28,7 +30,7 @@ def redact(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [redact(item) for item in value]
     if isinstance(value, str):
-        return _URL_LOGIN.sub("", value)
+        return _URL_LOGIN.sub("", _WHOLE_URL_LOGIN.sub("", value))
     return value
 
 

@@ -396,6 +396,31 @@ def test_other_options_or_data_are_not_taken_for_the_same_run(
     assert stand_in() == []
 
 
+def test_another_test_file_of_the_same_size_is_another_test(
+    data_dir: Path, test_csv: Path, stand_in: Any
+) -> None:
+    table = write_yaml(ROWS)
+    reproduce(table, str(data_dir), str(test_csv), ["M1"], seeds=1)
+    assert [call[0] for call in stand_in()] == ["fit", "test"]
+    contents = test_csv.read_text()
+    test_csv.write_text(contents.swapcase())
+    assert test_csv.stat().st_size == len(contents)
+    with pytest.raises(InputError):  # labels are others now, which the reading of the header sees
+        reproduce(table, str(data_dir), str(test_csv), ["M1"], seeds=1)
+    test_csv.write_text(contents.replace("plum", "mulp"))
+    reproduce(table, str(data_dir), str(test_csv), ["M1"], seeds=1)
+    assert [call[0] for call in stand_in()] == ["test"]
+
+
+def test_a_table_only_grows(data_dir: Path, stand_in: Any) -> None:
+    table = write_yaml(ROWS)
+    whole = reproduce(table, str(data_dir), seeds=2)
+    stand_in()
+    assert reproduce(table, str(data_dir), rows=["majority"], seeds=1) == whole
+    assert reproduce(table, str(data_dir), rows=["M7"], seeds=1) == whole
+    assert stand_in() == []
+
+
 def test_a_row_that_fails_is_named_and_the_others_finish(
     data_dir: Path, stand_in: Any, zoo_command: Command
 ) -> None:

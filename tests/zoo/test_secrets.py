@@ -9,8 +9,10 @@ import pytest
 import yaml
 
 from datamodules import ClassificationDataModule
+from datamodules.errors import InputError
 from datamodules.retrieval import ElasticsearchRetriever
 from tests.zoo.conftest import LABELS, write_table
+from zoo.reproduce import load_table
 from zoo.secrets import redact
 
 SECRET = "hunter2"
@@ -56,6 +58,22 @@ def test_ordinary_text_with_an_at_sign_stays() -> None:
     assert redact({"text": "mail me@home, see http://host/a@b"}) == {
         "text": "mail me@home, see http://host/a@b"
     }
+
+
+@pytest.mark.parametrize("login", ["elastic:p@ss", "elastic:two words", "elastic:p@ss@word"])
+def test_logins_with_strange_passwords(login: str) -> None:
+    assert redact(f"https://{login}@host:9200/path") == "https://host:9200/path"
+
+
+def test_a_table_with_a_login_is_refused(tmp_path: Path) -> None:
+    table = tmp_path / "table.yaml"
+    retriever = {"class_path": "ElasticsearchRetriever", "init_args": {"url": f"http://a:{SECRET}@host:9200"}}
+    rows = {"a": {"overrides": {"data.retriever": retriever}}}
+    base = {"data": {"init_args": {}}}
+    table.write_text(yaml.safe_dump({"description": "", "minutes": 1, "base": base, "rows": rows}))
+    with pytest.raises(InputError, match="holds a login") as error:
+        load_table(str(table))
+    assert SECRET not in str(error.value)
 
 
 def test_data_state_holds_no_credential() -> None:
