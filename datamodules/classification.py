@@ -436,8 +436,13 @@ class ClassificationDataModule(TextDataModule[Split, ClassificationDataset]):
             "memory_labels": [] if memory is None else memory.labels(),
             "splits": {},
         }
+        memory_is_given = self.options["memory"] is not None or is_existing_index(self.retriever)
         for name in wanted:
-            plan["splits"][name] = self._prepare_split(tables[name], memory, leave_out_copies=name == "train")
+            # A memory that the user names may hold the table that the validation rows were split off.
+            split_off = name == "validation" and self.options["validation_file"] is None
+            plan["splits"][name] = self._prepare_split(
+                tables[name], memory, leave_out_copies=name == "train" or (split_off and memory_is_given)
+            )
         if "train" in tables:
             plan["labels"] = in_natural_order(tables["train"].distinct_labels())
             parts = (plan["splits"]["train"][name] for name in ("tokens", "memory_tokens"))
@@ -484,6 +489,7 @@ class ClassificationDataModule(TextDataModule[Split, ClassificationDataset]):
             # The ranking too: it knows what is in the folder that an encoder is named by.
             "ranking": self.retriever.ranking.describe() if self.num_memories else None,
             "memory": memory and [memory, file_state(Path(memory) / POINTER)],
+            "without": "copies of split-off rows",  # how it is done: plans from before did it otherwise
             "tokenizer": self.tokenizer.describe(),
         }
         return self.cache / f"plan-{fingerprint_of(description)[:16]}.json"
@@ -543,7 +549,7 @@ class ClassificationDataModule(TextDataModule[Split, ClassificationDataset]):
         """Folder names and fingerprints of a split's parts."""
         parts: dict[str, tuple[str, str] | None] = {
             "rows": prepare_rows(rows, self.cache),
-            "tokens": prepare_tokens(rows, self.tokenizer, self.cache)[0],
+            "tokens": prepare_tokens(rows, self.tokenizer, self.cache, self.options["max_length"])[0],
             "neighbors": None,
             "memory_tokens": None,
         }
@@ -553,7 +559,8 @@ class ClassificationDataModule(TextDataModule[Split, ClassificationDataset]):
             )
             parts["neighbors"] = (folder.name, fingerprint)
             memories = NeighborStore.open(folder, fingerprint).memories
-            parts["memory_tokens"] = prepare_tokens(memories, self.tokenizer, self.cache)[0]
+            length = self.options["memory_max_length"] or self.options["max_length"]
+            parts["memory_tokens"] = prepare_tokens(memories, self.tokenizer, self.cache, length)[0]
         return parts
 
     # --- every rank: open the maps ---
@@ -563,6 +570,7 @@ class ClassificationDataModule(TextDataModule[Split, ClassificationDataset]):
         plan = self._read_plan(self._plan_file(self._wanted_splits()))
         self.memory_location = plan["memory"]
         self._splits.update({name: Split.open(self.cache, parts) for name, parts in plan["splits"].items()})
+        self._encodings.clear()  # of splits that may be gone: another object may get a dead one's identity
         if self._spec is None and "labels" in plan:
             vocabulary, self._vectors_file = open_vocabulary(self.cache, plan["vocabulary"])
             self._bind(vocabulary, plan["labels"], plan["memory_labels"])

@@ -44,6 +44,7 @@ from datamodules.corpora.table import Column, EncodingErrors, Rows
 from datamodules.errors import InputError
 from datamodules.negatives import Negatives, PoolNegatives, RandomNegatives
 from datamodules.preparation import (
+    KEPT_TOKENS,
     are_whole,
     check_least,
     file_state,
@@ -71,7 +72,7 @@ from datamodules.storage import (
     write_json,
 )
 from datamodules.text.gather import TextGroup, WordTable, distinct_rows, gather
-from datamodules.text.tokenization import make_tokenizer
+from datamodules.text.tokenization import TransformersTokenizer, make_tokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.token_vectors import TokenVectors
@@ -506,6 +507,18 @@ class MatchingDataModule(TextDataModule[MatchingSplit, MatchingDataset]):
             **{name: options[name] for name in (*names, "quotes", "encoding_errors", "goal")},
         )
 
+    def read_unlabelled(self, path: str) -> Pairs:
+        """Pairs to score, of a table like the training table; labels need not be there."""
+        options = self.options
+        if options["layout"] == "wikiqa":
+            return read_wikiqa(path, options["encoding_errors"], labelled=False)
+        if options["layout"] == "quora":
+            return read_quora(path, options["encoding_errors"], labelled=False)
+        if options["layout"] == "trec":
+            raise InputError(f"{path}: give the columns of the pairs with --first_column and --second_column")
+        names = ("first_column", "second_column", "header", "quotes", "encoding_errors")
+        return read_pairs(path, **{name: options[name] for name in names})
+
     def _collection(self) -> tuple[Rows, Rows]:
         """Queries and documents of a test collection."""
         if self._texts is None:
@@ -563,6 +576,7 @@ class MatchingDataModule(TextDataModule[MatchingSplit, MatchingDataset]):
         tables = self._tables(wanted)
         plan: dict[str, Any] = {"splits": {}, "said": [], **self._plan_memory(tables.get("train"))}
         for name in wanted:
+            _check_evaluation(name, tables[name], options)
             parts, split = self._prepare_split(tables[name], name == "train", plan)
             plan["splits"][name] = parts
             plan["said"] += self._describe(split)
@@ -700,8 +714,10 @@ class MatchingDataModule(TextDataModule[MatchingSplit, MatchingDataset]):
             if not is_whole(folder, fingerprint):
                 with new_folder(folder, fingerprint) as partial:
                     pairs.save(partial)
-        first_part, first = prepare_tokens(pairs.first, self.tokenizer, self.cache)
-        second_part, second = prepare_tokens(pairs.second, self.tokenizer, self.cache)
+        first_part, first = prepare_tokens(pairs.first, self.tokenizer, self.cache, options["first_length"])
+        second_part, second = prepare_tokens(
+            pairs.second, self.tokenizer, self.cache, options["second_length"]
+        )
         parts = {
             "source": pairs.source,
             "pairs": (folder.name, fingerprint),
@@ -750,7 +766,10 @@ class MatchingDataModule(TextDataModule[MatchingSplit, MatchingDataset]):
                 )
         for side, tokens in (("first", split.first_tokens), ("second", split.second_tokens)):
             limit = options[f"{side}_length"]
-            if cut := int((np.diff(tokens.offsets) > limit).sum()):
+            special = 0
+            if isinstance(self.tokenizer, TransformersTokenizer):
+                special = len(self.tokenizer.prefix) + len(self.tokenizer.suffix)
+            if cut := int((np.diff(tokens.offsets) > limit - special).sum()):
                 yield (
                     logging.INFO,
                     f"{pairs.source}: {cut} of {len(tokens)} distinct {side} texts are cut to"
@@ -777,6 +796,7 @@ class MatchingDataModule(TextDataModule[MatchingSplit, MatchingDataset]):
         self._splits.update(
             {name: MatchingSplit.open(self.cache, parts) for name, parts in plan["splits"].items()}
         )
+        self._vectors.clear()  # of splits that may be gone: another object may get a dead one's identity
         if self._spec is None and "vocabulary" in plan:
             vocabulary, self._vectors_file = open_vocabulary(self.cache, plan["vocabulary"])
             train = self._splits["train"]
@@ -794,6 +814,8 @@ class MatchingDataModule(TextDataModule[MatchingSplit, MatchingDataset]):
             goal=options["goal"],
             first_length=options["first_length"],
             second_length=options["second_length"],
+            unknown=vocabulary.unk_id,
+            special=(*vocabulary.prefix, *vocabulary.suffix),
         )
 
     # --- what a model asks, and what it keeps in its checkpoint ---
@@ -835,9 +857,11 @@ class MatchingDataModule(TextDataModule[MatchingSplit, MatchingDataset]):
         if self.memory_location is None:
             rows = state["memory_rows"]
             self.memory_location, self._memory_rows = state["memory"], rows and (rows[0], rows[1])
-        if self._vocabulary is not None and self._vocabulary.to_dict() == state["vocabulary"]:
-            return
         frequency = np.array(state["document_frequency"], np.int64)
+        if self._vocabulary is not None and self._vocabulary.to_dict() == state["vocabulary"]:
+            # Of other training texts, although the words are the same: those of a transformer always are.
+            self._frequency = state["num_texts"], frequency
+            return
         self._bind(Vocabulary.from_dict(state["vocabulary"]), state["num_texts"], frequency)
 
     # --- batches ---
@@ -845,7 +869,10 @@ class MatchingDataModule(TextDataModule[MatchingSplit, MatchingDataset]):
     def split_of(self, pairs: Pairs) -> MatchingSplit:
         """A split in memory, for pairs that come now (prediction)."""
         first, second = (
-            TokenStore.from_texts(rows.texts, self.tokenizer) for rows in (pairs.first, pairs.second)
+            TokenStore.from_texts(
+                rows.texts, self.tokenizer, max_tokens=max(KEPT_TOKENS, self.options[f"{side}_length"])
+            )
+            for side, rows in (("first", pairs.first), ("second", pairs.second))
         )
         return MatchingSplit(pairs, first, second)
 
@@ -1079,3 +1106,19 @@ def _texts_with_token(tokens, offsets, num_tokens):  # type: ignore[no-untyped-d
                 last[token] = text
                 counts[token] += 1
     return counts
+
+
+def _check_evaluation(name: str, pairs: Pairs, options: Mapping[str, Any]) -> None:
+    """Refuse a validation table that could not choose an epoch."""
+    if name != "validation":
+        return
+    if len(pairs) == 0:
+        raise InputError(
+            f"{pairs.source}: no question is left for validation; give more questions, a larger"
+            " data.validation_split, or a data.validation_file"
+        )
+    if options["goal"] == "ranking" and not pairs.has_positive.any():
+        raise InputError(
+            f"{pairs.source}: no question of the validation pairs has a positive, so no epoch would be better than"
+            " another; give a data.validation_file whose questions have one, or a larger data.validation_split"
+        )

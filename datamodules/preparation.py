@@ -27,6 +27,9 @@ from datamodules.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
+#: Tokens that a store keeps of a text, unless a model reads more.
+KEPT_TOKENS = 512
+
 #: Options that decide which words are known.
 VOCABULARY_OPTIONS = ("min_count", "max_words", "vector_words", "characters", "tokenizer", "lowercase")
 
@@ -74,11 +77,24 @@ def prepare_rows(rows: Rows, cache: Path) -> tuple[str, str]:
     return folder.name, rows.fingerprint
 
 
-def prepare_tokens(rows: Rows, tokenizer: Tokenizer, cache: Path) -> tuple[tuple[str, str], TokenStore]:
-    """Tokenise texts, unless it is done; returns name and fingerprint of the folder, and the open store."""
-    fingerprint = fingerprint_of({"rows": rows.fingerprint, "tokenizer": tokenizer.describe()})
+def prepare_tokens(
+    rows: Rows, tokenizer: Tokenizer, cache: Path, length: int = 0
+) -> tuple[tuple[str, str], TokenStore]:
+    """Tokenise texts, unless it is done; returns name and fingerprint of the folder, and the open store.
+
+    Args:
+        rows: the texts.
+        tokenizer: what cuts them.
+        cache: where the folder goes.
+        length: tokens of a text that a model reads. Some more are kept, so that other lengths need no other
+            store.
+    """
+    kept = max(KEPT_TOKENS, length + 1)  # one more shows that a text is cut
+    more = {"tokens": kept} if kept > KEPT_TOKENS else {}
+    fingerprint = fingerprint_of({"rows": rows.fingerprint, "tokenizer": tokenizer.describe(), **more})
     folder = cache / f"tokens-{fingerprint[:16]}"
-    return (folder.name, fingerprint), TokenStore.build(rows.texts, tokenizer, folder, fingerprint)
+    store = TokenStore.build(rows.texts, tokenizer, folder, fingerprint, max_tokens=kept)
+    return (folder.name, fingerprint), store
 
 
 def given_memory(

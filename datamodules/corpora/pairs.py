@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -252,7 +253,7 @@ def read_pairs(
     question_column: Column | None = None,
     id_column: Column | None = None,
     header: bool | None = None,
-    quotes: bool | None = None,
+    quotes: bool | Literal["whole"] | None = None,
     encoding_errors: EncodingErrors = "strict",
     goal: Goal = "ranking",
 ) -> Pairs:
@@ -266,7 +267,8 @@ def read_pairs(
         question_column: of an id of the question; None = pairs of equal first texts are one question.
         id_column: of an id of the pair; None = row numbers.
         header: see `read_table`.
-        quotes: see `read_table`.
+        quotes: see `read_table`; `whole`: quotes are characters, except around a whole text in which they are
+            doubled.
         encoding_errors: `strict` refuses bytes that are not UTF-8, `replace` puts U+FFFD in their place.
         goal: what labels may be: numbers of 0 or more to rank by, or 0 and 1 to classify.
 
@@ -276,7 +278,9 @@ def read_pairs(
     texts = [first_column, second_column]
     texts += [column for column in (question_column, id_column) if column is not None]
     columns = Columns.of(texts, label_column, None)
-    records, unit = open_records(path, columns, header, quotes, encoding_errors=encoding_errors)
+    records, unit = open_records(
+        path, columns, header, False if quotes == "whole" else quotes, encoding_errors=encoding_errors
+    )
     source = str(path)
     by_column: list[list[Any]] = [[] for _ in columns.wanted]
     lines: list[int] = []
@@ -291,6 +295,8 @@ def read_pairs(
     if not lines:
         raise InputError(f"{source}: no rows; give a file with at least one")
     fields = [_stripped(values, source, unit, lines) for values in by_column[: len(texts)]]
+    if quotes == "whole":
+        fields[:2] = [list(map(_without_quotes, values)) for values in fields[:2]]
     targets = _Targets(goal, source, unit, label_column)
     if label_column is not None:
         targets.extend(by_column[-1], lines)
@@ -308,6 +314,15 @@ def read_pairs(
         more.pop() if id_column is not None else None,
         source,
     )
+
+
+_QUOTED = re.compile(r'"((?:[^"]|"")*)"')
+
+
+def _without_quotes(text: str) -> str:
+    """The text without the quotes of a CSV file around it."""
+    quoted = _QUOTED.fullmatch(text) if text.startswith('"') else None
+    return text if quoted is None else quoted[1].replace('""', '"').strip()
 
 
 def _stripped(column: Sequence[Any], source: str, unit: str, lines: Sequence[int]) -> list[str]:
@@ -356,8 +371,10 @@ class _Targets:
 # --- published layouts --------------------------------------------------------------------------------------
 
 
-def read_wikiqa(path: str | Path, encoding_errors: EncodingErrors = "strict") -> Pairs:
+def read_wikiqa(path: str | Path, encoding_errors: EncodingErrors = "strict", labelled: bool = True) -> Pairs:
     """A file of the official WikiQA release: seven columns with a header, quotes are characters.
+
+    Without `labelled` the column of labels is not read and need not be there.
 
     Y. Yang, W. Yih, C. Meek: WikiQA: A Challenge Dataset for Open-Domain Question Answering, EMNLP 2015.
     """
@@ -365,7 +382,7 @@ def read_wikiqa(path: str | Path, encoding_errors: EncodingErrors = "strict") ->
         path,
         first_column="Question",
         second_column="Sentence",
-        label_column="Label",
+        label_column="Label" if labelled else None,
         question_column="QuestionID",
         id_column="SentenceID",
         header=True,
@@ -374,8 +391,10 @@ def read_wikiqa(path: str | Path, encoding_errors: EncodingErrors = "strict") ->
     )
 
 
-def read_quora(path: str | Path, encoding_errors: EncodingErrors = "strict") -> Pairs:
+def read_quora(path: str | Path, encoding_errors: EncodingErrors = "strict", labelled: bool = True) -> Pairs:
     """Quora's question pairs: the release (with its header and quotes), or label, two questions and an id.
+
+    Without `labelled` the labels are not read.
 
     The second is the split of Z. Wang, W. Hamza, R. Florian: Bilateral Multi-Perspective Matching for Natural
     Language Sentences, IJCAI 2017, which has no header.
@@ -392,10 +411,11 @@ def read_quora(path: str | Path, encoding_errors: EncodingErrors = "strict") -> 
         path,
         first,
         second,
-        label,
+        label if labelled else None,
         id_column=id_,
         header=released,
-        quotes=released,
+        # Without a header, fields are as they stood in the release, so some still have its quotes.
+        quotes=True if released else "whole",
         encoding_errors=encoding_errors,
         goal="classification",
     )

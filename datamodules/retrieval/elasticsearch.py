@@ -62,7 +62,8 @@ class ElasticsearchRetriever(ServerRetriever):
         index: an existing index (or alias, or pattern) to retrieve from with `search_documents`.
         text_field: field of the existing index that is searched and returned.
         label_field: its field with the label; None = documents have no labels.
-        id_field: its field with the id; None = Elasticsearch's `_id`.
+        id_field: its field with the id; None = Elasticsearch's `_id`, behind the index's own name where
+            `index` is an alias or a pattern.
         index_prefix: own indexes are called `<prefix>-<16 digits>`.
         shards: of an own index. More than one ranks alike (global term statistics) but costs a round more.
         replicas: of an own index.
@@ -227,7 +228,8 @@ class ElasticsearchRetriever(ServerRetriever):
         fields = [self.text_field, *filter(None, (self.label_field, self.id_field))]
         asked = ",".join(f'{{"field":{as_json(field)},"include_unmapped":true}}' for field in fields)
         tail = f'"fields":[{asked}],"_source":false,"track_total_hits":false}}\n'
-        filter_path = "responses.hits.hits._id,responses.hits.hits._score,responses.hits.hits.fields"
+        wanted = ("_index", "_id", "_score", "fields")
+        filter_path = ",".join(f"responses.hits.hits.{part}" for part in wanted)
         found: list[list[Document]] = [[] for _ in texts]
 
         def search_batch(start: int) -> None:
@@ -342,7 +344,9 @@ class ElasticsearchRetriever(ServerRetriever):
                 f"index {self._opened()}: document {hit['_id']} matches, but its {self.text_field}"
                 " can't be read (the index keeps no _source)"
             )
-        name = hit["_id"] if self.id_field is None else _value(fields, self.id_field)
+        # Of several indexes (a pattern, an alias) two may have documents of the same id.
+        own = hit["_id"] if hit["_index"] == self._opened() else f"{hit['_index']}/{hit['_id']}"
+        name = own if self.id_field is None else _value(fields, self.id_field)
         if name is None:
             raise self._error(
                 f"index {self._opened()}: document {hit['_id']} has no {self.id_field} (id_field)"

@@ -537,6 +537,17 @@ def test_a_labelled_table_as_memory(tmp_path: Path, files: dict[str, str]) -> No
     assert set(neighbors.memories.texts) <= set(texts)
 
 
+def test_split_off_validation_rows_do_not_find_themselves(tmp_path: Path, files: dict[str, str]) -> None:
+    """Although the memory that is named has the whole table."""
+    options = {"memory": files["train_file"], "memory_label_column": "label", "num_memories": 2}
+    data = prepared(tmp_path, {"train_file": files["train_file"]}, **options)
+    for name in ("train", "validation"):
+        split = data.split(name)
+        assert split.neighbors is not None
+        for text, found in zip(split.rows.texts, split.neighbors.rows.tolist(), strict=True):
+            assert text not in {split.neighbors.memories.texts[row] for row in found if row >= 0}
+
+
 def test_labels_of_the_same_task_are_numbered_as_its_classes(tmp_path: Path, files: dict[str, str]) -> None:
     path = write_csv(tmp_path / "memory.csv", ["the lion", "a loaf"], ["beasts", "bread"])
     data = prepared(tmp_path, files, memory=path, memory_label_column="label", num_memories=2)

@@ -551,6 +551,36 @@ def test_nothing_to_learn_is_said(tmp_path: Path, files: dict[str, str], rows: s
         prepared(tmp_path, {**files, "train_file": str(tmp_path / "poor.csv")})
 
 
+@pytest.mark.parametrize(
+    ("rows", "options", "part"),
+    [
+        ("a,x,1\na,y,0\n", {"validation_file": None}, "no question is left for validation"),
+        ("a,x,0\na,y,0\n", {}, "no question of the validation pairs has a positive"),
+    ],
+)
+def test_validation_that_could_not_choose_an_epoch_is_refused(
+    tmp_path: Path, files: dict[str, str], rows: str, options: dict[str, Any], part: str
+) -> None:
+    poor = tmp_path / "poor.csv"
+    poor.write_text("first,second,label\n" + rows)
+    key = "train_file" if options else "validation_file"
+    with pytest.raises(InputError, match=part):
+        prepared(tmp_path, {**files, **options, key: str(poor)})
+
+
+def test_long_texts_are_kept_as_long_as_the_model_reads(
+    tmp_path: Path, files: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "train.csv").write_text(f"first,second,label\na,{'x ' * 700},1\na,y,0\nb,z,1\nb,y,0\n")
+    long = {**files, "train_file": str(tmp_path / "train.csv")}
+    with caplog.at_level(logging.INFO, "datamodules"):
+        longest = np.diff(
+            prepared(tmp_path, long, second_length=600).split("train").second_tokens.offsets
+        ).max()
+    assert longest > 600
+    assert "1 of 3 distinct second texts are cut to data.second_length=600 words" in caplog.text
+
+
 def test_questions_of_empty_candidates_and_of_one_are_counted(
     tmp_path: Path, files: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -248,6 +248,34 @@ def test_quora_with_and_without_a_header(tmp_path: Path) -> None:
     assert pairs.ids.to_pylist() == ["7", "8"]
 
 
+def test_quotes_that_stand_around_a_text_of_a_headerless_quora_file_go(tmp_path: Path) -> None:
+    file = tmp_path / "quora.tsv"
+    rows = [
+        '0\t"How ""so""?"\tWhy "not"?\t1',
+        '1\t"open\tclosed" in part\t2',
+        '1\t""\t"a" and "b"\t3',
+    ]
+    file.write_text("\n".join(rows) + "\n")
+    pairs = read_quora(file)
+    assert [pairs.first.texts[int(i)] for i in pairs.first_row] == ['How "so"?', '"open', ""]
+    assert [pairs.second.texts[int(i)] for i in pairs.second_row] == [
+        'Why "not"?',
+        'closed" in part',
+        '"a" and "b"',
+    ]
+
+
+def test_a_release_without_its_labels(tmp_path: Path) -> None:
+    file = tmp_path / "questions.tsv"
+    columns = ["QuestionID", "Question", "DocumentID", "DocumentTitle", "SentenceID", "Sentence"]
+    file.write_text("\t".join(columns) + "\nQ1\twho?\tD1\ttitle\tD1-0\tme\n")
+    with pytest.raises(InputError, match="Label"):
+        read_wikiqa(file)
+    pairs = read_wikiqa(file, labelled=False)
+    assert (pairs.ids.to_pylist(), pairs.second.texts[:]) == (["D1-0"], ["me"])
+    assert np.isnan(pairs.target).all()
+
+
 @pytest.fixture
 def collection(tmp_path: Path) -> tuple[Rows, Rows]:
     queries = write(tmp_path / "queries.tsv", "q1\ta b\nq2\tc\n")

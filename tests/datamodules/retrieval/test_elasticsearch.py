@@ -19,6 +19,7 @@ from datamodules.errors import InputError
 from datamodules.retrieval import server
 from datamodules.retrieval.base import Hits
 from datamodules.retrieval.elasticsearch import Document, ElasticsearchRetriever
+from datamodules.retrieval.memory import IndexMemory
 from datamodules.retrieval.server import split_credentials
 from tests.elasticsearch.faults import Answer, Fault, cut_short, failing_items, proxy
 from tests.elasticsearch.server import Server
@@ -455,6 +456,21 @@ def test_more_is_asked_for_behind_many_copies(elasticsearch_url: str, index_pref
     found = retriever.search_documents(["red apple", "red"], 3, leave_out_copies=True)
     assert {one.id for one in found[0]} == {"38", "39"}
     assert len(found[1]) == 3
+
+
+@pytest.mark.server
+def test_equal_ids_of_two_indexes_are_two_documents(elasticsearch_url: str, index_prefix: str) -> None:
+    texts = {f"{index_prefix}-one": "red apple", f"{index_prefix}-two": "red car"}
+    with Elasticsearch(elasticsearch_url) as client:
+        for name, text in texts.items():
+            client.index(index=name, id="1", document={"text": text}, refresh=True)
+    pattern = ElasticsearchRetriever(elasticsearch_url, index=f"{index_prefix}-*")
+    found = IndexMemory(pattern).search(["red"], 5).memories
+    assert dict(zip(found.ids, found.texts, strict=True)) == {
+        f"{name}/1": text for name, text in texts.items()
+    }
+    alone = ElasticsearchRetriever(elasticsearch_url, index=f"{index_prefix}-one")
+    assert [one.id for one in alone.search_documents(["red"], 5)[0]] == ["1"]
 
 
 @pytest.mark.server
