@@ -155,7 +155,8 @@ def predict(
         output: the JSONL file; null writes to standard output.
         memory: a memory folder to use instead of the checkpoint's (see `zoo index`); a matching model finds
             candidates there.
-        text_column: the table's text column or columns; null: text, or where a model matches pairs, pairs.
+        text_column: the table's text column or columns; null: as in training, or where a model matches pairs,
+            pairs.
         first_column: a pair's first text; null: as in training.
         second_column: a pair's second text; null: as in training.
         candidates: how many the memory is asked for.
@@ -171,14 +172,23 @@ def predict(
         ckpt_path, memory=memory, retriever=retriever, device=device, memory_version=memory_version
     )
     if isinstance(predictor, Predictor):
-        records = _labels(predictor, _texts(input, text_column or "text"), batch_size)
+        options = predictor.data.options
+        as_trained = (options["text_column"], options["header"])
+        columns = as_trained if text_column is None else (text_column, None)
+        records = _labels(predictor, _texts(input, *columns), batch_size)
     elif text_column is not None or input == "-" or input.endswith(".txt"):
         records = _answers(predictor, _texts(input, text_column or "text"), candidates, batch_size)
     else:
-        options = predictor.data.options
-        first = options["first_column"] if first_column is None else first_column
-        second = options["second_column"] if second_column is None else second_column
-        records = _scores(predictor, read_pairs(input, first, second), batch_size)
+        if first_column is None and second_column is None:
+            pairs = predictor.data.read_unlabelled(input)
+        else:
+            options = predictor.data.options
+            pairs = read_pairs(
+                input,
+                options["first_column"] if first_column is None else first_column,
+                options["second_column"] if second_column is None else second_column,
+            )
+        records = _scores(predictor, pairs, batch_size)
     with ExitStack() as stack:
         file = sys.stdout
         if output is not None and output != "-":
@@ -203,8 +213,10 @@ def _scores(predictor: MatchingPredictor, pairs: Pairs, batch_size: int) -> Iter
             (pairs.first.texts[int(first)], pairs.second.texts[int(second)])
             for first, second in zip(pairs.first_row[rows], pairs.second_row[rows], strict=True)
         ]
-        for prediction in predictor.score(block, batch_size):
-            yield {**prediction._asdict(), "words": [pair._asdict() for pair in prediction.words]}
+        names = zip(pairs.ids[rows].to_pylist(), pairs.question[rows].tolist(), strict=True)
+        for (name, question), prediction in zip(names, predictor.score(block, batch_size), strict=True):
+            known = {"id": name, "question": pairs.question_ids[question].as_py()}
+            yield {**known, **prediction._asdict(), "words": [pair._asdict() for pair in prediction.words]}
 
 
 def _answers(
@@ -230,7 +242,7 @@ def memory_group(options: Sequence[str]) -> None:
     _parse(f"memory {options[0]}", SUBCOMMANDS[options[0]], options[1:], positional=True)
 
 
-def _texts(source: str, text_column: Column | list[Column]) -> Iterator[str]:
+def _texts(source: str, text_column: Column | list[Column], header: bool | None = None) -> Iterator[str]:
     if source == "-":
         yield from (line.rstrip("\r\n") for line in sys.stdin)
     elif source.endswith(".txt"):
@@ -242,7 +254,7 @@ def _texts(source: str, text_column: Column | list[Column]) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise InputError(f"{source}: not UTF-8; convert it") from error
     else:
-        yield from read_table(source, text_column=text_column, label_column=None).texts
+        yield from read_table(source, text_column=text_column, label_column=None, header=header).texts
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {

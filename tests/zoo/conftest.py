@@ -75,7 +75,7 @@ def sentences(number: int, seed: int, labels: Sequence[str] = LABELS) -> list[tu
 
 
 def write_table(
-    path: Path, pairs: Sequence[tuple[str, str]], columns: Sequence[str] = ("text", "label")
+    path: Path, pairs: Sequence[Sequence[str]], columns: Sequence[str] = ("text", "label")
 ) -> Path:
     """Write pairs as a CSV file."""
     with path.open("w", newline="", encoding="utf-8") as file:

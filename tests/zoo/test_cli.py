@@ -318,6 +318,22 @@ def test_predict(
     assert all(set(memory["text"].split()) & {"old", "iron"} for memory in records[2]["memories"])
 
 
+def test_predict_reads_the_columns_of_the_training(
+    fit: Fit, zoo_command: Command, train_csv: Path, tmp_path: Path
+) -> None:
+    with train_csv.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    columns = ("head", "body", "label")
+    parted = [(*row["text"].split(" ", 1), row["label"]) for row in rows if " " in row["text"]]
+    table = write_table(tmp_path / "parted.csv", parted, columns=columns)
+    read = ("--data.train_file", table, "--data.text_column=[head,body]")
+    checkpoint = fit("run", *read) / "checkpoints" / "best.ckpt"
+    write_table(tmp_path / "new.csv", [("old", "iron", "")], columns=columns)
+    result = zoo_command("predict", "--ckpt_path", checkpoint, "--input", tmp_path / "new.csv")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["text"] == "old iron"
+
+
 # --- looking at models and memories ---
 
 

@@ -198,6 +198,8 @@ def test_predict_scores_pairs_and_answers_questions(
         assert (record["first"], record["second"]) == (pair.first, pair.second)
         assert record["score"] == pytest.approx(pair.score, abs=1e-6)
         assert record["probability"] is None
+    assert [record["id"] for record in records("scores.jsonl")] == ["0", "1"]
+    assert len({record["question"] for record in records("scores.jsonl")}) == 1
 
     Path("questions.txt").write_text("where is plum\nfog\n")
     for source in (["--input=questions.txt"], ["--input=pairs.jsonl", "--text_column=first"]):
