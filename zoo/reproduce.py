@@ -13,24 +13,21 @@ from __future__ import annotations
 import csv
 import ctypes
 import json
-import re
 import shutil
 import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 import yaml
 from filelock import FileLock, Timeout
 from jsonargparse import ArgumentParser
@@ -39,339 +36,21 @@ from datamodules.classification import ClassificationDataModule
 from datamodules.corpora.table import Rows, read_table
 from datamodules.errors import InputError
 from datamodules.matching import MatchingDataModule
-from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from datamodules.storage import write_json
-from zoo.growth import TUNED, UNTUNED, grow, labels_of
-from zoo.secrets import redact
-from zoo.simple_scores import SIMPLE_SCORES, simple_metrics
+from zoo.growth import TUNED, UNTUNED, grow
+from zoo.simple_labels import label_metrics
+from zoo.simple_scores import simple_metrics
+from zoo.table import Row, Table, in_order, load_table, shipped_tables
 
 Metrics: TypeAlias = dict[str, float]
 #: row -> metric -> mean, sd, n (runs in them), paper (the paper's figure); None where there is none.
 Figures: TypeAlias = dict[str, dict[str, dict[str, float | None]]]
 
-SHIPPED = Path(__file__).with_name("tables")
 #: How a run is started.
 ZOO: tuple[str, ...] = (sys.executable, "-m", "zoo")
 #: Options that name files: relative names are under --data_dir.
 FILES = ("train_file", "validation_file", "test_file", "memory", "word_vectors", "dataset_folder")
 SPLITS = {"val": "validation", "test": "test"}
-#: What a paper's figures are unless a table says otherwise.
-PAPER_METRIC = "test/accuracy"
-
-
-# --- the YAML ---
-
-
-@dataclass(frozen=True)
-class Growth:
-    """What a row's memory grows from and to; its model is not trained.
-
-    Attributes:
-        row: the trained row whose checkpoint of the same seed is used as it is (`from` in the YAML).
-        rows_per_class: the memory grows to what training rows with this `data.rows_per_class` would be; None
-            (`all` in the YAML) = all rows but the validation rows.
-    """
-
-    row: str
-    rows_per_class: int | float | dict[str, int] | None
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of a table.
-
-    Attributes:
-        name: also the name of its folder.
-        overrides: options on top of the table's base, e.g. `model.features: M1`.
-        paper: metric -> the paper's figure as a share of 1. A number in the YAML is of the table's
-            `paper_metric`.
-        trivial: a row without training: `majority`, `bm25` or `svm`; of pairs one of
-            `zoo.simple_scores.SIMPLE_SCORES`.
-        init_from: the row whose checkpoint of the same seed this one starts from (`--model.init_from`).
-        grow: the row's model is another row's, with more rows in its memory. Its overrides are that row's.
-        x: place on the x axis, where the table is a curve.
-    """
-
-    name: str
-    overrides: Mapping[str, Any]
-    paper: Mapping[str, float] = field(default_factory=dict)
-    trivial: str | None = None
-    init_from: str | None = None
-    grow: Growth | None = None
-    x: float | None = None
-
-    @property
-    def starts_from(self) -> str | None:
-        """The row whose checkpoint this one needs."""
-        return self.init_from if self.grow is None else self.grow.row
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table as its YAML describes it.
-
-    Attributes:
-        name: the file's name without `.yaml`.
-        description: one line.
-        minutes: what all seeds take on two cores, roughly.
-        paper_metric: what the paper's figures are, e.g. `val/accuracy` or `test/map`.
-        metrics: what is shown, e.g. `accuracy`, or `map` and `ndcg@3`. The first is the one by which an epoch is
-            chosen: the data's `monitor`.
-        seeds: how many; they are 1, 2, ...
-        base: a configuration for `zoo fit`.
-        rows: in the order of the paper.
-        x_label: name of the x axis; None = the table is no curve.
-        skip_absent: leave out rows whose data is not under --data_dir, instead of refusing to start.
-        columns_without_header: data options for test files that have no header line.
-    """
-
-    name: str
-    description: str
-    minutes: float
-    paper_metric: str
-    seeds: int
-    base: Mapping[str, Any]
-    rows: Mapping[str, Row]
-    metrics: Sequence[str] = ("accuracy",)
-    x_label: str | None = None
-    skip_absent: bool = False
-    columns_without_header: Mapping[str, Any] | None = None
-
-    @property
-    def is_of_pairs(self) -> bool:
-        """Whether the rows are of pairs of texts, not of texts to classify."""
-        return _is_of_pairs(self.base)
-
-    def data_options(self, row: Row) -> dict[str, Any]:
-        """Arguments of the row's data module, file names as written."""
-        options = dict(self.base["data"]["init_args"])
-        for key, value in row.overrides.items():
-            if key.startswith("data."):
-                options[key.removeprefix("data.")] = value
-        return options
-
-
-def _is_of_pairs(base: Mapping[str, Any]) -> bool:
-    return str(base["data"].get("class_path")).rpartition(".")[2] == MatchingDataModule.__name__
-
-
-_TABLE_KEYS = {
-    *(
-        "description",
-        "minutes",
-        "paper_metric",
-        "metrics",
-        "seeds",
-        "base",
-        "overrides",
-        "rows",
-        "like",
-        "x_label",
-        "encoder",
-    ),
-    *("skip_absent", "columns_without_header"),
-}
-_ROW_KEYS = {"overrides", "paper", "trivial", "init_from", "grow", "x"}
-
-
-def shipped_tables() -> list[str]:
-    """The names that `zoo reproduce` knows."""
-    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
-
-
-def load_table(name: str, encoder: str | None = None) -> Table:
-    """Read a table.
-
-    Args:
-        name: one of `shipped_tables`, or a YAML file.
-        encoder: Hub name or folder of a pre-trained transformer that takes the place of the table's own (its
-            `encoder`) wherever that is named.
-
-    Raises:
-        InputError: no such table, its YAML can't be used, or it has no encoder to replace.
-    """
-    path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
-        if name not in shipped_tables():
-            raise InputError(
-                f"zoo reproduce {name}: no such table; there are {', '.join(shipped_tables())}, or give a"
-                " YAML file of your own"
-            )
-        path = SHIPPED / f"{name}.yaml"
-    contents = _read_table_yaml(path)
-    if redact(contents) != contents:
-        raise InputError(
-            f"{path}: holds a login, client_args or headers, and all options of a run are written down; give them"
-            " in the environment (ELASTICSEARCH_API_KEY, ...)"
-        )
-    if encoder is not None:
-        if "encoder" not in contents:
-            raise InputError(f"--encoder: {path.stem} has no pre-trained encoder that could be replaced")
-        contents = _replaced(contents, contents["encoder"], encoder)
-    missing = {"description", "minutes", "base", "rows"} - contents.keys()
-    if missing:
-        raise InputError(f"{path}: {', '.join(sorted(missing))} is missing; add it")
-    base = contents["base"]
-    if isinstance(base, str):
-        base = _read_yaml(path.parent / base)
-    if not isinstance(base, dict) or not isinstance(base.get("data", {}).get("init_args"), dict):
-        raise InputError(f"{path}: base must be a configuration for `zoo fit` with data.init_args")
-    rows = {}
-    for row_name, entry in contents["rows"].items():
-        if not re.fullmatch(r"\w[\w .=+%-]*", str(row_name)):
-            raise InputError(f"{path}: row {row_name!r}: name it with letters, digits, spaces and .=+%-")
-        rows[str(row_name)] = _make_row(path, str(row_name), entry, {**contents, "base": base})
-    for row in [row for row in rows.values() if row.starts_from is not None]:
-        start = rows.get(str(row.starts_from))
-        if start is None or start.trivial or start.grow:
-            key = "init_from" if row.grow is None else "grow: from"
-            raise InputError(f"{path}: row {row.name}: {key} names no trained row: {row.starts_from}")
-        if row.grow is not None:
-            rows[row.name] = replace(row, overrides=start.overrides)
-    optional = ("metrics", "x_label", "skip_absent", "columns_without_header")
-    return Table(
-        name=path.stem,
-        description=str(contents["description"]),
-        minutes=float(contents["minutes"]),
-        paper_metric=contents.get("paper_metric", PAPER_METRIC),
-        seeds=int(contents.get("seeds", 3)),
-        base=base,
-        rows=rows,
-        **{key: contents[key] for key in optional if key in contents},
-    )
-
-
-def _replaced(value: Any, old: str, new: str) -> Any:
-    """The value with every `old` in its mappings and lists made `new`."""
-    if isinstance(value, dict):
-        return {key: _replaced(each, old, new) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_replaced(each, old, new) for each in value]
-    return new if value == old else value
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        contents = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: can't be read ({error.strerror}); name a table's YAML") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: no YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(contents, dict):
-        raise InputError(f"{path}: must be a mapping")
-    return contents
-
-
-def _read_table_yaml(path: Path) -> dict[str, Any]:
-    """A table's YAML; `like: OTHER` takes what it does not say from another table of the same folder."""
-    contents = _read_yaml(path)
-    if unknown := contents.keys() - _TABLE_KEYS:
-        raise InputError(f"{path}: {sorted(unknown)[0]}: no such key; use {', '.join(sorted(_TABLE_KEYS))}")
-    if (like := contents.pop("like", None)) is None:
-        return contents
-    other = _read_table_yaml(path.with_name(f"{like}.yaml"))
-    # The paper's figures belong to the other table's setting.
-    rows = {
-        name: {key: value for key, value in (row or {}).items() if key != "paper"}
-        for name, row in other["rows"].items()
-    }
-    overrides = {**other.get("overrides", {}), **contents.get("overrides", {})}
-    return {**other, "rows": rows, **contents, "overrides": overrides}
-
-
-def _make_row(path: Path, name: str, entry: Any, table: Mapping[str, Any]) -> Row:
-    entry = entry or {}
-    if not isinstance(entry, dict) or (unknown := entry.keys() - _ROW_KEYS):
-        wrong = sorted(unknown)[0] if isinstance(entry, dict) else entry
-        raise InputError(f"{path}: row {name}: {wrong}: no such key; use {', '.join(sorted(_ROW_KEYS))}")
-    trivial = entry.get("trivial")
-    known = SIMPLE_SCORES if _is_of_pairs(table["base"]) else TRIVIAL
-    if trivial is not None and trivial not in known:
-        raise InputError(f"{path}: row {name}: trivial: {trivial}; choose one of {', '.join(known)}")
-    growth = None
-    if (wanted := entry.get("grow")) is not None:
-        if not isinstance(wanted, dict) or wanted.keys() != {"from", "rows_per_class"}:
-            raise InputError(f"{path}: row {name}: grow: give `from`, a row, and `rows_per_class`, or all")
-        if useless := entry.keys() & {"overrides", "trivial", "init_from"}:
-            raise InputError(
-                f"{path}: row {name}: {sorted(useless)[0]} has no effect beside grow: nothing is trained"
-            )
-        limit = wanted["rows_per_class"]
-        growth = Growth(str(wanted["from"]), None if limit == "all" else limit)
-    paper = entry.get("paper") or {}
-    if not isinstance(paper, dict):
-        paper = {table.get("paper_metric", PAPER_METRIC): paper}
-    return Row(
-        name,
-        overrides={**table.get("overrides", {}), **entry.get("overrides", {})},
-        paper={str(metric): round(figure / 100, 6) for metric, figure in paper.items()},
-        trivial=trivial,
-        init_from=entry.get("init_from"),
-        grow=growth,
-        x=entry.get("x"),
-    )
-
-
-# --- rows that need no training ---
-
-
-def majority(train: Rows, queries: Rows) -> list[str]:
-    """The most frequent training label for every text."""
-    labels, counts = np.unique(labels_of(train), return_counts=True)
-    return [str(labels[counts.argmax()])] * len(queries)
-
-
-def bm25_vote(train: Rows, queries: Rows, k: int = 20, power: float = 3.0) -> list[str]:
-    """The label with most votes among the k best training texts by BM25.
-
-    A neighbour's vote weighs (score / best score) ** power. A text that finds none gets the most frequent
-    training label.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        memory = FolderMemory.build(train, EmbeddedRetriever(), Path(folder) / "memory", progress=False)
-        found = memory.search(queries.texts[:], min(k, len(train)))
-    names, numbers = np.unique(labels_of(found.memories), return_inverse=True)
-    weight = (found.scores / found.scores[:, :1].clip(min=1e-6)) ** power * (found.rows >= 0)
-    votes = np.zeros((len(queries), len(names)))
-    for i in range(found.rows.shape[1]):
-        np.add.at(votes, (np.arange(len(queries)), numbers[found.rows[:, i]]), weight[:, i])
-    otherwise = majority(train, queries)
-    return [
-        str(names[best]) if any_vote else fallback
-        for best, any_vote, fallback in zip(
-            votes.argmax(axis=1), votes.sum(axis=1) > 0, otherwise, strict=True
-        )
-    ]
-
-
-def tfidf_svm(train: Rows, queries: Rows) -> list[str]:
-    """TF-IDF of words and pairs of words (1 + log tf) with a linear support vector machine."""
-    from sklearn.feature_extraction.text import TfidfVectorizer  # seconds, that other commands need not pay
-    from sklearn.svm import LinearSVC
-
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
-    classifier = LinearSVC(random_state=0).fit(vectorizer.fit_transform(train.texts), labels_of(train))
-    return [str(label) for label in classifier.predict(vectorizer.transform(queries.texts))]
-
-
-TRIVIAL: dict[str, Callable[[Rows, Rows], list[str]]] = {
-    "majority": majority,
-    "bm25": bm25_vote,
-    "svm": tfidf_svm,
-}
-
-
-def _trivial_metrics(name: str, splits: Mapping[str, Rows]) -> Metrics:
-    """Accuracy and macro-F1 of a row without training, for the splits besides `train`."""
-    from sklearn.metrics import accuracy_score, f1_score
-
-    metrics = {}
-    for key, split in SPLITS.items():
-        if split in splits:
-            predicted, true = TRIVIAL[name](splits["train"], splits[split]), labels_of(splits[split])
-            metrics[f"{key}/accuracy"] = float(accuracy_score(true, predicted))
-            metrics[f"{key}/macro_f1"] = float(f1_score(true, predicted, average="macro", zero_division=0))
-    return metrics
 
 
 # --- running ---
@@ -509,7 +188,7 @@ class Reproduction:
                     key: value for key, value in done["metrics"].items() if tested or "test/" not in key
                 }
                 self.results.setdefault(row.name, []).append(metrics)
-        self.rows = [row for row in _in_order(self.table, list(self.table.rows)) if row.name in self.results]
+        self.rows = [row for row in in_order(self.table, list(self.table.rows)) if row.name in self.results]
 
     def _attempt(self, row: Row, seed: int | None) -> None:
         title = row.name if seed is None else f"{row.name}, seed {seed}"
@@ -540,7 +219,7 @@ class Reproduction:
             splits = {key: split for key, split in SPLITS.items() if split != "test" or tested}
             metrics = simple_metrics(row.trivial, self._pairs(row, self.test), splits)
         else:
-            metrics = _trivial_metrics(row.trivial, self._tables(row))
+            metrics = label_metrics(row.trivial, self._tables(row))
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "result.json", {"run": identity, "test": test, "metrics": metrics})
         return metrics, False
@@ -914,7 +593,7 @@ def reproduce(
     out = Path(run_dir or f"runs/reproduce/{table.name}").resolve()
     reproduction = Reproduction(
         table,
-        _in_order(table, wanted),
+        in_order(table, wanted),
         table.seeds if seeds is None else seeds,
         Path(data_dir),
         None if test_file is None else Path(test_file),
@@ -927,23 +606,6 @@ def reproduce(
     if reproduction.failed:
         raise RowFailed(f"{len(reproduction.failed)} of the runs failed: {', '.join(reproduction.failed)}")
     return reproduction.figures()
-
-
-def _in_order(table: Table, wanted: Sequence[str]) -> list[Row]:
-    """The wanted rows and those that they start from; a row comes after the one that it starts from."""
-    ordered: dict[str, Row] = {}
-
-    def add(name: str, before: tuple[str, ...]) -> None:
-        row = table.rows[name]
-        if name in before:
-            raise InputError(f"{table.name}: row {name} starts from itself; correct its init_from")
-        if row.starts_from is not None:
-            add(row.starts_from, (*before, name))
-        ordered.setdefault(name, row)
-
-    for name in wanted:
-        add(name, ())
-    return list(ordered.values())
 
 
 @contextmanager

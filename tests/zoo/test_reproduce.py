@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,8 @@ from datamodules.errors import InputError
 from datamodules.retrieval import FolderMemory
 from tests.zoo.conftest import LABELS, Result, sentences, write_table
 from zoo import reproduce as reproduction
-from zoo.reproduce import (
-    RowFailed,
-    as_arguments,
-    bm25_vote,
-    load_table,
-    majority,
-    reproduce,
-    shipped_tables,
-    tfidf_svm,
-)
+from zoo.reproduce import RowFailed, as_arguments, reproduce
+from zoo.table import load_table, shipped_tables
 
 Command = Callable[..., Result]
 
@@ -488,46 +479,6 @@ def test_real_runs_survive_a_kill(data_dir: Path, test_csv: Path, monkeypatch: p
 
 
 # --- rows without training ---
-
-
-def test_majority() -> None:
-    train = Rows.from_lists(["a", "b", "c"], ["x", "y", "y"])
-    assert majority(train, Rows.from_lists(["a", "d"])) == ["y", "y"]
-
-
-def test_the_vote_weighs_neighbours_by_their_scores() -> None:
-    # "x" has the one near neighbour, "y" several far ones, which share a frequent word.
-    texts = ["rare signal here", *(f"here filler{i} words{i} more{i}" for i in range(3)), "other"]
-    train = Rows.from_lists(texts, ["x", "y", "y", "y", "z"])
-    queries = Rows.from_lists(["rare signal here", "here", "unheard"])
-    assert bm25_vote(train, queries) == ["x", "y", "y"]  # the last one finds nothing: the majority
-    # Without weights the many would win.
-    assert bm25_vote(train, queries, power=0)[0] == "y"
-
-
-def test_the_vote_equals_a_plain_one() -> None:
-    from datamodules.retrieval import EmbeddedRetriever, FolderMemory
-
-    train, queries = (
-        Rows.from_lists(*zip(*sentences(n, seed), strict=True)) for n, seed in ((80, 5), (20, 6))
-    )
-    memory = FolderMemory.build(train, EmbeddedRetriever(), Path("plain"))
-    found = memory.search(queries.texts[:], 20)
-    expected = []
-    for rows, scores in zip(found.rows, found.scores, strict=True):
-        votes: Counter[str] = Counter()
-        for row, score in zip(rows, scores, strict=True):
-            if row >= 0:
-                votes[str(found.memories.label(int(row)))] += (float(score) / float(scores[0])) ** 3
-        expected.append(votes.most_common(1)[0][0])
-    assert bm25_vote(train, queries) == expected
-
-
-def test_the_svm_learns_pairs_of_words() -> None:
-    # Only the order of the words tells the classes apart.
-    pairs = [("not good but bad", "n"), ("good not but bad", "p")] * 5
-    train = Rows.from_lists(*zip(*pairs, strict=True))
-    assert tfidf_svm(train, Rows.from_lists(["not good", "good not"])) == ["n", "p"]
 
 
 def test_trivial_rows_are_scored_on_the_models_rows(data_dir: Path, test_csv: Path) -> None:
