@@ -15,9 +15,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from numba import njit
 from numpy.typing import NDArray
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from datamodules.base import TextDataModule
 from datamodules.batch import MatchingBatch, MatchingSpec
@@ -42,7 +41,15 @@ from datamodules.corpora.pairs import (
 from datamodules.corpora.split import stratified_split
 from datamodules.corpora.table import Column, EncodingErrors, Rows
 from datamodules.errors import InputError
-from datamodules.negatives import Negatives, PoolNegatives, RandomNegatives
+from datamodules.matching_dataset import Lists, MatchingDataset, MatchingSplit
+from datamodules.negatives import (
+    Negatives,
+    PoolNegatives,
+    RandomNegatives,
+    foreign_texts,
+    own_negatives,
+    text_codes,
+)
 from datamodules.preparation import (
     KEPT_TOKENS,
     are_whole,
@@ -57,7 +64,6 @@ from datamodules.preparation import (
 )
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.embedded import EmbeddedRetriever
-from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memory import POINTER, FolderMemory, Memory, is_existing_index, open_memory
 from datamodules.retrieval.neighbors import NeighborStore, build_neighbors
 from datamodules.sampling import ListSampler
@@ -71,7 +77,7 @@ from datamodules.storage import (
     new_folder,
     write_json,
 )
-from datamodules.text.gather import TextGroup, WordTable, distinct_rows, gather
+from datamodules.text.gather import TextGroup, WordTable, gather
 from datamodules.text.tokenization import TransformersTokenizer, make_tokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -111,212 +117,6 @@ _CHOICES = {
     "candidates": ("own", "retrieved"),
     "encoding_errors": ("strict", "replace"),
 }
-
-
-@dataclass(frozen=True)
-class MatchingSplit:
-    """One table of pairs, ready for batches."""
-
-    pairs: Pairs
-    first_tokens: TokenStore
-    second_tokens: TokenStore
-    #: retrieved texts that do not match, by question: rows of the second texts, and where a question's start.
-    pool: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-    #: cache folder, and folder name and fingerprint of each part; None for pairs that came just now.
-    origin: tuple[Path, Mapping[str, Any]] | None = None
-
-    @classmethod
-    def open(cls, cache: Path, parts: Mapping[str, Any]) -> MatchingSplit:
-        """Map the parts that `prepare_data` made.
-
-        Raises:
-            InputError: a part is missing or damaged.
-        """
-        folder, fingerprint = parts["pairs"]
-        check_folder(cache / folder, fingerprint)
-        return cls(
-            Pairs.load(cache / folder, parts["source"]),
-            TokenStore.open(cache / parts["first_tokens"][0], parts["first_tokens"][1]),
-            TokenStore.open(cache / parts["second_tokens"][0], parts["second_tokens"][1]),
-            parts["pool"] and _open_pool(cache / parts["pool"][0], parts["pool"][1]),
-            (cache, parts),
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A worker that is spawned (not forked) gets its data set pickled: let it map the same files.
-        if self.origin is not None:
-            return MatchingSplit.open, self.origin
-        return MatchingSplit, (self.pairs, self.first_tokens, self.second_tokens, self.pool)
-
-    @property
-    def empty_questions(self) -> NDArray[np.bool_]:
-        """bool [questions]: True where no candidate has a word."""
-        has_words = np.zeros(self.pairs.num_questions, dtype=bool)
-        words = np.diff(self.second_tokens.offsets)[self.pairs.second_row]
-        has_words[self.pairs.question[words > 0]] = True
-        return ~has_words
-
-
-@dataclass(frozen=True)
-class Lists:
-    """The pairs that stand together: n lists.
-
-    Attributes:
-        rows: int64, rows of the table of pairs, one list after the other.
-        offsets: int64 [n + 1]; list i has `rows[offsets[i]:offsets[i + 1]]`, at least one.
-        negatives: draws more for each list, or None.
-    """
-
-    rows: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    negatives: Negatives | None = None
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @staticmethod
-    def single(rows: NDArray[np.int64], negatives: Negatives | None = None) -> Lists:
-        """Each row a list of its own."""
-        return Lists(rows, np.arange(len(rows) + 1), negatives)
-
-    @staticmethod
-    def of_questions(
-        pairs: Pairs, questions: NDArray[np.int64] | None = None, negatives: Negatives | None = None
-    ) -> Lists:
-        """All candidates of each question, in the order of the table; None = of all questions."""
-        rows, offsets = pairs.lists
-        if questions is None:
-            return Lists(rows, offsets, negatives)
-        places, ends = _stretches(offsets[questions], np.diff(offsets)[questions])
-        return Lists(rows[places], ends, negatives)
-
-
-class _Members(NamedTuple):
-    """The P pairs of some lists: all arrays are [P]."""
-
-    #: rows of the first texts, rows of the second texts.
-    first: NDArray[np.int64]
-    second: NDArray[np.int64]
-    #: number of the list within the batch, and place in it.
-    list: NDArray[np.int64]
-    place: NDArray[np.int64]
-    target: NDArray[np.float32]
-    #: rows of the table, -1 for drawn pairs that are in no table.
-    index: NDArray[np.int64]  # type: ignore[assignment]  # hides tuple.index, which nothing here needs
-
-
-def _stretches(
-    start: NDArray[np.int64], size: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Numbers of stretches `start[i], start[i] + 1, ...`, one after the other, and offsets [n + 1]."""
-    offsets = np.concatenate([[0], np.cumsum(size)])
-    return np.arange(offsets[-1]) + np.repeat(start - offsets[:-1], size), offsets
-
-
-class MatchingDataset(Dataset[MatchingBatch]):
-    """Numbers of lists in, a finished batch out."""
-
-    def __init__(
-        self,
-        split: MatchingSplit,
-        words: WordTable,
-        idf: NDArray[np.float32],
-        spec: MatchingSpec,
-        lists: Lists,
-        vectors: tuple[TokenVectors, TokenVectors] | None = None,
-    ) -> None:
-        """Bind lists of a split to a model's vocabulary.
-
-        Args:
-            split: the pairs.
-            words: the table of the model's vocabulary; the split's words are added to it.
-            idf: float32 [num_words], inverse document frequency of each word.
-            spec: the model's goal and lengths.
-            lists: which pairs stand together.
-            vectors: token vectors of the first and of the second texts, which batches then carry.
-        """
-        self.split, self.idf, self.spec, self.lists = split, idf, spec, lists
-        self.vectors = vectors
-        self.first = words.add(split.first_tokens)
-        self.second = words.add(split.second_tokens)
-
-    def __len__(self) -> int:
-        return len(self.lists)
-
-    def lengths(self, epoch: int) -> NDArray[np.int64]:
-        """Words of each list [n]: of its longest first and its longest second text together, as kept."""
-        members = self._members(epoch, np.arange(len(self)))
-        longest = np.zeros(len(self), np.int64)
-        for tokens, rows, length in (
-            (self.split.first_tokens, members.first, self.spec.first_length),
-            (self.split.second_tokens, members.second, self.spec.second_length),
-        ):
-            words = np.minimum(np.diff(tokens.offsets), length)[rows]
-            longest += np.maximum.reduceat(words, np.flatnonzero(members.place == 0))
-        return longest
-
-    def __getitems__(self, indices: Sequence[int]) -> MatchingBatch:
-        """Put a batch together.
-
-        Args:
-            indices: i is list i; i + e n is list i as drawn in epoch e (see `ListSampler`); ~i (negative) is
-                list i as padding, with weight 0. All of one epoch.
-        """
-        given = np.asarray(indices, dtype=np.int64)
-        epoch, numbers = np.divmod(np.where(given < 0, ~given, given), len(self))
-        members = self._members(int(epoch[0]), numbers)
-        firsts, first = distinct_rows(members.first)
-        seconds, second = distinct_rows(members.second)
-        gathered = gather(
-            [
-                TextGroup(self.first, firsts, self.spec.first_length),
-                TextGroup(self.second, seconds, self.spec.second_length),
-            ]
-        )
-        batch = MatchingBatch(
-            word=torch.from_numpy(gathered.word),
-            char=torch.from_numpy(gathered.char),
-            idf=torch.from_numpy(self.idf[gathered.word]),
-            first_text=torch.from_numpy(gathered.texts[0]),
-            second_text=torch.from_numpy(gathered.texts[1]),
-            first=torch.from_numpy(first),
-            second=torch.from_numpy(second),
-            list=torch.from_numpy(members.list),
-            place=torch.from_numpy(members.place),
-            target=torch.from_numpy(members.target),
-            weight=torch.from_numpy((given >= 0).astype(np.float32)[members.list]),
-            index=torch.from_numpy(members.index),
-        )
-        if self.vectors is None:
-            return batch
-        first_vectors, second_vectors = self.vectors
-        return batch._replace(
-            first_vector=first_vectors.padded(firsts, batch.first_text.shape[1]),
-            second_vector=second_vectors.padded(seconds, batch.second_text.shape[1]),
-        )
-
-    def _members(self, epoch: int, numbers: NDArray[np.int64]) -> _Members:
-        pairs, lists = self.split.pairs, self.lists
-        size = np.diff(lists.offsets)[numbers]
-        places, starts = _stretches(lists.offsets[numbers], size)
-        index = lists.rows[places]
-        in_list = np.repeat(np.arange(len(numbers)), size)
-        first, second = pairs.first_row[index].astype(np.int64), pairs.second_row[index].astype(np.int64)
-        target = pairs.target[index]
-        if lists.negatives is not None:
-            drawn = lists.negatives.draw(epoch, numbers)
-            found = drawn.second >= 0
-            # A list's drawn pairs have its first text, and stand behind its own pairs.
-            there = np.nonzero(found)[0]
-            in_list = np.concatenate([in_list, there])
-            order = np.argsort(in_list, kind="stable")
-            in_list = in_list[order]
-            first = np.concatenate([first, first[starts[:-1]][there]])[order]
-            second = np.concatenate([second, drawn.second[found]])[order]
-            target = np.concatenate([target, drawn.target[found]])[order]
-            index = np.concatenate([index, drawn.index[found]])[order]
-            starts = np.concatenate([[0], np.cumsum(np.bincount(in_list, minlength=len(numbers)))])
-        return _Members(first, second, in_list, np.arange(len(in_list)) - starts[in_list], target, index)
 
 
 class MatchingDataModule(TextDataModule[MatchingSplit, MatchingDataset]):
@@ -1017,72 +817,6 @@ class MatchingDataModule(TextDataModule[MatchingSplit, MatchingDataset]):
             **self._place(),
         )
         return self._load(dataset, sampler)
-
-
-def own_negatives(
-    pairs: Pairs, positives: NDArray[np.int64], count: int, seed: int
-) -> tuple[NDArray[np.int64], PoolNegatives]:
-    """Those of the positives whose question has candidates of a lower grade, and these candidates.
-
-    Args:
-        pairs: the table.
-        positives: int64, row numbers.
-        count: negatives to draw for each.
-        seed: of the run.
-    """
-    # In a question's candidates by rising grade, those below a grade are the first ones.
-    order = np.lexsort((pairs.target, pairs.question))
-    question, target = pairs.question[order], pairs.target[order]
-    new_grade = np.ones(len(order), dtype=bool)
-    new_grade[1:] = (question[1:] != question[:-1]) | (target[1:] != target[:-1])
-    first_of_grade = np.maximum.accumulate(np.where(new_grade, np.arange(len(order)), 0))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    start = pairs.lists[1][pairs.question[positives]]
-    size = first_of_grade[place[positives]] - start
-    kept = size > 0
-    negatives = PoolNegatives(
-        pairs.second_row[order].astype(np.int64), target, order, start[kept], size[kept], count, seed
-    )
-    return positives[kept], negatives
-
-
-def text_codes(pairs: Pairs) -> NDArray[np.int64]:
-    """int64 [second texts]: equal where texts are copies of each other (case and white space folded)."""
-    _, codes = np.unique(fold_hashes(pairs.second.texts), return_inverse=True)
-    return codes.reshape(-1).astype(np.int64)
-
-
-def foreign_texts(
-    pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What was retrieved for each question, without some of its own texts, copies of them, and repetitions.
-
-    Args:
-        pairs: the table.
-        hits: [questions, k], rows of the second texts, -1 where there are fewer.
-        excluded: [P], the pairs whose second texts are to be left out.
-
-    Returns:
-        int64, rows of the second texts question by question, best first; and int64 [questions + 1], where
-        each question's start.
-    """
-    codes = text_codes(pairs)
-    question = np.repeat(np.arange(len(hits)), hits.shape[1])
-    rows = hits.reshape(-1)
-    # One number for a question and a text.
-    keys = np.where(rows >= 0, question * len(codes) + codes[rows], -1)
-    own = pairs.question[excluded].astype(np.int64) * len(codes) + codes[pairs.second_row[excluded]]
-    is_first = np.zeros(len(keys), dtype=bool)
-    is_first[np.unique(keys, return_index=True)[1]] = True
-    kept = (rows >= 0) & is_first & ~np.isin(keys, own)
-    sizes = np.bincount(question[kept], minlength=len(hits))
-    return rows[kept], np.concatenate([[0], np.cumsum(sizes)])
-
-
-def _open_pool(folder: Path, fingerprint: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    check_folder(folder, fingerprint)
-    return np.load(folder / "rows.npy", mmap_mode="r"), np.load(folder / "offsets.npy", mmap_mode="r")
 
 
 def document_frequency(stores: Sequence[TokenStore], vocabulary: Vocabulary) -> NDArray[np.int64]:

@@ -15,6 +15,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from datamodules.corpora.pairs import Pairs
+from datamodules.retrieval.folding import fold_hashes
+
 #: Draws for one place before it stays empty: a question that owns nearly all texts.
 _TRIES = 64
 
@@ -163,3 +166,64 @@ def _choose_foreign(key, lists, question, codes, own, offsets, count):  # type: 
                 chosen[i, taken] = row
                 taken += 1
     return chosen
+
+
+def own_negatives(
+    pairs: Pairs, positives: NDArray[np.int64], count: int, seed: int
+) -> tuple[NDArray[np.int64], PoolNegatives]:
+    """Those of the positives whose question has candidates of a lower grade, and these candidates.
+
+    Args:
+        pairs: the table.
+        positives: int64, row numbers.
+        count: negatives to draw for each.
+        seed: of the run.
+    """
+    # In a question's candidates by rising grade, those below a grade are the first ones.
+    order = np.lexsort((pairs.target, pairs.question))
+    question, target = pairs.question[order], pairs.target[order]
+    new_grade = np.ones(len(order), dtype=bool)
+    new_grade[1:] = (question[1:] != question[:-1]) | (target[1:] != target[:-1])
+    first_of_grade = np.maximum.accumulate(np.where(new_grade, np.arange(len(order)), 0))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    start = pairs.lists[1][pairs.question[positives]]
+    size = first_of_grade[place[positives]] - start
+    kept = size > 0
+    negatives = PoolNegatives(
+        pairs.second_row[order].astype(np.int64), target, order, start[kept], size[kept], count, seed
+    )
+    return positives[kept], negatives
+
+
+def text_codes(pairs: Pairs) -> NDArray[np.int64]:
+    """int64 [second texts]: equal where texts are copies of each other (case and white space folded)."""
+    _, codes = np.unique(fold_hashes(pairs.second.texts), return_inverse=True)
+    return codes.reshape(-1).astype(np.int64)
+
+
+def foreign_texts(
+    pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What was retrieved for each question, without some of its own texts, copies of them, and repetitions.
+
+    Args:
+        pairs: the table.
+        hits: [questions, k], rows of the second texts, -1 where there are fewer.
+        excluded: [P], the pairs whose second texts are to be left out.
+
+    Returns:
+        int64, rows of the second texts question by question, best first; and int64 [questions + 1], where
+        each question's start.
+    """
+    codes = text_codes(pairs)
+    question = np.repeat(np.arange(len(hits)), hits.shape[1])
+    rows = hits.reshape(-1)
+    # One number for a question and a text.
+    keys = np.where(rows >= 0, question * len(codes) + codes[rows], -1)
+    own = pairs.question[excluded].astype(np.int64) * len(codes) + codes[pairs.second_row[excluded]]
+    is_first = np.zeros(len(keys), dtype=bool)
+    is_first[np.unique(keys, return_index=True)[1]] = True
+    kept = (rows >= 0) & is_first & ~np.isin(keys, own)
+    sizes = np.bincount(question[kept], minlength=len(hits))
+    return rows[kept], np.concatenate([[0], np.cumsum(sizes)])

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from datamodules.batch import MatchingBatch
 from datamodules.corpora.pairs import Pairs
-from datamodules.matching import MatchingDataModule, MatchingSplit
+from datamodules.matching import MatchingDataModule
+from datamodules.matching_dataset import MatchingSplit
 from datamodules.retrieval.memory import Memory
 from datamodules.text.vocabulary import Vocabulary
 from zoo.tasks.ranking import MatchingTask

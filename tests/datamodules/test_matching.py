@@ -22,7 +22,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from datamodules import InputError, MatchingDataModule, matching, preparation
 from datamodules.batch import MatchingBatch
 from datamodules.corpora.pairs import Pairs
-from datamodules.matching import MatchingSplit
+from datamodules.matching_dataset import MatchingSplit
 from datamodules.retrieval import EmbeddedRetriever
 from datamodules.text.tokens import TokenStore
 from tests.datamodules.corpus import WORDS, in_processes
