@@ -27,7 +27,7 @@ from torch.nn import functional
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
 from zoo.baselines.convolution import window_sum
-from zoo.layers.interactions import unit
+from zoo.layers.interactions import ScaledCosine, unit
 from zoo.tasks.base import check_sizes
 from zoo.tasks.ranking import Loss, MatchingOutput, MatchingTask
 
@@ -154,12 +154,7 @@ class CosineNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.first, self.second = first, second
-        self.out = nn.Linear(1, num_outputs, bias=bias)
-        # Of two logits, that of "does not match" falls as the cosine rises.
-        scale = [[smoothing]] if num_outputs == 1 else [[-smoothing / 2], [smoothing / 2]]
-        self.out.weight.data = torch.tensor(scale)
-        if bias:
-            nn.init.zeros_(self.out.bias)
+        self.out = ScaledCosine(smoothing, num_outputs, bias)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
@@ -169,8 +164,7 @@ class CosineNetwork(nn.Module):
             words = self.second.hashing(batch.char)
         second = unit(self.second(words, batch.second_text))  # [M, l]
         cosine = (first.index_select(0, batch.first) * second.index_select(0, batch.second)).sum(dim=1)
-        with torch.autocast(cosine.device.type, enabled=False):
-            return MatchingOutput(self.out(cosine.float().unsqueeze(1)))
+        return MatchingOutput(self.out(cosine))
 
 
 class _TrigramMatcher(MatchingTask):

@@ -19,7 +19,7 @@ from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
 from datamodules.text.tokenization import TransformersTokenizer
 from zoo.layers.encoders import TransformerEncoder
-from zoo.layers.interactions import unit
+from zoo.layers.interactions import ScaledCosine, unit
 from zoo.tasks.ranking import Loss, MatchingOutput, MatchingTask
 
 Mode = Literal["cross", "bi"]
@@ -98,19 +98,14 @@ class BiEncoder(nn.Module):
     def __init__(self, encoder: TransformerEncoder, scale: float, num_outputs: int, bias: bool) -> None:
         super().__init__()
         self.encoder = encoder
-        self.out = nn.Linear(1, num_outputs, bias=bias)
-        # Of two logits, that of "does not match" falls as the cosine rises.
-        self.out.weight.data = torch.tensor([[scale]] if num_outputs == 1 else [[-scale / 2], [scale / 2]])
-        if bias:
-            nn.init.zeros_(self.out.bias)
+        self.out = ScaledCosine(scale, num_outputs, bias)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
         first = unit(self.encoder(batch.word, batch.char, batch.first_text))  # [N, l]
         second = unit(self.encoder(batch.word, batch.char, batch.second_text))  # [M, l]
-        with torch.autocast(first.device.type, enabled=False):
-            products = first.index_select(0, batch.first) * second.index_select(0, batch.second)
-            return MatchingOutput(self.out(products.sum(dim=1, keepdim=True)))
+        products = first.index_select(0, batch.first) * second.index_select(0, batch.second)
+        return MatchingOutput(self.out(products.sum(dim=1)))
 
 
 class TransformerMatcher(MatchingTask):

@@ -7,7 +7,7 @@ are float32 whatever the precision: models pool and sort them, and half precisio
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from datamodules.batch import MatchingBatch
@@ -64,3 +64,24 @@ def cosine_interaction(first: Tensor, second: Tensor, batch: MatchingBatch) -> T
 def unit(vectors: Tensor) -> Tensor:
     """float32 [..., D]: the vectors at length 1; a vector of zeros stays."""
     return functional.normalize(vectors.float(), dim=-1, eps=1e-6)
+
+
+class ScaledCosine(nn.Module):
+    """Logits of a pair from its texts' cosine: scale (cosine - threshold); scale and threshold are trained.
+
+    A threshold counts only where pairs are classified, not where candidates are compared. It is one of
+    cosines: a bias of the logits would have to travel ten times as far, which takes Adam thousands of steps.
+    """
+
+    def __init__(self, scale: float, num_outputs: int, with_threshold: bool) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(scale))
+        self.threshold = nn.Parameter(torch.tensor(0.5)) if with_threshold else None
+        self.num_outputs = num_outputs
+
+    def forward(self, cosine: Tensor) -> Tensor:
+        """Cosines [P] to float32 logits [P, num_outputs]: of the score, or of "no match" and "match"."""
+        with torch.autocast(cosine.device.type, enabled=False):
+            above = cosine.float() if self.threshold is None else cosine.float() - self.threshold
+            score = self.scale * above
+            return torch.stack([score] if self.num_outputs == 1 else [-score / 2, score / 2], dim=1)

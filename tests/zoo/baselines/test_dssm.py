@@ -81,7 +81,7 @@ def test_equations(name: str) -> None:
     for pair, (first, second) in enumerate(zip(batch.first, batch.second, strict=True)):
         q = plain_tower(network.first, kind, batch, words_of(batch.first_text[first]))
         d = plain_tower(network.second, kind, batch, words_of(batch.second_text[second]))
-        expected = numbers(network.out)["weight"][0, 0] * cosine(q, d)
+        expected = numbers(network.out)["scale"] * cosine(q, d)
         assert float(logits[pair, 0]) == pytest.approx(expected, abs=2e-5)
 
 
@@ -114,7 +114,7 @@ def test_pairs_to_classify() -> None:
     words = network.first.hashing(batch.char)
     vectors = [network.first(words, text).detach().double().numpy() for text in batch[3:5]]
     similar = [cosine(vectors[0][i], vectors[1][j]) for i, j in zip(batch.first, batch.second, strict=True)]
-    np.testing.assert_allclose(score(network, batch).score, 10.0 * np.array(similar), atol=1e-5)
+    np.testing.assert_allclose(score(network, batch).score, 10.0 * (np.array(similar) - 0.5), atol=1e-5)
     check_all(make_network(model, "classification"), "classification")
 
 
