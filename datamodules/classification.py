@@ -37,6 +37,7 @@ from datamodules.preparation import (
     check_least,
     file_state,
     given_memory,
+    kept_tokens,
     memory_folder,
     open_vocabulary,
     prepare_rows,
@@ -62,7 +63,7 @@ from datamodules.storage import (
     write_json,
 )
 from datamodules.text.gather import TextGroup, TokenTable, WordTable, distinct_rows, gather
-from datamodules.text.tokenization import make_tokenizer
+from datamodules.text.tokenization import WORD_TOKENIZERS, make_tokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 
@@ -359,12 +360,18 @@ class ClassificationDataModule(TextDataModule[Split, ClassificationDataset]):
             raise InputError("data.dataset and data.train_file: give one of them")
         self.cache = cache_folder(cache_dir)
         if lowercase is None:
-            lowercase = tokenizer in ("words", "whitespace")
+            lowercase = tokenizer in WORD_TOKENIZERS
         self.tokenizer = make_tokenizer(tokenizer, lowercase)
         #: where the memory is, after `setup` or `use_state`; see `open_memory`.
         self.memory_location: str | None = None
         #: of a split (by its identity), see `cache_encodings`.
         self._encodings: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def _memory_length(self) -> int:
+        """Words kept of a memory text."""
+        length: int = self.options["memory_max_length"] or self.options["max_length"]
+        return length
 
     # --- reading the user's tables ---
 
@@ -559,7 +566,7 @@ class ClassificationDataModule(TextDataModule[Split, ClassificationDataset]):
             )
             parts["neighbors"] = (folder.name, fingerprint)
             memories = NeighborStore.open(folder, fingerprint).memories
-            length = self.options["memory_max_length"] or self.options["max_length"]
+            length = self._memory_length
             parts["memory_tokens"] = prepare_tokens(memories, self.tokenizer, self.cache, length)[0]
         return parts
 
@@ -632,7 +639,7 @@ class ClassificationDataModule(TextDataModule[Split, ClassificationDataset]):
             self._words,
             spec,
             options["max_length"],
-            options["memory_max_length"] or options["max_length"],
+            self._memory_length,
             self._encodings.get(id(split)),
         )
 
@@ -649,7 +656,7 @@ class ClassificationDataModule(TextDataModule[Split, ClassificationDataset]):
             memories = torch.zeros(0, 1)
             if split.neighbors is not None and split.memory_tokens is not None:
                 alone = Split(split.neighbors.memories, split.memory_tokens, None, None)
-                length = self.options["memory_max_length"] or self.options["max_length"]
+                length = self._memory_length
                 memories = self._encode_all(alone, encode, length)
             texts = self._encode_all(
                 Split(split.rows, split.tokens, None, None), encode, self.options["max_length"]
@@ -676,8 +683,13 @@ class ClassificationDataModule(TextDataModule[Split, ClassificationDataset]):
         neighbors = memory_tokens = None
         if memory is not None:
             neighbors = NeighborStore.from_neighbors(memory.search(rows.texts[:], self.num_memories))
-            memory_tokens = TokenStore.from_texts(neighbors.memories.texts, self.tokenizer)
-        return Split(rows, TokenStore.from_texts(rows.texts, self.tokenizer), neighbors, memory_tokens)
+            memory_tokens = TokenStore.from_texts(
+                neighbors.memories.texts, self.tokenizer, max_tokens=kept_tokens(self._memory_length)
+            )
+        tokens = TokenStore.from_texts(
+            rows.texts, self.tokenizer, max_tokens=kept_tokens(self.options["max_length"])
+        )
+        return Split(rows, tokens, neighbors, memory_tokens)
 
     def _loader(self, name: str, training: bool) -> DataLoader[ClassificationBatch]:
         options = self.options

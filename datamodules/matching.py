@@ -51,11 +51,11 @@ from datamodules.negatives import (
     text_codes,
 )
 from datamodules.preparation import (
-    KEPT_TOKENS,
     are_whole,
     check_least,
     file_state,
     given_memory,
+    kept_tokens,
     memory_folder,
     open_vocabulary,
     prepare_rows,
@@ -78,7 +78,7 @@ from datamodules.storage import (
     write_json,
 )
 from datamodules.text.gather import TextGroup, WordTable, gather
-from datamodules.text.tokenization import TransformersTokenizer, make_tokenizer
+from datamodules.text.tokenization import WORD_TOKENIZERS, TransformersTokenizer, make_tokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.token_vectors import TokenVectors
@@ -279,7 +279,7 @@ class MatchingDataModule(TextDataModule[MatchingSplit, MatchingDataset]):
         self.monitor = "val/map" if goal == "ranking" else "val/accuracy"
         self.cache = cache_folder(cache_dir)
         if lowercase is None:
-            lowercase = tokenizer in ("words", "whitespace")
+            lowercase = tokenizer in WORD_TOKENIZERS
         self.tokenizer = make_tokenizer(tokenizer, lowercase)
         #: where the memory is, or will be when it is first needed; after `setup` or `use_state`.
         self.memory_location: str | None = None
@@ -376,7 +376,8 @@ class MatchingDataModule(TextDataModule[MatchingSplit, MatchingDataset]):
         tables = self._tables(wanted)
         plan: dict[str, Any] = {"splits": {}, "said": [], **self._plan_memory(tables.get("train"))}
         for name in wanted:
-            _check_evaluation(name, tables[name], options)
+            if name == "validation":
+                _check_validation(tables[name], options)
             parts, split = self._prepare_split(tables[name], name == "train", plan)
             plan["splits"][name] = parts
             plan["said"] += self._describe(split)
@@ -670,7 +671,7 @@ class MatchingDataModule(TextDataModule[MatchingSplit, MatchingDataset]):
         """A split in memory, for pairs that come now (prediction)."""
         first, second = (
             TokenStore.from_texts(
-                rows.texts, self.tokenizer, max_tokens=max(KEPT_TOKENS, self.options[f"{side}_length"])
+                rows.texts, self.tokenizer, max_tokens=kept_tokens(self.options[f"{side}_length"])
             )
             for side, rows in (("first", pairs.first), ("second", pairs.second))
         )
@@ -842,10 +843,8 @@ def _texts_with_token(tokens, offsets, num_tokens):  # type: ignore[no-untyped-d
     return counts
 
 
-def _check_evaluation(name: str, pairs: Pairs, options: Mapping[str, Any]) -> None:
+def _check_validation(pairs: Pairs, options: Mapping[str, Any]) -> None:
     """Refuse a validation table that could not choose an epoch."""
-    if name != "validation":
-        return
     if len(pairs) == 0:
         raise InputError(
             f"{pairs.source}: no question is left for validation; give more questions, a larger"

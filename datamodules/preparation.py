@@ -77,6 +77,11 @@ def prepare_rows(rows: Rows, cache: Path) -> tuple[str, str]:
     return folder.name, rows.fingerprint
 
 
+def kept_tokens(length: int) -> int:
+    """How many tokens of a text a store keeps for a model that reads `length`; one more shows that it is cut."""
+    return max(KEPT_TOKENS, length + 1)
+
+
 def prepare_tokens(
     rows: Rows, tokenizer: Tokenizer, cache: Path, length: int = 0
 ) -> tuple[tuple[str, str], TokenStore]:
@@ -89,7 +94,7 @@ def prepare_tokens(
         length: tokens of a text that a model reads. Some more are kept, so that other lengths need no other
             store.
     """
-    kept = max(KEPT_TOKENS, length + 1)  # one more shows that a text is cut
+    kept = kept_tokens(length)
     more = {"tokens": kept} if kept > KEPT_TOKENS else {}
     fingerprint = fingerprint_of({"rows": rows.fingerprint, "tokenizer": tokenizer.describe(), **more})
     folder = cache / f"tokens-{fingerprint[:16]}"

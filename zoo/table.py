@@ -124,20 +124,19 @@ def _is_of_pairs(base: Mapping[str, Any]) -> bool:
 
 
 _TABLE_KEYS = {
-    *(
-        "description",
-        "minutes",
-        "paper_metric",
-        "metrics",
-        "seeds",
-        "base",
-        "overrides",
-        "rows",
-        "like",
-        "x_label",
-        "encoder",
-    ),
-    *("skip_absent", "columns_without_header"),
+    "description",
+    "minutes",
+    "paper_metric",
+    "metrics",
+    "seeds",
+    "base",
+    "overrides",
+    "rows",
+    "like",
+    "x_label",
+    "encoder",
+    "skip_absent",
+    "columns_without_header",
 }
 _ROW_KEYS = {"overrides", "paper", "trivial", "init_from", "grow", "x"}
 

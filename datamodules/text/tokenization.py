@@ -51,6 +51,10 @@ class Tokenizer(ABC):
         return {"name": self.name, "lowercase": self.lowercase}
 
 
+#: Names of the tokenizers whose tokens are words; all others are of `transformers`.
+WORD_TOKENIZERS = ("words", "whitespace")
+
+
 def make_tokenizer(name: str, lowercase: bool) -> Tokenizer:
     """Turn the user's option into a tokenizer.
 

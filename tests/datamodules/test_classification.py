@@ -548,6 +548,12 @@ def test_split_off_validation_rows_do_not_find_themselves(tmp_path: Path, files:
             assert text not in {split.neighbors.memories.texts[row] for row in found if row >= 0}
 
 
+def test_texts_to_predict_are_kept_as_long_as_the_model_reads(tmp_path: Path, files: dict[str, str]) -> None:
+    data = prepared(tmp_path, files, max_length=600, num_memories=0)
+    split = data.split_of(Rows.from_lists(["word " * 700]), None)
+    assert np.diff(split.tokens.offsets).tolist() == [601]  # one more shows that it is cut
+
+
 def test_labels_of_the_same_task_are_numbered_as_its_classes(tmp_path: Path, files: dict[str, str]) -> None:
     path = write_csv(tmp_path / "memory.csv", ["the lion", "a loaf"], ["beasts", "bread"])
     data = prepared(tmp_path, files, memory=path, memory_label_column="label", num_memories=2)

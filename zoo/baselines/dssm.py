@@ -26,6 +26,7 @@ from torch.nn import functional
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
+from datamodules.text.tokenization import WORD_TOKENIZERS
 from zoo.baselines.convolution import window_sum
 from zoo.layers.interactions import ScaledCosine, unit
 from zoo.tasks.base import check_sizes
@@ -178,7 +179,7 @@ class _TrigramMatcher(MatchingTask):
         """See `Task.check_data`: words' letters."""
         super().check_data(data)
         name, tokenizer = type(self).__name__, data.options["tokenizer"]
-        if tokenizer not in ("words", "whitespace"):
+        if tokenizer not in WORD_TOKENIZERS:
             raise InputError(
                 f"{name} reads the letters of words, which data.tokenizer={tokenizer} does not keep: use words or"
                 " whitespace"

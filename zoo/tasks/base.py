@@ -14,7 +14,7 @@ from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 
 from datamodules.errors import InputError
-from datamodules.text.tokenization import make_tokenizer
+from datamodules.text.tokenization import WORD_TOKENIZERS, make_tokenizer
 from zoo.checkpoints import CHECKPOINT_KEY
 from zoo.layers.encoders import positions_of
 from zoo.warm_start import start_from
@@ -83,7 +83,7 @@ class Task(pl.LightningModule):
         if data.spec_type is not self.spec_type:
             raise InputError(f"{name} is a model for {self.task}, which a {type(data).__name__} is not for")
         transformer, tokenizer = self.hparams.get("transformer"), data.options["tokenizer"]
-        if transformer is not None and tokenizer in ("words", "whitespace"):
+        if transformer is not None and tokenizer in WORD_TOKENIZERS:
             raise InputError(
                 f"data.tokenizer={tokenizer}: a pre-trained transformer wants its own tokens: set"
                 f" --data.tokenizer {transformer}"
