@@ -12,17 +12,19 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from filelock import FileLock
 
 from datamodules.errors import InputError
 
 MANIFEST = "manifest.json"
+#: Name and fingerprint of a folder in a cache.
+Part: TypeAlias = tuple[str, str]
 
 
 def fingerprint_of(description: Mapping[str, Any]) -> str:
@@ -97,6 +99,15 @@ def write_json(path: Path, contents: Any) -> None:
         partial.write_text(json.dumps(contents, indent=1) + "\n")
 
 
+def crc32_of(path: Path) -> int:
+    """The checksum of a file's contents."""
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
 def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: Any) -> None:
     """Sync the files of `partial`, write its manifest and rename it to `folder`.
 
@@ -110,7 +121,7 @@ def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: Any) -
     for path in sorted(partial.iterdir()):
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        files[path.name] = {"bytes": path.stat().st_size, "crc32": _crc32(path)}
+        files[path.name] = {"bytes": path.stat().st_size, "crc32": crc32_of(path)}
     manifest = {"fingerprint": fingerprint, "files": files, **facts}
     with (partial / MANIFEST).open("w") as file:
         json.dump(manifest, file, indent=1)
@@ -137,14 +148,6 @@ def new_folder(folder: Path, fingerprint: str, **facts: Any) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-
-
-def _crc32(path: Path) -> int:
-    checksum = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            checksum = zlib.crc32(block, checksum)
-    return checksum
 
 
 def check_folder(folder: Path, fingerprint: str | None = None, *, contents: bool = False) -> dict[str, Any]:
@@ -175,7 +178,7 @@ def check_folder(folder: Path, fingerprint: str | None = None, *, contents: bool
         if found != size:
             what = "is missing" if found is None else f"has {found} bytes instead of {size}"
             raise InputError(f"{file}: damaged ({what}); {again}")
-        if contents and _crc32(file) != checksum:
+        if contents and crc32_of(file) != checksum:
             raise InputError(f"{file}: damaged (its checksum has changed); {again}")
     return manifest
 
@@ -186,3 +189,38 @@ def is_whole(folder: Path, fingerprint: str) -> bool:
         return False
     check_folder(folder, fingerprint, contents=True)
     return True
+
+
+def are_whole(cache: Path, parts: Iterable[Sequence[str]]) -> bool:
+    """False if a folder of a cache was deleted (it is made again); damage raises.
+
+    Args:
+        cache: where the folders are.
+        parts: name, or path, and fingerprint of each.
+    """
+    return all(is_whole(cache / part[0], part[1]) for part in parts)
+
+
+def prepared_folder(cache: Path, kind: str, fingerprint: str, save: Callable[[Path], object]) -> Part:
+    """A folder of a cache that `save` fills, unless it is there already.
+
+    Args:
+        cache: where it goes.
+        kind: how its name begins.
+        fingerprint: of its contents.
+        save: writes files into a folder.
+    """
+    folder = cache / f"{kind}-{fingerprint[:16]}"
+    with lock(folder):
+        if not is_whole(folder, fingerprint):
+            with new_folder(folder, fingerprint) as partial:
+                save(partial)
+    return folder.name, fingerprint
+
+
+def file_state(path: str | Path | None) -> list[int] | None:
+    """Size and time of a file: a changed file makes the prepared data anew."""
+    if path is None or not Path(path).exists():
+        return None
+    stat = Path(path).stat()
+    return [stat.st_size, stat.st_mtime_ns]

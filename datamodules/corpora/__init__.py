@@ -1,8 +1,26 @@
 """Readers of tables of texts: a user's own files, published data sets, and splits of both."""
 
-from datamodules.corpora.published import PUBLISHED, load_published
-from datamodules.corpora.split import limit_classes, select_classes, stratified_split
-from datamodules.corpora.table import Rows, read_table
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from datamodules.corpora.published import PUBLISHED, load_published
+    from datamodules.corpora.rows import Rows
+    from datamodules.corpora.split import limit_classes, select_classes, stratified_split
+    from datamodules.corpora.table import read_table
+
+# Imported when asked for: Arrow alone takes a quarter of a second.
+_MODULES = {
+    "PUBLISHED": "published",
+    "Rows": "rows",
+    "limit_classes": "split",
+    "load_published": "published",
+    "read_table": "table",
+    "select_classes": "split",
+    "stratified_split": "split",
+}
 
 __all__ = [
     "PUBLISHED",
@@ -13,3 +31,9 @@ __all__ = [
     "select_classes",
     "stratified_split",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

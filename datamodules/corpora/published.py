@@ -12,7 +12,8 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from datamodules.corpora.table import Rows, read_table
+from datamodules.corpora.rows import Rows
+from datamodules.corpora.table import read_table
 from datamodules.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -27,20 +28,20 @@ class PublishedSet:
         num_texts: how many columns of text its files have.
         hub: name on the Hub; None where the Hub has no copy that we know to be whole.
         text_columns: its text columns on the Hub, in the order of the published CSV.
-        label_column: its label column on the Hub.
         classes: names of the classes, in the order of their numbers.
         train: published number of training rows.
         test: published number of test rows.
+        label_column: its label column on the Hub.
     """
 
     folder: str
     num_texts: int
     hub: str | None
     text_columns: tuple[str, ...]
-    label_column: str
     classes: tuple[str, ...]
     train: int
     test: int
+    label_column: str = "label"
 
 
 _POLARITY = ("negative", "positive")
@@ -48,113 +49,51 @@ _STARS = ("1 star", "2 stars", "3 stars", "4 stars", "5 stars")
 
 PUBLISHED: dict[str, PublishedSet] = {
     "ag_news": PublishedSet(
-        folder="ag_news_csv",
-        num_texts=2,
-        hub="fancyzhx/ag_news",
         # On the Hub title and description are one column already; the folder has two columns.
-        text_columns=("text",),
-        label_column="label",
-        classes=("World", "Sports", "Business", "Sci/Tech"),
-        train=120_000,
-        test=7_600,
+        folder="ag_news_csv", num_texts=2, hub="fancyzhx/ag_news", text_columns=("text",),
+        classes=("World", "Sports", "Business", "Sci/Tech"), train=120_000, test=7_600,
     ),
     "sogou_news": PublishedSet(
-        folder="sogou_news_csv",
-        num_texts=2,
-        hub="community-datasets/sogou_news",
+        folder="sogou_news_csv", num_texts=2, hub="community-datasets/sogou_news",
         text_columns=("title", "content"),
-        label_column="label",
         classes=("sports", "finance", "entertainment", "automobile", "technology"),
-        train=450_000,
-        test=60_000,
+        train=450_000, test=60_000,
     ),
     "dbpedia": PublishedSet(
-        folder="dbpedia_csv",
-        num_texts=2,
-        hub="fancyzhx/dbpedia_14",
-        text_columns=("title", "content"),
-        label_column="label",
+        folder="dbpedia_csv", num_texts=2, hub="fancyzhx/dbpedia_14", text_columns=("title", "content"),
         classes=(
-            "Company",
-            "EducationalInstitution",
-            "Artist",
-            "Athlete",
-            "OfficeHolder",
-            "MeanOfTransportation",
-            "Building",
-            "NaturalPlace",
-            "Village",
-            "Animal",
-            "Plant",
-            "Album",
-            "Film",
-            "WrittenWork",
+            "Company", "EducationalInstitution", "Artist", "Athlete", "OfficeHolder", "MeanOfTransportation",
+            "Building", "NaturalPlace", "Village", "Animal", "Plant", "Album", "Film", "WrittenWork",
         ),
-        train=560_000,
-        test=70_000,
+        train=560_000, test=70_000,
     ),
     "yelp_polarity": PublishedSet(
-        folder="yelp_review_polarity_csv",
-        num_texts=1,
-        hub="fancyzhx/yelp_polarity",
-        text_columns=("text",),
-        label_column="label",
-        classes=_POLARITY,
-        train=560_000,
-        test=38_000,
+        folder="yelp_review_polarity_csv", num_texts=1, hub="fancyzhx/yelp_polarity", text_columns=("text",),
+        classes=_POLARITY, train=560_000, test=38_000,
     ),
     "yelp_full": PublishedSet(
-        folder="yelp_review_full_csv",
-        num_texts=1,
-        hub="Yelp/yelp_review_full",
-        text_columns=("text",),
-        label_column="label",
-        classes=_STARS,
-        train=650_000,
-        test=50_000,
+        folder="yelp_review_full_csv", num_texts=1, hub="Yelp/yelp_review_full", text_columns=("text",),
+        classes=_STARS, train=650_000, test=50_000,
     ),
     "yahoo_answers": PublishedSet(
-        folder="yahoo_answers_csv",
-        num_texts=3,
-        hub="community-datasets/yahoo_answers_topics",
-        text_columns=("question_title", "question_content", "best_answer"),
-        label_column="topic",
+        folder="yahoo_answers_csv", num_texts=3, hub="community-datasets/yahoo_answers_topics",
+        text_columns=("question_title", "question_content", "best_answer"), label_column="topic",
         classes=(
-            "Society & Culture",
-            "Science & Mathematics",
-            "Health",
-            "Education & Reference",
-            "Computers & Internet",
-            "Sports",
-            "Business & Finance",
-            "Entertainment & Music",
-            "Family & Relationships",
-            "Politics & Government",
+            "Society & Culture", "Science & Mathematics", "Health", "Education & Reference",
+            "Computers & Internet", "Sports", "Business & Finance", "Entertainment & Music",
+            "Family & Relationships", "Politics & Government",
         ),
-        train=1_400_000,
-        test=60_000,
+        train=1_400_000, test=60_000,
     ),
     "amazon_polarity": PublishedSet(
-        folder="amazon_review_polarity_csv",
-        num_texts=2,
-        hub="fancyzhx/amazon_polarity",
-        text_columns=("title", "content"),
-        label_column="label",
-        classes=_POLARITY,
-        train=3_600_000,
-        test=400_000,
+        folder="amazon_review_polarity_csv", num_texts=2, hub="fancyzhx/amazon_polarity",
+        text_columns=("title", "content"), classes=_POLARITY, train=3_600_000, test=400_000,
     ),
     "amazon_full": PublishedSet(
-        folder="amazon_review_full_csv",
-        num_texts=2,
-        hub=None,
-        text_columns=("title", "content"),
-        label_column="label",
-        classes=_STARS,
-        train=3_000_000,
-        test=650_000,
+        folder="amazon_review_full_csv", num_texts=2, hub=None,
+        text_columns=("title", "content"), classes=_STARS, train=3_000_000, test=650_000,
     ),
-}
+}  # fmt: skip
 
 
 def load_published(name: str, folder: str | Path | None = None) -> tuple[Rows, Rows]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.corpora.table import Rows
+from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
 
 log = logging.getLogger(__name__)

@@ -145,19 +145,9 @@ def gather(groups: Sequence[TextGroup]) -> Gathered:
     distinct = np.zeros(1 + sum(texts.size for _, _, texts in plan), dtype=np.int32)
     count = 1
     for table, rows, texts in plan:
-        store = table.store
+        tokens, offsets = table.store.tokens, table.store.offsets
         count = _number_words(
-            store.tokens,
-            store.offsets,
-            table.numbers,
-            rows,
-            prefix,
-            suffix,
-            stamp,
-            batch,
-            distinct,
-            count,
-            texts,
+            tokens, offsets, table.numbers, rows, prefix, suffix, stamp, batch, distinct, count, texts
         )
     word, char = _describe_words(words._ids, words._chars, distinct[:count])
     word[0] = words.vocabulary.pad_id

@@ -129,10 +129,8 @@ class WordTokenizer(Tokenizer):
 
     def describe(self) -> dict[str, str | bool]:
         """Plain values that change whenever the tokens could: for fingerprints."""
-        return {
-            **super().describe(),
-            "expression": hashlib.sha256(_SEGMENT.pattern.encode()).hexdigest()[:16],
-        }
+        expression = hashlib.sha256(_SEGMENT.pattern.encode()).hexdigest()[:16]
+        return {**super().describe(), "expression": expression}
 
 
 #: Stretches that are kept in memory, some 200 MB of them.
@@ -153,7 +151,7 @@ class _Stretches(dict[str, list[int]]):
         else:
             numbers = [self.lexicon[token] for token in _SEGMENT.findall(stretch)]
         if len(stretch) <= 32:
-            if len(self) == 1 << 20:
+            if len(self) == _REMEMBERED:
                 self.clear()
             self[stretch] = numbers
         return numbers

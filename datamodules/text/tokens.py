@@ -8,6 +8,7 @@ lexicon's size (see `gather`). All processes of a machine share the same memory-
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from datamodules.errors import InputError
-from datamodules.storage import check_folder, is_whole, lock, new_folder
+from datamodules.storage import Part, check_folder, is_whole, lock, new_folder
 from datamodules.text.tokenization import Lexicon, Tokenizer
 
 #: Tokens that go to the disk, or through a sum, in one go.
@@ -61,7 +62,6 @@ class TokenStore:
         fingerprint: str,
         *,
         max_tokens: int = 512,
-        progress: bool = True,
     ) -> TokenStore:
         """Tokenise texts into a folder and open it; only open it if it is there.
 
@@ -73,7 +73,6 @@ class TokenStore:
             folder: where the store goes. Processes that build the same one wait for the first.
             fingerprint: identifies texts, tokenizer and max_tokens; must change when one of them does.
             max_tokens: tokens kept of a text; further ones are dropped and counted.
-            progress: show a progress bar on standard error if it takes more than 3 seconds.
 
         Raises:
             InputError: the folder can't be written, or holds a damaged store or one of another fingerprint.
@@ -81,7 +80,7 @@ class TokenStore:
         with lock(folder):
             if not is_whole(folder, fingerprint):
                 with new_folder(folder, fingerprint) as partial:
-                    _write(texts, tokenizer, partial, max_tokens, progress)
+                    _write(texts, tokenizer, partial, max_tokens)
         return cls.open(folder, fingerprint)
 
     @classmethod
@@ -96,13 +95,8 @@ class TokenStore:
         """
         check_folder(folder, fingerprint, contents=True)
         cut = json.loads((folder / "cut.json").read_text())
-        store = cls(
-            _map(folder / "tokens.npy"),
-            _map(folder / "offsets.npy"),
-            _read_lexicon(folder),
-            cut["texts"],
-            cut["tokens"],
-        )
+        tokens, offsets = _map(folder / "tokens.npy"), _map(folder / "offsets.npy")
+        store = cls(tokens, offsets, _read_lexicon(folder), cut["texts"], cut["tokens"])
         store._origin = (folder, fingerprint)
         return store
 
@@ -118,6 +112,18 @@ class TokenStore:
     def __len__(self) -> int:
         """The number of texts."""
         return len(self.offsets) - 1
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the store is on the disk, and not in memory only."""
+        return self._origin is not None
+
+    @property
+    def part(self) -> Part:
+        """Name and fingerprint of its folder; of a store on the disk."""
+        if self._origin is None:
+            raise ValueError("the texts were tokenised in memory: they have no folder")
+        return self._origin[0].name, self._origin[1]
 
     def words(self, row: int) -> list[str]:
         """The tokens of one text."""
@@ -137,6 +143,14 @@ class TokenStore:
         return TokenStore, (self.tokens, self.offsets, self.lexicon, self.cut_texts, self.dropped_tokens)
 
 
+def word_counts(stores: Iterable[TokenStore]) -> Counter[str]:
+    """How often each word occurs in the texts of all stores."""
+    counts: Counter[str] = Counter()
+    for store in stores:
+        counts.update(dict(zip(store.lexicon, store.counts().tolist(), strict=True)))
+    return counts
+
+
 class _Cutter:
     """Cuts long texts and counts what it cuts."""
 
@@ -154,12 +168,12 @@ class _Cutter:
             yield row
 
 
-def _write(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, max_tokens: int, progress: bool) -> None:
+def _write(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, max_tokens: int) -> None:
     lexicon = Lexicon()
     cutter = _Cutter(max_tokens)
     lengths: list[int] = []
     total = len(texts) if isinstance(texts, Sequence) else None
-    bar = tqdm(texts, "tokenising", total, delay=3, unit=" texts", disable=None if progress else True)
+    bar = tqdm(texts, "tokenising", total, delay=3, unit=" texts", disable=None)
     with (folder / "tokens.npy").open("wb") as file:
         _write_header(file, 0)
         block: list[int] = []
@@ -192,8 +206,7 @@ def _offsets(lengths: Iterable[int]) -> NDArray[np.int64]:
 
 
 def _map(path: Path) -> NDArray[Any]:
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    assert isinstance(array, np.ndarray)
+    array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     return array
 
 

@@ -6,23 +6,18 @@ where a wanted word stands before it are the numbers looked at.
 
 from __future__ import annotations
 
-import gzip
-import lzma
-import zipfile
-import zlib
 from array import array
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.errors import InputError
-from datamodules.text.tokens import TokenStore
+from datamodules.files import DamagedFile, binary_lines
+from datamodules.text.tokens import TokenStore, word_counts
 from datamodules.text.vocabulary import Vocabulary
 
 
@@ -83,9 +78,7 @@ class WordVectors:
 
     def coverage(self, stores: Sequence[TokenStore]) -> Coverage:
         """How much of the texts has a vector."""
-        counts: Counter[str] = Counter()
-        for store in stores:
-            counts.update(dict(zip(store.lexicon, store.counts().tolist(), strict=True)))
+        counts = word_counts(stores)
         found = {word: count for word, count in counts.items() if self.find(word) >= 0}
         lowered = [count for word, count in found.items() if word not in self.rows]
         return Coverage(
@@ -129,8 +122,8 @@ def read_vectors(
     values = array("f")
     number = dimension = 0
     promised = None
-    with _lines(path) as lines:
-        for number, line in enumerate(lines, start=1):
+    with _named_errors(path):
+        for number, line in enumerate(binary_lines(Path(path)), start=1):
             if number == 1 and (header := _header(line)):
                 promised, dimension = header
                 first_lines += bool(first_lines)
@@ -187,43 +180,16 @@ def initial_table(vocabulary: Vocabulary, vectors: WordVectors, seed: int) -> ND
 
 
 @contextmanager
-def _lines(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file, packed or not, and name it in whatever goes wrong while it is read."""
-    path = Path(path)
+def _named_errors(path: str | Path) -> Iterator[None]:
+    """Name the file in whatever goes wrong while it is read."""
     try:
-        if path.suffix == ".gz":
-            with gzip.open(path) as file:
-                yield file  # type: ignore[misc]
-        elif path.suffix == ".xz":
-            with lzma.open(path) as file:
-                yield file
-        elif path.suffix == ".zip" or path.parent.suffix == ".zip":
-            is_member = path.suffix != ".zip"
-            with zipfile.ZipFile(path.parent if is_member else path) as archive:
-                name = _member(path, archive, path.name if is_member else None)
-                with archive.open(name) as file:
-                    yield file
-        else:
-            with path.open("rb") as file:
-                yield file
+        yield
+    except DamagedFile as error:
+        raise InputError(f"{path}: damaged or truncated archive ({error}); download it again") from error
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such vector file") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: damaged or truncated archive ({error}); download it again") from error
     except OSError as error:
         raise InputError(f"{path}: can't be read ({error.strerror})") from error
-
-
-def _member(path: Path, archive: zipfile.ZipFile, name: str | None) -> str:
-    """The file that was asked for by name, or the only one."""
-    members = [info.filename for info in archive.infolist() if not info.is_dir()]
-    if name is None and len(members) == 1:
-        return members[0]
-    if name not in members:
-        example = path.with_name(members[0]) if name and members else path / (members or ["FILE"])[0]
-        problem = f"holds {len(members)} files" if name is None else "the archive has no such file"
-        raise InputError(f"{path}: {problem}; name one that it has, as in {example}")
-    return name
 
 
 def _header(line: bytes) -> tuple[int, int] | None:

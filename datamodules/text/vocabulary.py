@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from datamodules.errors import InputError
 from datamodules.text.tokenization import Tokenizer, TransformersTokenizer
-from datamodules.text.tokens import TokenStore
+from datamodules.text.tokens import TokenStore, word_counts
 
 PAD, UNK = "<pad>", "<unk>"
 _CODE_POINTS = 0x110000
@@ -71,9 +70,7 @@ class Vocabulary:
         """
         if min_count < 1 or (max_words is not None and max_words < 0):
             raise InputError(f"min_count={min_count}, max_words={max_words}: use at least 1 and at least 0")
-        counts: Counter[str] = Counter()
-        for store in stores:
-            counts.update(dict(zip(store.lexicon, store.counts().tolist(), strict=True)))
+        counts = word_counts(stores)
         frequent = _ordered({word: n for word, n in counts.items() if n >= min_count})[:max_words]
         # A text may hold the literal words <pad> and <unk>: both mean an unknown word.
         words = dict.fromkeys([PAD, UNK, *frequent, *extra_words])

@@ -1,0 +1,223 @@
+"""Texts, their ids and their labels, as an Arrow table: a row costs little more than its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import ArrayLike
+
+from datamodules.storage import Part, prepared_folder
+
+log = logging.getLogger(__name__)
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        # Offsets of 64 bits: a few million texts pass 2 GiB.
+        pa.field("text", pa.large_string(), nullable=False),
+        pa.field("label", pa.string()),
+    ]
+)
+#: Rows that are read or written together.
+BLOCK = 32_768
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Texts(Sequence[str]):
+    """The texts of a table as a sequence of str that are made when they are asked for."""
+
+    def __init__(self, column: Any) -> None:
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            texts: list[str] = self._column[index].to_pylist()
+            return texts
+        text: str = self._column[int(index)].as_py()
+        return text
+
+    def __iter__(self) -> Iterator[str]:
+        # Arrow makes strings of a block much faster than of one row after another.
+        for start in range(0, len(self), BLOCK):
+            yield from self[start : start + BLOCK]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A table of texts, each with an id and perhaps a label.
+
+    Attributes:
+        table: columns `id` (string), `text` (large_string) and `label` (string; all null = no labels).
+        source: what messages call the table: a file, a Hub name.
+    """
+
+    table: Any
+    source: str
+
+    def __post_init__(self) -> None:
+        if not self.table.schema.equals(SCHEMA):
+            raise ValueError(f"{self.source}: columns must be {SCHEMA}, not {self.table.schema}")
+
+    @staticmethod
+    def from_lists(
+        texts: Iterable[str],
+        labels: Iterable[str | None] | None = None,
+        ids: Iterable[str] | None = None,
+        source: str = "texts",
+    ) -> Rows:
+        """Rows of strings in memory; ids default to row numbers. NULs and lone surrogates are replaced."""
+        texts, repairs = list(texts), Repairs()
+        ids = map(str, range(len(texts))) if ids is None else ids
+        batch = repairs.batch(list(ids), texts, None if labels is None else list(labels))
+        repairs.report(source)
+        return Rows(pa.Table.from_batches([batch], SCHEMA), source)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @cached_property
+    def texts(self) -> Texts:
+        """The texts, in row order."""
+        return Texts(self.table.column("text"))
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids, in row order."""
+        ids: list[str] = self.table.column("id").to_pylist()
+        return ids
+
+    @property
+    def labels(self) -> list[str] | None:
+        """The labels, in row order; None unless every row has one."""
+        column = self.table.column("label")
+        return None if column.null_count else column.to_pylist()
+
+    def label(self, row: int) -> str | None:
+        """The label of one row; None where it has none."""
+        label: str | None = self.table.column("label")[row].as_py()
+        return label
+
+    def distinct_labels(self) -> list[str]:
+        """The labels that occur, sorted; empty where the table has none."""
+        return sorted(pc.unique(self.table.column("label")).drop_null().to_pylist())
+
+    def save(self, path: Path) -> None:
+        """Write an Arrow file that `load` maps."""
+        with Rows.writer(path) as writer:
+            writer.write(self)
+
+    @staticmethod
+    @contextmanager
+    def writer(path: Path) -> Iterator[RowsWriter]:
+        """Write an Arrow file part by part, for rows that are never in memory together."""
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
+            yield RowsWriter(writer)
+
+    @staticmethod
+    def load(path: Path) -> Rows:
+        """Map a file that `save` or `writer` wrote; nothing is read before it is asked for."""
+        return Rows(pa.ipc.open_file(pa.memory_map(str(path))).read_all(), str(path))
+
+    def select(self, row_numbers: ArrayLike) -> Rows:
+        """The rows with these numbers, in the order given."""
+        return Rows(self.table.take(pa.array(np.asarray(row_numbers, dtype=np.int64))), self.source)
+
+    @staticmethod
+    def concat(parts: Sequence[Rows]) -> Rows:
+        """The rows of several tables, one after another. Nothing is copied."""
+        source = " + ".join(part.source for part in parts)
+        return Rows(pa.concat_tables([part.table for part in parts]), source)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of ids, texts and labels; neither Arrow's chunks nor the file's name matter."""
+        digest = hashlib.sha256()
+        for name in SCHEMA.names:
+            lengths, contents = hashlib.sha256(), hashlib.sha256()
+            for chunk in self.table.column(name).chunks:
+                sizes = pc.fill_null(pc.cast(pc.binary_length(chunk), pa.int64()), -1)
+                lengths.update(sizes.to_numpy(zero_copy_only=False).astype("<i8"))
+                contents.update(_bytes_of(chunk.drop_null()))
+            digest.update(lengths.digest() + contents.digest())
+        return digest.hexdigest()
+
+
+class RowsWriter:
+    """Appends rows to an Arrow file; see `Rows.writer`."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write(self, rows: Rows) -> None:
+        """Append rows."""
+        self._writer.write_table(rows.table, max_chunksize=BLOCK)
+
+
+def _bytes_of(array: Any) -> memoryview:
+    """The UTF-8 bytes of an Arrow array of strings without nulls, one after another."""
+    _, offsets, data = array.buffers()
+    if len(array) == 0 or data is None:
+        return memoryview(b"")
+    ends = np.frombuffer(offsets, dtype=np.int64 if pa.types.is_large_string(array.type) else np.int32)
+    return memoryview(data)[int(ends[array.offset]) : int(ends[array.offset + len(array)])]
+
+
+class Repairs:
+    """Makes Arrow columns of strings, replaces what later stages can't bear, and counts how often."""
+
+    def __init__(self) -> None:
+        self.nuls = 0
+        self.surrogates = 0
+
+    def column(self, values: Sequence[str | None], kind: Any) -> Any:
+        """An Arrow array of strings (or None) of the type `kind`."""
+        try:
+            array = pa.array(values, kind)
+        except UnicodeEncodeError:
+            whole = [value and _SURROGATE.sub("\ufffd", value) for value in values]
+            self.surrogates += sum(new != old for new, old in zip(whole, values, strict=True))
+            array = pa.array(whole, kind)
+        nuls = pc.sum(pc.match_substring(array, "\0")).as_py()
+        if nuls:
+            self.nuls += nuls
+            array = pc.replace_substring(array, "\0", " ")
+        return array
+
+    def batch(self, ids: Sequence[str], texts: Sequence[str], labels: Sequence[str | None] | None) -> Any:
+        """An Arrow record batch of n rows; labels None = no labels."""
+        columns = [
+            self.column(ids, pa.string()),
+            self.column(texts, pa.large_string()),
+            pa.nulls(len(texts), pa.string()) if labels is None else self.column(labels, pa.string()),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+    def report(self, source: str) -> None:
+        """Tell how much was replaced in a table."""
+        if self.nuls:
+            log.warning("%s: NUL characters in %d fields, each replaced by a space", source, self.nuls)
+        if self.surrogates:
+            log.warning("%s: lone surrogates in %d fields, each replaced by U+FFFD", source, self.surrogates)
+
+
+def prepare_rows(rows: Rows, cache: Path) -> Part:
+    """A folder of a cache with the table as `rows.arrow`, unless it is there already."""
+    return prepared_folder(cache, "rows", rows.fingerprint, lambda folder: rows.save(folder / "rows.arrow"))

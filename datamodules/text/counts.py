@@ -1,0 +1,34 @@
+"""How many texts have each token, and how often it occurs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+@njit(cache=True, nogil=True)
+def count_tokens(
+    tokens: NDArray[np.int32], offsets: NDArray[np.int64], num_tokens: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count the tokens of texts.
+
+    Args:
+        tokens: [all tokens]; the texts one after the other. Each must be in 0..num_tokens - 1.
+        offsets: [n + 1]; text i is `tokens[offsets[i]:offsets[i + 1]]`.
+        num_tokens: different tokens.
+
+    Returns:
+        For each token the number of texts with it and of its occurrences in all texts, int64 [num_tokens].
+    """
+    texts = np.zeros(num_tokens, np.int64)
+    occurrences = np.zeros(num_tokens, np.int64)
+    last = np.full(num_tokens, -1, np.int32)
+    for text in range(len(offsets) - 1):
+        for position in range(offsets[text], offsets[text + 1]):
+            token = tokens[position]
+            occurrences[token] += 1
+            if last[token] != text:
+                last[token] = text
+                texts[token] += 1
+    return texts, occurrences

@@ -1,0 +1,27 @@
+"""How a transformer's states become a text's vector: one way for models and for dense retrieval."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Pooling: TypeAlias = Literal["mean", "cls"]
+
+
+def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
+    """The mean over the real tokens, or the first token's state.
+
+    Args:
+        states: [N, T, l].
+        mask: bool [N, T], True where there is a token; tokens come before padding.
+        pooling: `mean` or `cls`.
+
+    Returns:
+        [N, l]; zero for a text without tokens.
+    """
+    if pooling == "cls":
+        return states[:, 0] * mask[:, :1]
+    real = mask.unsqueeze(2).to(states.dtype)  # [N, T, 1]
+    return (states * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
