@@ -21,6 +21,9 @@ from datamodules.errors import InputError
 Similarity: TypeAlias = Literal["BM25", "LMDirichlet"]
 Analyzer: TypeAlias = Literal["standard", "english", "cjk"]
 
+#: A query is cut to this many different terms, by every back end alike: servers refuse long queries.
+MAX_QUERY_TERMS = 512
+
 
 @dataclass(frozen=True)
 class Ranking:
@@ -74,6 +77,38 @@ class Hits(NamedTuple):
     #: float32 [n, k]: their scores, 0 where there is no hit.
     scores: NDArray[np.float32]
 
+    @classmethod
+    def none(cls, n: int, k: int) -> Hits:
+        """Room for the hits of n queries."""
+        return cls(np.full((n, k), -1, np.int32), np.zeros((n, k), np.float32))
+
+
+@dataclass(frozen=True)
+class Collection:
+    """The texts that a retriever ranks; their positions are the row numbers of its hits.
+
+    Attributes:
+        texts: n texts.
+        fingerprint: identifies the texts and the ranking; stored with their index.
+        ids: an id for each text, and
+        labels: a label for each, for back ends whose index other programs can read; not needed to search.
+
+    Raises:
+        InputError: not as many ids or labels as texts.
+    """
+
+    texts: Sequence[str]
+    fingerprint: str
+    ids: Sequence[str] | None = None
+    labels: Sequence[str | None] | None = None
+
+    def __post_init__(self) -> None:
+        for what, values in (("ids", self.ids), ("labels", self.labels)):
+            if values is not None and len(values) != len(self.texts):
+                raise InputError(
+                    f"{what}: {len(values)} values for {len(self.texts)} texts; give one for each"
+                )
+
 
 class Retriever(ABC):
     """Ranks the rows of one collection of texts against query texts.
@@ -84,52 +119,42 @@ class Retriever(ABC):
     """
 
     ranking: AnyRanking
+    #: an index of the user's that is searched as it is, and never written to; None = an index of our own.
+    existing_index: str | None = None
 
-    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """`class_path` and `init_args` that make this specification again: plain values without secrets."""
+        return {
+            "class_path": f"{type(self).__module__}.{type(self).__name__}",
+            "init_args": self._init_args(),
+        }
 
     @abstractmethod
-    def index(
-        self,
-        texts: Sequence[str],
-        folder: Path,
-        fingerprint: str,
-        progress: bool = True,
-        *,
-        ids: Sequence[str] | None = None,
-        labels: Sequence[str | None] | None = None,
-    ) -> None:
-        """Build the index of `texts` and open it. What was half built before is done anew or resumed.
+    def _init_args(self) -> dict[str, Any]:
+        """The arguments for `describe`."""
+
+    @abstractmethod
+    def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
+        """Build the index of a collection and open it. What was half built before is done anew or resumed.
 
         Args:
-            texts: the collection; row numbers are positions in it.
+            collection: the texts.
             folder: a folder of the memory's own, for back ends that keep files.
-            fingerprint: identifies the collection and the ranking; stored with the index.
             progress: show a progress bar on standard error.
-            ids: their ids, and
-            labels: their labels, for back ends whose index other programs can read; not needed to search.
+
+        Raises:
+            InputError: the folder can't be written, the disk is full, or a server or an encoder isn't there.
         """
 
     @abstractmethod
     def open(self, folder: Path, fingerprint: str) -> None:
-        """Open the index that `index` built with the same arguments.
+        """Open the index that `index` built of the collection with this fingerprint in this folder.
 
         Raises:
             InputError: no such index, one of another fingerprint, a half-built or damaged one.
         """
 
-    def add(
-        self,
-        texts: Sequence[str],
-        start_row: int,
-        folder: Path,
-        fingerprint: str,
-        progress: bool = True,
-        *,
-        ids: Sequence[str] | None = None,
-        labels: Sequence[str | None] | None = None,
-    ) -> None:
+    def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
         """Build the index of a collection that has grown, beside the open one; `open` opens it.
 
         It is the index that `index` builds of the same texts, so it ranks alike. The old index is not
@@ -138,15 +163,15 @@ class Retriever(ABC):
         A back end that can do with the new texts alone does so; this one builds the whole index.
 
         Args:
-            texts: the grown collection.
+            collection: the grown one.
             start_row: how many of its texts the open collection has; they come first.
             folder: of the new index, see `index`.
-            fingerprint: of the grown collection and the ranking.
             progress: show a progress bar on standard error.
-            ids: the ids of all texts, and
-            labels: their labels, see `index`.
+
+        Raises:
+            InputError: as `index`; no index is open, or it hasn't `start_row` texts.
         """
-        self.index(texts, folder, fingerprint, progress, ids=ids, labels=labels)
+        self.index(collection, folder, progress)
 
     @abstractmethod
     def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
@@ -156,8 +181,23 @@ class Retriever(ABC):
             texts: n queries. An empty text, or one without a term of the collection, has no hits.
             k: how many hits a query gets at most.
             exclude: n lists of row numbers that the query must not get (its own row and copies of it).
+
+        Raises:
+            InputError: arguments out of range, no index is open, or one that was open has gone.
         """
 
     @abstractmethod
     def close(self) -> None:
         """Let go of files and connections; `open` may follow."""
+
+
+def check_search(texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None) -> None:
+    """Refuse arguments of `Retriever.search` that don't fit together.
+
+    Raises:
+        InputError: k is negative, or there isn't a list to exclude for each text.
+    """
+    if k < 0:
+        raise InputError(f"k={k}: must be 0 or more")
+    if exclude is not None and len(exclude) != len(texts):
+        raise InputError(f"exclude has {len(exclude)} lists for {len(texts)} texts: give one a text")

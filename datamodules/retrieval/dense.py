@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules import storage
 from datamodules.errors import InputError
-from datamodules.retrieval.base import Hits, Retriever
-from datamodules.retrieval.encoding import LEAST_SCORE, DenseRanking, Pooling, TextVectors, text_hashes
+from datamodules.retrieval.base import Hits, check_search
+from datamodules.retrieval.dense_ranking import LEAST_SCORE, DenseRanking, Pooling
+from datamodules.retrieval.folder_retriever import FolderRetriever
+from datamodules.retrieval.folding import text_hashes
+from datamodules.retrieval.text_vectors import TextVectors
 
 # Texts of one round of tokenisation; queries and rows of one matrix product (32 MB of keys).
 _TEXTS = 4096
@@ -37,13 +39,18 @@ class _Index(NamedTuple):
     #: int32 [n]: their rows.
     hash_rows: NDArray[np.int32]
 
+    @property
+    def num_texts(self) -> int:
+        """n."""
+        return len(self.vectors)
 
-class DenseRetriever(Retriever):
+
+class DenseRetriever(FolderRetriever[_Index]):
     """Ranks texts by the cosine of their vectors and the query's, exactly, without a server.
 
     The score of a hit is (1 + cos) / 2, at least `LEAST_SCORE`: positive like the lexical scores, so that
     models may divide by the best one and take logarithms. Every row is a hit, except texts without tokens.
-    A build that is killed begins anew.
+    When texts are added, only those that are no copies are encoded.
 
     Args:
         encoder: a `transformers` encoder, by its name on the Hub or its folder, or the model's own: a
@@ -73,71 +80,18 @@ class DenseRetriever(Retriever):
     ) -> None:
         self.ranking = DenseRanking(encoder, pooling, max_length)
         self.vectors = TextVectors(self.ranking, batch_size, device, threads)
-        self._place: tuple[Path, str] | None = None
-        self._index: _Index | None = None
+        super().__init__()
 
-    def describe(self) -> dict[str, Any]:
-        """`class_path` and `init_args` that make this specification again."""
-        return {
-            "class_path": f"{type(self).__module__}.{type(self).__name__}",
-            "init_args": self.vectors.describe(),
-        }
+    def _init_args(self) -> dict[str, Any]:
+        return self.vectors.describe()
 
-    def index(
-        self,
-        texts: Sequence[str],
-        folder: Path,
-        fingerprint: str,
-        progress: bool = True,
-        *,
-        ids: Sequence[str] | None = None,
-        labels: Sequence[str | None] | None = None,
-    ) -> None:
-        """Encode `texts` into `folder` and open it; see `Retriever.index`. Keeps no ids or labels.
-
-        Raises:
-            InputError: there is no such encoder, the disk is full or the folder can't be written.
-        """
-        self._place, self._index = None, None
-        with storage.lock(folder), storage.new_folder(folder, fingerprint) as partial:
-            self._write(texts, partial, progress)
-        self.open(folder, fingerprint)
-
-    def add(
-        self,
-        texts: Sequence[str],
-        start_row: int,
-        folder: Path,
-        fingerprint: str,
-        progress: bool = True,
-        *,
-        ids: Sequence[str] | None = None,
-        labels: Sequence[str | None] | None = None,
-    ) -> None:
-        """Build the index of a collection that has grown in a folder of its own; see `Retriever.add`.
-
-        Only the new texts are encoded.
-
-        Raises:
-            InputError: no index is open or it hasn't `start_row` texts; the disk is full or the folder can't
-                be written.
-        """
-        old = self._opened()
-        if len(old.vectors) != start_row:
-            raise InputError(
-                f"{folder}: the open index has {len(old.vectors)} texts, but texts from {start_row}"
-                " are to be added"
-            )
-        with storage.lock(folder), storage.new_folder(folder, fingerprint) as partial:
-            self._write(texts, partial, progress, old)
-
-    def _write(self, texts: Sequence[str], folder: Path, progress: bool, old: _Index | None = None) -> None:
-        """Write the index of `texts`, the first of which are those of `old`."""
-        if len(texts) == 0:
+    def _build(self, texts: Sequence[str], folder: Path, progress: bool, after: _Index | None) -> None:
+        num_old = 0 if after is None else after.num_texts
+        if num_old + len(texts) == 0:
             raise InputError(f"{folder}: an index needs at least one text")
-        new = texts if old is None else texts[len(old.vectors) :]
-        known = np.full(len(new), -1) if old is None else _rows_of(new, old)
-        distinct = dict.fromkeys(text for text, row in zip(new, known.tolist(), strict=True) if row < 0)
+        hashes = text_hashes(texts)
+        known = np.full(len(texts), -1) if after is None else _rows_of(hashes, after)
+        distinct = dict.fromkeys(text for text, row in zip(texts, known.tolist(), strict=True) if row < 0)
         number = {text: position for position, text in enumerate(distinct)}
         # Copies share the bits of one vector: their scores are equal, and the row number decides. Files and
         # no writable maps: on a full disk a write to a map kills the process.
@@ -148,63 +102,44 @@ class DenseRetriever(Retriever):
                 vectors.tofile(file)
         if distinct:
             encoded = np.memmap(folder / "distinct", np.float32, "r", shape=(len(distinct), size))
-        empty = [np.empty(0, np.int32)] if old is None else [old.empty]
+        empty = [np.empty(0, np.int32)] if after is None else [after.empty]
         with (folder / "vectors.npy").open("wb") as file:
-            header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), size)}
+            header = {"descr": "<f4", "fortran_order": False, "shape": (num_old + len(texts), size)}
             np.lib.format.write_array_header_1_0(file, header)
-            if old is not None:
-                old.vectors.tofile(file)
-            for first in range(0, len(new), _TEXTS):
+            if after is not None:
+                after.vectors.tofile(file)
+            for first in range(0, len(texts), _TEXTS):
                 rows = known[first : first + _TEXTS]
-                fresh = [number[text] for text in new[first : first + _TEXTS] if text in number]
+                fresh = [number[text] for text in texts[first : first + _TEXTS] if text in number]
                 block = np.empty((len(rows), size), np.float32)
                 block[rows < 0] = encoded[fresh]
-                if old is not None:
-                    block[rows >= 0] = old.vectors[rows[rows >= 0]]
+                if after is not None:
+                    block[rows >= 0] = after.vectors[rows[rows >= 0]]
                 block.tofile(file)
-                start = len(texts) - len(new) + first
-                empty.append((start + np.flatnonzero(~block.any(axis=1))).astype(np.int32))
+                empty.append((num_old + first + np.flatnonzero(~block.any(axis=1))).astype(np.int32))
         (folder / "distinct").unlink()
         np.save(folder / "empty.npy", np.concatenate(empty))
-        hashes = text_hashes(texts)
+        if after is not None:
+            hashes = np.concatenate([after.hashes[np.argsort(after.hash_rows)], hashes])
         order = np.argsort(hashes, kind="stable").astype(np.int32)
         np.save(folder / "hashes.npy", hashes[order])
         np.save(folder / "hash_rows.npy", order)
 
-    def open(self, folder: Path, fingerprint: str) -> None:
-        """Open the index in `folder`; see `Retriever.open`. The encoder is loaded when it is needed.
-
-        Raises:
-            InputError: no such index, one of another fingerprint, a half-built or damaged one.
-        """
-        self._place, self._index = None, None
-        storage.check_folder(folder, fingerprint)
+    def _map(self, folder: Path) -> _Index:
         # Plain arrays on top of the maps: numpy's own class makes slices slower.
         arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in _Index._fields}
-        self._index = _Index(**arrays)
-        self._place = folder, fingerprint
+        return _Index(**arrays)
 
     def close(self) -> None:
         """Let go of the files and the encoder; `open` may follow."""
-        self._place = None
-        self._index = None
+        super().close()
         self.vectors.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_index": None}
-
     def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
-        """The best k rows for each text; see `Retriever.search`. A text without tokens has no hits.
-
-        Raises:
-            InputError: no index is open, or one that was open has gone.
-        """
-        if k < 0:
-            raise InputError(f"k={k}: must be 0 or more")
+        """The best k rows for each text; see `Retriever.search`. A text without tokens has no hits."""
+        check_search(texts, k, exclude)
         index = self._opened()
-        if exclude is not None and len(exclude) != len(texts):
-            raise InputError(f"exclude has {len(exclude)} lists for {len(texts)} texts: give one a text")
-        hits = Hits(np.full((len(texts), k), -1, np.int32), np.zeros((len(texts), k), np.float32))
+        hits = Hits.none(len(texts), k)
         queries = self._query_vectors(texts, index)
         for first in range(0, len(texts), _QUERIES):
             part = slice(first, first + _QUERIES)
@@ -216,17 +151,9 @@ class DenseRetriever(Retriever):
             hits.scores[part, :width] = np.where(found, scores, 0)
         return hits
 
-    def _opened(self) -> _Index:
-        if self._index is None:
-            if self._place is None:
-                raise InputError("the retriever has no index: call index() or open() first")
-            self.open(*self._place)  # after unpickling
-        assert self._index is not None
-        return self._index
-
     def _query_vectors(self, texts: Sequence[str], index: _Index) -> NDArray[np.float32]:
         """[n, d]; those of the collection's own texts are looked up."""
-        rows = _rows_of(texts, index)
+        rows = _rows_of(text_hashes(texts), index)
         vectors = np.empty((len(texts), index.vectors.shape[1]), np.float32)
         vectors[rows >= 0] = index.vectors[rows[rows >= 0]]
         unknown = [texts[position] for position in np.flatnonzero(rows < 0).tolist()]
@@ -235,9 +162,8 @@ class DenseRetriever(Retriever):
         return vectors
 
 
-def _rows_of(texts: Sequence[str], index: _Index) -> NDArray[np.int32]:
-    """The row of each text [n] in the collection, -1 if it isn't there."""
-    hashes = text_hashes(texts)
+def _rows_of(hashes: NDArray[np.uint64], index: _Index) -> NDArray[np.int32]:
+    """The row of each text [n] in the collection, by their hashes; -1 if it isn't there."""
     places = np.minimum(np.searchsorted(index.hashes, hashes), len(index.hashes) - 1)
     return np.where(index.hashes[places] == hashes, index.hash_rows[places], np.int32(-1))
 

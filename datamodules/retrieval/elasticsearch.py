@@ -10,6 +10,7 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,10 +19,17 @@ import numpy as np
 
 from datamodules.errors import InputError
 from datamodules.retrieval.analysis import Analyzer as TermMaker
-from datamodules.retrieval.base import Analyzer, Hits, Ranking, Similarity
+from datamodules.retrieval.base import (
+    MAX_QUERY_TERMS,
+    Analyzer,
+    Hits,
+    Ranking,
+    Similarity,
+    check_search,
+)
 from datamodules.retrieval.folding import fold
-from datamodules.retrieval.server import (
-    FIRST_TRIES,
+from datamodules.retrieval.server_connection import FIRST_TRIES
+from datamodules.retrieval.server_retriever import (
     NO_HITS,
     ROW,
     SORTED,
@@ -29,9 +37,6 @@ from datamodules.retrieval.server import (
     as_json,
     whole_characters,
 )
-
-#: A query is cut to this many different terms, as in the embedded retriever. Servers refuse long queries.
-MAX_QUERY_TERMS = 512
 
 
 class Document(NamedTuple):
@@ -53,7 +58,6 @@ class ElasticsearchRetriever(ServerRetriever):
     logged, pickled or described, so a pickled copy has what the environment of its process gives.
 
     Args:
-        url: one server or several of a cluster, with scheme, host and port.
         similarity: see `Ranking`; with `index`, the index has its own and this isn't used.
         analyzer: see `Ranking`; with `index`, as above.
         k1: see `Ranking`.
@@ -64,13 +68,10 @@ class ElasticsearchRetriever(ServerRetriever):
         label_field: its field with the label; None = documents have no labels.
         id_field: its field with the id; None = Elasticsearch's `_id`, behind the index's own name where
             `index` is an alias or a pattern.
-        index_prefix: own indexes are called `<prefix>-<16 digits>`.
-        shards: of an own index. More than one ranks alike (global term statistics) but costs a round more.
-        replicas: of an own index.
         batch_size: queries in one request.
         threads: requests under way at the same time.
-        timeout: seconds that a request may take.
-        client_args: further arguments of `elasticsearch.Elasticsearch`.
+        server: where the server is and what own indexes are like, see `ServerRetriever`: `url`,
+            `index_prefix`, `shards`, `replicas`, `timeout`, `client_args`.
 
     Raises:
         InputError: an argument is out of range.
@@ -80,7 +81,6 @@ class ElasticsearchRetriever(ServerRetriever):
 
     def __init__(
         self,
-        url: str | list[str] = "http://localhost:9200",
         similarity: Similarity = "BM25",
         analyzer: Analyzer = "standard",
         k1: float = 1.2,
@@ -90,16 +90,12 @@ class ElasticsearchRetriever(ServerRetriever):
         text_field: str = "text",
         label_field: str | None = None,
         id_field: str | None = None,
-        index_prefix: str = "memory-zoo",
-        shards: int = 1,
-        replicas: int = 0,
         batch_size: int = 128,
         threads: int = 2,
-        timeout: float = 60.0,
-        client_args: dict[str, Any] | None = None,
+        **server: Any,
     ) -> None:
         self.ranking = Ranking(similarity, analyzer, k1, b, mu)
-        super().__init__(url, index_prefix, shards, replicas, batch_size, threads, timeout, client_args)
+        super().__init__(batch_size=batch_size, threads=threads, **server)
         self.existing_index = index
         self.text_field = text_field
         self.label_field = label_field
@@ -110,59 +106,24 @@ class ElasticsearchRetriever(ServerRetriever):
         self._warned = False
         self._cutter: TermMaker | None = None
 
-    def describe(self) -> dict[str, Any]:
-        """`class_path` and `init_args` that make this specification again, without any credential."""
-        arguments: dict[str, Any] = {
-            **self._describe_server(),
-            "similarity": self.ranking.similarity,
-            "analyzer": self.ranking.analyzer,
-            "k1": self.ranking.k1,
-            "b": self.ranking.b,
-            "mu": self.ranking.mu,
+    def _init_args(self) -> dict[str, Any]:
+        return {
+            **super()._init_args(),
+            **asdict(self.ranking),
             "index": self.existing_index,
             "text_field": self.text_field,
             "label_field": self.label_field,
             "id_field": self.id_field,
             "batch_size": self.batch_size,
-            "threads": self.threads,
+            "threads": self.server.threads,
         }
-        return {"class_path": f"{type(self).__module__}.{type(self).__qualname__}", "init_args": arguments}
 
     def __repr__(self) -> str:
         what = f"index={self.existing_index!r}" if self.existing_index else f"ranking={self.ranking}"
-        return f"ElasticsearchRetriever(url={', '.join(self.urls)}, {what})"
+        return f"ElasticsearchRetriever(url={', '.join(self.server.urls)}, {what})"
 
     # -----------------------------------------------------------------------------------------------------
     # Own indexes
-
-    def index(
-        self,
-        texts: Sequence[str],
-        folder: Path,
-        fingerprint: str,
-        progress: bool = True,
-        *,
-        ids: Sequence[str] | None = None,
-        labels: Sequence[str | None] | None = None,
-    ) -> None:
-        """Build the index of `texts` on the server and open it; see `ServerRetriever.index`."""
-        self._refuse_to_write()
-        super().index(texts, folder, fingerprint, progress, ids=ids, labels=labels)
-
-    def add(
-        self,
-        texts: Sequence[str],
-        start_row: int,
-        folder: Path,
-        fingerprint: str,
-        progress: bool = True,
-        *,
-        ids: Sequence[str] | None = None,
-        labels: Sequence[str | None] | None = None,
-    ) -> None:
-        """Build the index of a collection that has grown; see `ServerRetriever.add`."""
-        self._refuse_to_write()
-        super().add(texts, start_row, folder, fingerprint, progress, ids=ids, labels=labels)
 
     def open(self, folder: Path, fingerprint: str) -> None:
         """Open the index of this fingerprint on the server, or the existing one; see `Retriever.open`."""
@@ -170,13 +131,7 @@ class ElasticsearchRetriever(ServerRetriever):
             super().open(folder, fingerprint)
         else:
             self._forget()
-            self._open_existing()
-
-    def _refuse_to_write(self) -> None:
-        if self.existing_index is not None:
-            raise InputError(
-                f"index={self.existing_index!r} is read only: leave `index` out to build an index of our own"
-            )
+            self._open_existing(self.existing_index)
 
     def _mapping(self) -> tuple[dict[str, Any], dict[str, Any]]:
         parameters: dict[str, Any] = self.ranking.describe()
@@ -193,7 +148,8 @@ class ElasticsearchRetriever(ServerRetriever):
         """Rank the rows of an own index; see `Retriever.search`."""
         if self.existing_index is not None:
             raise RuntimeError("an existing index has no row numbers: use search_documents")
-        hits = Hits(np.full((len(texts), k), -1, np.int32), np.zeros((len(texts), k), np.float32))
+        check_search(texts, k, exclude)
+        hits = Hits.none(len(texts), k)
 
         def item(query: int) -> bytes:
             # Leaving rows out costs the server more than a few more hits.
@@ -222,9 +178,7 @@ class ElasticsearchRetriever(ServerRetriever):
         Raises:
             InputError: no such index or field, or the server can't be reached or refuses.
         """
-        if self._name is None:
-            self._open_existing()
-        name = self._opened()
+        name = self._existing()
         fields = [self.text_field, *filter(None, (self.label_field, self.id_field))]
         asked = ",".join(f'{{"field":{as_json(field)},"include_unmapped":true}}' for field in fields)
         tail = f'"fields":[{asked}],"_source":false,"track_total_hits":false}}\n'
@@ -238,7 +192,7 @@ class ElasticsearchRetriever(ServerRetriever):
             size = min(k + 4 if leave_out_copies else k, self._window)
             while waiting:
                 items = [self._item(texts[query], self.text_field, size, tail) for query in waiting]
-                answers = self._search_items(name, items, filter_path)
+                answers = self.server.search(name, items, filter_path)
                 short = []
                 for query, answer in zip(waiting, answers, strict=True):
                     hits = answer.get("hits", NO_HITS)["hits"]
@@ -251,16 +205,16 @@ class ElasticsearchRetriever(ServerRetriever):
                         short.append(query)
                 waiting, size = short, min(4 * size, self._window)
 
-        self._in_threads(search_batch, range(0, len(texts), self.batch_size))
+        self.server.in_threads(search_batch, range(0, len(texts), self.batch_size))
         return found
 
     def describe_index(self) -> dict[str, Any]:
         """What identifies the contents of the existing index: any write to it changes the answer."""
-        name = self._existing_name()
+        name = self._existing()
         fields = {"index": name, "text": self.text_field, "label": self.label_field, "id": self.id_field}
-        if self._name is None:
-            self._open_existing()
-        stats = self._call(lambda client: client.indices.stats(index=name, metric="docs", level="shards"))
+        stats = self.server.call(
+            lambda client: client.indices.stats(index=name, metric="docs", level="shards")
+        )
         state = sorted(
             (one["uuid"], shard, primary["seq_no"]["max_seq_no"], primary["docs"]["count"])
             for one in stats["indices"].values()
@@ -274,65 +228,70 @@ class ElasticsearchRetriever(ServerRetriever):
         """The different labels of the existing index, sorted; none without a `label_field`."""
         if self.label_field is None:
             return []
-        if self._name is None:
-            self._open_existing()
-        name, most = self._opened(), 10_000
+        name, most = self._existing(), 10_000
         tried = (self.label_field, f"{self.label_field}.keyword")
-        able = self._call(lambda client: client.field_caps(index=name, fields=list(tried)))["fields"]
+        able = self.server.call(lambda client: client.field_caps(index=name, fields=list(tried)))["fields"]
         for field in tried:
             kinds = able.get(field, {}).values()
             if kinds and all(kind.get("aggregatable", False) for kind in kinds):
                 break
         else:
-            raise self._error(
+            raise self.server.error(
                 f"index {name}: field {self.label_field} can't list its values;"
                 " give a keyword field as label_field"
             )
         terms = {"terms": {"field": field, "size": most}}
-        answer = self._call(lambda client: client.search(index=name, size=0, aggs={"labels": terms}))
+        answer = self.server.call(lambda client: client.search(index=name, size=0, aggs={"labels": terms}))
         values = answer["aggregations"]["labels"]
         if values["sum_other_doc_count"] > 0:
-            raise self._error(f"index {name}: field {field} has more than {most} values; is it a label?")
+            raise self.server.error(
+                f"index {name}: field {field} has more than {most} values; is it a label?"
+            )
         return sorted(str(one.get("key_as_string", one["key"])) for one in values["buckets"])
 
-    def _existing_name(self) -> str:
+    def _existing(self) -> str:
+        """The name of the existing index, which is open."""
         if self.existing_index is None:
             raise RuntimeError("no existing index: give `index`")
+        if self._name is None:
+            self._open_existing(self.existing_index)
         return self.existing_index
 
-    def _open_existing(self) -> None:
-        name = self._existing_name()
-        mappings = self._call(
+    def _open_existing(self, name: str) -> None:
+        mappings = self.server.call(
             lambda client: client.indices.get_mapping(index=name),
             tries=FIRST_TRIES,
             expected=("index_not_found_exception",),
-            otherwise={},
         )
         if not mappings:
-            raise self._error(f"index {name} is not there{self._others()}")
+            raise self.server.error(f"index {name} is not there{self._others()}")
         there: set[str] = set()
         for one in mappings.values():
             there.update(_field_names(one["mappings"].get("properties", {})))
         if self.text_field not in there:
-            raise self._error(
+            raise self.server.error(
                 f"index {name} has no field {self.text_field} (text_field); it has {_some(there)}"
             )
         for option, field in (("label_field", self.label_field), ("id_field", self.id_field)):
             if field is None or field in there:
                 continue
             if not self._is_in_documents(name, field):
-                raise self._error(f"index {name} has no field {field} ({option}); it has {_some(there)}")
+                raise self.server.error(
+                    f"index {name} has no field {field} ({option}); it has {_some(there)}"
+                )
         self._open_index(name)
 
     def _is_in_documents(self, name: str, field: str) -> bool:
         """What isn't mapped can still be in the documents."""
         asked = [{"field": field, "include_unmapped": True}]
-        answer = self._call(lambda client: client.search(index=name, size=100, source=False, fields=asked))
+        answer = self.server.call(
+            lambda client: client.search(index=name, size=100, source=False, fields=asked)
+        )
         return any(hit.get("fields") for hit in answer["hits"]["hits"])
 
     def _others(self) -> str:
         try:
-            found = self._call(lambda client: client.indices.get_alias(index="*"), tries=1)
+            found = self.server.call(lambda client: client.indices.get_alias(index="*"), tries=1)
         except InputError:  # not everyone may list the indexes
             return ""
         return f"; there are {_some(set(found))}" if found else "; there is none"
@@ -340,7 +299,7 @@ class ElasticsearchRetriever(ServerRetriever):
     def _document(self, hit: Mapping[str, Any]) -> Document:
         fields = hit.get("fields", {})
         if self.text_field not in fields:
-            raise self._error(
+            raise self.server.error(
                 f"index {self._opened()}: document {hit['_id']} matches, but its {self.text_field}"
                 " can't be read (the index keeps no _source)"
             )
@@ -348,7 +307,7 @@ class ElasticsearchRetriever(ServerRetriever):
         own = hit["_id"] if hit["_index"] == self._opened() else f"{hit['_index']}/{hit['_id']}"
         name = own if self.id_field is None else _value(fields, self.id_field)
         if name is None:
-            raise self._error(
+            raise self.server.error(
                 f"index {self._opened()}: document {hit['_id']} has no {self.id_field} (id_field)"
             )
         label = None if self.label_field is None else _value(fields, self.label_field)

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.errors import InputError
-from datamodules.retrieval.base import Hits
-from datamodules.retrieval.encoding import LEAST_SCORE, DenseRanking, Pooling, TextVectors, text_hashes
-from datamodules.retrieval.server import NO_HITS, ROW, SORTED, ServerRetriever
+from datamodules.retrieval.base import Hits, check_search
+from datamodules.retrieval.dense_ranking import LEAST_SCORE, DenseRanking, Pooling
+from datamodules.retrieval.folding import text_hashes
+from datamodules.retrieval.server_retriever import NO_HITS, ROW, SORTED, ServerRetriever
+from datamodules.retrieval.text_vectors import TextVectors
 
 #: What a server accepts as `num_candidates`, and so the most neighbours of a text.
 MOST_CANDIDATES = 10_000
@@ -38,21 +40,17 @@ class ElasticsearchDenseRetriever(ServerRetriever):
     Credentials are given and kept secret as for `ElasticsearchRetriever`.
 
     Args:
-        encoder: see `DenseRetriever`, as are
-        pooling: how tokens become a text's vector,
-        batch_size: texts encoded at once,
-        max_length: tokens kept of a text,
-        device: where the encoder runs, and
-        threads: its threads on a CPU.
+        encoder: what makes vectors of texts; see `DenseRetriever`, also for the next five.
+        pooling: how tokens become a text's vector.
+        batch_size: texts encoded at once.
+        max_length: tokens kept of a text.
+        device: where the encoder runs.
+        threads: of the encoder on a CPU.
         num_candidates: None compares a query with every text. A number (100, say; at least as many as
             neighbours are wanted) builds a graph of near vectors (HNSW) and compares a query with about so
             many texts of each shard: for millions of texts, of which it may miss some near ones.
-        url: one server or several of a cluster, with scheme, host and port.
-        index_prefix: the indexes are called `<prefix>-<16 digits>`.
-        shards: of an index.
-        replicas: of an index.
-        timeout: seconds that a request may take.
-        client_args: further arguments of `elasticsearch.Elasticsearch`.
+        server: where the server is and what its indexes are like, see `ServerRetriever`: `url`,
+            `index_prefix`, `shards`, `replicas`, `timeout`, `client_args`.
 
     Raises:
         InputError: an argument is out of range. A missing encoder is named when it is first needed.
@@ -69,27 +67,20 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         device: str | None = None,
         threads: int | None = None,
         num_candidates: int | None = None,
-        url: str | list[str] = "http://localhost:9200",
-        index_prefix: str = "memory-zoo",
-        shards: int = 1,
-        replicas: int = 0,
-        timeout: float = 60.0,
-        client_args: dict[str, Any] | None = None,
+        **server: Any,
     ) -> None:
         if num_candidates is not None and not 1 <= num_candidates <= MOST_CANDIDATES:
             raise InputError(f"num_candidates={num_candidates}: use 1 to {MOST_CANDIDATES}, or null")
         self.ranking = DenseRanking(encoder, pooling, max_length, num_candidates)
         self.vectors = TextVectors(self.ranking, batch_size, device, threads)
-        super().__init__(url, index_prefix, shards, replicas, _QUERIES, _REQUESTS, timeout, client_args)
+        super().__init__(batch_size=_QUERIES, threads=_REQUESTS, **server)
 
-    def describe(self) -> dict[str, Any]:
-        """`class_path` and `init_args` that make this specification again, without any credential."""
-        arguments = {
+    def _init_args(self) -> dict[str, Any]:
+        return {
             **self.vectors.describe(),
             "num_candidates": self.ranking.num_candidates,
-            **self._describe_server(),
+            **super()._init_args(),
         }
-        return {"class_path": f"{type(self).__module__}.{type(self).__name__}", "init_args": arguments}
 
     def close(self) -> None:
         """Close the connections and let go of the encoder; `open` may follow."""
@@ -105,9 +96,8 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         most = self.ranking.num_candidates or MOST_CANDIDATES
         if not 0 <= k <= most:
             raise InputError(f"k={k}: must be 0 to {most}, the most candidates that the server looks at")
-        if exclude is not None and len(exclude) != len(texts):
-            raise InputError(f"exclude has {len(exclude)} lists for {len(texts)} texts: give one a text")
-        hits = Hits(np.full((len(texts), k), -1, np.int32), np.zeros((len(texts), k), np.float32))
+        check_search(texts, k, exclude)
+        hits = Hits.none(len(texts), k)
         name = self._opened()
         if len(texts) == 0 or k == 0:
             return hits
@@ -149,7 +139,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         return order, {"_source": {"excludes": ["vector", "hash", "bits"]}, "properties": properties}
 
     def _documents(self, name: str, texts: Sequence[str]) -> Iterator[tuple[int, str]]:
-        self._call(lambda client: client.indices.refresh(index=name))  # to find what is there already
+        self.server.call(lambda client: client.indices.refresh(index=name))  # to find what is there already
         positions: dict[str, list[int]] = {}
         for position, text in enumerate(texts):
             positions.setdefault(text, []).append(position)
@@ -187,12 +177,12 @@ class ElasticsearchDenseRetriever(ServerRetriever):
                 f'{{"query":{{"terms":{{"hash":[{wanted}]}}}},"size":{len(some)},"collapse":{{"field":"hash"}}'
                 ',"docvalue_fields":["hash","bits"],"_source":false,"track_total_hits":false}'
             )
-            (answer,) = self._search_items(name, [f"{{}}\n{query}\n".encode()], "responses.hits.hits.fields")
+            (answer,) = self.server.search(name, [f"{{}}\n{query}\n".encode()], "responses.hits.hits.fields")
             for hit in answer.get("hits", NO_HITS)["hits"]:
                 bits = b64decode(hit["fields"]["bits"][0])
                 there[hit["fields"]["hash"][0]] = np.frombuffer(bits, "<f4").astype(np.float32)
 
-        self._in_threads(search_batch, range(0, len(hashes), _HASHES))
+        self.server.in_threads(search_batch, range(0, len(hashes), _HASHES))
         return there
 
 

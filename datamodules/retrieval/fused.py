@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.errors import InputError
-from datamodules.retrieval.base import Hits, Retriever
-from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
+from datamodules.retrieval.base import Collection, Hits, Retriever, check_search
 from datamodules.storage import fingerprint_of, is_whole
 
 Method: TypeAlias = Literal["reciprocal_rank", "score"]
@@ -82,7 +81,7 @@ class FusedRetriever(Retriever):
         if len(retrievers) < 2:
             raise InputError(f"retrievers: {len(retrievers)} given; name two or more to fuse")
         for one in retrievers:
-            if isinstance(one, ElasticsearchRetriever) and one.existing_index is not None:
+            if one.existing_index is not None:
                 raise InputError(
                     f"retrievers: the existing index {one.existing_index!r} has no row numbers to fuse by;"
                     " leave `index` out to build one"
@@ -101,64 +100,31 @@ class FusedRetriever(Retriever):
         self.retrievers = list(retrievers)
         self.ranking = FusedRanking(tuple(retrievers), tuple(given), method, depth, rank_constant)
 
-    def describe(self) -> dict[str, Any]:
-        """`class_path` and `init_args` that make this specification again, the members' likewise."""
-        arguments = {
+    def _init_args(self) -> dict[str, Any]:
+        return {
             "retrievers": [one.describe() for one in self.retrievers],
             "method": self.ranking.method,
             "weights": list(self.ranking.weights),
             "depth": self.ranking.depth,
             "rank_constant": self.ranking.rank_constant,
         }
-        return {"class_path": f"{type(self).__module__}.{type(self).__name__}", "init_args": arguments}
 
-    def index(
-        self,
-        texts: Sequence[str],
-        folder: Path,
-        fingerprint: str,
-        progress: bool = True,
-        *,
-        ids: Sequence[str] | None = None,
-        labels: Sequence[str | None] | None = None,
-    ) -> None:
-        """Build the members' indexes and open them; see `Retriever.index`. Whole ones are not built again.
-
-        Raises:
-            InputError: as the members do.
-        """
-        for one, own_folder, own in self._places(folder, fingerprint):
+    def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
+        """Build the members' indexes and open them; see `Retriever.index`. Whole ones are not built again."""
+        for one, own_folder, own in self._places(folder, collection.fingerprint):
             if is_whole(own_folder, own):
                 one.open(own_folder, own)
             else:
-                one.index(texts, own_folder, own, progress, ids=ids, labels=labels)
+                one.index(replace(collection, fingerprint=own), own_folder, progress)
 
-    def add(
-        self,
-        texts: Sequence[str],
-        start_row: int,
-        folder: Path,
-        fingerprint: str,
-        progress: bool = True,
-        *,
-        ids: Sequence[str] | None = None,
-        labels: Sequence[str | None] | None = None,
-    ) -> None:
-        """Let each member build the index of a collection that has grown; see `Retriever.add`.
-
-        Raises:
-            InputError: as the members do.
-        """
-        for one, own_folder, own in self._places(folder, fingerprint):
+    def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
+        """Let each member build the index of a collection that has grown; see `Retriever.add`."""
+        for one, own_folder, own in self._places(folder, collection.fingerprint):
             if not is_whole(own_folder, own):
-                one.add(texts, start_row, own_folder, own, progress, ids=ids, labels=labels)
+                one.add(replace(collection, fingerprint=own), start_row, own_folder, progress)
 
     def open(self, folder: Path, fingerprint: str) -> None:
-        """Open the members' indexes; see `Retriever.open`.
-
-        Raises:
-            InputError: as the members do.
-        """
+        """Open the members' indexes; see `Retriever.open`."""
         for one, own_folder, own in self._places(folder, fingerprint):
             one.open(own_folder, own)
 
@@ -183,13 +149,8 @@ class FusedRetriever(Retriever):
             one.close()
 
     def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
-        """The best k rows of the fused lists; see `Retriever.search`.
-
-        Raises:
-            InputError: as the members do.
-        """
-        if k < 0:
-            raise InputError(f"k={k}: must be 0 or more")
+        """The best k rows of the fused lists; see `Retriever.search`."""
+        check_search(texts, k, exclude)
         ranking = self.ranking
         depth = max(ranking.depth, k)
         lists = [one.search(texts, depth, exclude) for one in self.retrievers]
@@ -232,7 +193,7 @@ def _best(rows: NDArray[np.int32], worth: NDArray[np.float64], k: int) -> Hits:
     of_query = of_query[order]
     rank = np.arange(len(order)) - np.searchsorted(of_query, of_query)
     kept = rank < k
-    hits = Hits(np.full((len(rows), k), -1, np.int32), np.zeros((len(rows), k), np.float32))
+    hits = Hits.none(len(rows), k)
     hits.rows[of_query[kept], rank[kept]] = (pairs & (2**32 - 1))[order][kept]
     hits.scores[of_query[kept], rank[kept]] = scores[order][kept]
     return hits

@@ -10,7 +10,7 @@ k1 + 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -39,16 +39,12 @@ def length_bytes(lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
     return codes
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """What the formulas know of a collection.
+class Statistics(NamedTuple):
+    """What the formulas know of a collection."""
 
-    Attributes:
-        rows: documents with at least one term (Lucene counts no others).
-        tokens: terms of all documents, repeated ones included.
-    """
-
+    #: documents with at least one term (Lucene counts no others).
     rows: int
+    #: terms of all documents, repeated ones included.
     tokens: int
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from datamodules.corpora.table import Rows
+from datamodules.corpora.rows import Rows
 from datamodules.retrieval.memory import Memory, Neighbors
 from datamodules.storage import check_folder, fingerprint_of, finish_folder, is_whole, lock, named_disk_errors
 

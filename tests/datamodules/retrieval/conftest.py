@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from datamodules.retrieval import server
+from datamodules.retrieval import server_connection
 from tests.datamodules.corpus import WORDS
 
 
@@ -44,5 +44,5 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that a retriever would have waited between its tries."""
     pauses: list[float] = []
-    monkeypatch.setattr(server.time, "sleep", pauses.append)
+    monkeypatch.setattr(server_connection.time, "sleep", pauses.append)
     return pauses

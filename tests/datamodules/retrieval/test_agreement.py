@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datamodules.retrieval.base import Hits
+from datamodules.retrieval.base import Collection, Hits
 from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
 from datamodules.retrieval.embedded import EmbeddedRetriever
 from tests.benchmarks.agreement import compare, corpora
@@ -42,9 +42,9 @@ def test_strange_texts(
     texts = strange_texts(800)
     options = {"similarity": similarity, "analyzer": analyzer, "k1": 0.9, "b": 0.4, "mu": 50.0}
     embedded = EmbeddedRetriever(**options)
-    embedded.index(texts, tmp_path / "index", "f" * 16, progress=False)
-    server = ElasticsearchRetriever(elasticsearch_url, index_prefix=index_prefix, **options)
-    server.index(texts, Path(), "f" * 16, progress=False)
+    embedded.index(Collection(texts, "f" * 16), tmp_path / "index", progress=False)
+    server = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix, **options)
+    server.index(Collection(texts, "f" * 16), Path(), progress=False)
     # Queries of the same kind, also such as the collection doesn't hold.
     queries = [*texts[:200], *strange_texts(1000)[800:]]
     exclude = [[query] if query < 200 else [] for query in range(len(queries))]
@@ -75,9 +75,9 @@ def test_compare_sees_a_disagreement() -> None:
 def test_real_texts(similarity: Any, elasticsearch_url: str, index_prefix: str, tmp_path: Path) -> None:
     *_, (_, texts, queries) = corpora(Path(os.environ["ZOO_DATA_DIR"]), 1000)
     embedded = EmbeddedRetriever(similarity, "english")
-    embedded.index(texts, tmp_path / "index", "f" * 16, progress=False)
-    server = ElasticsearchRetriever(elasticsearch_url, similarity, "english", index_prefix=index_prefix)
-    server.index(texts, Path(), "f" * 16, progress=False)
+    embedded.index(Collection(texts, "f" * 16), tmp_path / "index", progress=False)
+    server = ElasticsearchRetriever(similarity, "english", url=elasticsearch_url, index_prefix=index_prefix)
+    server.index(Collection(texts, "f" * 16), Path(), progress=False)
     share, difference = compare(embedded.search(queries, 20), server.search(queries, 20))
     assert share >= 0.999
     assert difference < 1e-5

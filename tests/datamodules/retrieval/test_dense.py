@@ -17,11 +17,12 @@ from transformers import AutoModel, AutoTokenizer
 
 from datamodules.classification import ClassificationDataModule
 from datamodules.errors import InputError
-from datamodules.retrieval import dense
-from datamodules.retrieval import encoder as encoders
+from datamodules.retrieval import dense, transformer_encoder
+from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense import DenseRetriever
-from datamodules.retrieval.encoding import LEAST_SCORE
-from datamodules.retrieval.memory import FolderMemory, make_retriever, open_memory
+from datamodules.retrieval.dense_ranking import LEAST_SCORE
+from datamodules.retrieval.folder_memory import FolderMemory
+from datamodules.retrieval.opening import make_retriever, open_memory
 from tests.datamodules.corpus import labelled_texts, rows, write_csv
 
 TEXTS, _ = labelled_texts(60)
@@ -45,7 +46,7 @@ def vectors_of(encoder: str, pooling: str, texts: Sequence[str]) -> NDArray[np.f
 
 def build(tmp_path: Path, texts: Sequence[str], encoder: str, **options: Any) -> DenseRetriever:
     retriever = DenseRetriever(encoder, device="cpu", **options)
-    retriever.index(texts, tmp_path / "index", "fingerprint", progress=False)
+    retriever.index(Collection(texts, "fingerprint"), tmp_path / "index", progress=False)
     return retriever
 
 
@@ -109,7 +110,7 @@ def test_the_score_is_half_of_one_plus_cosine(tmp_path: Path, monkeypatch: pytes
             angles = np.radians([float(text) for text in texts])
             return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
-    monkeypatch.setattr(encoders, "Encoder", Angles)
+    monkeypatch.setattr(transformer_encoder, "TransformerEncoder", Angles)
     hits = build(tmp_path, ["180", "90", "60", "0", "-60"], "none").search(["0", "90"], 5)
     assert hits.rows[0].tolist() == [3, 2, 4, 1, 0]
     np.testing.assert_allclose(hits.scores[0], [1, 0.75, 0.75, 0.5, LEAST_SCORE], atol=1e-7)
@@ -153,7 +154,7 @@ def test_texts_of_the_collection_are_not_encoded_again(
         raise AssertionError(f"encoded {texts}")
 
     with monkeypatch.context() as patch:
-        patch.setattr(encoders.Encoder, "__call__", encode)
+        patch.setattr(transformer_encoder.TransformerEncoder, "__call__", encode)
         hits = retriever.search(TEXTS, 1)
         with pytest.raises(AssertionError, match="encoded"):
             retriever.search(QUERIES, 1)
@@ -172,15 +173,15 @@ def test_a_grown_index_ranks_like_a_new_one(
     before = grown.search(QUERIES, 9)
     texts[0] = ""
     encoded: list[str] = []
-    encode = encoders.Encoder.__call__
+    encode = transformer_encoder.TransformerEncoder.__call__
 
-    def spy(self: encoders.Encoder, some: list[str], *rest: Any) -> NDArray[np.float32]:
+    def spy(self: transformer_encoder.TransformerEncoder, some: list[str], *rest: Any) -> NDArray[np.float32]:
         encoded.extend(some)
         return encode(self, some, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(encoders.Encoder, "__call__", spy)
-        grown.add(texts, 60, tmp_path / "new", "grown", progress=False)
+        patch.setattr(transformer_encoder.TransformerEncoder, "__call__", spy)
+        grown.add(Collection(texts, "grown"), 60, tmp_path / "new", progress=False)
     assert sorted(encoded) == sorted(set(texts) - set(TEXTS) - {""})
     np.testing.assert_array_equal(grown.search(QUERIES, 9).rows, before.rows)  # the old one is still open
     grown.open(tmp_path / "new", "grown")
@@ -191,7 +192,7 @@ def test_a_grown_index_ranks_like_a_new_one(
         np.testing.assert_array_equal(found.rows == -1, wanted.rows == -1)
         np.testing.assert_array_equal(found.rows[:, 0], wanted.rows[:, 0])
     with pytest.raises(InputError, match="has 97 texts, but texts from 60"):
-        grown.add(texts, 60, tmp_path / "third", "third", progress=False)
+        grown.add(Collection(texts, "third"), 60, tmp_path / "third", progress=False)
 
 
 def test_an_interrupted_build_leaves_nothing(
@@ -199,15 +200,15 @@ def test_an_interrupted_build_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(dense, "_TEXTS", 20)
     calls = iter([0, 1])
-    encode = encoders.Encoder.__call__
+    encode = transformer_encoder.TransformerEncoder.__call__
 
-    def stop(self: encoders.Encoder, *arguments: Any) -> NDArray[np.float32]:
+    def stop(self: transformer_encoder.TransformerEncoder, *arguments: Any) -> NDArray[np.float32]:
         if next(calls, None) is None:
             raise KeyboardInterrupt
         return encode(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(encoders.Encoder, "__call__", stop)
+        patch.setattr(transformer_encoder.TransformerEncoder, "__call__", stop)
         with pytest.raises(KeyboardInterrupt):
             build(tmp_path, TEXTS, tiny_encoder)
     assert not (tmp_path / "index").exists()
@@ -348,7 +349,7 @@ def test_mistakes_are_named(tmp_path: Path, tiny_encoder: str) -> None:
     fails("has a decoder", encoder=str(both))
     with pytest.raises(InputError, match="device 'nowhere': not on this machine"):
         DenseRetriever(tiny_encoder, device="nowhere").index(
-            ["lion"], tmp_path / "index", "f", progress=False
+            Collection(["lion"], "f"), tmp_path / "index", progress=False
         )
     with pytest.raises(InputError, match=r"index\(\) or open\(\) first"):
         DenseRetriever(tiny_encoder).search(["lion"], 1)

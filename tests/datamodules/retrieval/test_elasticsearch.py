@@ -16,11 +16,11 @@ import pytest
 from elasticsearch import Elasticsearch
 
 from datamodules.errors import InputError
-from datamodules.retrieval import server
-from datamodules.retrieval.base import Hits
+from datamodules.retrieval import server_retriever
+from datamodules.retrieval.base import Collection, Hits
 from datamodules.retrieval.elasticsearch import Document, ElasticsearchRetriever
-from datamodules.retrieval.memory import IndexMemory
-from datamodules.retrieval.server import split_credentials
+from datamodules.retrieval.index_memory import IndexMemory
+from datamodules.retrieval.server_connection import split_credentials
 from tests.elasticsearch.faults import Answer, Fault, cut_short, failing_items, proxy
 from tests.elasticsearch.server import Server
 
@@ -88,8 +88,8 @@ def same(one: Hits, other: Hits) -> None:
 
 
 def built(url: str, prefix: str, texts: list[str] = TEXTS, **options: Any) -> ElasticsearchRetriever:
-    retriever = ElasticsearchRetriever(url, index_prefix=prefix, **options)
-    retriever.index(texts, Path("unused"), FINGERPRINT, progress=False)
+    retriever = ElasticsearchRetriever(url=url, index_prefix=prefix, **options)
+    retriever.index(Collection(texts, FINGERPRINT), Path("unused"), progress=False)
     return retriever
 
 
@@ -205,9 +205,9 @@ def test_many_excluded_rows(elasticsearch_url: str, index_prefix: str) -> None:
 
 @pytest.mark.server
 def test_index_describes_itself_and_opens_again(elasticsearch_url: str, index_prefix: str) -> None:
-    retriever = ElasticsearchRetriever(elasticsearch_url, index_prefix=index_prefix)
+    retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
     ids, labels = ["one", "two"], ["x", None]
-    retriever.index(["red", "blue"], Path(), FINGERPRINT, progress=False, ids=ids, labels=labels)
+    retriever.index(Collection(["red", "blue"], FINGERPRINT, ids=ids, labels=labels), Path(), progress=False)
     name = f"{index_prefix}-{FINGERPRINT[:16]}"
     with Elasticsearch(elasticsearch_url) as client:
         sources = [hit["_source"] for hit in client.search(index=name, sort="row")["hits"]["hits"]]
@@ -219,11 +219,11 @@ def test_index_describes_itself_and_opens_again(elasticsearch_url: str, index_pr
     meta = mapping["_meta"]["memory_zoo"]
     assert (meta["fingerprint"], meta["count"], meta["complete"]) == (FINGERPRINT, 2, True)
     assert set(mapping["properties"]) == {"row", "text"}
-    again = ElasticsearchRetriever(elasticsearch_url, index_prefix=index_prefix)
+    again = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
     again.open(Path(), FINGERPRINT)
     assert again.search(["blue"], 1).rows.tolist() == [[1]]
     with pytest.raises(InputError, match="labels: 1 values for 2 texts"):
-        again.index(["red", "blue"], Path(), "other" * 4, progress=False, labels=["x"])
+        again.index(Collection(["red", "blue"], "other" * 4, labels=["x"]), Path(), progress=False)
 
 
 @pytest.mark.server
@@ -240,13 +240,13 @@ def test_half_loaded_index(
     elasticsearch_url: str, index_prefix: str, no_pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = built(elasticsearch_url, f"{index_prefix}-whole").search(TEXTS, 10)
-    monkeypatch.setattr(server, "_BULK_ROWS", 100)
+    monkeypatch.setattr(server_retriever, "_BULK_ROWS", 100)
     with proxy(elasticsearch_url) as between:
         between.target = "_bulk"
         between.faults.extend([lambda good: good, answer(400, {"error": {"type": "bad", "reason": "no"}})])
         with pytest.raises(InputError, match="400 bad: no"):
             built(between.url, index_prefix)
-    retriever = ElasticsearchRetriever(elasticsearch_url, index_prefix=index_prefix)
+    retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
     with pytest.raises(InputError, match="half loaded"):
         retriever.open(Path(), FINGERPRINT)
     retriever = built(elasticsearch_url, index_prefix)
@@ -263,10 +263,10 @@ def test_add_grows_the_collection(elasticsearch_url: str, index_prefix: str) -> 
     retriever = built(elasticsearch_url, index_prefix, TEXTS[:200])
     before = retriever.search(TEXTS, 10)
     with pytest.raises(InputError, match="has 200 rows, but rows from 150"):
-        retriever.add(TEXTS, 150, Path(), grown, progress=False)
-    retriever.add(TEXTS, 200, Path(), grown, progress=False)
+        retriever.add(Collection(TEXTS, grown), 150, Path(), progress=False)
+    retriever.add(Collection(TEXTS, grown), 200, Path(), progress=False)
     same(before, retriever.search(TEXTS, 10))
-    again = ElasticsearchRetriever(elasticsearch_url, index_prefix=index_prefix)
+    again = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
     again.open(Path(), grown)
     same(whole, again.search(TEXTS, 10))
     again.open(Path(), FINGERPRINT)
@@ -287,7 +287,7 @@ def test_indexes_that_are_not_ours_stay_untouched(elasticsearch_url: str, index_
 
 @pytest.mark.server
 def test_missing_other_and_damaged_index(elasticsearch_url: str, index_prefix: str) -> None:
-    retriever = ElasticsearchRetriever(elasticsearch_url, index_prefix=index_prefix)
+    retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
     with pytest.raises(InputError, match=f"no index {index_prefix}-.*zoo index"):
         retriever.open(Path(), FINGERPRINT)
     built(elasticsearch_url, index_prefix)
@@ -295,7 +295,7 @@ def test_missing_other_and_damaged_index(elasticsearch_url: str, index_prefix: s
     with pytest.raises(InputError, match="another collection"):
         retriever.open(Path(), other)
     with pytest.raises(InputError, match="another collection"):
-        retriever.index(TEXTS, Path(), other, progress=False)
+        retriever.index(Collection(TEXTS, other), Path(), progress=False)
     with Elasticsearch(elasticsearch_url) as client:
         client.delete(index=f"{index_prefix}-{FINGERPRINT[:16]}", id="3", refresh=True)
     with pytest.raises(InputError, match="has 299 of its 300 documents"):
@@ -330,7 +330,7 @@ def test_loading_survives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected = built(elasticsearch_url, f"{index_prefix}-sound").search(TEXTS[:64], 10)
-    monkeypatch.setattr(server, "_BULK_ROWS", 50)
+    monkeypatch.setattr(server_retriever, "_BULK_ROWS", 50)
     trouble = busy_items("items") if fault == "items" else ANYWHERE[fault]
     with proxy(elasticsearch_url) as between:
         between.target = "_bulk"
@@ -355,7 +355,7 @@ def test_search_survives(
     }
     expected = built(elasticsearch_url, index_prefix).search(TEXTS[:64], 10)
     with proxy(elasticsearch_url) as between:
-        retriever = ElasticsearchRetriever(between.url, index_prefix=index_prefix, batch_size=16)
+        retriever = ElasticsearchRetriever(url=between.url, index_prefix=index_prefix, batch_size=16)
         retriever.open(Path(), FINGERPRINT)
         between.target = "_msearch"
         between.faults.extend([{**ANYWHERE, **inside}[fault]] * 2)
@@ -384,7 +384,7 @@ def test_every_step_of_building_survives_a_drop(
 def test_gives_up_in_the_end(elasticsearch_url: str, index_prefix: str, no_pauses: list[float]) -> None:
     built(elasticsearch_url, index_prefix)
     with proxy(elasticsearch_url) as between:
-        retriever = ElasticsearchRetriever(between.url, index_prefix=index_prefix)
+        retriever = ElasticsearchRetriever(url=between.url, index_prefix=index_prefix)
         retriever.open(Path(), FINGERPRINT)
         between.target = "_msearch"
         between.faults.extend([answer(429, BUSY)] * 100)
@@ -403,7 +403,7 @@ def test_what_can_not_succeed_is_not_tried_again(
 ) -> None:
     retriever = built(elasticsearch_url, index_prefix)
     with pytest.raises(InputError, match=r"refused: 400 .*Result window is too large"):
-        retriever._search_items(
+        retriever.server.search(
             f"{index_prefix}-{FINGERPRINT[:16]}", [b'{}\n{"size":20000}\n'], "responses.hits.hits.sort"
         )
     assert no_pauses == []
@@ -416,7 +416,7 @@ def test_what_can_not_succeed_is_not_tried_again(
 @pytest.mark.server
 def test_search_documents(elasticsearch_url: str, news: str) -> None:
     retriever = ElasticsearchRetriever(
-        elasticsearch_url, index=news, text_field="content.body", label_field="topic", id_field="key"
+        url=elasticsearch_url, index=news, text_field="content.body", label_field="topic", id_field="key"
     )
     found = retriever.search_documents(["floods of the river", "nothing"], 2)
     assert found[1] == []
@@ -432,13 +432,13 @@ def test_search_documents(elasticsearch_url: str, news: str) -> None:
     }
     assert {one.id: one.label for one in rain} == {"a": "weather", "b": "weather", "c": "sport", "e": None}
     assert [one.score for one in rain] == sorted((one.score for one in rain), reverse=True)
-    plain = ElasticsearchRetriever(elasticsearch_url, index=news, text_field="content.body")
+    plain = ElasticsearchRetriever(url=elasticsearch_url, index=news, text_field="content.body")
     assert plain.search_documents(["floods"], 1)[0][0][:3] == ("_e", NEWS[4][1], None)
 
 
 @pytest.mark.server
 def test_copies_are_left_out(elasticsearch_url: str, news: str) -> None:
-    retriever = ElasticsearchRetriever(elasticsearch_url, index=news, text_field="content.body")
+    retriever = ElasticsearchRetriever(url=elasticsearch_url, index=news, text_field="content.body")
     found = retriever.search_documents([NEWS[0][1], "bank"], 2, leave_out_copies=True)
     assert [one.id for one in found[0]] == ["_c", "_d"] or {one.id for one in found[0]} <= {"_c", "_d", "_e"}
     assert len(found[0]) == 2
@@ -452,7 +452,7 @@ def test_more_is_asked_for_behind_many_copies(elasticsearch_url: str, index_pref
         for number in range(40):
             text = "Red  apple" if number < 38 else f"red apple number {number}"
             client.index(index=name, id=str(number), document={"text": text}, refresh=number == 39)
-    retriever = ElasticsearchRetriever(elasticsearch_url, index=name)
+    retriever = ElasticsearchRetriever(url=elasticsearch_url, index=name)
     found = retriever.search_documents(["red apple", "red"], 3, leave_out_copies=True)
     assert {one.id for one in found[0]} == {"38", "39"}
     assert len(found[1]) == 3
@@ -464,12 +464,12 @@ def test_equal_ids_of_two_indexes_are_two_documents(elasticsearch_url: str, inde
     with Elasticsearch(elasticsearch_url) as client:
         for name, text in texts.items():
             client.index(index=name, id="1", document={"text": text}, refresh=True)
-    pattern = ElasticsearchRetriever(elasticsearch_url, index=f"{index_prefix}-*")
+    pattern = ElasticsearchRetriever(url=elasticsearch_url, index=f"{index_prefix}-*")
     found = IndexMemory(pattern).search(["red"], 5).memories
     assert dict(zip(found.ids, found.texts, strict=True)) == {
         f"{name}/1": text for name, text in texts.items()
     }
-    alone = ElasticsearchRetriever(elasticsearch_url, index=f"{index_prefix}-one")
+    alone = ElasticsearchRetriever(url=elasticsearch_url, index=f"{index_prefix}-one")
     assert [one.id for one in alone.search_documents(["red"], 5)[0]] == ["1"]
 
 
@@ -477,16 +477,16 @@ def test_equal_ids_of_two_indexes_are_two_documents(elasticsearch_url: str, inde
 def test_existing_index_is_only_read(elasticsearch_url: str, news: str) -> None:
     with proxy(elasticsearch_url) as between:
         retriever = ElasticsearchRetriever(
-            between.url, index=news, text_field="content.body", label_field="topic"
+            url=between.url, index=news, text_field="content.body", label_field="topic"
         )
         retriever.open(Path(), FINGERPRINT)
         retriever.search_documents(["rain"], 2)
         retriever.describe_index()
         assert retriever.distinct_labels() == ["business", "sport", "weather"]
         with pytest.raises(InputError, match="read only"):
-            retriever.index(TEXTS, Path(), FINGERPRINT)
+            retriever.index(Collection(TEXTS, FINGERPRINT), Path())
         with pytest.raises(InputError, match="read only"):
-            retriever.add(TEXTS, 5, Path(), FINGERPRINT)
+            retriever.add(Collection(TEXTS, FINGERPRINT), 5, Path())
         reading = ("/_msearch", "/_search", "/_field_caps")
         for request in between.requests:
             assert request.method == "GET" or request.path.partition("?")[0].endswith(reading), request.path
@@ -494,7 +494,7 @@ def test_existing_index_is_only_read(elasticsearch_url: str, news: str) -> None:
 
 @pytest.mark.server
 def test_description_follows_the_contents(elasticsearch_url: str, news: str) -> None:
-    retriever = ElasticsearchRetriever(elasticsearch_url, index=news, text_field="content.body")
+    retriever = ElasticsearchRetriever(url=elasticsearch_url, index=news, text_field="content.body")
     before = retriever.describe_index()
     assert retriever.describe_index() == before
     with Elasticsearch(elasticsearch_url) as client:
@@ -505,7 +505,7 @@ def test_description_follows_the_contents(elasticsearch_url: str, news: str) -> 
 @pytest.mark.server
 def test_existing_index_errors(elasticsearch_url: str, news: str) -> None:
     def search(index: str = news, **options: Any) -> None:
-        ElasticsearchRetriever(elasticsearch_url, index=index, **options).search_documents(["rain"], 1)
+        ElasticsearchRetriever(url=elasticsearch_url, index=index, **options).search_documents(["rain"], 1)
 
     with pytest.raises(InputError, match=rf"index {news}x is not there; there are .*"):
         search(index=f"{news}x")
@@ -517,7 +517,7 @@ def test_existing_index_errors(elasticsearch_url: str, news: str) -> None:
         search(text_field="content.body", id_field="number")
     with pytest.raises(InputError, match="field key can't list its values"):
         ElasticsearchRetriever(
-            elasticsearch_url, index=news, text_field="content.body", label_field="key"
+            url=elasticsearch_url, index=news, text_field="content.body", label_field="key"
         ).distinct_labels()
 
 
@@ -600,7 +600,7 @@ def test_credentials_reach_the_server_and_nothing_else(
         monkeypatch.setenv(f"ELASTICSEARCH_{name}", value)
     with proxy() as between:
         between.faults.append(answer(403, {"error": {"type": "security_exception", "reason": "not you"}}))
-        retriever = ElasticsearchRetriever(between.url, **options)
+        retriever = ElasticsearchRetriever(url=between.url, **options)
         with pytest.raises(InputError, match=r"don't allow this \(not you\)") as caught:
             retriever.open(Path(), FINGERPRINT)
         sent = {name.lower(): value for name, value in between.requests[0].headers.items()}
@@ -615,7 +615,7 @@ def test_credentials_reach_the_server_and_nothing_else(
     ):
         assert SECRET not in shown
         assert header.split()[1] not in shown
-    assert SECRET not in str(vars(retriever))
+    assert SECRET not in str(vars(retriever)) + str(vars(retriever.server))
 
 
 def test_client_args_with_a_mistake_show_no_secret() -> None:
@@ -647,7 +647,7 @@ def test_split_credentials() -> None:
 
 def opening_error(url: str) -> str:
     with pytest.raises(InputError) as caught:
-        ElasticsearchRetriever(url, timeout=5).open(Path(), FINGERPRINT)
+        ElasticsearchRetriever(url=url, timeout=5).open(Path(), FINGERPRINT)
     message = str(caught.value)
     assert message.startswith(f"{url}: ")
     assert "\n" not in message
@@ -704,7 +704,7 @@ def test_arguments_out_of_range(options: dict[str, Any], message: str) -> None:
 
 def test_description_makes_the_same_retriever() -> None:
     retriever = ElasticsearchRetriever(
-        ["http://a:1", "http://b:2"], "LMDirichlet", mu=7.0, client_args={"http_compress": True}
+        "LMDirichlet", mu=7.0, url=["http://a:1", "http://b:2"], client_args={"http_compress": True}
     )
     described = retriever.describe()
     assert described["class_path"] == "datamodules.retrieval.elasticsearch.ElasticsearchRetriever"

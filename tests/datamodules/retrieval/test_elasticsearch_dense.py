@@ -12,17 +12,17 @@ import pytest
 from elasticsearch import Elasticsearch
 from numpy.typing import NDArray
 
-from datamodules.corpora.table import Rows
+from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
-from datamodules.retrieval import elasticsearch_dense, server
-from datamodules.retrieval import encoder as encoders
-from datamodules.retrieval.base import Hits
+from datamodules.retrieval import elasticsearch_dense, server_retriever, transformer_encoder
+from datamodules.retrieval.base import Collection, Hits
 from datamodules.retrieval.dense import DenseRetriever
+from datamodules.retrieval.dense_ranking import LEAST_SCORE
 from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
 from datamodules.retrieval.elasticsearch_dense import ElasticsearchDenseRetriever
-from datamodules.retrieval.encoding import LEAST_SCORE
+from datamodules.retrieval.folder_memory import FolderMemory
 from datamodules.retrieval.fused import FusedRetriever
-from datamodules.retrieval.memory import FolderMemory, make_retriever, open_memory
+from datamodules.retrieval.opening import make_retriever, open_memory
 from tests.datamodules.corpus import labelled_texts, rows
 from tests.elasticsearch.faults import Answer, failing_items, proxy
 
@@ -38,13 +38,13 @@ def built(
     url: str, prefix: str, encoder: str, texts: list[str] = TEXTS, **options: Any
 ) -> ElasticsearchDenseRetriever:
     retriever = ElasticsearchDenseRetriever(encoder, device="cpu", url=url, index_prefix=prefix, **options)
-    retriever.index(texts, Path("unused"), FINGERPRINT, progress=False)
+    retriever.index(Collection(texts, FINGERPRINT), Path("unused"), progress=False)
     return retriever
 
 
 def local(folder: Path, encoder: str, texts: list[str] = TEXTS, **options: Any) -> DenseRetriever:
     retriever = DenseRetriever(encoder, device="cpu", **options)
-    retriever.index(texts, folder / "local", FINGERPRINT, progress=False)
+    retriever.index(Collection(texts, FINGERPRINT), folder / "local", progress=False)
     return retriever
 
 
@@ -61,13 +61,15 @@ def same(found: Hits, wanted: Hits) -> None:
 
 def count_encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     encoded: list[str] = []
-    encode = encoders.Encoder.__call__
+    encode = transformer_encoder.TransformerEncoder.__call__
 
-    def spy(self: encoders.Encoder, texts: list[str], *rest: Any) -> NDArray[np.float32]:
+    def spy(
+        self: transformer_encoder.TransformerEncoder, texts: list[str], *rest: Any
+    ) -> NDArray[np.float32]:
         encoded.extend(texts)
         return encode(self, texts, *rest)
 
-    monkeypatch.setattr(encoders.Encoder, "__call__", spy)
+    monkeypatch.setattr(transformer_encoder.TransformerEncoder, "__call__", spy)
     return encoded
 
 
@@ -107,7 +109,7 @@ def test_copies_have_equal_scores_and_stand_in_row_order(
     shards: int,
 ) -> None:
     monkeypatch.setattr(elasticsearch_dense, "_TEXTS", 16)  # other batches, other roundings
-    monkeypatch.setattr(server, "_BULK_ROWS", 7)
+    monkeypatch.setattr(server_retriever, "_BULK_ROWS", 7)
     texts = [TEXTS[number % 6] for number in range(300)]
     retriever = built(elasticsearch_url, index_prefix, tiny_encoder, texts, shards=shards)
     hits = retriever.search([TEXTS[2], "heron"], 40, [[2, 14], []])
@@ -132,7 +134,7 @@ def test_opposite_texts_have_the_least_score(
             angles = np.radians([float(text) for text in texts])
             return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
-    monkeypatch.setattr(encoders, "Encoder", Angles)
+    monkeypatch.setattr(transformer_encoder, "TransformerEncoder", Angles)
     retriever = built(elasticsearch_url, index_prefix, tiny_encoder, ["180", "90", "60", "0", "-60"])
     hits = retriever.search(["0", "90"], 5)
     assert hits.rows[0].tolist() == [3, 2, 4, 1, 0]
@@ -188,7 +190,7 @@ def test_a_half_loaded_index_goes_on(
     no_pauses: list[float],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "_BULK_ROWS", 10)
+    monkeypatch.setattr(server_retriever, "_BULK_ROWS", 10)
     monkeypatch.setattr(elasticsearch_dense, "_TEXTS", 16)
     refused = Answer(400, b'{"error": {"type": "bad", "reason": "no"}}', {"X-Elastic-Product": "Elasticsearch",
                      "Content-Type": "application/json"})  # fmt: skip
@@ -265,7 +267,7 @@ def test_a_memory_grows(
     assert found.scores[0, 0] == found.scores[0, 1]
     assert found.memories.ids[int(found.rows[0, 0])] == "r5"
     whole = DenseRetriever(tiny_encoder, device="cpu")
-    whole.index(one.rows.texts, tmp_path / "whole", "whole", progress=False)
+    whole.index(Collection(one.rows.texts, "whole"), tmp_path / "whole", progress=False)
     same(one.retriever.search(queries, 9), whole.search(queries, 9))
     old = open_memory(str(tmp_path / "memory"), version=1).search(queries, 9)
     np.testing.assert_array_equal(old.scores, before.scores)
@@ -318,11 +320,11 @@ def test_the_index_of_an_approximate_search_is_a_graph(
 
 def test_descriptions(tiny_encoder: str) -> None:
     retriever = ElasticsearchDenseRetriever(
-        tiny_encoder, "cls", 5, 20, "cpu", 1, 70, "http://elastic:s3cret@search:9200", "mine", 2, 1, 30.0,
-        {"api_key": "s3cret", "verify_certs": False},
+        tiny_encoder, "cls", 5, 20, "cpu", 1, 70, url="http://elastic:s3cret@search:9200", index_prefix="mine",
+        shards=2, replicas=1, timeout=30.0, client_args={"api_key": "s3cret", "verify_certs": False},
     )  # fmt: skip
     described = retriever.describe()
-    assert "s3cret" not in str(described) + repr(retriever.client_args) + str(pickle.dumps(retriever))
+    assert "s3cret" not in str(described) + repr(retriever.server.client_args) + str(pickle.dumps(retriever))
     arguments = described["init_args"]
     assert (arguments["url"], arguments["num_candidates"]) == ("http://search:9200", 70)
     assert arguments["client_args"] == {"verify_certs": False}
@@ -361,4 +363,4 @@ def test_mistakes_are_named(elasticsearch_url: str, index_prefix: str, tiny_enco
     with pytest.raises(InputError, match="2 lists for 1 texts"):
         retriever.search(["lion"], 1, [[], []])
     with pytest.raises(InputError, match="another collection"):
-        retriever.index(TEXTS, Path(), FINGERPRINT[:16] + "-another", progress=False)
+        retriever.index(Collection(TEXTS, FINGERPRINT[:16] + "-another"), Path(), progress=False)

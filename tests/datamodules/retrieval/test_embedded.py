@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from datamodules.errors import InputError
-from datamodules.retrieval import embedded
-from datamodules.retrieval.base import Ranking
+from datamodules.retrieval import embedded, inverted_index
+from datamodules.retrieval.base import Collection, Ranking
 from datamodules.retrieval.embedded import EmbeddedRetriever
 from datamodules.retrieval.lucene import LENGTHS, length_bytes
 
@@ -103,7 +103,7 @@ def similarity(request: pytest.FixtureRequest) -> str:
 
 def build(texts: Sequence[str], folder: Path, *arguments: object, **options: object) -> EmbeddedRetriever:
     retriever = EmbeddedRetriever(*arguments, **options)  # type: ignore[arg-type]
-    retriever.index(texts, folder, "f", progress=False)
+    retriever.index(Collection(texts, "f"), folder, progress=False)
     return retriever
 
 
@@ -149,8 +149,9 @@ def test_pruning_changes_nothing(similarity: str, tmp_path: Path) -> None:
 def test_building_in_blocks(similarity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = random_texts(3, 500, 80, 30)
     whole = build(texts, tmp_path / "whole", similarity).search(texts, 7)
-    monkeypatch.setattr(embedded, "_TEXTS", 33)
-    monkeypatch.setattr(embedded, "_POSTINGS", 200)
+    monkeypatch.setattr(inverted_index, "_TEXTS", 33)
+    monkeypatch.setattr(inverted_index, "_POSTINGS", 200)
+    monkeypatch.setattr(embedded, "_QUERIES", 33)
     parts = build(texts, tmp_path / "parts", similarity).search(texts, 7)
     assert (whole.rows == parts.rows).all()
     assert (whole.scores == parts.scores).all()
@@ -267,7 +268,7 @@ def test_two_processes(tmp_path: Path) -> None:
     assert not leftovers
 
 
-@pytest.mark.parametrize("name", sorted(embedded._DTYPES))
+@pytest.mark.parametrize("name", sorted(inverted_index.InvertedIndex._fields))
 def test_damage_is_named(name: str, tmp_path: Path) -> None:
     build(random_texts(8, 50, 20, 10), tmp_path / "i").close()
     path = tmp_path / "i" / name
@@ -301,7 +302,7 @@ def test_a_failed_build_leaves_the_old_index(tmp_path: Path) -> None:
             raise Stopped
 
     with pytest.raises(Stopped):
-        EmbeddedRetriever().index(Texts(["y"]), tmp_path / "i", "g", progress=False)
+        EmbeddedRetriever().index(Collection(Texts(["y"]), "g"), tmp_path / "i", progress=False)
     retriever = EmbeddedRetriever()
     retriever.open(tmp_path / "i", "f")
     assert retriever.search(["x"], 1).rows.tolist() == [[0]]

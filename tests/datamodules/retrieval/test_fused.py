@@ -14,14 +14,15 @@ import pytest
 import yaml
 from elasticsearch import Elasticsearch
 
-from datamodules.corpora.table import Rows
+from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
-from datamodules.retrieval.base import Hits, Retriever
+from datamodules.retrieval.base import Collection, Hits, Retriever
 from datamodules.retrieval.dense import DenseRetriever
 from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
 from datamodules.retrieval.embedded import EmbeddedRetriever
+from datamodules.retrieval.folder_memory import FolderMemory
 from datamodules.retrieval.fused import FusedRetriever, Method
-from datamodules.retrieval.memory import FolderMemory, make_retriever, open_memory
+from datamodules.retrieval.opening import make_retriever, open_memory
 from tests.datamodules.corpus import labelled_texts, rows, write_csv
 
 TEXTS, LABELS = labelled_texts(90)
@@ -88,7 +89,7 @@ def test_the_fused_list_is_that_of_the_sums(
         DenseRetriever(tiny_encoder, device="cpu"),
     ]
     fused = FusedRetriever(members, method, weights, depth)
-    fused.index(TEXTS, tmp_path / "index", "fingerprint", progress=False)
+    fused.index(Collection(TEXTS, "fingerprint"), tmp_path / "index", progress=False)
     rng = random.Random(0)
     exclude = [rng.sample(range(90), rng.choice([0, 5, 80])) for _ in QUERIES]
     for left_out in (None, exclude):
@@ -158,15 +159,15 @@ def test_an_interrupted_build_keeps_the_whole_members(
     with monkeypatch.context() as patch:
         patch.setattr(DenseRetriever, "index", stop)
         with pytest.raises(KeyboardInterrupt):
-            nested(tiny_encoder).index(TEXTS, tmp_path / "index", "f", progress=False)
+            nested(tiny_encoder).index(Collection(TEXTS, "f"), tmp_path / "index", progress=False)
     with pytest.raises(InputError, match="does not exist"):
         nested(tiny_encoder).open(tmp_path / "index", "f")
     fused = nested(tiny_encoder)
     with monkeypatch.context() as patch:
         patch.setattr(EmbeddedRetriever, "index", stop)
-        fused.index(TEXTS, tmp_path / "index", "f", progress=False)
+        fused.index(Collection(TEXTS, "f"), tmp_path / "index", progress=False)
     whole = nested(tiny_encoder)
-    whole.index(TEXTS, tmp_path / "whole", "f", progress=False)
+    whole.index(Collection(TEXTS, "f"), tmp_path / "whole", progress=False)
     np.testing.assert_array_equal(fused.search(QUERIES, 9).scores, whole.search(QUERIES, 9).scores)
     with pytest.raises(InputError, match="other texts or settings"):
         fused.open(tmp_path / "index", "another")
@@ -179,11 +180,11 @@ def test_a_grown_index_ranks_like_a_new_one(
         raise KeyboardInterrupt
 
     def grow(fused: FusedRetriever) -> None:
-        fused.add(TEXTS, 60, tmp_path / "new", "grown", progress=False)
+        fused.add(Collection(TEXTS, "grown"), 60, tmp_path / "new", progress=False)
 
     fused, whole = nested(tiny_encoder), nested(tiny_encoder)
-    fused.index(TEXTS[:60], tmp_path / "old", "f", progress=False)
-    whole.index(TEXTS, tmp_path / "whole", "f", progress=False)
+    fused.index(Collection(TEXTS[:60], "f"), tmp_path / "old", progress=False)
+    whole.index(Collection(TEXTS, "f"), tmp_path / "whole", progress=False)
     before = fused.search(QUERIES, 9)
     with monkeypatch.context() as patch:
         patch.setattr(DenseRetriever, "add", stop)
@@ -239,7 +240,7 @@ def test_members_on_a_server_rank_alike(tmp_path: Path, elasticsearch_url: str, 
     embedded = FusedRetriever([EmbeddedRetriever(), EmbeddedRetriever("LMDirichlet", mu=20)])
     mixed = FusedRetriever(
         [
-            ElasticsearchRetriever(elasticsearch_url, index_prefix=index_prefix),
+            ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix),
             EmbeddedRetriever("LMDirichlet", mu=20),
         ]
     )

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from datamodules.classification import ClassificationDataModule
-from datamodules.corpora.table import Rows
+from datamodules.corpora.rows import Rows
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
 from datamodules.retrieval.embedded import EmbeddedRetriever
+from datamodules.retrieval.folder_memory import FolderMemory
 from datamodules.retrieval.folding import fold
-from datamodules.retrieval.memory import FolderMemory
 from datamodules.retrieval.neighbors import NeighborStore, build_neighbors
 from tests.datamodules.corpus import labelled_texts, write_csv
 
@@ -112,7 +112,7 @@ def test_rows_split_off_for_validation_are_no_memories(tmp_path: Path) -> None:
     texts, labels = labelled_texts(100, seed=3)
     texts = [f"{text} n{i}" for i, text in enumerate(texts)]  # all distinct
     data = ClassificationDataModule(
-        write_csv(tmp_path / "all.csv", texts, labels),
+        train_file=write_csv(tmp_path / "all.csv", texts, labels),
         validation_split=0.3,
         num_memories=K,
         cache_dir=str(tmp_path / "cache"),
@@ -132,7 +132,7 @@ def test_limits_of_training_rows_limit_the_memory_too(tmp_path: Path) -> None:
     texts, labels = labelled_texts(100, seed=4)
     texts = [f"{text} n{i}" for i, text in enumerate(texts)]
     data = ClassificationDataModule(
-        write_csv(tmp_path / "all.csv", texts, labels),
+        train_file=write_csv(tmp_path / "all.csv", texts, labels),
         rows_per_class=5,
         num_memories=K,
         cache_dir=str(tmp_path / "cache"),

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datamodules.corpora.table import Rows
+from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
-from datamodules.retrieval import embedded, memory
+from datamodules.retrieval import folder_memory, inverted_index
 from datamodules.retrieval.embedded import EmbeddedRetriever
-from datamodules.retrieval.memory import POINTER, FolderMemory, open_memory
+from datamodules.retrieval.folder_memory import POINTER, FolderMemory
+from datamodules.retrieval.opening import open_memory
 from tests.datamodules.corpus import LABELS, in_processes, rows
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder", "nothing here is known", ""]
@@ -123,7 +124,7 @@ def test_a_second_build_uses_the_first(tmp_path: Path, monkeypatch: pytest.Monke
         raise AssertionError("worked again")
 
     monkeypatch.setattr(EmbeddedRetriever, "index", never)
-    monkeypatch.setattr(memory, "fold_hashes", never)
+    monkeypatch.setattr(folder_memory, "fold_hashes", never)
     again = build(tmp_path / "m").search(QUERIES, 4)
     np.testing.assert_array_equal(again.rows, first.rows)
 
@@ -135,7 +136,7 @@ def _kill(*_: object) -> None:
 @pytest.mark.parametrize("where", ["fold_hashes", "_write_postings"])
 def test_a_build_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(memory if where == "fold_hashes" else embedded, where, _kill)
+        patch.setattr(folder_memory if where == "fold_hashes" else inverted_index, where, _kill)
         assert in_processes(1, build, tmp_path / "m") == [-signal.SIGKILL]
     with pytest.raises(InputError, match="no memory here"):
         open_memory(str(tmp_path / "m"), EmbeddedRetriever())

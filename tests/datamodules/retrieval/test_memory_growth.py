@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datamodules.corpora.table import Rows
+from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
-from datamodules.retrieval import embedded, memory
-from datamodules.retrieval.base import Retriever
+from datamodules.retrieval import folder_memory, inverted_index
+from datamodules.retrieval.base import Collection, Retriever
 from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
 from datamodules.retrieval.embedded import EmbeddedRetriever
-from datamodules.retrieval.memory import POINTER, FolderMemory, IndexMemory, Neighbors, open_memory
+from datamodules.retrieval.folder_memory import POINTER, FolderMemory, read_pointer
+from datamodules.retrieval.index_memory import IndexMemory
+from datamodules.retrieval.memory import Neighbors
+from datamodules.retrieval.opening import make_retriever, open_memory
 from tests.datamodules.corpus import in_processes, labelled_texts, rows, write_csv
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder zebra", "zebra", "nothing here is known", ""]
@@ -34,7 +37,7 @@ def make(request: pytest.FixtureRequest) -> MakeRetriever:
         return EmbeddedRetriever
     url = request.getfixturevalue("elasticsearch_url")
     prefix = request.getfixturevalue("index_prefix")
-    return lambda **ranking: ElasticsearchRetriever(url, index_prefix=prefix, **ranking)
+    return lambda **ranking: ElasticsearchRetriever(url=url, index_prefix=prefix, **ranking)
 
 
 def build(folder: Path, table: Rows | None = None, retriever: Retriever | None = None) -> FolderMemory:
@@ -211,7 +214,7 @@ def test_any_version_that_is_open_grows_the_current_one(tmp_path: Path) -> None:
 
 
 def _add(folder: Path, table: Rows, retriever: Retriever | None = None) -> None:
-    built_with = memory.make_retriever(memory.read_pointer(folder)["retriever"])
+    built_with = make_retriever(read_pointer(folder)["retriever"])
     FolderMemory(folder, retriever or built_with).add(table, progress=False)
 
 
@@ -228,12 +231,12 @@ def _kill_after(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 PLACES = [
-    (memory, "_write_rows", False),
-    (memory, "_write_rows", True),
-    (embedded, "_write_postings", False),
-    (embedded, "_write_postings", True),
-    (memory, "write_pointer", False),
-    (memory, "write_pointer", True),
+    (folder_memory, "_write_rows", False),
+    (folder_memory, "_write_rows", True),
+    (inverted_index, "_write_postings", False),
+    (inverted_index, "_write_postings", True),
+    (folder_memory, "write_pointer", False),
+    (folder_memory, "write_pointer", True),
 ]
 
 
@@ -274,7 +277,7 @@ def test_a_killed_addition_on_a_server(
     after: bool,
 ) -> None:
     def retriever() -> ElasticsearchRetriever:
-        return ElasticsearchRetriever(elasticsearch_url, index_prefix=index_prefix)
+        return ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
 
     before = found(build(tmp_path / "m", retriever=retriever()).search(QUERIES, 5))
     expected = build(tmp_path / "n")
@@ -320,14 +323,14 @@ def test_two_processes_add(tmp_path: Path) -> None:
 def test_the_index_of_a_grown_collection_is_the_index_of_all_its_texts(tmp_path: Path) -> None:
     texts = [*labelled_texts(300)[0], "", "ünïcode 猫 zebra", "zebra"]
     grown, whole = EmbeddedRetriever(), EmbeddedRetriever()
-    grown.index(texts[:250], tmp_path / "old", "old", progress=False)
+    grown.index(Collection(texts[:250], "old"), tmp_path / "old", progress=False)
     grown = pickle.loads(pickle.dumps(grown))
-    grown.add(texts, 250, tmp_path / "grown", "f", progress=False)
-    whole.index(texts, tmp_path / "whole", "f", progress=False)
+    grown.add(Collection(texts, "f"), 250, tmp_path / "grown", progress=False)
+    whole.index(Collection(texts, "f"), tmp_path / "whole", progress=False)
     for path in (tmp_path / "whole").iterdir():
         assert (tmp_path / "grown" / path.name).read_bytes() == path.read_bytes(), path.name
     with pytest.raises(InputError, match="has 250 texts, but texts from 200"):
-        grown.add(texts, 200, tmp_path / "other", "f", progress=False)
+        grown.add(Collection(texts, "f"), 200, tmp_path / "other", progress=False)
 
 
 def test_a_back_end_that_can_not_append_builds_anew(tmp_path: Path) -> None:

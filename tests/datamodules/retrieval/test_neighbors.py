@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datamodules.corpora.table import Rows
+from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
 from datamodules.retrieval import neighbors
 from datamodules.retrieval.embedded import EmbeddedRetriever
-from datamodules.retrieval.memory import FolderMemory, Neighbors
+from datamodules.retrieval.folder_memory import FolderMemory
+from datamodules.retrieval.memory import Neighbors
 from datamodules.retrieval.neighbors import NeighborStore, build_neighbors, neighbors_fingerprint
 from datamodules.storage import MANIFEST
 from tests.datamodules.corpus import in_processes, rows

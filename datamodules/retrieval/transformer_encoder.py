@@ -1,12 +1,9 @@
-"""The encoders that turn texts into vectors; imported only where texts are encoded."""
+"""A pre-trained transformer as an encoder of texts; imported only where texts are encoded."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,71 +11,10 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from datamodules.errors import InputError
-from datamodules.retrieval.encoding import DenseRanking, unreadable
+from datamodules.retrieval.dense_ranking import DenseRanking, unreadable
 
 
-class TextEncoder(Protocol):
-    """Texts in, vectors out."""
-
-    #: numbers in a vector.
-    size: int
-
-    def __call__(self, texts: list[str], batch_size: int, bar: tqdm[Any]) -> NDArray[np.float32]:
-        """The vectors of the texts [n, size], of length 1; 0 for a text without tokens.
-
-        Args:
-            texts: n texts.
-            batch_size: texts encoded at once.
-            bar: told of each text that is done.
-        """
-
-
-#: What reads encoders that are one file, by the file's suffix. `zoo` enters its checkpoints here, since
-#: nothing in this package may import a model.
-FILE_ENCODERS: dict[str, Callable[[str, torch.device], TextEncoder]] = {}
-
-
-def load_encoder(ranking: DenseRanking, device: str | None) -> TextEncoder:
-    """The encoder that a ranking names, on a device (None: a GPU if there is one).
-
-    Raises:
-        InputError: no such encoder, or no such device.
-    """
-    try:
-        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {device!r}: not on this machine; use cpu, or null to choose") from error
-    path = Path(ranking.encoder)
-    # Weights are drawn before they are read. A training that follows must not see whether this was in a cache.
-    with torch.random.fork_rng(devices=[]):
-        if not path.is_file():
-            return Encoder(ranking, place)
-        if path.suffix not in FILE_ENCODERS:
-            known = (
-                f"a checkpoint ({', '.join(FILE_ENCODERS)})"
-                if FILE_ENCODERS
-                else "checkpoints after `import zoo`"
-            )
-            raise InputError(
-                f"encoder {ranking.encoder!r}: not a file of a known kind; use {known}, or a folder"
-            )
-        return FILE_ENCODERS[path.suffix](ranking.encoder, place)
-
-
-@contextmanager
-def inference(threads: int | None) -> Iterator[None]:
-    """Run networks without gradients, on so many threads of the CPU; None leaves the setting."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        torch.set_num_threads(before)
-
-
-class Encoder:
+class TransformerEncoder:
     """A transformer as a `TextEncoder`."""
 
     def __init__(self, ranking: DenseRanking, device: torch.device) -> None:
