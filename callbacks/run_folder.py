@@ -12,9 +12,10 @@ import pytorch_lightning as pl
 import torch
 import yaml
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from typing_extensions import override
 
+from datamodules.secrets import redact
 from datamodules.storage import write_json
-from zoo.secrets import redact
 
 
 class RunFolder(Callback):
@@ -37,8 +38,9 @@ class RunFolder(Callback):
         #: False while no step was taken; also at the end, where a finished run is resumed.
         self.trained = False
 
+    @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the configuration, before the first step."""
+        # The configuration is written before the first step.
         for logger in trainer.loggers:
             logger.log_hyperparams({"config": self.config})
         if trainer.is_global_zero:
@@ -47,12 +49,13 @@ class RunFolder(Callback):
                 yaml.safe_dump(self.config, sort_keys=False, allow_unicode=True)
             )
 
+    @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """There is something to train."""
         self.trained = True
 
+    @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the summary: best validation scores, size, time, versions."""
+        # The summary: best validation scores, size, time, versions.
         if not trainer.is_global_zero:
             return
         if not self.trained:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
+from typing_extensions import override
 
 
 class Throughput(Callback):
@@ -16,27 +17,27 @@ class Throughput(Callback):
     the start of the next, i.e. fetching a batch and moving it to the device: 0 when data is always ready.
     """
 
+    @override
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start the clocks."""
         self._start = self._ready = time.perf_counter()
         self._waited = 0.0
         self._examples = 0
 
+    @override
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """A batch has arrived."""
         self._waited += time.perf_counter() - self._ready
 
+    @override
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """The step is done."""
-        self._examples += len(batch.index) * trainer.world_size
+        self._examples += len(batch.row) * trainer.world_size
         self._ready = time.perf_counter()
 
+    @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log the epoch."""
         # Up to the last step: the validation that runs inside the epoch is not training time.
         seconds = max(self._ready - self._start, 1e-9)
         pl_module.log_dict(

@@ -8,19 +8,52 @@ from typing import TYPE_CHECKING, Any
 from datamodules.errors import InputError
 
 if TYPE_CHECKING:
+    from datamodules.base import TextDataModule
     from datamodules.classification import ClassificationDataModule
     from datamodules.matching import MatchingDataModule
 
-__all__ = ["ClassificationDataModule", "InputError", "MatchingDataModule"]
+__all__ = ["ClassificationDataModule", "InputError", "MatchingDataModule", "find"]
 
-# Imported when asked for: retrieval alone needs neither PyTorch nor Lightning (seconds, and 700 MB).
-_MODULES = {
+#: Name -> module of every data module. They are imported when they are asked for: retrieval alone needs neither
+#: PyTorch nor Lightning (seconds, and 700 MB).
+MODULES = {
     "ClassificationDataModule": "datamodules.classification",
     "MatchingDataModule": "datamodules.matching",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
+    if name in MODULES:
+        return getattr(import_module(MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def find(name: str) -> type[TextDataModule[Any, Any]]:
+    """A data module by its name, with or without its module's: one of the zoo, or of a module that was imported.
+
+    Raises:
+        InputError: there is none.
+    """
+    from datamodules.base import TextDataModule
+
+    short = name.rpartition(".")[2]
+    if short in MODULES:
+        found: type[TextDataModule[Any, Any]] = __getattr__(short)
+        return found
+    own: type[TextDataModule[Any, Any]] | None = subclass(TextDataModule, short)
+    if own is None:
+        raise InputError(
+            f"no data module {name!r}; there are {', '.join(MODULES)}, and one of your own must be imported before"
+        )
+    return own
+
+
+def subclass(base: type[Any], name: str) -> Any:
+    """The class of this name among all that derive from another one and were imported; None if there is none."""
+    left = [base]
+    while left:
+        kind = left.pop()
+        if kind.__name__ == name:
+            return kind
+        left += kind.__subclasses__()
+    return None

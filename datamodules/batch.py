@@ -1,4 +1,4 @@
-"""What passes from the data modules to the models: NamedTuples of tensors and nothing else.
+"""What passes from the data modules to the models: NamedTuples of tensors, and of strings where a model asks for them.
 
 B texts, T tokens in a text, K memories of a text, M distinct memory texts in the batch, S tokens in a
 memory text, U distinct words in the batch, L characters in a word.
@@ -14,6 +14,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torch import Tensor
+
+
+class TextBatch(NamedTuple):
+    """Texts to encode, and nothing about them: what `TextDataModule.cache_encodings` gives a frozen encoder."""
+
+    #: int64 [U]: vocabulary ids of the distinct words of the batch; row 0 is padding.
+    word: Tensor
+    #: int64 [U, L]: their character ids, 0 = padding; [U, 0] where the model reads no characters.
+    char: Tensor
+    #: int64 [B, T]: positions in `word`, 0 = padding.
+    text: Tensor
 
 
 class ClassificationBatch(NamedTuple):
@@ -40,11 +51,14 @@ class ClassificationBatch(NamedTuple):
     #: float32 [B]: 1, or 0 for a row that pads a distributed evaluation.
     weight: Tensor
     #: int64 [B]: row numbers in the table that the texts come from.
-    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nothing here needs
+    row: Tensor
     #: float32 [B, l] and [M, l]: encodings of the texts and of the memory texts that a frozen encoder made
     #: beforehand; `word`, `char`, `text` and `memory_text` are then empty. None: the model encodes.
     text_vector: Tensor | None = None
     memory_vector: Tensor | None = None
+    #: [B] and [M] strings: the texts and the distinct memory texts themselves. None: the model reads none.
+    text_string: list[str] | None = None
+    memory_string: list[str] | None = None
 
 
 class ClassificationSpec(NamedTuple):
@@ -83,20 +97,23 @@ class MatchingBatch(NamedTuple):
     first: Tensor
     #: int64 [P]: rows of `second_text`.
     second: Tensor
-    #: int64 [P]: the list that a pair is in, 0..B-1; the pairs of a list stand together.
-    list: Tensor
+    #: int64 [P]: the list (the query's) that a pair is in, 0..B-1; the pairs of a list stand together.
+    query: Tensor
     #: int64 [P]: a pair's place in its list, 0..C-1.
     place: Tensor
     #: float32 [P]: grades (0 = does not match); of pairs to classify 0 or 1; nan unknown (prediction).
     target: Tensor
     #: float32 [P]: 1, or 0 for a pair that pads a distributed evaluation.
     weight: Tensor
-    #: int64 [P]: row numbers in the table that the pairs come from.
-    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nothing here needs
+    #: int64 [P]: row numbers in the table that the pairs come from, -1 for pairs that are in no table.
+    row: Tensor
     #: float32 [N, T, l] and [M, S, l]: token vectors of the texts that a frozen encoder made beforehand. None:
     #: the model encodes.
     first_vector: Tensor | None = None
     second_vector: Tensor | None = None
+    #: [N] and [M] strings: the distinct texts themselves. None: the model reads none.
+    first_string: list[str] | None = None
+    second_string: list[str] | None = None
 
 
 class MatchingSpec(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from datamodules.corpora.table import Rows
+from datamodules.corpora.rows import Rows
 
 LABELS = ("beasts", "boats", "bread")
 _OWN = {

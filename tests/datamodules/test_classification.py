@@ -18,14 +18,20 @@ import pytest
 import torch
 from pytorch_lightning.trainer.states import TrainerFn
 
-from datamodules import classification, preparation
+from datamodules import texts
 from datamodules.batch import ClassificationBatch
-from datamodules.classification import ClassificationDataModule, Split, first_of_equal_texts, in_natural_order
-from datamodules.corpora.table import SCHEMA, Rows
+from datamodules.classification import ClassificationDataModule, module
+from datamodules.classification.module import in_natural_order
+from datamodules.corpora.rows import SCHEMA, Rows
 from datamodules.errors import InputError
+from datamodules.parts import memory as memory_part
+from datamodules.parts import words
+from datamodules.parts.words import WordPart
 from datamodules.retrieval.embedded import EmbeddedRetriever
-from datamodules.retrieval.memory import FolderMemory, open_memory
+from datamodules.retrieval.folder_memory import FolderMemory
+from datamodules.retrieval.opening import open_memory
 from datamodules.text.tokens import TokenStore
+from datamodules.texts import TextSplit, first_of_equal_texts
 from tests.datamodules.corpus import LABELS, in_processes, labelled_texts, write_csv
 
 
@@ -80,7 +86,7 @@ def message(error: pytest.ExceptionInfo[InputError], *parts: object) -> None:
 
 def check_batch(
     data: ClassificationDataModule,
-    split: Split,
+    split: TextSplit,
     batch: ClassificationBatch,
     max_length: int,
     memory_length: int,
@@ -99,11 +105,11 @@ def check_batch(
     def ids(text: str, length: int) -> list[int]:
         return [word_ids.get(word, vocabulary.unk_id) for word in text.split()][:length]
 
-    assert batch.text.dtype == batch.memory.dtype == batch.target.dtype == batch.index.dtype == torch.int64
+    assert batch.text.dtype == batch.memory.dtype == batch.target.dtype == batch.row.dtype == torch.int64
     assert batch.memory_mask.dtype == torch.bool
     assert batch.memory_score.dtype == batch.weight.dtype == torch.float32
     seen_texts = []
-    for b, row in enumerate(batch.index.tolist()):
+    for b, row in enumerate(batch.row.tolist()):
         assert words(batch.text[b]) == ids(split.rows.texts[row], max_length)
         label = split.rows.label(row)
         assert batch.target[b] == (spec.labels.index(label) if label in spec.labels else len(spec.labels))
@@ -135,10 +141,10 @@ def check_characters(data: ClassificationDataModule, batch: ClassificationBatch,
     characters = data.vocabulary.characters
     assert characters is not None
     known = {character: i for i, character in enumerate(characters)}
-    for b, row in enumerate(batch.index.tolist()):
+    for b, row in enumerate(batch.row.tolist()):
         for t, word in enumerate(texts[row].split()[: batch.text.shape[1]]):
             found = batch.char[batch.text[b, t]]
-            expected = [known.get(character, 1) for character in word[: data.options["max_characters"]]]
+            expected = [known.get(character, 1) for character in word[: data.options.max_characters]]
             assert found[found != 0].tolist() == expected
 
 
@@ -173,16 +179,16 @@ def test_batches_equal_a_plain_reference(tmp_path: Path, files: dict[str, str], 
         batches = list(loader)
         for batch in batches:
             check_batch(data, split, batch, max_length, memory_length)
-            assert batch.memory.shape == (len(batch.index), options.get("num_memories", 3))
+            assert batch.memory.shape == (len(batch.row), options.get("num_memories", 3))
             assert (batch.weight == 1).all()
             if options.get("characters", True):
                 check_characters(data, batch, list(split.rows.texts))
             else:
                 assert batch.char.shape == (len(batch.word), 0)
-        assert sorted(i for batch in batches for i in batch.index.tolist()) == list(range(len(split.rows)))
+        assert sorted(i for batch in batches for i in batch.row.tolist()) == list(range(len(split.rows)))
     sizes = {"train": 8, "validation": options.get("eval_batch_size") or 32}
-    assert len(next(iter(loaders["train"])).index) <= sizes["train"]
-    assert max(len(batch.index) for batch in loaders["validation"]) <= sizes["validation"]
+    assert len(next(iter(loaders["train"])).row) <= sizes["train"]
+    assert max(len(batch.row) for batch in loaders["validation"]) <= sizes["validation"]
 
 
 def test_neighbors_are_those_of_the_memory(tmp_path: Path, files: dict[str, str]) -> None:
@@ -294,8 +300,8 @@ def test_processes_share_the_rows(tmp_path: Path, files: dict[str, str]) -> None
         assert len(batches) == 2
         together += batches
     real = [batch for batch in together if batch.weight.all()]
-    order = {tuple(batch.index.tolist()): i for i, batch in enumerate(alone)}
-    assert same(sorted(real, key=lambda batch: order[tuple(batch.index.tolist())]), alone)
+    order = {tuple(batch.row.tolist()): i for i, batch in enumerate(alone)}
+    assert same(sorted(real, key=lambda batch: order[tuple(batch.row.tolist())]), alone)
     assert [batch.weight.sum() for batch in together].count(0) == len(together) - len(alone) == 2
 
 
@@ -320,7 +326,7 @@ def _die(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("where", ["build_neighbors", "prepare_tokens", "choose_words", "replace"])
+@pytest.mark.parametrize("where", ["build_neighbors", "tokenise", "choose_words", "replace"])
 def test_a_killed_prepare_goes_on(
     tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -328,8 +334,8 @@ def test_a_killed_prepare_goes_on(
         (tmp_path / part).mkdir()
     expected = prepared(tmp_path / "alone", files)
     with monkeypatch.context() as patch:
-        place = {"choose_words": preparation, "replace": Path}.get(where, classification)
-        patch.setattr(place, where, _die)
+        places = {"build_neighbors": texts, "tokenise": WordPart, "choose_words": words, "replace": Path}
+        patch.setattr(places[where], where, _die)
         assert in_processes(1, _prepare, tmp_path / "killed", files) == [-signal.SIGKILL]
     assert not list((tmp_path / "killed" / "cache").glob("plan-*.json"))
     assert same(all_batches(prepared(tmp_path / "killed", files)), all_batches(expected))
@@ -344,8 +350,13 @@ def forbid_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object, **__: object) -> None:
         raise AssertionError("worked again")
 
-    for name in ("read_table", "build_neighbors", "load_published"):
-        monkeypatch.setattr(classification, name, never)
+    for place, name in (
+        (module, "read_table"),
+        (module, "load_published"),
+        (memory_part, "read_table"),
+        (texts, "build_neighbors"),
+    ):
+        monkeypatch.setattr(place, name, never)
     monkeypatch.setattr(TokenStore, "build", never)
     monkeypatch.setattr(FolderMemory, "build", never)
     monkeypatch.setattr(EmbeddedRetriever, "search", never)
@@ -472,7 +483,7 @@ def test_labels_that_training_lacks_are_counted(
         batches = list(data.test_dataloader())
     assert "2 of 13 rows have a label that training lacks" in caplog.text
     targets = {
-        i: t for batch in batches for i, t in zip(batch.index.tolist(), batch.target.tolist(), strict=True)
+        i: t for batch in batches for i, t in zip(batch.row.tolist(), batch.target.tolist(), strict=True)
     }
     assert [i for i, target in targets.items() if target == 3] == [11, 12]
     assert data.dataset(data.split("test")).unknown_labels == 2
@@ -713,9 +724,9 @@ def test_odd_texts_go_through(tmp_path: Path, files: dict[str, str]) -> None:
     data = prepared(tmp_path, {**files, "train_file": str(path)}, tokenizer="whitespace")
     seen = 0
     for batch in data.train_dataloader():
-        seen += len(batch.index)
+        seen += len(batch.row)
         assert batch.text.shape[1] <= 64
-        empty = torch.tensor([not records[i]["text"].strip("\0 ") for i in batch.index])
+        empty = torch.tensor([not records[i]["text"].strip("\0 ") for i in batch.row])
         assert ((batch.text != 0).sum(1) == 0).tolist() == empty.tolist()
         assert not batch.memory_mask[empty].any()
     assert seen == 15

@@ -19,10 +19,13 @@ import pytest
 import torch
 from pytorch_lightning.trainer.states import TrainerFn
 
-from datamodules import InputError, MatchingDataModule, matching, preparation
-from datamodules.batch import MatchingBatch
+from datamodules import InputError, MatchingDataModule, base
+from datamodules.batch import MatchingBatch, TextBatch
 from datamodules.corpora.pairs import Pairs
-from datamodules.matching_dataset import MatchingSplit
+from datamodules.matching import module, tables
+from datamodules.matching.dataset import MatchingSplit
+from datamodules.parts import words
+from datamodules.parts.words import WordPart
 from datamodules.retrieval import EmbeddedRetriever
 from datamodules.text.tokens import TokenStore
 from tests.datamodules.corpus import WORDS, in_processes
@@ -95,10 +98,10 @@ def lists_of(data: MatchingDataModule, batches: list[MatchingBatch]) -> list[lis
         assert batch.first_text.shape[0] == len(set(batch.first.tolist()))
         assert len({tuple(row) for row in batch.second_text.tolist()}) == len(batch.second_text)
         assert batch.idf.dtype == batch.target.dtype == batch.weight.dtype == torch.float32
-        assert batch.list.tolist() == sorted(batch.list.tolist())
-        lists: list[list[Seen]] = [[] for _ in range(int(batch.list.max()) + 1)]
+        assert batch.query.tolist() == sorted(batch.query.tolist())
+        lists: list[list[Seen]] = [[] for _ in range(int(batch.query.max()) + 1)]
         for first, second, number, place, target, index in zip(
-            batch.first, batch.second, batch.list, batch.place, batch.target, batch.index, strict=True
+            batch.first, batch.second, batch.query, batch.place, batch.target, batch.row, strict=True
         ):
             assert place == len(lists[number])
             lists[number].append(
@@ -323,13 +326,13 @@ def test_pairs_to_classify_are_lists_of_one(tmp_path: Path) -> None:
 def test_pairs_that_come_now(tmp_path: Path, files: dict[str, str]) -> None:
     data = prepared(tmp_path, files, characters=True)
     split = data.split_of(Pairs.from_lists(["the lion", "", "the lion"], ["a unheard", "", "oar"]))
-    known = len(data._words)  # type: ignore[arg-type]
+    known = len(data.words)
     with data.dataset_for_now(split) as dataset:
         batch = dataset.__getitems__(range(len(dataset)))
-    assert len(data._words) == known  # type: ignore[arg-type]
+    assert len(data.words) == known
     assert batch.target.isnan().all()
-    assert batch.list.tolist() == [0, 0, 1]
-    assert batch.index.tolist() == [0, 2, 1]
+    assert batch.query.tolist() == [0, 0, 1]
+    assert batch.row.tolist() == [0, 2, 1]
     assert shown(data, batch, batch.second_text[batch.second[0]]) == f"a {data.vocabulary.words[1]}"
     assert not batch.second_text[batch.second[2]].any()
 
@@ -402,8 +405,8 @@ def test_a_second_prepare_does_no_work(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("worked again")
 
-    for name in ("read_pairs", "build_neighbors"):
-        monkeypatch.setattr(matching, name, never)
+    monkeypatch.setattr(tables, "read_pairs", never)
+    monkeypatch.setattr(module, "build_neighbors", never)
     monkeypatch.setattr(TokenStore, "build", never)
     assert same(training_batches(prepared(tmp_path, files, **options)), first)
     prepared(tmp_path, files, batch_size=2, seed=5, **options)
@@ -435,7 +438,7 @@ def _die(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("where", ["build_neighbors", "prepare_tokens", "choose_words", "write_json"])
+@pytest.mark.parametrize("where", ["build_neighbors", "tokenise", "choose_words", "write_json"])
 def test_a_killed_prepare_goes_on(
     tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -443,7 +446,8 @@ def test_a_killed_prepare_goes_on(
         (tmp_path / part).mkdir()
     expected = training_batches(prepared(tmp_path / "alone", files, negatives="retrieved"))
     with monkeypatch.context() as patch:
-        patch.setattr(preparation if where == "choose_words" else matching, where, _die)
+        places = {"build_neighbors": module, "tokenise": WordPart, "choose_words": words, "write_json": base}
+        patch.setattr(places[where], where, _die)
         assert in_processes(1, _prepare, tmp_path / "killed", files) == [-signal.SIGKILL]
     again = prepared(tmp_path / "killed", files, negatives="retrieved")
     assert same(training_batches(again), expected)
@@ -482,13 +486,13 @@ def test_token_vectors_are_made_once_for_all_runs(tmp_path: Path, files: dict[st
     data = prepared(tmp_path, files, second_length=5)
     calls = 0
 
-    def encode(batch: MatchingBatch) -> torch.Tensor:
+    def encode(batch: TextBatch) -> torch.Tensor:
         nonlocal calls
         calls += 1
-        ids = batch.word[batch.first_text]
+        ids = batch.word[batch.text]
         # Anything behind a text's end must not be read.
         vectors = torch.stack([ids, 2 * ids, torch.ones_like(ids)], dim=2).float()
-        return vectors.masked_fill((batch.first_text == 0)[:, :, None], torch.nan)
+        return vectors.masked_fill((batch.text == 0)[:, :, None], torch.nan)
 
     data.cache_encodings(encode, "encoder")
     assert calls

@@ -30,7 +30,7 @@ class Drawn(NamedTuple):
     #: float32: their grades.
     target: NDArray[np.float32]
     #: int64: their row in the table of pairs, -1 where the pair is in no table.
-    index: NDArray[np.int64]  # type: ignore[assignment]  # hides tuple.index, which nothing here needs
+    row: NDArray[np.int64]
 
 
 class Negatives(Protocol):
@@ -52,7 +52,7 @@ class PoolNegatives:
     Attributes:
         second: rows of the pool's second texts.
         target: their grades.
-        index: their rows in the table of pairs, or -1.
+        row: their rows in the table of pairs, or -1.
         start: int64 [lists], where a list's stretch starts.
         size: int64 [lists], how long it is.
         count: k, negatives of a list; a shorter stretch is taken whole.
@@ -61,7 +61,7 @@ class PoolNegatives:
 
     second: NDArray[np.int64]
     target: NDArray[np.float32]
-    index: NDArray[np.int64]
+    row: NDArray[np.int64]
     start: NDArray[np.int64]
     size: NDArray[np.int64]
     count: int
@@ -73,7 +73,7 @@ class PoolNegatives:
         missing = places < 0
         at = np.where(missing, 0, places + self.start[lists][:, None])
         return Drawn(
-            np.where(missing, -1, self.second[at]), self.target[at], np.where(missing, -1, self.index[at])
+            np.where(missing, -1, self.second[at]), self.target[at], np.where(missing, -1, self.row[at])
         )
 
 

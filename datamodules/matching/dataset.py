@@ -12,13 +12,19 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from datamodules.batch import MatchingBatch, MatchingSpec
+from datamodules.base import TextDataModule
+from datamodules.batch import MatchingBatch
 from datamodules.corpora.pairs import Pairs
-from datamodules.negatives import Negatives
+from datamodules.matching.negatives import (
+    Negatives,
+    PoolNegatives,
+    RandomNegatives,
+    own_negatives,
+    text_codes,
+)
 from datamodules.storage import check_folder
-from datamodules.text.gather import TextGroup, WordTable, distinct_rows, gather
+from datamodules.text.gather import TextGroup, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
-from datamodules.token_vectors import TokenVectors
 
 
 @dataclass(frozen=True)
@@ -40,15 +46,21 @@ class MatchingSplit:
         Raises:
             InputError: a part is missing or damaged.
         """
-        folder, fingerprint = parts["pairs"]
-        check_folder(cache / folder, fingerprint)
+        folder = {name: (cache / part[0], part[1]) for name, part in parts.items() if name != "source"}
+        check_folder(*folder["pairs"])
         return cls(
-            Pairs.load(cache / folder, parts["source"]),
-            TokenStore.open(cache / parts["first_tokens"][0], parts["first_tokens"][1]),
-            TokenStore.open(cache / parts["second_tokens"][0], parts["second_tokens"][1]),
-            parts["pool"] and _open_pool(cache / parts["pool"][0], parts["pool"][1]),
+            Pairs.load(folder["pairs"][0], parts["source"]),
+            TokenStore.open(*folder["first_tokens"]),
+            TokenStore.open(*folder["second_tokens"]),
+            _open_pool(*folder["pool"]) if "pool" in folder else None,
             (cache, parts),
         )
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """What `open` needs to open it again."""
+        assert self.origin is not None
+        return self.origin[1]
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker that is spawned (not forked) gets its data set pickled: let it map the same files.
@@ -98,6 +110,51 @@ class Lists:
         places, ends = _stretches(offsets[questions], np.diff(offsets)[questions])
         return Lists(rows[places], ends, negatives)
 
+    @staticmethod
+    def to_train_on(split: MatchingSplit, batches: str, negatives: str, count: int, seed: int) -> Lists:
+        """The lists that something can be learned from.
+
+        Args:
+            split: the pairs.
+            batches: `pointwise`, `pairwise` or `listwise`; see `MatchingDataModule`, as for
+            negatives: `own`, `random` or `retrieved`.
+            count: negatives of a list at most.
+            seed: of the run.
+        """
+        pairs = split.pairs
+        if batches == "pointwise":
+            return Lists.single(np.arange(len(pairs)))
+        usable = ~split.empty_questions
+        draws = negatives != "own"
+        if batches == "listwise":
+            highest, lowest = np.zeros(pairs.num_questions), np.full(pairs.num_questions, np.inf)
+            np.maximum.at(highest, pairs.question, pairs.target)
+            np.minimum.at(lowest, pairs.question, pairs.target)
+            # Candidates of one grade alone say nothing about an order.
+            questions = np.flatnonzero(usable & (highest > 0) & ((lowest < highest) | draws))
+            drawn = _foreign_negatives(split, questions, count, seed) if draws else None
+            return Lists.of_questions(pairs, questions, drawn)
+        positives = np.flatnonzero((pairs.target > 0) & usable[pairs.question])
+        if not draws:
+            positives, own = own_negatives(pairs, positives, count, seed)
+            return Lists.single(positives, own)
+        if split.pool is not None:
+            positives = positives[np.diff(split.pool[1])[pairs.question[positives]] > 0]
+        return Lists.single(positives, _foreign_negatives(split, pairs.question[positives], count, seed))
+
+
+def _foreign_negatives(split: MatchingSplit, question: NDArray[Any], count: int, seed: int) -> Negatives:
+    """Texts that are not the question's, for a list of each of these questions."""
+    pairs = split.pairs
+    if split.pool is None:
+        codes = text_codes(pairs)
+        order = np.lexsort((codes[pairs.second_row], pairs.question))
+        own = codes[pairs.second_row][order]
+        return RandomNegatives(codes, own, pairs.lists[1], question.astype(np.int64), count, seed)
+    rows, offsets = split.pool
+    no_grade, no_row = np.zeros(len(rows), np.float32), np.full(len(rows), -1)
+    return PoolNegatives(rows, no_grade, no_row, offsets[question], np.diff(offsets)[question], count, seed)
+
 
 class _Members(NamedTuple):
     """The P pairs of some lists: all arrays are [P]."""
@@ -106,11 +163,11 @@ class _Members(NamedTuple):
     first: NDArray[np.int64]
     second: NDArray[np.int64]
     #: number of the list within the batch, and place in it.
-    list: NDArray[np.int64]
+    query: NDArray[np.int64]
     place: NDArray[np.int64]
     target: NDArray[np.float32]
     #: rows of the table, -1 for drawn pairs that are in no table.
-    index: NDArray[np.int64]  # type: ignore[assignment]  # hides tuple.index, which nothing here needs
+    row: NDArray[np.int64]
 
 
 def _stretches(
@@ -125,28 +182,20 @@ class MatchingDataset(Dataset[MatchingBatch]):
     """Numbers of lists in, a finished batch out."""
 
     def __init__(
-        self,
-        split: MatchingSplit,
-        words: WordTable,
-        idf: NDArray[np.float32],
-        spec: MatchingSpec,
-        lists: Lists,
-        vectors: tuple[TokenVectors, TokenVectors] | None = None,
+        self, data: TextDataModule[Any, Any], split: MatchingSplit, lists: Lists, idf: NDArray[np.float32]
     ) -> None:
-        """Bind lists of a split to a model's vocabulary.
+        """Bind lists of a split to the vocabulary in use; the split's words are added to its table.
 
         Args:
+            data: with its spec.
             split: the pairs.
-            words: the table of the model's vocabulary; the split's words are added to it.
+            lists: which of them stand together.
             idf: float32 [num_words], inverse document frequency of each word.
-            spec: the model's goal and lengths.
-            lists: which pairs stand together.
-            vectors: token vectors of the first and of the second texts, which batches then carry.
         """
-        self.split, self.idf, self.spec, self.lists = split, idf, spec, lists
-        self.vectors = vectors
-        self.first = words.add(split.first_tokens)
-        self.second = words.add(split.second_tokens)
+        self.split, self.lists, self.idf = split, lists, idf
+        self.spec, self.with_strings = data.spec, data.with_strings
+        self.first, self.second = data.words.add(split.first_tokens), data.words.add(split.second_tokens)
+        self.encodings = [data.encodings_of(tokens, length) for tokens, length in data.texts_of(split)]
 
     def __len__(self) -> int:
         return len(self.lists)
@@ -181,36 +230,52 @@ class MatchingDataset(Dataset[MatchingBatch]):
                 TextGroup(self.second, seconds, self.spec.second_length),
             ]
         )
-        batch = MatchingBatch(
-            word=torch.from_numpy(gathered.word),
-            char=torch.from_numpy(gathered.char),
-            idf=torch.from_numpy(self.idf[gathered.word]),
-            first_text=torch.from_numpy(gathered.texts[0]),
-            second_text=torch.from_numpy(gathered.texts[1]),
-            first=torch.from_numpy(first),
-            second=torch.from_numpy(second),
-            list=torch.from_numpy(members.list),
-            place=torch.from_numpy(members.place),
-            target=torch.from_numpy(members.target),
-            weight=torch.from_numpy((given >= 0).astype(np.float32)[members.list]),
-            index=torch.from_numpy(members.index),
+        arrays = {
+            "word": gathered.word,
+            "char": gathered.char,
+            "idf": self.idf[gathered.word],
+            "first_text": gathered.texts[0],
+            "second_text": gathered.texts[1],
+            "first": first,
+            "second": second,
+            "query": members.query,
+            "place": members.place,
+            "target": members.target,
+            "weight": (given >= 0).astype(np.float32)[members.query],
+            "row": members.row,
+        }
+        tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        batch = MatchingBatch(**tensors)
+        return batch._replace(**self._vectors(batch, firsts, seconds), **self._strings(firsts, seconds))
+
+    def _vectors(
+        self, batch: MatchingBatch, firsts: NDArray[np.int64], seconds: NDArray[np.int64]
+    ) -> dict[str, Any]:
+        first, second = self.encodings
+        if first is None or second is None:
+            return {}
+        return {
+            "first_vector": first.padded(firsts, batch.first_text.shape[1]),
+            "second_vector": second.padded(seconds, batch.second_text.shape[1]),
+        }
+
+    def _strings(self, firsts: NDArray[np.int64], seconds: NDArray[np.int64]) -> dict[str, Any]:
+        if not self.with_strings:
+            return {}
+        sides = (
+            ("first_string", self.split.pairs.first, firsts),
+            ("second_string", self.split.pairs.second, seconds),
         )
-        if self.vectors is None:
-            return batch
-        first_vectors, second_vectors = self.vectors
-        return batch._replace(
-            first_vector=first_vectors.padded(firsts, batch.first_text.shape[1]),
-            second_vector=second_vectors.padded(seconds, batch.second_text.shape[1]),
-        )
+        return {name: [table.texts[int(row)] for row in rows] for name, table, rows in sides}
 
     def _members(self, epoch: int, numbers: NDArray[np.int64]) -> _Members:
         pairs, lists = self.split.pairs, self.lists
         size = np.diff(lists.offsets)[numbers]
         places, starts = _stretches(lists.offsets[numbers], size)
-        index = lists.rows[places]
+        row = lists.rows[places]
         in_list = np.repeat(np.arange(len(numbers)), size)
-        first, second = pairs.first_row[index].astype(np.int64), pairs.second_row[index].astype(np.int64)
-        target = pairs.target[index]
+        first, second = pairs.first_row[row].astype(np.int64), pairs.second_row[row].astype(np.int64)
+        target = pairs.target[row]
         if lists.negatives is not None:
             drawn = lists.negatives.draw(epoch, numbers)
             found = drawn.second >= 0
@@ -222,9 +287,9 @@ class MatchingDataset(Dataset[MatchingBatch]):
             first = np.concatenate([first, first[starts[:-1]][there]])[order]
             second = np.concatenate([second, drawn.second[found]])[order]
             target = np.concatenate([target, drawn.target[found]])[order]
-            index = np.concatenate([index, drawn.index[found]])[order]
+            row = np.concatenate([row, drawn.row[found]])[order]
             starts = np.concatenate([[0], np.cumsum(np.bincount(in_list, minlength=len(numbers)))])
-        return _Members(first, second, in_list, np.arange(len(in_list)) - starts[in_list], target, index)
+        return _Members(first, second, in_list, np.arange(len(in_list)) - starts[in_list], target, row)
 
 
 def _open_pool(folder: Path, fingerprint: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,0 +1,282 @@
+"""Texts, one a row, each with the memories that a retriever found for it: prepared, opened, and put into batches.
+
+What kinds of data share whose rows are single texts. A kind adds what its rows are labelled with: see
+`datamodules.classification`, and examples/your_own_kind for a small one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from datamodules.base import TextDataModule
+from datamodules.corpora.rows import Rows, prepare_rows
+from datamodules.encodings import Encodings
+from datamodules.errors import InputError
+from datamodules.parts.options import check_least
+from datamodules.retrieval import (
+    Memory,
+    NeighborStore,
+    build_neighbors,
+    is_existing_index,
+)
+from datamodules.storage import check_folder
+from datamodules.text.gather import TextGroup, TokenTable, distinct_rows, gather
+from datamodules.text.tokens import TokenStore
+
+
+@dataclass(frozen=True)
+class TextSplit:
+    """One table of texts, ready for batches: rows, tokens, and what the memory returned for them."""
+
+    rows: Rows
+    tokens: TokenStore
+    #: None where the model runs without memories.
+    neighbors: NeighborStore | None
+    memory_tokens: TokenStore | None
+    #: cache folder, and folder name and fingerprint of each part; None for texts that came just now.
+    origin: tuple[Path, Mapping[str, Any]] | None = None
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """What `open` needs to open it again."""
+        assert self.origin is not None
+        return self.origin[1]
+
+    @classmethod
+    def open(cls, cache: Path, parts: Mapping[str, Any]) -> TextSplit:
+        """Map what `prepare` made.
+
+        Raises:
+            InputError: a part is missing or damaged.
+        """
+        folder = {name: (cache / part[0], part[1]) for name, part in parts.items()}
+        check_folder(*folder["rows"])
+        with_memories = "neighbors" in folder
+        return cls(
+            rows=Rows.load(folder["rows"][0] / "rows.arrow"),
+            tokens=TokenStore.open(*folder["tokens"]),
+            neighbors=NeighborStore.open(*folder["neighbors"]) if with_memories else None,
+            memory_tokens=TokenStore.open(*folder["memory_tokens"]) if with_memories else None,
+            origin=(cache, parts),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A worker that is spawned (not forked) gets its data set pickled: let it map the same files.
+        if self.origin is not None:
+            return TextSplit.open, self.origin
+        return TextSplit, (self.rows, self.tokens, self.neighbors, self.memory_tokens)
+
+
+class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
+    """Base of the data modules whose rows are single texts, each with K memories."""
+
+    def __init__(
+        self,
+        *,
+        num_memories: int = 5,
+        max_length: int = 64,
+        memory_max_length: int | None = None,
+        **shared: Any,
+    ) -> None:
+        """Choose how much is read.
+
+        Args:
+            num_memories: K, memories a text; 0 = none.
+            max_length: words kept of a text.
+            memory_max_length: words kept of a memory text; None = `max_length`.
+            **shared: options of `TextDataModule`.
+        """
+        super().__init__(**shared)
+        check_least(self.options, {"num_memories": 0, "max_length": 1, "memory_max_length": 1})
+
+    @property
+    def num_memories(self) -> int:
+        """K; 0 = none."""
+        return int(self.options.num_memories)
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Tokens kept of a text and of a memory."""
+        return self.options.max_length, self.options.memory_max_length or self.options.max_length
+
+    @override
+    def text_lengths(self) -> dict[str, int]:
+        return dict(zip(("max_length", "memory_max_length"), self.lengths, strict=True))
+
+    # --- memory ---
+
+    @property
+    @override
+    def has_memory(self) -> bool:
+        return self.num_memories > 0
+
+    @property
+    @override
+    def retrieves(self) -> bool:
+        # Every text is given its memories beforehand.
+        return self.has_memory
+
+    @override
+    def leave_out_memory(self) -> None:
+        self.options.num_memories = 0
+
+    @override
+    def check_memory_size(self, rows: int) -> None:
+        if self.num_memories > rows:
+            raise InputError(
+                f"data.num_memories={self.num_memories}: the memory has only {rows} rows; choose fewer"
+            )
+
+    @override
+    def own_memory(self, tables: Mapping[str, Rows]) -> Rows | None:
+        return tables.get("train")
+
+    # --- splits ---
+
+    @override
+    def prepare_split(self, name: str, table: Rows) -> TextSplit:
+        length, memory_length = self.lengths
+        tokens = self.tokenise(table, length)
+        parts: dict[str, Any] = {"rows": prepare_rows(table, self.cache), "tokens": tokens.part}
+        neighbors = memory_tokens = None
+        if self.has_memory:
+            folder, fingerprint = build_neighbors(
+                table,
+                self.opened_memory,
+                self.num_memories,
+                self._leaves_out_copies(name),
+                self.cache,
+            )
+            neighbors = NeighborStore.open(folder, fingerprint)
+            memory_tokens = self.tokenise(neighbors.memories, memory_length)
+            parts |= {"neighbors": (folder.name, fingerprint), "memory_tokens": memory_tokens.part}
+        return TextSplit(table, tokens, neighbors, memory_tokens, (self.cache, parts))
+
+    def _leaves_out_copies(self, name: str) -> bool:
+        """Whether the rows of a split must not find themselves, nor exact copies of themselves."""
+        # A memory that the user names may hold the table that the validation rows were split off.
+        is_given = self.options.memory is not None or is_existing_index(self.retriever)
+        return name == "train" or (name == "validation" and not self.has_validation_table and is_given)
+
+    @override
+    def open_split(self, parts: Mapping[str, Any]) -> TextSplit:
+        return TextSplit.open(self.cache, parts)
+
+    def split_of(self, rows: Rows, memory: Memory | None) -> TextSplit:
+        """A split in memory, for texts that come now (prediction); without a memory, texts alone."""
+        length, memory_length = self.lengths
+        neighbors = memory_tokens = None
+        if memory is not None:
+            neighbors = NeighborStore.from_neighbors(memory.search(rows.texts[:], self.num_memories))
+            memory_tokens = self.tokenise_now(neighbors.memories, memory_length)
+        return TextSplit(rows, self.tokenise_now(rows, length), neighbors, memory_tokens)
+
+    @override
+    def texts_of(self, split: TextSplit) -> list[tuple[TokenStore, int]]:
+        length, memory_length = self.lengths
+        memories = [] if split.memory_tokens is None else [(split.memory_tokens, memory_length)]
+        return [(split.tokens, length), *memories]
+
+
+class TextReader:
+    """Puts what batches say of texts and memories together; part of a data set."""
+
+    def __init__(self, data: TextRowsDataModule, split: TextSplit) -> None:
+        """Bind a split to the vocabulary in use; the split's words are added to its table."""
+        self.split = split
+        self.max_length, self.memory_max_length = data.lengths
+        self.with_strings = data.with_strings
+        self.texts: TokenTable = data.words.add(split.tokens)
+        self.memories = None if split.memory_tokens is None else data.words.add(split.memory_tokens)
+        self.encodings: Encodings | None = data.encodings_of(split.tokens, self.max_length)
+        self.memory_encodings = data.encodings_of(split.memory_tokens, self.memory_max_length)
+        if split.neighbors is not None:
+            # Rows of equal text share one encoding: each stands for its first; row -1 stays -1.
+            self.distinct_memory = np.append(first_of_equal_texts(split.neighbors.memories), -1)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Words of each text [n], as kept."""
+        lengths: NDArray[np.int64] = np.minimum(np.diff(self.split.tokens.offsets), self.max_length)
+        return lengths
+
+    def read(self, indices: Sequence[int]) -> tuple[dict[str, Any], NDArray[np.int64]]:
+        """The fields of a batch that say what its texts and memories are.
+
+        Args:
+            indices: B row numbers; ~i (negative) is row i as padding, with weight 0.
+
+        Returns:
+            The fields, as `ClassificationBatch` has them; and int64 [B, K], each memory's row in
+            `split.neighbors.memories`, -1 where there is none.
+        """
+        given = np.asarray(indices, dtype=np.int64)
+        row = np.where(given < 0, ~given, given)
+        neighbors = self.split.neighbors
+        if neighbors is None:
+            memories = np.zeros((len(row), 0), np.int64)
+            scores = np.zeros((len(row), 0), np.float32)
+            distinct, memory = np.zeros(0, np.int64), memories
+        else:
+            memories = np.asarray(neighbors.rows[row], dtype=np.int64)
+            scores = np.asarray(neighbors.scores[row])
+            distinct, memory = distinct_rows(self.distinct_memory[memories])
+        fields: dict[str, Any] = self._words(row, distinct)
+        arrays = {
+            "memory": memory,
+            "memory_mask": memories >= 0,
+            "memory_score": scores,
+            "weight": (given >= 0).astype(np.float32),
+            "row": row,
+        }
+        fields |= {name: torch.from_numpy(array) for name, array in arrays.items()}
+        if self.with_strings:
+            texts = self.split.rows.texts
+            fields["text_string"] = [texts[int(number)] for number in row]
+            if neighbors is not None:
+                fields["memory_string"] = [neighbors.memories.texts[int(number)] for number in distinct]
+        return fields, memories
+
+    def _words(self, rows: NDArray[np.int64], memories: NDArray[np.int64]) -> dict[str, Any]:
+        """What the texts and the distinct memories say: words, or where these were encoded before, vectors."""
+        if self.encodings is not None:
+            nothing = torch.zeros(len(memories), 1, dtype=torch.int64)
+            vectors = self.memory_encodings.of(memories) if self.memory_encodings else torch.zeros(0, 1)
+            return {
+                "word": torch.zeros(1, dtype=torch.int64),
+                "char": torch.zeros(1, 0, dtype=torch.int64),
+                "text": torch.zeros(len(rows), 1, dtype=torch.int64),
+                "memory_text": nothing,
+                "text_vector": self.encodings.of(rows),
+                "memory_vector": vectors,
+            }
+        groups = [TextGroup(self.texts, rows, self.max_length)]
+        if self.memories is not None:
+            groups.append(TextGroup(self.memories, memories, self.memory_max_length))
+        gathered = gather(groups)
+        memory_text = gathered.texts[1] if len(groups) > 1 else np.zeros((len(memories), 1), np.int64)
+        return {
+            "word": torch.from_numpy(gathered.word),
+            "char": torch.from_numpy(gathered.char),
+            "text": torch.from_numpy(gathered.texts[0]),
+            "memory_text": torch.from_numpy(memory_text),
+        }
+
+
+def first_of_equal_texts(rows: Rows) -> NDArray[np.int64]:
+    """For each row the first row with the same text [n]."""
+    codes = np.concatenate(
+        [chunk.indices.to_numpy() for chunk in rows.table.column("text").dictionary_encode().chunks]
+        or [np.empty(0, np.int64)]
+    )
+    _, first = np.unique(codes, return_index=True)
+    same: NDArray[np.int64] = first[codes]
+    return same
