@@ -1,34 +1,64 @@
 """Retrieval-augmented models for short text.
 
-The models imported here are the registry: what `zoo list` shows and what a checkpoint can name.
+The models listed here are the registry: what `zoo list` shows, what a YAML and a checkpoint can name. They are loaded
+when they are asked for. A model of your own is known as soon as its module is imported.
 """
 
-import inspect
+from __future__ import annotations
 
-from zoo.amv_lstm import AMVLSTM
-from zoo.baselines.anmm import ANMM
-from zoo.baselines.arc import ARCI, ARCII
-from zoo.baselines.dssm import CDSSM, DSSM
-from zoo.baselines.match_pyramid import MatchPyramid
-from zoo.baselines.transformer_matcher import TransformerMatcher
-from zoo.knn_bilstm import KNNBiLSTM
-from zoo.tasks.base import Task
-from zoo.tasks.classification import Prediction, RetrievedMemory
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from datamodules.retrieval.text_encoder import FILE_ENCODERS
+
+if TYPE_CHECKING:
+    from zoo.amv_lstm import AMVLSTM
+    from zoo.baselines.anmm import ANMM
+    from zoo.baselines.arc import ARCI, ARCII
+    from zoo.baselines.dssm import CDSSM, DSSM
+    from zoo.baselines.match_pyramid import MatchPyramid
+    from zoo.baselines.reference_labels import Majority, NeighborVote, TfidfSVM
+    from zoo.baselines.reference_pairs import FileOrder, PairBM25, RandomOrder, WordOverlap
+    from zoo.baselines.transformer_matcher import TransformerMatcher
+    from zoo.knn_bilstm import KNNBiLSTM
+    from zoo.loading import load
+    from zoo.tasks.base import Task
+    from zoo.tasks.classification_predictor import ClassificationPredictor, Prediction, RetrievedMemory
+    from zoo.tasks.matching_predictor import Candidate, MatchingPredictor, PairPrediction, WordPair
+    from zoo.tasks.predictor import Predictor
 
 __version__ = "0.1.0"
 
-
-def list_models() -> dict[str, type[Task]]:
-    """Name -> class of every model."""
-    return {
-        name: value
-        for name, value in globals().items()
-        if inspect.isclass(value) and issubclass(value, Task) and value is not Task
-    }
-
-
-from zoo.inference import Predictor, load  # noqa: E402 (reads the registry above)
-from zoo.matching import Candidate, MatchingPredictor, PairPrediction, WordPair  # noqa: E402
+#: Name -> module of every model.
+MODELS = {
+    "AMVLSTM": "zoo.amv_lstm",
+    "ANMM": "zoo.baselines.anmm",
+    "ARCI": "zoo.baselines.arc",
+    "ARCII": "zoo.baselines.arc",
+    "CDSSM": "zoo.baselines.dssm",
+    "DSSM": "zoo.baselines.dssm",
+    "FileOrder": "zoo.baselines.reference_pairs",
+    "KNNBiLSTM": "zoo.knn_bilstm",
+    "Majority": "zoo.baselines.reference_labels",
+    "MatchPyramid": "zoo.baselines.match_pyramid",
+    "NeighborVote": "zoo.baselines.reference_labels",
+    "PairBM25": "zoo.baselines.reference_pairs",
+    "RandomOrder": "zoo.baselines.reference_pairs",
+    "TfidfSVM": "zoo.baselines.reference_labels",
+    "TransformerMatcher": "zoo.baselines.transformer_matcher",
+    "WordOverlap": "zoo.baselines.reference_pairs",
+}
+_OTHERS = {
+    "Candidate": "zoo.tasks.matching_predictor",
+    "ClassificationPredictor": "zoo.tasks.classification_predictor",
+    "MatchingPredictor": "zoo.tasks.matching_predictor",
+    "PairPrediction": "zoo.tasks.matching_predictor",
+    "Prediction": "zoo.tasks.classification_predictor",
+    "Predictor": "zoo.tasks.predictor",
+    "RetrievedMemory": "zoo.tasks.classification_predictor",
+    "WordPair": "zoo.tasks.matching_predictor",
+    "load": "zoo.loading",
+}
 
 __all__ = [
     "AMVLSTM",
@@ -38,15 +68,45 @@ __all__ = [
     "CDSSM",
     "DSSM",
     "Candidate",
+    "ClassificationPredictor",
+    "FileOrder",
     "KNNBiLSTM",
+    "Majority",
     "MatchPyramid",
     "MatchingPredictor",
+    "NeighborVote",
+    "PairBM25",
     "PairPrediction",
     "Prediction",
     "Predictor",
+    "RandomOrder",
     "RetrievedMemory",
+    "TfidfSVM",
     "TransformerMatcher",
+    "WordOverlap",
     "WordPair",
     "list_models",
     "load",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    module = MODELS.get(name) or _OTHERS.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(module), name)
+
+
+def list_models() -> dict[str, type[Task]]:
+    """Name -> class of every model of the zoo."""
+    return {name: __getattr__(name) for name in MODELS}
+
+
+def _checkpoint_encoder(checkpoint: str, device: Any) -> Any:
+    from zoo.loading import CheckpointEncoder
+
+    return CheckpointEncoder(checkpoint, device)
+
+
+# Dense retrieval may see texts as a model of this zoo sees them.
+FILE_ENCODERS[".ckpt"] = _checkpoint_encoder

@@ -16,22 +16,22 @@ words are taken (forward and backward states, slices of a tensor).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
-from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
-from datamodules.storage import fingerprint_of
 from zoo.layers.encoders import TransformerEncoder, WordEncoder
 from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask
 from zoo.layers.lstm import AllStatesLSTM
-from zoo.tasks.ranking import MatchingOutput, MatchingTask
+from zoo.tasks.base import check_choices, check_sizes
+from zoo.tasks.encoders import FrozenEncoder, WordVectors
+from zoo.tasks.matching import MatchingOutput, MatchingTask
 
 Attention: TypeAlias = Literal["none", "question", "answer", "both"]
 AttentionScale: TypeAlias = Literal["paper", "length"]
@@ -195,55 +195,45 @@ class TransformerTokens(TransformerEncoder):
 class AMVLSTMNetwork(nn.Module):
     """Figure 2: words, attention, positions, interactions, k-max pooling, score."""
 
-    def __init__(
-        self,
-        words: WordEncoder | TransformerTokens,
-        attention: Attention,
-        attention_scale: AttentionScale,
-        interactions: Interactions,
-        hidden_size: int,
-        k: int,
-        mlp_size: int,
-        num_outputs: int,
-        shared_encoder: bool = True,
-        overlap: bool = False,
-        dropout: float = 0.0,
-        freeze_encoder: bool = False,
-        unknown: int = 1,
-        special: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, words: WordEncoder | TransformerTokens, options: Any, spec: MatchingSpec) -> None:
+        """Make the parts.
+
+        Args:
+            words: vectors of words, or of a transformer's tokens.
+            options: of `AMVLSTM`.
+            spec: of the data.
+        """
         super().__init__()
         self.words = words
-        self.unknown, self.special = unknown, special
-        self.freeze_encoder = freeze_encoder
-        if freeze_encoder:
+        self.options, self.spec = options, spec
+        if options.freeze_encoder:
             words.requires_grad_(False)
+        attention, scale, hidden_size = options.attention, options.attention_scale, options.hidden_size
+        interactions = Interactions(options.similarity, options.interaction, hidden_size, options.slices)
         self.first_attention = self.second_attention = None
         if attention in ("question", "both"):
-            self.first_attention = WordAttention(words.size, attention_scale)
+            self.first_attention = WordAttention(words.size, scale)
         if attention in ("answer", "both"):
-            self.second_attention = WordAttention(words.size, attention_scale)
+            self.second_attention = WordAttention(words.size, scale)
         self.lstm = AllStatesLSTM(words.size, hidden_size, bidirectional=True)
         self.second_lstm = (
-            None if shared_encoder else AllStatesLSTM(words.size, hidden_size, bidirectional=True)
+            None if options.shared_encoder else AllStatesLSTM(words.size, hidden_size, bidirectional=True)
         )
         self.interactions = interactions
-        self.k = k
-        self.none = nn.Parameter(torch.zeros(interactions.size))
-        self.overlap = overlap
-        self.dropout = nn.Dropout(dropout)
-        num_features = interactions.size * k + (4 if overlap else 0)
+        size = interactions.size
+        self.none = nn.Parameter(torch.zeros(size))
+        self.dropout = nn.Dropout(options.dropout)
         self.mlp = nn.Sequential(
-            nn.Linear(num_features, mlp_size),
+            nn.Linear(size * options.k + (4 if options.overlap else 0), options.mlp_size),
             nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.Linear(mlp_size, num_outputs),
+            nn.Dropout(options.dropout),
+            nn.Linear(options.mlp_size, spec.num_outputs),
         )
 
     def train(self, mode: bool = True) -> AMVLSTMNetwork:
         """A frozen encoder has no training mode: its vectors are the same every time."""
         super().train(mode)
-        if self.freeze_encoder:
+        if self.options.freeze_encoder:
             self.words.eval()
         return self
 
@@ -257,9 +247,9 @@ class AMVLSTMNetwork(nn.Module):
         first_states, second_states = self._positions(first, second)  # [N, T, 2H], [M, S, 2H]
         mask = pair_mask(batch)  # [P, T, S]
         interaction = self.interactions(first_states, second_states, batch)  # [P, R, T, S]
-        features = [k_max(interaction, mask, self.k, self.none)]  # [P, R*k]
-        if self.overlap:
-            features.append(overlap(batch, self.unknown, self.special))
+        features = [k_max(interaction, mask, self.options.k, self.none)]  # [P, R*k]
+        if self.options.overlap:
+            features.append(overlap(batch, self.spec.unknown, self.spec.special))
         # Scores are float32 whatever the precision.
         with torch.autocast(mask.device.type, enabled=False):
             logits = self.mlp(torch.cat(features, dim=1))  # Equation 3
@@ -305,7 +295,7 @@ def _own_rows(mask: Tensor) -> Tensor:
     return torch.arange(mask.numel(), device=mask.device).view(mask.shape)
 
 
-class AMVLSTM(MatchingTask):
+class AMVLSTM(WordVectors, FrozenEncoder, MatchingTask):
     """MV-LSTM (`attention="none"`) and aMV-LSTM (Q), (A), (Q+A): `"question"`, `"answer"`, `"both"`.
 
     Example:
@@ -330,15 +320,7 @@ class AMVLSTM(MatchingTask):
         mlp_size: int = 20,
         overlap: bool = False,
         dropout: float = 0.0,
-        word_size: int = 300,
-        train_word_vectors: bool = False,
-        transformer: str | None = None,
-        freeze_encoder: bool = False,
-        loss: Literal["hinge", "softmax", "cross_entropy"] = "hinge",
-        margin: float = 1.0,
-        init_from: str | None = None,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True),
-        lr_scheduler: LRSchedulerCallable | None = None,
+        **shared: Any,
     ) -> None:
         """Configure the model; its network is built when the data is known.
 
@@ -359,89 +341,36 @@ class AMVLSTM(MatchingTask):
                 The paper has none.
             dropout: on word vectors, all occurrences of a word in a batch alike, and before the last layer;
                 the paper has none.
-            word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
-            train_word_vectors: train the word vectors too. Vectors that are not pre-trained are always trained.
-            transformer: Hub name or folder of a pre-trained transformer whose token vectors take the place of
-                word vectors; give the same name as `--data.tokenizer`.
-            freeze_encoder: leave the transformer as it is. All texts then pass it once, and an epoch takes a
-                fraction of the time.
-            loss: what a list of pairs is trained on: `hinge` (Equation 5), `softmax` over the list, or
-                `cross_entropy` of each pair (Equation 6).
-            margin: by how much `hinge` wants a match above the others.
-            init_from: a checkpoint whose weights the model starts from. `--ckpt_path` resumes a run instead.
-            optimizer: makes the optimizer. Adam's `fused=True` does the same in one pass: with trained word
-                vectors, PyTorch's usual version takes longer on CPUs than everything else in a step.
-            lr_scheduler: makes a schedule, stepped once an epoch.
+            **shared: options of `WordVectors`, `FrozenEncoder` (whose token vectors take the place of word
+                vectors), `MatchingTask` (Equations 5 and 6 are `hinge` and `cross_entropy`) and `Task`.
         """
-        super().__init__(optimizer, lr_scheduler, loss, margin)
-        for name, value, known in (
-            ("attention", attention, ("none", "question", "answer", "both")),
-            ("attention_scale", attention_scale, ("paper", "length")),
-            ("interaction", interaction, ("directions", "concatenated")),
-            ("similarity", similarity, ("cosine", "bilinear", "tensor")),
-        ):
-            if value not in known:
-                raise InputError(f"model.{name}={value!r}: choose one of {', '.join(known)}")
-        for name, size in (
-            ("k", k),
-            ("slices", slices),
-            ("hidden_size", hidden_size),
-            ("mlp_size", mlp_size),
-        ):
-            if size < 1:
-                raise InputError(f"model.{name}={size}: must be 1 or more")
-        if freeze_encoder and transformer is None:
+        super().__init__(**shared)
+        options = self.options
+        check_choices(
+            options,
+            attention=("none", "question", "answer", "both"),
+            attention_scale=("paper", "length"),
+            interaction=("directions", "concatenated"),
+            similarity=("cosine", "bilinear", "tensor"),
+        )
+        check_sizes(options, "k", "slices", "hidden_size", "mlp_size")
+        if options.freeze_encoder and options.transformer is None:
             raise InputError(
                 "model.freeze_encoder is on, but there is no transformer; word vectors are fixed by"
                 " --model.train_word_vectors false"
             )
-        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
 
+    @override
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> AMVLSTMNetwork:
-        """Figure 2 for the data's sizes; see `Task.build_network`."""
-        options = self.hparams
         words: WordEncoder | TransformerTokens
-        if options["transformer"] is not None:
-            words = TransformerTokens(options["transformer"], config=transformer_config)
+        if self.options.transformer is not None:
+            words = TransformerTokens(self.options.transformer, config=transformer_config)
         else:
-            words = WordEncoder.of_vocabulary(
-                spec.num_words, word_vectors, options["word_size"], options["train_word_vectors"]
-            )
-        return AMVLSTMNetwork(
-            words,
-            options["attention"],
-            options["attention_scale"],
-            Interactions(
-                options["similarity"], options["interaction"], options["hidden_size"], options["slices"]
-            ),
-            options["hidden_size"],
-            options["k"],
-            options["mlp_size"],
-            spec.num_outputs,
-            shared_encoder=options["shared_encoder"],
-            overlap=options["overlap"],
-            dropout=options["dropout"],
-            freeze_encoder=options["freeze_encoder"],
-            unknown=spec.unknown,
-            special=spec.special,
-        )
+            words = self.make_words(spec, word_vectors)
+        return AMVLSTMNetwork(words, self.options, spec)
 
-    def on_fit_start(self) -> None:
-        """Encode everything once if the encoder is frozen."""
-        super().on_fit_start()
-        if not self.hparams["freeze_encoder"]:
-            return
-        network = cast(AMVLSTMNetwork, self.network)
-
-        @torch.no_grad()
-        def encode(batch: MatchingBatch) -> Tensor:
-            batch = self.transfer_batch_to_device(batch, self.device, 0)
-            vectors: Tensor = network.words(batch.word, batch.char, batch.first_text)
-            return vectors
-
-        # Frozen, so in evaluation mode already.
-        weights = {name: value.cpu().numpy().tobytes() for name, value in network.words.state_dict().items()}
-        digests = {name: hashlib.sha256(data).hexdigest() for name, data in weights.items()}
-        self.trainer.datamodule.cache_encodings(encode, fingerprint_of(digests))  # type: ignore[attr-defined]
+    @override
+    def frozen_encoder(self) -> tuple[nn.Module, dict[str, Any]]:
+        return self.network.words, {"vectors": "tokens"}

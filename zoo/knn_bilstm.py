@@ -10,18 +10,25 @@ linear layer classifies from any of the three.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
 
 import torch
-from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
+from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
+from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.errors import InputError
-from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder, WordEncoder
-from zoo.tasks.classification import ClassificationTask
-from zoo.warm_start import columns_of
+from datamodules.text.pooling import Pooling
+from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
+from zoo.layers.vote import Evidence, VotingNetwork, count_votes, mix_in, vote
+from zoo.tasks.base import check_choices
+from zoo.tasks.checkpoint import CHECKPOINT_KEY
+from zoo.tasks.classification import ClassificationOutput, ClassificationTask
+from zoo.tasks.encoders import FrozenEncoder, SpelledWords
 
 Features: TypeAlias = Literal["M1", "M2", "M3", "M4", "M5", "M6", "M7"]
 Attention: TypeAlias = Literal["cosine", "softmax"]
@@ -39,16 +46,6 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "M6": ("text", "neighbor"),
     "M7": ("text", "label", "neighbor"),
 }
-
-
-class KNNOutput(NamedTuple):
-    """What the network returns: the prediction and its evidence."""
-
-    #: float32 [B, C].
-    logits: Tensor
-    #: float32 [B, K]: a memory's weight (with `attention="cosine"` its similarity to the text), mean over
-    #: the perspectives; 0 where there is no memory.
-    memory_weight: Tensor
 
 
 class MultiPerspectiveCosine(nn.Module):
@@ -116,115 +113,89 @@ class SharpAttention(nn.Module):
         return torch.stack(views, dim=2)
 
 
-def vote(
-    similarity: Tensor, score: Tensor, mask: Tensor, tau: Tensor | float, score_power: float = 3.0
-) -> Tensor:
-    """Memories' shares of a vote: softmax_k(tau s_k + p log(score_k / score_1)).
-
-    Args:
-        similarity: float32 [B, K].
-        score: float32 [B, K] retrieval scores.
-        mask: bool [B, K], True where there is a memory.
-        tau: sharpness.
-        score_power: p.
-
-    Returns:
-        float32 [B, K]; a text without memories has shares of 0.
-    """
-    if similarity.shape[1] == 0:
-        return similarity
-    top = score.amax(dim=1, keepdim=True).clamp(min=1e-6)
-    # A score of 0 (LMDirichlet has such hits) is a weak memory, not an impossible one.
-    energy = similarity * tau + (score / top).clamp(min=1e-3).log() * score_power
-    return energy.masked_fill(~mask, torch.finfo(energy.dtype).min).softmax(dim=1) * mask
-
-
-def count_votes(shares: Tensor, target: Tensor, num_classes: int) -> Tensor:
-    """Shares [B, K] added up by the memories' classes `target` [B, K] (negative: none): [B, C]."""
-    votes = shares.new_zeros(len(shares), num_classes)
-    return votes.scatter_add_(1, target.clamp(min=0), shares * (target >= 0))
-
-
-def mix_in(logits: Tensor, votes: Tensor, mix: Tensor | float) -> Tensor:
-    """Log of (1 - mix) softmax(logits) + mix votes, for logits and votes [B, C].
-
-    A text whose memories cast no vote keeps its own distribution.
-    """
-    cast = votes.sum(dim=1, keepdim=True)
-    own = logits.softmax(dim=1)
-    mixed = (1 - mix) * own + mix * torch.where(cast > 0, votes / cast.clamp(min=1e-6), own)
-    return mixed.clamp(min=1e-9).log()
-
-
-class KNNNetwork(nn.Module):
+class KNNNetwork(VotingNetwork):
     """Figure 1: encoder, neighbour attention, features, classifier."""
 
     def __init__(
-        self,
-        encoder: BiLSTMEncoder | TransformerEncoder,
-        features: Features,
-        num_perspectives: int,
-        num_classes: int,
-        num_memory_classes: int,
-        attention: Attention = "cosine",
-        text_dropout: float = 0.0,
-        mix: float = 0.0,
-        freeze_encoder: bool = False,
-        detach_memories: bool = False,
-        same_task: bool = False,
+        self, encoder: BiLSTMEncoder | TransformerEncoder, options: Any, spec: ClassificationSpec
     ) -> None:
-        super().__init__()
-        self.text_dropout = text_dropout
-        self.freeze_encoder = freeze_encoder
-        self.detach_memories = detach_memories
-        if freeze_encoder:
+        """Make the parts.
+
+        Args:
+            encoder: of texts and memories.
+            options: of `KNNBiLSTM`.
+            spec: the labels.
+        """
+        super().__init__(options.mix)
+        self.options = options
+        if options.freeze_encoder:
             encoder.requires_grad_(False)
-        # Fitted on validation rows by `zoo.tuning`, not by gradients.
-        self.mix: Tensor
-        self.mix_tau: Tensor
-        self.register_buffer("mix", torch.tensor(mix))
-        self.register_buffer("mix_tau", torch.tensor(10.0))
         self.plain_cosine = MultiPerspectiveCosine(0, encoder.size)
         self.encoder = encoder
-        self.features = FEATURES[features]
-        self.num_memory_classes = num_memory_classes
-        views = max(num_perspectives, 1)
-        sizes = {"text": encoder.size, "label": views * num_memory_classes, "neighbor": views * encoder.size}
+        self.features = FEATURES[options.features]
+        self.num_memory_classes = len(spec.memory_labels)
+        views = max(options.num_perspectives, 1)
+        sizes = {
+            "text": encoder.size,
+            "label": views * self.num_memory_classes,
+            "neighbor": views * encoder.size,
+        }
+        self.attention: SharpAttention | None = None
         if self.features != ("text",):
-            self.similarity = MultiPerspectiveCosine(num_perspectives, encoder.size)
-            self.attention = SharpAttention(num_perspectives) if attention == "softmax" else None
+            self.similarity = MultiPerspectiveCosine(options.num_perspectives, encoder.size)
+            if options.attention == "softmax":
+                self.attention = SharpAttention(options.num_perspectives)
+        #: width of each feature.
         self.sizes = {name: sizes[name] for name in self.features}
-        self.classifier = nn.Linear(sum(self.sizes.values()), num_classes)
-        #: features whose columns of the classifier mean something before training.
-        self.ready = {"label"} & self.sizes.keys() if attention == "softmax" and same_task else set()
-        if self.ready:
+        self.classifier = nn.Linear(sum(self.sizes.values()), len(spec.labels))
+        #: whether the label feature means something before training: a vote for the memories' classes.
+        self.votes_at_first = (
+            "label" in self.features and options.attention == "softmax" and spec.memory_labels == spec.labels
+        )
+        if self.votes_at_first:
             with torch.no_grad():
-                vote_for_own_class = torch.eye(num_classes).repeat(1, views) * (VOTE_LOGIT / views)
+                vote_for_own_class = torch.eye(len(spec.labels)).repeat(1, views) * (VOTE_LOGIT / views)
                 self.classifier.weight[:, columns_of(self.sizes)["label"]] = vote_for_own_class
 
     def train(self, mode: bool = True) -> KNNNetwork:
         """A frozen encoder has no training mode: its encodings are the same every time."""
         super().train(mode)
-        if self.freeze_encoder:
+        if self.options.freeze_encoder:
             self.encoder.eval()
         return self
 
-    def forward(self, batch: ClassificationBatch) -> KNNOutput:
-        """Classify the texts of a batch; see `ClassificationBatch` for the shapes."""
+    def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
+        """Classify the texts of a batch; see `ClassificationBatch` for the shapes.
+
+        A memory's weight is the mean over the perspectives; with `attention="cosine"`, of its similarity to the text.
+        """
         mixed = not self.training and bool(self.mix > 0)
         if self.features == ("text",) and not mixed:
             text = self.encode_texts(batch)
-            return KNNOutput(self._classify([text]), torch.zeros_like(batch.memory_score))
+            return ClassificationOutput(self._classify([text]), torch.zeros_like(batch.memory_score))
 
         text, memories = self.encode(batch)  # [B, l], [M, l]
         logits, weights = self.head(text, memories, batch)
         if not mixed:
-            return KNNOutput(logits, weights)
+            return ClassificationOutput(logits, weights)
         similarity = self.plain_cosine(text, memories, batch.memory).squeeze(2)
         vote_weights = vote(similarity, batch.memory_score, batch.memory_mask, self.mix_tau)
         votes = count_votes(vote_weights, batch.memory_target, logits.shape[1])
         shown = vote_weights if self.features == ("text",) else weights
-        return KNNOutput(mix_in(logits, votes, self.mix), shown)
+        return ClassificationOutput(mix_in(logits, votes, self.mix), shown)
+
+    def evidence(self, batch: ClassificationBatch) -> Evidence:
+        """See `VotingNetwork.evidence`."""
+        text, memories = self.encode(batch)
+        logits, _ = self.head(text, memories, batch)
+        return Evidence(
+            logits,
+            self.plain_cosine(text, memories, batch.memory).squeeze(2),
+            batch.memory_score,
+            batch.memory_mask,
+            batch.memory_target,
+            batch.target,
+        )
 
     def head(self, text: Tensor, memories: Tensor, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
         """Logits [B, C] and memory weights [B, K] from encodings: neighbour attention, features, classifier."""
@@ -268,13 +239,14 @@ class KNNNetwork(nn.Module):
         texts[n : n + m, :memory_length] = batch.memory_text
         encoded = self.encoder(batch.word, batch.char, texts)
         memories = encoded[n:]
-        return encoded[:n], memories.detach() if self.detach_memories else memories
+        return encoded[:n], memories.detach() if self.options.detach_memories else memories
 
     def _drop_text(self, text: Tensor) -> Tensor:
         """Zero the text feature of some training examples: their class must be read off the memories."""
-        if not self.training or self.text_dropout == 0:
+        dropout: float = self.options.text_dropout
+        if not self.training or dropout == 0:
             return text
-        return text * (torch.rand(len(text), 1, device=text.device) >= self.text_dropout)
+        return text * (torch.rand(len(text), 1, device=text.device) >= dropout)
 
     def _classify(self, features: list[Tensor]) -> Tensor:
         # Scores are float32 whatever the precision.
@@ -283,7 +255,16 @@ class KNNNetwork(nn.Module):
             return logits
 
 
-class KNNBiLSTM(ClassificationTask):
+def columns_of(sizes: Mapping[str, int]) -> dict[str, slice]:
+    """The columns of the classifier's weight that read each feature, from the features' widths in their order."""
+    columns, start = {}, 0
+    for name, size in sizes.items():
+        columns[name] = slice(start, start + size)
+        start += size
+    return columns
+
+
+class KNNBiLSTM(SpelledWords, FrozenEncoder, ClassificationTask):
     """The paper's model; `features="M1"` is its BiLSTM baseline without memory.
 
     Example:
@@ -291,28 +272,21 @@ class KNNBiLSTM(ClassificationTask):
     """
 
     paper = "Wang, Hamza, Song: k-Nearest Neighbor Augmented Neural Networks for Text Classification (2017)"
+    head = "network.classifier."
 
     def __init__(
         self,
         features: Features = "M7",
         num_perspectives: int = 5,
         hidden_size: int = 100,
-        word_size: int = 300,
-        train_word_vectors: bool = False,
-        characters: bool = True,
-        char_size: int = 20,
-        char_hidden_size: int = 50,
         dropout: float = 0.0,
-        transformer: str | None = None,
-        pooling: Literal["mean", "cls"] = "mean",
+        pooling: Pooling = "mean",
         attention: Attention = "cosine",
         text_dropout: float = 0.0,
         mix: float = 0.0,
-        init_from: str | None = None,
-        freeze_encoder: bool = False,
         detach_memories: bool = False,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
-        lr_scheduler: LRSchedulerCallable | None = None,
+        **shared: Any,
     ) -> None:
         """Configure the model; its network is built when the data is known.
 
@@ -321,16 +295,8 @@ class KNNBiLSTM(ClassificationTask):
                 M5 = 1+2, M6 = 1+3, M7 = all.
             num_perspectives: I of Equation 2; 0 is plain cosine.
             hidden_size: state size of one direction of the BiLSTM.
-            word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
-            train_word_vectors: train the word vectors; the paper keeps pre-trained ones fixed. Vectors
-                that are not pre-trained are always trained.
-            characters: add the last state of an LSTM over a word's characters to its vector.
-            char_size: size of a character's vector.
-            char_hidden_size: state size of the character LSTM.
             dropout: on word vectors; the paper has none.
-            transformer: Hub name or folder of a pre-trained transformer that takes the BiLSTM's place;
-                give the same name as `--data.tokenizer`.
-            pooling: how the transformer's states become a text's vector.
+            pooling: how the states of a `transformer` become a text's vector.
             attention: how memories are weighed: `cosine`, the paper's raw similarities, or `softmax`, sharp
                 weights from similarity and retrieval score that add up to 1 (see `SharpAttention`); the memories'
                 labels then count as a vote from the first step on.
@@ -341,106 +307,119 @@ class KNNBiLSTM(ClassificationTask):
                 (1 - mix) times the classifier's plus mix times the vote, whose weights come from cosine and
                 retrieval score and are not trained. `zoo memory tune` fits it on validation rows, again
                 whenever the memory has grown.
-            init_from: a checkpoint whose weights the model starts from: encoder, vectors of shared words, and
-                the classifier's part for the features that both have. `--ckpt_path` resumes a run instead.
-            freeze_encoder: train the classifier and the attention only. All texts are then encoded once, and
-                an epoch takes a fraction of the time; the memories' encodings no longer move.
             detach_memories: no gradient goes through the memories' encodings: the encoder learns from the texts
                 alone, as in M1, and the head learns to read memories that it can't change.
             optimizer: makes the optimizer; the paper's is Adam at 1e-4.
-            lr_scheduler: makes a schedule, stepped once an epoch.
+            **shared: options of `SpelledWords`, `FrozenEncoder` and `Task`. The paper keeps pre-trained vectors
+                fixed.
         """
-        super().__init__(optimizer, lr_scheduler)
-        if features not in FEATURES:
-            raise InputError(f"model.features={features!r}: choose one of {', '.join(FEATURES)}")
+        super().__init__(optimizer=optimizer, **shared)
+        options = self.options
+        check_choices(
+            options, features=tuple(FEATURES), attention=("cosine", "softmax"), pooling=("mean", "cls")
+        )
         if not 0 <= mix <= 1:
             raise InputError(f"model.mix={mix}: must be in 0..1")
-        for name, value, known in (
-            ("attention", attention, ("cosine", "softmax")),
-            ("pooling", pooling, ("mean", "cls")),
-        ):
-            if value not in known:
-                raise InputError(f"model.{name}={value!r}: choose one of {', '.join(known)}")
         if not 0 <= text_dropout < 1:
             raise InputError(f"model.text_dropout={text_dropout}: must be 0 or more and below 1")
-        if freeze_encoder and init_from is None and transformer is None:
+        if options.freeze_encoder and options.init_from is None and options.transformer is None:
             raise InputError(
                 "model.freeze_encoder is on, but the encoder's weights are fresh: name a trained model with"
                 " model.init_from, or a pre-trained transformer with model.transformer"
             )
         if num_perspectives < 0:
             raise InputError(f"model.num_perspectives={num_perspectives}: must be 0 or more")
-        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
 
     @property
+    @override
     def uses_memory(self) -> bool:
-        """False for M1 (without `mix`), which reads no memory: its data need not retrieve any."""
-        return bool(self.hparams["features"] != "M1" or self.hparams["mix"] > 0)
+        # M1 (without `mix`) reads no memory: its data need not retrieve any.
+        return bool(self.options.features != "M1" or self.options.mix > 0)
 
-    def check_data(self, data: Any) -> None:
-        """See `Task.check_data`: memories to read, and characters."""
+    @override
+    def check_data(self, data: TextDataModule[Any, Any]) -> None:
+        # Memories to read.
         super().check_data(data)
-        options = self.hparams
-        if self.uses_memory and data.num_memories == 0:
+        options = self.options
+        if self.uses_memory and not data.has_memory:
             raise InputError(
-                f"model.features={options['features']} reads memories, but data.num_memories is 0; use M1 or"
+                f"model.features={options.features} reads memories, but data.num_memories is 0; use M1 or"
                 " set --data.num_memories"
             )
-        if options["transformer"] is None and options["characters"] and not data.options["characters"]:
-            raise InputError("model.characters is on, but data.characters is off; make them agree")
 
+    @override
     def build_network(
         self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> KNNNetwork:
-        """Figure 1 for the data's sizes; see `ClassificationTask.build_network`."""
-        options = self.hparams
-        if "label" in FEATURES[options["features"]] and not spec.memory_labels:
+        options = self.options
+        if "label" in FEATURES[options.features] and not spec.memory_labels:
             raise InputError(
-                f"model.features={options['features']} reads the memories' labels, but they have none; use M3"
+                f"model.features={options.features} reads the memories' labels, but they have none; use M3"
                 " or M6, or give --data.memory_label_column"
             )
-        if options["mix"] > 0 and spec.memory_labels != spec.labels:
+        if options.mix > 0 and spec.memory_labels != spec.labels:
             raise InputError("model.mix: the memories have no labels or another task's, so they can't vote")
         encoder: BiLSTMEncoder | TransformerEncoder
-        if options["transformer"] is not None:
-            encoder = TransformerEncoder(options["transformer"], options["pooling"], transformer_config)
+        if options.transformer is not None:
+            encoder = TransformerEncoder(options.transformer, options.pooling, transformer_config)
         else:
-            words = WordEncoder.of_vocabulary(
-                spec.num_words,
-                word_vectors,
-                options["word_size"],
-                options["train_word_vectors"],
-                num_chars=spec.num_chars if options["characters"] else 0,
-                char_size=options["char_size"],
-                char_hidden_size=options["char_hidden_size"],
-            )
-            encoder = BiLSTMEncoder(words, options["hidden_size"], options["dropout"])
-        return KNNNetwork(
-            encoder,
-            options["features"],
-            options["num_perspectives"],
-            num_classes=len(spec.labels),
-            num_memory_classes=len(spec.memory_labels),
-            attention=options["attention"],
-            text_dropout=options["text_dropout"],
-            mix=options["mix"],
-            freeze_encoder=options["freeze_encoder"],
-            detach_memories=options["detach_memories"],
-            same_task=spec.memory_labels == spec.labels,
+            words = self.make_words(spec, word_vectors)
+            encoder = BiLSTMEncoder(words, options.hidden_size, options.dropout)
+        return KNNNetwork(encoder, options, spec)
+
+    @override
+    def frozen_encoder(self) -> tuple[nn.Module, dict[str, Any]]:
+        return self.network.encoder, {"pooling": self.options.pooling}
+
+    @property
+    @override
+    def vector_size(self) -> int:
+        return int(self.network.encoder.size)
+
+    @override
+    def encode_texts(self, batch: ClassificationBatch) -> Tensor:
+        vectors: Tensor = self.network.encode_texts(batch)
+        return vectors
+
+    # --- starting from another model ---
+
+    @property
+    @override
+    def frozen_part(self) -> str | None:
+        return "network.encoder." if self.options.freeze_encoder else None
+
+    @override
+    def describe_head(self) -> dict[str, int]:
+        # Width of each feature that the classifier reads.
+        return dict(self.network.sizes)
+
+    @override
+    def take_head(self, checkpoint: Mapping[str, Any]) -> list[str]:
+        # The columns of the features that both have; zero for the model's further features, so that it starts as
+        # a copy of the other one, unless these mean something already.
+        weights, ours = checkpoint["state_dict"], checkpoint[CHECKPOINT_KEY]
+        sizes: dict[str, int] = self.network.sizes
+        # Checkpoints from before called it otherwise.
+        their_sizes = ours.get("head", ours.get("feature_sizes"))
+        if their_sizes is None or ours["data"]["labels"] != self.data_state["labels"]:
+            return []
+        shared = [name for name in sizes if sizes[name] == their_sizes.get(name)]
+        if not shared:
+            return []
+        classifier, columns, their_columns = (
+            self.network.classifier,
+            columns_of(sizes),
+            columns_of(their_sizes),
         )
-
-    def on_fit_start(self) -> None:
-        """Encode everything once if the encoder is frozen."""
-        super().on_fit_start()
-        if not self.hparams["freeze_encoder"]:
-            return
-        network = cast(KNNNetwork, self.network)
-
-        @torch.no_grad()
-        def encode(batch: ClassificationBatch) -> Tensor:
-            return network.encode_texts(self.transfer_batch_to_device(batch, self.device, 0))
-
-        training = network.training
-        network.eval()
-        self.trainer.datamodule.cache_encodings(encode)  # type: ignore[attr-defined]
-        network.train(training)
+        kept = {
+            name: classifier.weight[:, columns[name]].clone()
+            for name in ("label",)
+            if self.network.votes_at_first
+        }
+        classifier.weight.zero_()
+        for name in shared:
+            classifier.weight[:, columns[name]] = weights["network.classifier.weight"][:, their_columns[name]]
+        for name in kept.keys() - set(shared):
+            classifier.weight[:, columns[name]] = kept[name]
+        classifier.bias.copy_(weights["network.classifier.bias"])
+        return [f"network.classifier ({', '.join(shared)})"]

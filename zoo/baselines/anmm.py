@@ -13,14 +13,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
+from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor, nn
+from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.interactions import cosine_interaction, word_pair_mask
 from zoo.tasks.base import check_sizes
-from zoo.tasks.ranking import Loss, MatchingOutput, MatchingTask
+from zoo.tasks.encoders import WordVectors
+from zoo.tasks.matching import MatchingOutput, MatchingTask
 
 #: Cosines from here on are a match of equal words, which has a range of its own.
 EXACT = 1 - 1e-5
@@ -46,26 +48,26 @@ def add_up_by_value(cosine: Tensor, mask: Tensor, num_bins: int) -> Tensor:
 class ANMMNetwork(nn.Module):
     """Figures 2 and 3: sums by value, weights shared by value, a gate over the question's words."""
 
-    def __init__(
-        self,
-        words: WordEncoder,
-        num_bins: int,
-        num_weights: int,
-        dropout: float,
-        num_outputs: int,
-        bias: bool,
-        unknown: int,
-    ) -> None:
+    def __init__(self, words: WordEncoder, options: Any, spec: MatchingSpec, bias: bool) -> None:
+        """Make the parts.
+
+        Args:
+            words: vectors of words.
+            options: of `ANMM`.
+            spec: of the data.
+            bias: give the last layer a bias.
+        """
         super().__init__()
         self.words = words
-        self.unknown = unknown
-        self.num_bins = num_bins
-        self.weight = nn.Linear(num_bins + 1, num_weights, bias=False)  # w_kt
+        self.unknown = spec.unknown
+        self.num_bins = options.num_bins
+        num_weights = options.num_weights
+        self.weight = nn.Linear(self.num_bins + 1, num_weights, bias=False)  # w_kt
         # aNMM-2 has several sets of weights and combines what they find.
         self.combine = nn.Linear(num_weights, 1, bias=False) if num_weights > 1 else None  # r_t
         self.gate = nn.Parameter(torch.zeros(words.size))  # v; at zero, all words count alike
-        self.dropout = nn.Dropout(dropout)
-        self.out = nn.Linear(1, num_outputs, bias=bias)
+        self.dropout = nn.Dropout(options.dropout)
+        self.out = nn.Linear(1, spec.num_outputs, bias=bias)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
@@ -86,7 +88,7 @@ class ANMMNetwork(nn.Module):
             return MatchingOutput(self.out(score), cosine.detach())
 
 
-class ANMM(MatchingTask):
+class ANMM(WordVectors, MatchingTask):
     """The paper's aNMM-1, and with `num_weights` above 1 its aNMM-2.
 
     Example:
@@ -101,48 +103,24 @@ class ANMM(MatchingTask):
         self,
         num_bins: int = 20,
         num_weights: int = 1,
-        word_size: int = 300,
-        train_word_vectors: bool = False,
         dropout: float = 0.0,
-        init_from: str | None = None,
-        loss: Loss = "hinge",
-        margin: float = 1.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=2e-2, fused=True),
-        lr_scheduler: LRSchedulerCallable | None = None,
+        **shared: Any,
     ) -> None:
         """Configure the model; its network is built when the data is known.
 
         Args:
             num_bins: ranges that cosines from -1 to 1 are parted into, beside the one of exact matches.
             num_weights: sets of value-shared weights: 1 is aNMM-1, more is aNMM-2.
-            word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
-            train_word_vectors: train the word vectors. Vectors that are not pre-trained are always trained.
             dropout: on the sums by value; the paper has none.
-            init_from: a checkpoint whose weights the model starts from. `--ckpt_path` resumes a run instead.
-            loss: see `MatchingTask`; the paper's is `hinge`.
-            margin: of the hinge loss.
-            optimizer: makes the optimizer. Adam's `fused=True` does the same in one pass: with a trained table
-                the update is most of a step on a CPU.
-            lr_scheduler: makes a schedule, stepped once an epoch.
+            optimizer: makes the optimizer; so few weights take a high rate.
+            **shared: options of `WordVectors`, `MatchingTask` (the paper's loss is `hinge`) and `Task`.
         """
-        super().__init__(optimizer, lr_scheduler, loss, margin)
-        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
-        check_sizes(self.hparams, "num_bins", "num_weights")
+        super().__init__(optimizer=optimizer, **shared)
+        check_sizes(self.options, "num_bins", "num_weights")
 
+    @override
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> ANMMNetwork:
-        """The paper's network for the data's sizes; see `Task.build_network`."""
-        options = self.hparams
-        words = WordEncoder.of_vocabulary(
-            spec.num_words, word_vectors, options["word_size"], options["train_word_vectors"]
-        )
-        return ANMMNetwork(
-            words,
-            options["num_bins"],
-            options["num_weights"],
-            options["dropout"],
-            spec.num_outputs,
-            bias=self.sees_constants,
-            unknown=spec.unknown,
-        )
+        return ANMMNetwork(self.make_words(spec, word_vectors), self.options, spec, self.sees_constants(spec))

@@ -17,8 +17,8 @@ import itertools
 from typing import Any
 
 import torch
-from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
+from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from zoo.baselines.convolution import (
@@ -31,7 +31,8 @@ from zoo.baselines.convolution import (
 )
 from zoo.layers.encoders import WordEncoder
 from zoo.tasks.base import check_sizes
-from zoo.tasks.ranking import Loss, MatchingOutput, MatchingTask
+from zoo.tasks.encoders import WordVectors
+from zoo.tasks.matching import MatchingOutput, MatchingTask
 
 
 class SentenceConvolution(nn.Module):
@@ -71,22 +72,25 @@ class SentenceConvolution(nn.Module):
 class ARCINetwork(nn.Module):
     """Figure 3: two sentence models and an MLP."""
 
-    def __init__(
-        self,
-        words: WordEncoder,
-        first: SentenceConvolution,
-        second: SentenceConvolution,
-        hidden_size: int,
-        dropout: float,
-        num_outputs: int,
-        bias: bool,
-    ) -> None:
+    def __init__(self, words: WordEncoder, options: Any, num_outputs: int, bias: bool) -> None:
+        """Make the parts.
+
+        Args:
+            words: vectors of words.
+            options: of `ARCI`.
+            num_outputs: logits.
+            bias: give the last layer a bias.
+        """
         super().__init__()
         self.words = words
-        self.first, self.second = first, second
-        self.dropout = nn.Dropout(dropout)
-        self.hidden = nn.Linear(first.size + second.size, hidden_size)
-        self.out = nn.Linear(hidden_size, num_outputs, bias=bias)
+        towers = [
+            SentenceConvolution(words.size, options.filters, options.window, options.segments)
+            for _ in range(1 if options.share else 2)
+        ]
+        self.first, self.second = towers[0], towers[-1]
+        self.dropout = nn.Dropout(options.dropout)
+        self.hidden = nn.Linear(self.first.size + self.second.size, options.hidden_size)
+        self.out = nn.Linear(options.hidden_size, num_outputs, bias=bias)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
@@ -105,19 +109,18 @@ class ARCINetwork(nn.Module):
 class ARCIINetwork(nn.Module):
     """Figure 4: windows of both texts meet, then two-dimensional convolutions and poolings, then an MLP."""
 
-    def __init__(
-        self,
-        words: WordEncoder,
-        filters: tuple[int, ...],
-        window: int,
-        grid: tuple[int, int],
-        hidden_size: int,
-        dropout: float,
-        num_outputs: int,
-        bias: bool,
-    ) -> None:
+    def __init__(self, words: WordEncoder, options: Any, num_outputs: int, bias: bool) -> None:
+        """Make the parts.
+
+        Args:
+            words: vectors of words.
+            options: of `ARCII`.
+            num_outputs: logits.
+            bias: give the last layer a bias.
+        """
         super().__init__()
         self.words = words
+        filters, window, grid = options.filters, options.window, options.grid
         self.first = WordConvolution(words.size, filters[0], window)
         # One bias a filter is enough for the sum of the two.
         self.second = WordConvolution(words.size, filters[0], window, bias=False)
@@ -125,10 +128,10 @@ class ARCIINetwork(nn.Module):
             nn.Conv2d(before, after, window) for before, after in itertools.pairwise(filters)
         )
         self.sides = ((window - 1) // 2, window // 2) * 2
-        self.grid = grid
-        self.dropout = nn.Dropout(dropout)
-        self.hidden = nn.Linear(grid[0] * grid[1] * filters[-1], hidden_size)
-        self.out = nn.Linear(hidden_size, num_outputs, bias=bias)
+        self.grid = tuple(grid)
+        self.dropout = nn.Dropout(options.dropout)
+        self.hidden = nn.Linear(grid[0] * grid[1] * filters[-1], options.hidden_size)
+        self.out = nn.Linear(options.hidden_size, num_outputs, bias=bias)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
@@ -157,7 +160,7 @@ class ARCIINetwork(nn.Module):
             return MatchingOutput(self.out(self.dropout(hidden)))
 
 
-class ARCI(MatchingTask):
+class ARCI(WordVectors, MatchingTask):
     """The paper's ARC-I.
 
     Example:
@@ -173,14 +176,8 @@ class ARCI(MatchingTask):
         segments: int = 1,
         hidden_size: int = 64,
         share: bool = False,
-        word_size: int = 300,
-        train_word_vectors: bool = False,
         dropout: float = 0.3,
-        init_from: str | None = None,
-        loss: Loss = "hinge",
-        margin: float = 1.0,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True),
-        lr_scheduler: LRSchedulerCallable | None = None,
+        **shared: Any,
     ) -> None:
         """Configure the model; its network is built when the data is known.
 
@@ -190,44 +187,21 @@ class ARCI(MatchingTask):
             segments: parts that a text is pooled into at the end.
             hidden_size: units of the MLP's hidden layer.
             share: one sentence model for both texts.
-            word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
-            train_word_vectors: train the word vectors. Vectors that are not pre-trained are always trained.
             dropout: on word vectors and in the MLP.
-            init_from: a checkpoint whose weights the model starts from. `--ckpt_path` resumes a run instead.
-            loss: see `MatchingTask`; the paper's is `hinge`.
-            margin: of the hinge loss.
-            optimizer: makes the optimizer. Adam's `fused=True` does the same in one pass: with a trained table
-                the update is most of a step on a CPU.
-            lr_scheduler: makes a schedule, stepped once an epoch.
+            **shared: options of `WordVectors`, `MatchingTask` (the paper's loss is `hinge`) and `Task`.
         """
-        super().__init__(optimizer, lr_scheduler, loss, margin)
-        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
-        check_sizes(self.hparams, "filters", "window", "segments", "hidden_size")
+        super().__init__(**shared)
+        check_sizes(self.options, "filters", "window", "segments", "hidden_size")
 
+    @override
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> ARCINetwork:
-        """Figure 3 for the data's sizes; see `Task.build_network`."""
-        options = self.hparams
-        words = WordEncoder.of_vocabulary(
-            spec.num_words, word_vectors, options["word_size"], options["train_word_vectors"]
-        )
-        towers = [
-            SentenceConvolution(words.size, options["filters"], options["window"], options["segments"])
-            for _ in range(1 if options["share"] else 2)
-        ]
-        return ARCINetwork(
-            words,
-            towers[0],
-            towers[-1],
-            options["hidden_size"],
-            options["dropout"],
-            spec.num_outputs,
-            bias=self.sees_constants,
-        )
+        words = self.make_words(spec, word_vectors)
+        return ARCINetwork(words, self.options, spec.num_outputs, bias=self.sees_constants(spec))
 
 
-class ARCII(MatchingTask):
+class ARCII(WordVectors, MatchingTask):
     """The paper's ARC-II.
 
     Example:
@@ -242,14 +216,8 @@ class ARCII(MatchingTask):
         window: int = 3,
         grid: tuple[int, int] = (3, 6),
         hidden_size: int = 64,
-        word_size: int = 300,
-        train_word_vectors: bool = False,
         dropout: float = 0.3,
-        init_from: str | None = None,
-        loss: Loss = "hinge",
-        margin: float = 1.0,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True),
-        lr_scheduler: LRSchedulerCallable | None = None,
+        **shared: Any,
     ) -> None:
         """Configure the model; its network is built when the data is known.
 
@@ -259,35 +227,15 @@ class ARCII(MatchingTask):
             window: words of each text that meet, and side of the convolutions; the paper's is 3.
             grid: parts of the first and of the second text that the last layer is pooled into.
             hidden_size: units of the MLP's hidden layer.
-            word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
-            train_word_vectors: train the word vectors. Vectors that are not pre-trained are always trained.
             dropout: on word vectors and in the MLP.
-            init_from: a checkpoint whose weights the model starts from. `--ckpt_path` resumes a run instead.
-            loss: see `MatchingTask`; the paper's is `hinge`.
-            margin: of the hinge loss.
-            optimizer: makes the optimizer. Adam's `fused=True` does the same in one pass: with a trained table
-                the update is most of a step on a CPU.
-            lr_scheduler: makes a schedule, stepped once an epoch.
+            **shared: options of `WordVectors`, `MatchingTask` (the paper's loss is `hinge`) and `Task`.
         """
-        super().__init__(optimizer, lr_scheduler, loss, margin)
-        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
-        check_sizes(self.hparams, "filters", "window", "grid", "hidden_size")
+        super().__init__(**shared)
+        check_sizes(self.options, "filters", "window", "grid", "hidden_size")
 
+    @override
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> ARCIINetwork:
-        """Figure 4 for the data's sizes; see `Task.build_network`."""
-        options = self.hparams
-        words = WordEncoder.of_vocabulary(
-            spec.num_words, word_vectors, options["word_size"], options["train_word_vectors"]
-        )
-        return ARCIINetwork(
-            words,
-            options["filters"],
-            options["window"],
-            options["grid"],
-            options["hidden_size"],
-            options["dropout"],
-            spec.num_outputs,
-            bias=self.sees_constants,
-        )
+        words = self.make_words(spec, word_vectors)
+        return ARCIINetwork(words, self.options, spec.num_outputs, bias=self.sees_constants(spec))

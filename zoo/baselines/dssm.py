@@ -20,17 +20,18 @@ from abc import abstractmethod
 from typing import Any
 
 import torch
-from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
+from datamodules.base import TextDataModule
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
 from datamodules.text.tokenization import WORD_TOKENIZERS
 from zoo.baselines.convolution import window_sum
 from zoo.layers.interactions import ScaledCosine, unit
 from zoo.tasks.base import check_sizes
-from zoo.tasks.ranking import Loss, MatchingOutput, MatchingTask
+from zoo.tasks.matching import MatchingOutput, MatchingTask
 
 
 def letter_trigrams(char: Tensor, mark: int, num_trigrams: int) -> tuple[Tensor, Tensor]:
@@ -168,39 +169,66 @@ class CosineNetwork(nn.Module):
         return MatchingOutput(self.out(cosine))
 
 
-class _TrigramMatcher(MatchingTask):
+class TrigramMatcher(MatchingTask):
     """What DSSM and CDSSM have in common."""
 
+    ranking_loss = "softmax"
+
+    def __init__(
+        self,
+        num_trigrams: int = 10000,
+        share: bool = True,
+        smoothing: float = 10.0,
+        dropout: float = 0.0,
+        **shared: Any,
+    ) -> None:
+        """Configure the model; its network is built when the data is known.
+
+        Args:
+            num_trigrams: buckets that letter trigrams are hashed into, each with the first layer's weights. The
+                paper counts 30,621 trigrams in 500,000 words; in small data few are frequent, and each bucket
+                costs time in every step.
+            share: one network for both texts.
+            smoothing: initial factor of the cosine (the paper's gamma), which is trained.
+            dropout: between the layers; the paper has none.
+            **shared: options of `MatchingTask` (the paper's loss is `softmax`) and `Task`.
+        """
+        super().__init__(**shared)
+        for name in ("num_trigrams", "smoothing"):
+            if not self.options[name] > 0:
+                raise InputError(f"model.{name}={self.options[name]}: must be above 0")
+
     @abstractmethod
-    def _make_tower(self, spec: MatchingSpec) -> BagTower | WindowTower:
+    def make_tower(self, spec: MatchingSpec) -> BagTower | WindowTower:
         """The encoder of a text."""
 
-    def check_data(self, data: Any) -> None:
-        """See `Task.check_data`: words' letters."""
+    @override
+    def check_data(self, data: TextDataModule[Any, Any]) -> None:
+        # Words' letters.
         super().check_data(data)
-        name, tokenizer = type(self).__name__, data.options["tokenizer"]
+        name, tokenizer = type(self).__name__, data.options.tokenizer
         if tokenizer not in WORD_TOKENIZERS:
             raise InputError(
                 f"{name} reads the letters of words, which data.tokenizer={tokenizer} does not keep: use words or"
                 " whitespace"
             )
-        if not data.options["characters"]:
+        if not data.options.characters:
             raise InputError(f"{name} reads the letters of words: set --data.characters true")
 
+    @override
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> CosineNetwork:
-        """Two towers, or one for both texts; see `Task.build_network`. Word vectors are not read."""
-        options = self.hparams
-        for option in ("num_trigrams", "smoothing"):
-            if not options[option] > 0:
-                raise InputError(f"model.{option}={options[option]}: must be above 0")
-        first = self._make_tower(spec)
-        second = first if options["share"] else self._make_tower(spec)
-        return CosineNetwork(first, second, options["smoothing"], spec.num_outputs, bias=self.sees_constants)
+        # Two towers, or one for both texts. Word vectors are not read.
+        options = self.options
+        first = self.make_tower(spec)
+        second = first if options.share else self.make_tower(spec)
+        return CosineNetwork(
+            first, second, options.smoothing, spec.num_outputs, bias=self.sees_constants(spec)
+        )
 
 
-class DSSM(_TrigramMatcher):
+class DSSM(TrigramMatcher):
     """The paper's model. Give the data `--data.characters true`.
 
     Example:
@@ -211,47 +239,25 @@ class DSSM(_TrigramMatcher):
         "Huang et al.: Learning Deep Structured Semantic Models for Web Search using Clickthrough Data (2013)"
     )
 
-    def __init__(
-        self,
-        num_trigrams: int = 10000,
-        hidden_sizes: tuple[int, ...] = (300, 300, 128),
-        share: bool = True,
-        smoothing: float = 10.0,
-        dropout: float = 0.0,
-        init_from: str | None = None,
-        loss: Loss = "softmax",
-        margin: float = 1.0,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True),
-        lr_scheduler: LRSchedulerCallable | None = None,
-    ) -> None:
+    def __init__(self, hidden_sizes: tuple[int, ...] = (300, 300, 128), **shared: Any) -> None:
         """Configure the model; its network is built when the data is known.
 
         Args:
-            num_trigrams: buckets that letter trigrams are hashed into. The paper counts 30,621 trigrams in
-                500,000 words; in small data few are frequent, and each bucket costs time in every step.
             hidden_sizes: units of the layers over the counts; the last is the size of a text's vector.
-            share: one network for both texts.
-            smoothing: initial factor of the cosine (the paper's gamma), which is trained.
-            dropout: between the layers; the paper has none.
-            init_from: a checkpoint whose weights the model starts from. `--ckpt_path` resumes a run instead.
-            loss: see `MatchingTask`; the paper's is `softmax`.
-            margin: of the hinge loss.
-            optimizer: makes the optimizer. Adam's `fused=True` does the same in one pass: with a trained table
-                the update is most of a step on a CPU.
-            lr_scheduler: makes a schedule, stepped once an epoch.
+            **shared: options of `TrigramMatcher`, `MatchingTask` and `Task`.
         """
-        super().__init__(optimizer, lr_scheduler, loss, margin)
-        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
-        check_sizes(self.hparams, "hidden_sizes")
+        super().__init__(**shared)
+        check_sizes(self.options, "hidden_sizes")
 
-    def _make_tower(self, spec: MatchingSpec) -> BagTower:
-        options = self.hparams
-        size = options["hidden_sizes"][0]
-        hashing = TrigramLayer(spec.num_chars, options["num_trigrams"], size, size)
-        return BagTower(hashing, tuple(options["hidden_sizes"]), options["dropout"])
+    @override
+    def make_tower(self, spec: MatchingSpec) -> BagTower:
+        options = self.options
+        size = options.hidden_sizes[0]
+        hashing = TrigramLayer(spec.num_chars, options.num_trigrams, size, size)
+        return BagTower(hashing, tuple(options.hidden_sizes), options.dropout)
 
 
-class CDSSM(_TrigramMatcher):
+class CDSSM(TrigramMatcher):
     """The paper's model. Give the data `--data.characters true`.
 
     Example:
@@ -260,45 +266,22 @@ class CDSSM(_TrigramMatcher):
 
     paper = "Shen et al.: A Latent Semantic Model with Convolutional-Pooling Structure for IR (2014)"
 
-    def __init__(
-        self,
-        num_trigrams: int = 10000,
-        window: int = 3,
-        hidden_sizes: tuple[int, ...] = (300, 128),
-        share: bool = True,
-        smoothing: float = 10.0,
-        dropout: float = 0.0,
-        init_from: str | None = None,
-        loss: Loss = "softmax",
-        margin: float = 1.0,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True),
-        lr_scheduler: LRSchedulerCallable | None = None,
-    ) -> None:
+    def __init__(self, window: int = 3, hidden_sizes: tuple[int, ...] = (300, 128), **shared: Any) -> None:
         """Configure the model; its network is built when the data is known.
 
         Args:
-            num_trigrams: buckets that letter trigrams are hashed into. Each has `window` times
-                `hidden_sizes[0]` weights.
             window: words that a convolution reads.
             hidden_sizes: units of the convolution, and of the layers over the maximum over time; the last is
                 the size of a text's vector.
-            share: one network for both texts.
-            smoothing: initial factor of the cosine (the paper's gamma), which is trained.
-            dropout: between the layers; the paper has none.
-            init_from: a checkpoint whose weights the model starts from. `--ckpt_path` resumes a run instead.
-            loss: see `MatchingTask`; the paper's is `softmax`.
-            margin: of the hinge loss.
-            optimizer: makes the optimizer. Adam's `fused=True` does the same in one pass: with a trained table
-                the update is most of a step on a CPU.
-            lr_scheduler: makes a schedule, stepped once an epoch.
+            **shared: options of `TrigramMatcher`, `MatchingTask` and `Task`.
         """
-        super().__init__(optimizer, lr_scheduler, loss, margin)
-        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
-        check_sizes(self.hparams, "window", "hidden_sizes")
+        super().__init__(**shared)
+        check_sizes(self.options, "window", "hidden_sizes")
 
-    def _make_tower(self, spec: MatchingSpec) -> WindowTower:
-        options = self.hparams
-        size, window = options["hidden_sizes"][0], options["window"]
+    @override
+    def make_tower(self, spec: MatchingSpec) -> WindowTower:
+        options = self.options
+        size, window = options.hidden_sizes[0], options.window
         # A unit's fan-in is the window's trigrams, of which each place has its own columns.
-        hashing = TrigramLayer(spec.num_chars, options["num_trigrams"], window * size, size)
-        return WindowTower(hashing, window, tuple(options["hidden_sizes"]), options["dropout"])
+        hashing = TrigramLayer(spec.num_chars, options.num_trigrams, window * size, size)
+        return WindowTower(hashing, window, tuple(options.hidden_sizes), options.dropout)

@@ -10,51 +10,48 @@ and an MLP scores what is there.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
-from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
+from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from datamodules.errors import InputError
 from zoo.baselines.convolution import inside, pool_grid
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.interactions import cosine_interaction, dot_interaction, word_pair_mask
-from zoo.tasks.base import check_sizes
-from zoo.tasks.ranking import Loss, MatchingOutput, MatchingTask
+from zoo.tasks.base import check_choices, check_sizes
+from zoo.tasks.encoders import WordVectors
+from zoo.tasks.matching import MatchingOutput, MatchingTask
 
-Similarity = Literal["cosine", "dot", "indicator"]
+Similarity: TypeAlias = Literal["cosine", "dot", "indicator"]
 
 
 class MatchPyramidNetwork(nn.Module):
     """Figure 2: image, convolutions, dynamic pooling, MLP."""
 
-    def __init__(
-        self,
-        words: WordEncoder | None,
-        similarity: Similarity,
-        filters: tuple[int, ...],
-        kernel: int,
-        grid: tuple[int, int],
-        hidden_size: int,
-        dropout: float,
-        num_outputs: int,
-        bias: bool,
-        unknown: int,
-    ) -> None:
+    def __init__(self, words: WordEncoder | None, options: Any, spec: MatchingSpec, bias: bool) -> None:
+        """Make the parts.
+
+        Args:
+            words: vectors of words; None where words are only told apart.
+            options: of `MatchPyramid`.
+            spec: of the data.
+            bias: give the last layer a bias.
+        """
         super().__init__()
         self.words = words
-        self.unknown = unknown
-        self.similarity = similarity
+        self.unknown = spec.unknown
+        self.similarity = options.similarity
+        filters, kernel, grid = options.filters, options.kernel, options.grid
         self.convolutions = nn.ModuleList(
             nn.Conv2d(before, after, kernel) for before, after in zip((1, *filters), filters, strict=False)
         )
         self.sides = ((kernel - 1) // 2, kernel // 2) * 2
-        self.grid = grid
-        self.dropout = nn.Dropout(dropout)
-        self.hidden = nn.Linear(grid[0] * grid[1] * filters[-1], hidden_size)
-        self.out = nn.Linear(hidden_size, num_outputs, bias=bias)
+        self.grid = tuple(grid)
+        self.dropout = nn.Dropout(options.dropout)
+        self.hidden = nn.Linear(grid[0] * grid[1] * filters[-1], options.hidden_size)
+        self.out = nn.Linear(options.hidden_size, spec.num_outputs, bias=bias)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
@@ -85,7 +82,7 @@ class MatchPyramidNetwork(nn.Module):
         return interact(vectors[batch.first_text], vectors[batch.second_text], batch) * mask
 
 
-class MatchPyramid(MatchingTask):
+class MatchPyramid(WordVectors, MatchingTask):
     """The paper's model.
 
     Example:
@@ -101,14 +98,8 @@ class MatchPyramid(MatchingTask):
         kernel: int = 3,
         grid: tuple[int, int] = (3, 10),
         hidden_size: int = 64,
-        word_size: int = 300,
-        train_word_vectors: bool = False,
         dropout: float = 0.3,
-        init_from: str | None = None,
-        loss: Loss = "hinge",
-        margin: float = 1.0,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True),
-        lr_scheduler: LRSchedulerCallable | None = None,
+        **shared: Any,
     ) -> None:
         """Configure the model; its network is built when the data is known.
 
@@ -119,41 +110,16 @@ class MatchPyramid(MatchingTask):
             kernel: side of the convolutions.
             grid: parts of the first and of the second text that the last convolution is pooled into.
             hidden_size: units of the MLP's hidden layer.
-            word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
-            train_word_vectors: train the word vectors. Vectors that are not pre-trained are always trained.
             dropout: in the MLP.
-            init_from: a checkpoint whose weights the model starts from. `--ckpt_path` resumes a run instead.
-            loss: see `MatchingTask`; the paper's is `cross_entropy`.
-            margin: of the hinge loss.
-            optimizer: makes the optimizer. Adam's `fused=True` does the same in one pass: with a trained table
-                the update is most of a step on a CPU.
-            lr_scheduler: makes a schedule, stepped once an epoch.
+            **shared: options of `WordVectors`, `MatchingTask` (the paper's loss is `cross_entropy`) and `Task`.
         """
-        super().__init__(optimizer, lr_scheduler, loss, margin)
-        if similarity not in ("cosine", "dot", "indicator"):
-            raise InputError(f"model.similarity={similarity!r}: must be cosine, dot or indicator")
-        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
-        check_sizes(self.hparams, "filters", "grid", "kernel", "hidden_size")
+        super().__init__(**shared)
+        check_choices(self.options, similarity=("cosine", "dot", "indicator"))
+        check_sizes(self.options, "filters", "grid", "kernel", "hidden_size")
 
+    @override
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> MatchPyramidNetwork:
-        """Figure 2 for the data's sizes; see `Task.build_network`."""
-        options = self.hparams
-        words = None
-        if options["similarity"] != "indicator":
-            words = WordEncoder.of_vocabulary(
-                spec.num_words, word_vectors, options["word_size"], options["train_word_vectors"]
-            )
-        return MatchPyramidNetwork(
-            words,
-            options["similarity"],
-            options["filters"],
-            options["kernel"],
-            options["grid"],
-            options["hidden_size"],
-            options["dropout"],
-            spec.num_outputs,
-            bias=self.sees_constants,
-            unknown=spec.unknown,
-        )
+        words = None if self.options.similarity == "indicator" else self.make_words(spec, word_vectors)
+        return MatchPyramidNetwork(words, self.options, spec, bias=self.sees_constants(spec))

@@ -8,22 +8,23 @@ EMNLP 2019. Each text becomes a vector once, in however many pairs it is; the sc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
-from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
+from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor, nn
+from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from datamodules.errors import InputError
+from datamodules.text.pooling import Pooling, pool
 from datamodules.text.tokenization import TransformersTokenizer
 from zoo.layers.encoders import TransformerEncoder
 from zoo.layers.interactions import ScaledCosine, unit
-from zoo.tasks.ranking import Loss, MatchingOutput, MatchingTask
+from zoo.tasks.base import check_choices
+from zoo.tasks.encoders import ReadsTransformer
+from zoo.tasks.matching import MatchingOutput, MatchingTask
 
-Mode = Literal["cross", "bi"]
-Pooling = Literal["mean", "cls"]
+Mode: TypeAlias = Literal["cross", "bi"]
 
 
 class CrossEncoder(nn.Module):
@@ -84,14 +85,6 @@ class CrossEncoder(nn.Module):
         return tokens, in_second.long()
 
 
-def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """A vector [P, l] of states [P, L, l]: the first token's, or the mean over the real ones; 0 without any."""
-    if pooling == "cls":
-        return states[:, 0] * mask[:, :1]
-    real = mask.unsqueeze(2).to(states.dtype)
-    return (states * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
-
-
 class BiEncoder(nn.Module):
     """Each text's own vector, and their cosine."""
 
@@ -108,7 +101,7 @@ class BiEncoder(nn.Module):
         return MatchingOutput(self.out(products.sum(dim=1)))
 
 
-class TransformerMatcher(MatchingTask):
+class TransformerMatcher(ReadsTransformer, MatchingTask):
     """A cross-encoder or a bi-encoder.
 
     Example:
@@ -116,6 +109,7 @@ class TransformerMatcher(MatchingTask):
     """
 
     paper = "Nogueira, Cho: Passage Re-ranking with BERT (2019); Reimers, Gurevych: Sentence-BERT (2019)"
+    ranking_loss = "softmax"
 
     def __init__(
         self,
@@ -124,11 +118,8 @@ class TransformerMatcher(MatchingTask):
         pooling: Pooling = "mean",
         scale: float = 20.0,
         dropout: float = 0.1,
-        init_from: str | None = None,
-        loss: Loss = "softmax",
-        margin: float = 1.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=2e-5),
-        lr_scheduler: LRSchedulerCallable | None = None,
+        **shared: Any,
     ) -> None:
         """Configure the model; its network is built when the data is known.
 
@@ -138,39 +129,33 @@ class TransformerMatcher(MatchingTask):
             pooling: how the transformer's states become a vector: their mean, or the first.
             scale: initial factor of the cosine of `bi`, which is trained.
             dropout: on the vector of `cross`. The transformer's own dropout is as its configuration says.
-            init_from: a checkpoint whose weights the model starts from. `--ckpt_path` resumes a run instead.
-            loss: see `MatchingTask`.
-            margin: of the hinge loss.
             optimizer: makes the optimizer.
-            lr_scheduler: makes a schedule, stepped once an epoch.
+            **shared: options of `MatchingTask` and `Task`.
         """
-        super().__init__(optimizer, lr_scheduler, loss, margin)
-        for option, value, known in (
-            ("mode", mode, ("cross", "bi")),
-            ("pooling", pooling, ("mean", "cls")),
-        ):
-            if value not in known:
-                raise InputError(f"model.{option}={value!r}: must be {' or '.join(known)}")
-        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
+        super().__init__(optimizer=optimizer, **shared)
+        check_choices(self.options, mode=("cross", "bi"), pooling=("mean", "cls"))
 
-    def tokens_at_once(self, options: Mapping[str, Any]) -> tuple[int, str]:
-        """See `Task.tokens_at_once`: a cross-encoder reads both texts together."""
-        if self.hparams["mode"] == "bi":
-            return super().tokens_at_once(options)
-        return options["first_length"] + options["second_length"], "data.first_length + data.second_length"
+    @override
+    def tokens_at_once(self, lengths: dict[str, int]) -> tuple[int, str]:
+        if self.options.mode == "bi":
+            return super().tokens_at_once(lengths)
+        return sum(lengths.values()), " + ".join(f"data.{name}" for name in lengths)
 
+    @override
+    def describe_size(self) -> str:
+        return "the transformer's, and a layer's over it"
+
+    @override
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> CrossEncoder | BiEncoder:
-        """The transformer with a layer over it; see `Task.build_network`. Word vectors are not read."""
-        options = self.hparams
-        name = options["transformer"]
-        prefix = 0
+        # The transformer with a layer over it. Word vectors are not read.
+        options, prefix = self.options, 0
         # A checkpoint brings the transformer's configuration, and all weights with the prefix's length.
         if transformer_config is None:
-            prefix = len(TransformersTokenizer(name, lowercase=False).prefix)
-        encoder = TransformerEncoder(name, options["pooling"], transformer_config)
-        bias = self.sees_constants
-        if options["mode"] == "bi":
-            return BiEncoder(encoder, options["scale"], spec.num_outputs, bias)
-        return CrossEncoder(encoder, prefix, options["dropout"], spec.num_outputs, bias)
+            prefix = len(TransformersTokenizer(options.transformer, lowercase=False).prefix)
+        encoder = TransformerEncoder(options.transformer, options.pooling, transformer_config)
+        bias = self.sees_constants(spec)
+        if options.mode == "bi":
+            return BiEncoder(encoder, options.scale, spec.num_outputs, bias)
+        return CrossEncoder(encoder, prefix, options.dropout, spec.num_outputs, bias)

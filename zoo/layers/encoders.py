@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from datamodules.errors import InputError
+from datamodules.text.pooling import Pooling, pool
 from zoo.layers.lstm import LastStateLSTM
 
 
@@ -51,23 +52,6 @@ class WordEncoder(nn.Module):
             self.char_table = nn.Embedding(num_chars, char_size, padding_idx=0)
             self.char_lstm = LastStateLSTM(char_size, char_hidden_size)
             self.size += char_hidden_size
-
-    @classmethod
-    def of_vocabulary(
-        cls, num_words: int, word_vectors: Tensor | None, word_size: int, train: bool, **characters: int
-    ) -> WordEncoder:
-        """The words of a vocabulary, from pre-trained vectors where the data brings them.
-
-        Args:
-            num_words: size of the vocabulary.
-            word_vectors: [num_words, d] pre-trained values, or None.
-            word_size: size of the vectors if there are none.
-            train: train pre-trained vectors too; others are always trained.
-            **characters: `num_chars`, `char_size` and `char_hidden_size` of the character LSTM.
-        """
-        size = word_size if word_vectors is None else word_vectors.shape[1]
-        trained = word_vectors is None or train
-        return cls(num_words, size, table=word_vectors, train_table=trained, **characters)
 
     def forward(self, word: Tensor, char: Tensor) -> Tensor:
         """Encode words.
@@ -144,9 +128,7 @@ def positions_of(name: str) -> int | None:
 class TransformerEncoder(nn.Module):
     """A text's vector: the pooled last layer of a pre-trained transformer."""
 
-    def __init__(
-        self, name: str, pooling: Literal["mean", "cls"] = "mean", config: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, name: str, pooling: Pooling = "mean", config: dict[str, Any] | None = None) -> None:
         """Load the transformer.
 
         Args:
@@ -183,9 +165,4 @@ class TransformerEncoder(nn.Module):
         attended = mask.clone()
         attended[:, 0] = True
         states = self.transformer(input_ids=word[text], attention_mask=attended.long()).last_hidden_state
-        if self.pooling == "cls":
-            first: Tensor = states[:, 0] * mask[:, :1]
-            return first
-        weights = mask.unsqueeze(2).to(states.dtype)  # [N, T, 1]
-        mean: Tensor = (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
-        return mean
+        return pool(states, mask, self.pooling)

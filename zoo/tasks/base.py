@@ -1,4 +1,4 @@
-"""What every model needs around its network: when it is made, how it is kept, how it is trained."""
+"""What every model needs around its network: when it is made, how it is kept, how it is trained and measured."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
+from torchmetrics import Metric
+from typing_extensions import override
 
+from datamodules.base import TextDataModule
 from datamodules.errors import InputError
-from datamodules.text.tokenization import WORD_TOKENIZERS, make_tokenizer
-from zoo.checkpoints import CHECKPOINT_KEY
-from zoo.layers.encoders import positions_of
-from zoo.warm_start import start_from
+from zoo.tasks.checkpoint import CHECKPOINT_KEY, plain
+from zoo.tasks.predictor import Predictor
+from zoo.tasks.warm_start import start_from
 
 
 class Task(pl.LightningModule):
@@ -27,24 +29,59 @@ class Task(pl.LightningModule):
     (`setup`), or when a checkpoint is read, which carries what is needed to make it again. A network keeps
     its `WordEncoder` in an attribute `words` and a pre-trained transformer in an attribute `transformer`, its
     own or a part's: that is how checkpoints find them.
+
+    What differs between kinds of tasks, the rest of the zoo asks through the attributes and methods here: it knows
+    no task by name.
     """
 
     #: the publication that the model is from.
-    paper: str = ""
+    paper: ClassVar[str] = ""
     #: what the task is called in `zoo list`.
     task: ClassVar[str]
     #: the NamedTuple that describes the task's data, see `datamodules.batch`.
     spec_type: ClassVar[type[Any]]
-    network: nn.Module | None
+    #: texts in, predictions out.
+    predictor_type: ClassVar[type[Predictor]]
+    #: whether batches must carry the texts as strings.
+    reads_strings: ClassVar[bool] = False
+    #: whether another seed gives another model.
+    depends_on_seed: ClassVar[bool] = True
+    #: figures of the validation rows that the progress bar shows.
+    shown: ClassVar[tuple[str, ...]] = ("accuracy",)
 
-    def __init__(self, optimizer: OptimizerCallable, lr_scheduler: LRSchedulerCallable | None = None) -> None:
+    #: the model's options, as attributes and by name.
+    options: Any
+    network: Any
+    validation_scores: Any
+    test_scores: Any
+
+    def __init__(
+        self,
+        init_from: str | None = None,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True),
+        lr_scheduler: LRSchedulerCallable | None = None,
+    ) -> None:
+        """Configure the model; its network is built when the data is known.
+
+        Args:
+            init_from: a checkpoint whose weights the model starts from, as far as they fit. `--ckpt_path` resumes
+                a run instead.
+            optimizer: makes the optimizer. Adam's `fused=True` does the same in one pass: with a trained table of
+                word vectors, PyTorch's usual version takes most of a step on a CPU.
+            lr_scheduler: makes a schedule, stepped once an epoch.
+        """
         super().__init__()
+        # Of all constructors before this one: every class names its own options and passes the rest on.
+        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
+        self.options = self.hparams
         self.make_optimizer = optimizer
         self.make_lr_scheduler = lr_scheduler
         self.network = None
         self.spec: Any = None
         #: the data's plain description (vocabulary, memory, options), kept in checkpoints.
         self.data_state: dict[str, Any] = {}
+
+    # --- what a model says ---
 
     @abstractmethod
     def build_network(
@@ -58,16 +95,12 @@ class Task(pl.LightningModule):
             transformer_config: configuration of the transformer whose weights a checkpoint holds, or None.
         """
 
-    @abstractmethod
-    def make_scores(self) -> None:
-        """Make the metrics of validation and test; they have no entries in the state dict."""
-
     @property
     def uses_memory(self) -> bool:
         """Whether the network reads memories at all."""
         return True
 
-    def check_data(self, data: Any) -> None:
+    def check_data(self, data: TextDataModule[Any, Any]) -> None:
         """Refuse what the options of a data module show to be of no use for this model.
 
         `zoo fit` and `zoo prepare` ask before anything is read; `setup` asks again. A model that wants more of
@@ -79,47 +112,79 @@ class Task(pl.LightningModule):
         Raises:
             InputError: names the option to change.
         """
-        name = type(self).__name__
         if data.spec_type is not self.spec_type:
-            raise InputError(f"{name} is a model for {self.task}, which a {type(data).__name__} is not for")
-        transformer, tokenizer = self.hparams.get("transformer"), data.options["tokenizer"]
-        if transformer is not None and tokenizer in WORD_TOKENIZERS:
             raise InputError(
-                f"data.tokenizer={tokenizer}: a pre-trained transformer wants its own tokens: set"
-                f" --data.tokenizer {transformer}"
+                f"{type(self).__name__} is a model for {self.task}, which a {type(data).__name__} is not for"
             )
-        if transformer is not None and tokenizer != transformer:
-            # Two names of the same tokens are fine; ids of another vocabulary would be other words.
-            theirs = make_tokenizer(transformer, lowercase=False).describe()["contents"]
-            if data.tokenizer.describe()["contents"] != theirs:
-                raise InputError(
-                    f"data.tokenizer={tokenizer}: has other tokens than the pre-trained transformer: set"
-                    f" --data.tokenizer {transformer}"
-                )
-        if transformer is not None and (positions := positions_of(transformer)) is not None:
-            wanted, options = self.tokens_at_once(data.options)
-            if wanted > positions:
-                raise InputError(
-                    f"{options}: {transformer} reads {positions} tokens at most, not {wanted}; set fewer"
-                )
 
-    def tokens_at_once(self, options: Mapping[str, Any]) -> tuple[int, str]:
-        """How many tokens a transformer has to read together at most, and the data's options that say so."""
-        lengths = ("max_length", "memory_max_length", "first_length", "second_length")
-        given = {name: options[name] for name in lengths if options.get(name)}
-        longest = max(given, key=given.__getitem__)
-        return given[longest], f"data.{longest}"
+    #: how the names of the weights begin that belong to the labels or to the data, in which `init_from` takes from
+    #: another model only what `take_head` takes.
+    head: ClassVar[str | None] = None
+
+    def describe_head(self) -> Any:
+        """What `take_head` must know of the checkpoint's head: plain values."""
+        return None
+
+    def take_head(self, checkpoint: Mapping[str, Any]) -> list[str]:
+        """Take what fits of the head of another model's checkpoint.
+
+        Returns:
+            What was taken, for people.
+        """
+        return []
+
+    @property
+    def frozen_part(self) -> str | None:
+        """How the names of the weights begin that no training changes, so that they must come from somewhere."""
+        return None
+
+    def describe_size(self) -> str:
+        """How many parameters the model has by default, for `zoo list`."""
+        spec, data = self.example_spec()
+        parameters = sum(weight.numel() for weight in self.build_network(spec, None, None).parameters())
+        return f"{parameters:,} by default, with {data}"
+
+    # --- what a kind of task says ---
+
+    @classmethod
+    @abstractmethod
+    def example_spec(cls) -> tuple[Any, str]:
+        """Data of a usual size, and what to call it: sizes of models are told for it."""
+
+    @abstractmethod
+    def new_scores(self) -> Metric:
+        """The metrics of a table; `compute` returns name -> value."""
+
+    @abstractmethod
+    def count(self, scores: Any, batch: Any) -> None:
+        """Count a batch of an evaluation."""
+
+    @abstractmethod
+    def shown_predictions(
+        self, data: TextDataModule[Any, Any], rows: int
+    ) -> tuple[list[str], list[list[Any]]]:
+        """A table for people: predictions of the first validation rows, beside the truth.
+
+        Args:
+            data: prepared.
+            rows: of how many.
+
+        Returns:
+            Names of the columns, and the lines.
+        """
 
     # --- from data or checkpoint to network ---
 
+    @override
     def setup(self, stage: str) -> None:
-        """Make the network for the trainer's data, unless it is there already."""
         data: Any = getattr(self.trainer, "datamodule", None)
         if data is None:
             raise InputError("pass a data module to the trainer: the model reads its sizes")
+        data.with_strings = self.reads_strings
         if self.network is not None:
             if self.data_state:
                 data.use_state(self.data_state)
+            self._make_scores()  # other data may ask for others
         elif stage == "fit":
             self.check_data(data)
             self._build(data.spec, data.word_vectors(), None)
@@ -141,25 +206,32 @@ class Task(pl.LightningModule):
             raise
         except ValueError as error:  # PyTorch's own checks: a size of 0, a probability of 3
             raise InputError(f"model: {error}") from error
-        self.make_scores()
+        self._make_scores()
 
+    def _make_scores(self) -> None:
+        self.validation_scores, self.test_scores = self.new_scores(), self.new_scores()
+
+    @property
+    def data(self) -> TextDataModule[Any, Any] | None:
+        """The trainer's data module, if there is a trainer."""
+        return getattr(self._trainer, "datamodule", None) if self._trainer is not None else None
+
+    @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what makes the checkpoint load alone: model name, sizes, labels, vocabulary, memory."""
-        assert self.spec is not None
-        assert self.network is not None
+        # What makes the checkpoint load alone: model name, sizes, labels, vocabulary, memory.
         parts = (getattr(module, "transformer", None) for module in self.network.modules())
         transformer = next((part for part in parts if part is not None), None)
         checkpoint[CHECKPOINT_KEY] = {
             "model": type(self).__name__,
             "spec": dict(self.spec._asdict()),
             "data": self.data_state,
-            # Width of each part of the classifier's input, for models that start from this one.
-            "feature_sizes": getattr(self.network, "sizes", None),
-            "transformer_config": None if transformer is None else _plain(transformer.config.to_dict()),
+            "head": self.describe_head(),
+            "transformer_config": None if transformer is None else plain(transformer.config.to_dict()),
         }
 
+    @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Make the network that the checkpoint's weights fit, and give the data its vocabulary."""
+        # Make the network that the weights fit, and give the data its vocabulary.
         ours = checkpoint.get(CHECKPOINT_KEY)
         if ours is None or ours["model"] != type(self).__name__:
             kind = "not of this project" if ours is None else f"of a {ours['model']}"
@@ -174,14 +246,15 @@ class Task(pl.LightningModule):
             )
             self.to(self.device)
         self._check_shapes(checkpoint)
-        data = getattr(self._trainer, "datamodule", None) if self._trainer is not None else None
-        if data is not None:
-            data.use_state(self.data_state)
+        if self.data is not None:
+            self.data.use_state(self.data_state)
 
     def _check_shapes(self, checkpoint: dict[str, Any]) -> None:
-        weights, stored = self.state_dict(), checkpoint["state_dict"]
-        shapes = {name: weight.shape for name, weight in weights.items()}
-        if shapes == {name: weight.shape for name, weight in stored.items()}:
+        mine, stored = (
+            {name: value.shape for name, value in weights.items() if isinstance(value, Tensor)}
+            for weights in (self.state_dict(), checkpoint["state_dict"])
+        )
+        if mine == stored:
             return
         theirs = checkpoint["hyper_parameters"]
         other = [
@@ -197,27 +270,29 @@ class Task(pl.LightningModule):
 
     # --- training ---
 
+    @override
+    def forward(self, batch: Any) -> Any:
+        if self.network is None:
+            raise InputError("the model has no weights yet: train it, or load a checkpoint with zoo.load")
+        return self.network(batch)
+
+    @override
     def on_fit_start(self) -> None:
-        """Start from the weights of `init_from`; a resumed run has its own by now."""
-        if self.hparams.get("init_from") is not None and self.trainer.ckpt_path is None:
-            start_from(self, self.hparams["init_from"])
+        # A resumed run has its own weights by now.
+        if self.options.init_from is not None and self.trainer.ckpt_path is None:
+            start_from(self, self.options.init_from)
 
+    @override
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Seed what a step draws (dropout) by the run's seed, the epoch, the step and the process.
-
-        So nothing that a process did before, an earlier epoch or a callback, changes what is learned, and a
-        resumed run learns what an uninterrupted one does. Without `seed_everything`, nothing is fixed.
-        """
+        # What a step draws (dropout) is seeded by the run's seed, the epoch, the step and the process. So nothing
+        # that a process did before, an earlier epoch or a callback, changes what is learned, and a resumed run
+        # learns what an uninterrupted one does. Without `seed_everything`, nothing is fixed.
         if (seed := os.environ.get("PL_GLOBAL_SEED")) is not None:
             place = [int(seed), self.current_epoch, batch_idx, self.global_rank]
             torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1)[0]))
 
-    def _log_dtype(self) -> torch.dtype:
-        # Apple's GPUs know no float64.
-        return torch.float32 if self.device.type == "mps" else torch.float64
-
+    @override
     def configure_optimizers(self) -> Any:
-        """The optimizer over what is trained, and the schedule, if one is configured."""
         try:
             optimizer = self.make_optimizer(p for p in self.parameters() if p.requires_grad)
         except ValueError as error:
@@ -227,24 +302,54 @@ class Task(pl.LightningModule):
         scheduler = self.make_lr_scheduler(optimizer)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val/loss"}}
 
+    # --- evaluation ---
 
-def check_sizes(hparams: Mapping[str, Any], *options: str) -> None:
+    @override
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.count(self.validation_scores, batch)
+
+    @override
+    def on_validation_epoch_end(self) -> None:
+        self._log_scores(self.validation_scores, "val")
+
+    @override
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.count(self.test_scores, batch)
+
+    @override
+    def on_test_epoch_end(self) -> None:
+        self._log_scores(self.test_scores, "test")
+
+    def _log_scores(self, scores: Metric, stage: str) -> None:
+        values = scores.compute()
+        scores.reset()
+        # Apple's GPUs know no float64.
+        precision = torch.float32 if self.device.type == "mps" else torch.float64
+        for name, value in values.items():
+            # compute() has already summed over processes: nothing is left to reduce.
+            bar = stage == "val" and name in self.shown
+            self.log(f"{stage}/{name}", value.to(precision), prog_bar=bar, rank_zero_only=False)
+
+
+def check_sizes(options: Mapping[str, Any], *names: str) -> None:
     """Refuse sizes of a model that are below 1, alone or in lists, and empty lists.
 
     Raises:
         InputError: names the option.
     """
-    for option in options:
-        value = hparams[option]
+    for name in names:
+        value = options[name]
         sizes = [value] if isinstance(value, int) else value
         if len(sizes) == 0 or min(sizes) < 1:
-            raise InputError(f"model.{option}={value}: must be at least 1")
+            raise InputError(f"model.{name}={value}: must be at least 1")
 
 
-def _plain(value: Any) -> Any:
-    """The value with everything that `torch.load(weights_only=True)` refuses made a string."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+def check_choices(options: Mapping[str, Any], **choices: tuple[str, ...]) -> None:
+    """Refuse values that are none of an option's choices.
+
+    Raises:
+        InputError: names the option and its choices.
+    """
+    for name, known in choices.items():
+        if options[name] not in known:
+            raise InputError(f"model.{name}={options[name]!r}: choose one of {', '.join(known)}")

@@ -1,0 +1,197 @@
+"""The commands that are not training: list, index, search, predict, memory, reproduce."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser, auto_cli
+from tqdm import tqdm
+
+import zoo
+from datamodules.corpora.records import Column
+from datamodules.corpora.table import read_table
+from datamodules.errors import InputError
+from datamodules.parts.memory import DEFAULT_RETRIEVER
+from datamodules.retrieval import (
+    FolderMemory,
+    IndexMemory,
+    Memory,
+    Retriever,
+    is_existing_index,
+    load_all_retrievers,
+    open_memory,
+)
+from datamodules.storage import new_file
+from zoo.cli.options import value_of
+from zoo.loading import known_model, load, option_names
+from zoo.memory import commands as memory
+from zoo.reproduce.command import reproduce
+from zoo.tasks.checkpoint import read_checkpoint
+from zoo.tasks.predictor import TextColumn
+
+
+def run(command: str, options: list[str]) -> None:
+    """Run a command whose function says all of its options."""
+    load_all_retrievers()  # so that options can name them
+    components: Any = {
+        "list": list_models,
+        "index": index,
+        "search": search,
+        "reproduce": reproduce,
+        "memory": {"add": memory.add, "tune": memory.tune, "show": memory.show},
+    }[command]
+    # What a command is about reads best first, without an option's name.
+    first = {"search": "--query", "reproduce": "--name"}.get(command)
+    if first and options and not options[0].startswith("-"):
+        options = [first, *options]
+    options = ["--list=true" if option == "--list" else option for option in options]
+    # The memory's commands take their checkpoint and table by place.
+    positional = command == "memory"
+    auto_cli(components, options, as_positional=positional, prog=f"zoo {command}", exit_on_error=False)
+
+
+def list_models() -> None:
+    """Show the models: name, task, paper, parameters, options."""
+    for name, kind in zoo.list_models().items():
+        required: dict[str, Any] = {"transformer": "..."} if "transformer" in _required(kind) else {}
+        size = kind(**required).describe_size()
+        print(f"{name}\n  task        {kind.task}\n  paper       {kind.paper}")
+        print(f"  parameters  {size}\n  options     {', '.join(option_names(kind))}")
+
+
+def _required(kind: type[Any]) -> list[str]:
+    parameters = inspect.signature(kind.__init__).parameters.values()
+    return [each.name for each in parameters if each.default is inspect.Parameter.empty]
+
+
+def index(
+    file: str,
+    memory: str,
+    text_column: TextColumn = "text",
+    label_column: Column | None = "label",
+    id_column: Column | None = None,
+    header: bool | None = None,
+    retriever: Retriever = DEFAULT_RETRIEVER,
+) -> None:
+    """Build a memory: read a table, index its texts, keep both in a folder.
+
+    Interrupted, run it again: a half-built memory is never taken for a whole one.
+
+    Args:
+        file: table of memories (CSV, TSV, JSONL, Parquet, a saved data set, hub:NAME).
+        memory: folder to make.
+        text_column: name or number of the text, or several.
+        label_column: name or number of the label; null for texts without labels.
+        id_column: name or number of an id.
+        header: whether a CSV file has a header line; null finds out.
+        retriever: back end and ranking.
+    """
+    rows = read_table(file, text_column, label_column, id_column, header)
+    built = FolderMemory.build(rows, retriever, Path(memory))
+    labels = built.labels()
+    print(f"{memory}: {len(built)} memories" + (f", {len(labels)} labels" if labels else ", no labels"))
+
+
+def search(
+    query: str,
+    memory: str | None = None,
+    k: int = 10,
+    retriever: Retriever | None = None,
+) -> None:
+    """Print the best memories for some words.
+
+    Args:
+        query: the words.
+        memory: a folder that `zoo index` built; not needed for an Elasticsearch index of your own.
+        k: how many memories.
+        retriever: null takes what the folder was built with; an ElasticsearchRetriever with an index
+            searches that index.
+    """
+    if k < 1:
+        raise InputError(f"--k {k}: must be 1 or more")
+    if retriever is not None and is_existing_index(retriever):
+        opened: Memory = IndexMemory(retriever)
+    elif memory is not None:
+        opened = open_memory(memory, retriever)
+    else:
+        raise InputError("zoo search: name a memory folder with --memory, or an index with --retriever.index")
+    found = opened.search([query], k)
+    if found.rows[0, 0] < 0:
+        print("no memory shares a word with the query")
+    for row, score in zip(found.rows[0].tolist(), found.scores[0].tolist(), strict=True):
+        if row >= 0:
+            label = found.memories.label(row)
+            print(f"{score:8.3f}  {'' if label is None else f'[{label}] '}{found.memories.texts[row]}")
+
+
+# --- predict ---
+
+
+def run_predict(command: str, options: Sequence[str]) -> None:
+    """Run `zoo predict`: beside its own options it has those of the checkpoint's kind of model."""
+    load_all_retrievers()
+    parser = ArgumentParser(
+        prog="zoo predict",
+        exit_on_error=False,
+        description=inspect.getdoc(predict),
+        epilog="With --ckpt_path, --help shows the options of that checkpoint's kind of model as well.",
+    )
+    parser.add_function_arguments(predict, as_positional=False, skip={"options"})
+    own: list[str] = []
+    if (checkpoint := value_of("--ckpt_path", options)) is not None:
+        kind = known_model(read_checkpoint(checkpoint), checkpoint)
+        skipped = {"source", "batch_size"}
+        own = parser.add_method_arguments(kind.predictor_type, "records", as_positional=False, skip=skipped)
+    parsed = parser.instantiate_classes(parser.parse_args(list(options))).as_dict()
+    kinds = {name: parsed.pop(name) for name in own}
+    predict(**parsed, options=kinds)
+
+
+def predict(
+    ckpt_path: str,
+    input: str,
+    output: str | None = None,
+    memory: str | None = None,
+    batch_size: int = 256,
+    device: str = "cpu",
+    retriever: Retriever | None = None,
+    memory_version: int | None = None,
+    options: dict[str, Any] | None = None,
+) -> None:
+    """Predict with a trained model and write what it says, with the evidence, as JSON lines.
+
+    A classifier writes a text's label, probabilities and memories. A matching model writes the score of each
+    pair of a table; or of texts alone (a .txt file, -, or a table's text_column), each with candidates from the
+    memory, ranked.
+
+    Args:
+        ckpt_path: a checkpoint that `zoo fit` wrote.
+        input: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text a line, or - for such lines
+            from standard input.
+        output: the JSONL file; null writes to standard output.
+        memory: a memory folder to use instead of the checkpoint's (see `zoo index`); a matching model finds
+            candidates there.
+        batch_size: rows that go through the network together.
+        device: cpu, cuda, cuda:1, ...
+        retriever: back end to use instead of the checkpoint's.
+        memory_version: of a memory that has grown (see `zoo memory add`); null uses the current version.
+        options: of the checkpoint's kind of predictor, see its `records`.
+    """
+    if batch_size < 1:
+        raise InputError(f"--batch_size {batch_size}: must be 1 or more")
+    predictor = load(ckpt_path, memory, retriever, device, memory_version)
+    records = predictor.records(input, batch_size, **(options or {}))
+    with ExitStack() as stack:
+        file = sys.stdout
+        if output is not None and output != "-":
+            Path(output).parent.mkdir(parents=True, exist_ok=True)
+            partial = stack.enter_context(new_file(Path(output)))
+            file = stack.enter_context(partial.open("w", encoding="utf-8"))
+        for record in tqdm(records, desc="predicting", unit="text", delay=2, disable=None):
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -1,0 +1,120 @@
+"""The `zoo` command: which commands there are, and one line for what a user has to put right."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from datamodules.errors import InputError
+from zoo.cli.errors import explain
+
+USAGE = """usage: zoo COMMAND [OPTIONS]
+
+Train and evaluate (options and YAML, see `zoo fit --help`):
+  fit        train a model            zoo fit --config examples/knn_bilstm/ag_news.yaml
+  validate   scores of a checkpoint on validation rows
+  test       scores of a checkpoint   zoo test --ckpt_path CKPT --data.test_file FILE --output metrics.json
+  prepare    read, index, retrieve and tokenise ahead of a run (same options as fit)
+
+Use and look:
+  predict    labels or scores         zoo predict --ckpt_path CKPT --input FILE_OR_- --output out.jsonl
+  list       the models
+  index      build a memory           zoo index --file FILE --memory FOLDER
+  memory     grow, tune, show         zoo memory add CKPT more.csv
+  search     the best memories        zoo search "some words" --memory FOLDER
+
+Tables of the papers:
+  reproduce  every row for every seed zoo reproduce NAME --data_dir FOLDER (zoo reproduce --list)
+
+A model or data of your own: zoo --import MODULE COMMAND ... imports it first.
+"""
+
+#: Command -> module and function that runs it, called with the command and its options.
+COMMANDS = {
+    "fit": "zoo.cli.lightning:run",
+    "validate": "zoo.cli.lightning:run",
+    "test": "zoo.cli.lightning:run",
+    "prepare": "zoo.cli.lightning:run",
+    "predict": "zoo.cli.commands:run_predict",
+    "list": "zoo.cli.commands:run",
+    "index": "zoo.cli.commands:run",
+    "search": "zoo.cli.commands:run",
+    "memory": "zoo.cli.commands:run",
+    "reproduce": "zoo.cli.commands:run",
+}
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        args: the arguments; None = those of the process.
+
+    Returns:
+        The exit code: 0; 1 where a table has rows that failed; 2 where the user has to put something right; 130
+        where he interrupted.
+    """
+    args = list(sys.argv[1:] if args is None else args)
+    if not args or args[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    _quieten()
+    try:
+        while args[0] == "--import" and len(args) > 2:
+            import_module(args[1])
+            args = args[2:]
+        _run(args[0], args[1:])
+    except SystemExit as exit:  # --help and --print_config end this way
+        return exit.code if isinstance(exit.code, int) else 0
+    except KeyboardInterrupt:
+        print("zoo: interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if (line := explain(error, args[0])) is None:
+            raise
+        print(f"zoo: error: {line}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _run(command: str, options: list[str]) -> None:
+    if command == "--version":
+        import zoo
+
+        print(zoo.__version__)
+        return
+    if command not in COMMANDS:
+        raise InputError(f"zoo {command}: no such command; there are {', '.join(COMMANDS)}")
+    module, _, name = COMMANDS[command].partition(":")
+    function: Callable[[str, list[str]], None] = getattr(import_module(module), name)
+    function(command, options)
+
+
+def _quieten() -> None:
+    """Leave the screen to what concerns the user: errors, progress, scores."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    for name in ("zoo", "datamodules"):
+        logging.getLogger(name).setLevel(logging.INFO)
+    # It counts failures that our own log tells, with when the next try is.
+    logging.getLogger("elastic_transport").setLevel(logging.ERROR)
+    # LightningCLI's own calls of jsonargparse, and how we call LightningCLI.
+    warnings.filterwarnings("ignore", module=r"pytorch_lightning\.cli")
+    warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
+    for message in (
+        # Between Lightning and PyTorch.
+        ".*LeafSpec.* is deprecated",
+        # A resumed run goes on in its folder, and `CSVMetrics` deletes nothing.
+        "Experiment logs directory .* exists",
+        "Checkpoint directory .* exists",
+        # A test needs no callbacks of the training.
+        "Be aware that when using `ckpt_path`",
+        # The scores are summed over processes already, exactly.
+        "It is recommended to use `self.log",
+        # Of small tables: nothing is lost, an epoch's figures are logged at its end.
+        "The number of training batches",
+        ".*does not have many workers",
+    ):
+        warnings.filterwarnings("ignore", message=message)

@@ -1,0 +1,202 @@
+"""`zoo memory`: what a memory holds, and how it grows while the model stays as it is.
+
+    zoo memory add CKPT more.csv     its predictions use the new rows at once
+    zoo memory tune CKPT dev.csv     how much the model trusts its memory, fitted in seconds
+    zoo memory show CKPT             versions, labels, back end
+
+Where a checkpoint is wanted, a memory folder will do: then there is no model whose labels must fit.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.compute as pc
+
+from datamodules.base import TextDataModule
+from datamodules.corpora.records import Column
+from datamodules.corpora.table import read_table
+from datamodules.errors import InputError
+from datamodules.retrieval import (
+    FolderMemory,
+    IndexMemory,
+    Memory,
+    Retriever,
+    UnknownLabels,
+    open_memory,
+)
+from zoo.loading import load, make_data
+from zoo.memory import tuning
+from zoo.tasks.checkpoint import CHECKPOINT_KEY, own_memory, read_checkpoint, write_checkpoint
+from zoo.tasks.predictor import TextColumn
+
+
+class Opened(NamedTuple):
+    """A memory, and the data side of the checkpoint that uses it; None if a folder was named."""
+
+    memory: Memory
+    data: TextDataModule[Any, Any] | None
+
+
+def add(
+    checkpoint: str,
+    file: str,
+    memory: str | None = None,
+    text_column: TextColumn | None = None,
+    label_column: Column | None = None,
+    id_column: Column | None = None,
+    header: bool | None = None,
+    class_names: str | list[str] | None = None,
+    unknown_labels: UnknownLabels = "refuse",
+    retriever: Retriever | None = None,
+) -> None:
+    """Add the rows of a table to a model's memory. Its predictions use them at once, without training.
+
+    Copies of what is there (case and white space folded, same label) are left out and counted; a copy with
+    another label is kept beside the old row. The old version stays: see `memory_version` of `zoo predict`.
+    Interrupted, the memory is as it was: run it again. The memory of training rows, which all runs on these rows
+    share, is first copied beside the checkpoint, so that the other runs' predictions stay as they are.
+
+    Args:
+        checkpoint: a checkpoint that `zoo fit` wrote, or a memory folder.
+        file: table of labelled texts (CSV, TSV, JSONL, Parquet, a saved data set, hub:NAME); without labels
+            if the memory has none.
+        memory: a memory folder instead of the checkpoint's.
+        text_column: name or number of the text, or several; null: as for the rows that the memory began with.
+        label_column: name or number of the label; null: likewise.
+        id_column: name or number of an id; null names the rows VERSION:POSITION.
+        header: whether a CSV file has a header line; null: as for the first rows.
+        class_names: names for labels that are numbers from 1: a list, or a file; null: as for the first rows.
+        unknown_labels: what to do about rows whose label the model does not know: refuse the table, or skip
+            and count them.
+        retriever: back end to use instead of the checkpoint's (another server).
+    """
+    found, data = open_memory_of(checkpoint, memory, retriever)
+    labelled = bool(found.labels())
+    given = {
+        "text_column": text_column,
+        "label_column": label_column,
+        "header": header,
+        "class_names": class_names,
+    }
+    columns = {} if data is None else data.memory_columns()
+    columns |= {name: value for name, value in given.items() if value is not None}
+    if not labelled:
+        columns["label_column"] = label_column
+    rows = read_table(file, id_column=id_column, **columns)
+    of_training_rows = memory is None and data is not None and data.options.memory is None
+    if of_training_rows and isinstance(found, FolderMemory) and found.folder != own_memory(checkpoint):
+        # Other runs on the same rows use it, too.
+        found = found.copy_to(own_memory(checkpoint))
+    known = data.memory_labels if data is not None and labelled else None
+    done = found.add(rows, known, unknown_labels, keep_ids=id_column is not None)
+    left_out = [(done.copies, "copies left out"), (done.unknown, "rows with unknown labels left out")]
+    kept = [(done.relabelled, "of them with a text that is there with another label")]
+    facts = ", ".join(f"{number} {what}" for number, what in [*kept, *left_out] if number)
+    print(
+        f"{found.location()}: version {done.version}, {done.rows} memories, {done.added} new"
+        + (f" ({facts})" if facts else "")
+    )
+
+
+def tune(
+    checkpoint: str,
+    file: str,
+    output: str | None = None,
+    memory: str | None = None,
+    text_column: TextColumn | None = None,
+    label_column: Column | None = None,
+    retriever: Retriever | None = None,
+) -> None:
+    """Fit how much a model trusts its memory, on labelled rows: after a memory has grown, or to start with.
+
+    Takes seconds: no weight is trained, only the share and the sharpness of the memories' vote are chosen.
+
+    Args:
+        checkpoint: a checkpoint that `zoo fit` wrote.
+        file: table of labelled rows that are in neither the training set nor the memory.
+        output: the checkpoint to write; null writes `tuned.ckpt` beside the given one.
+        memory: a memory folder instead of the checkpoint's.
+        text_column: name or number of the text, or several; null: as in training.
+        label_column: name or number of the label; null: as in training.
+        retriever: back end to use instead of the checkpoint's (another server).
+    """
+    target = Path(checkpoint).with_name("tuned.ckpt") if output is None else Path(output)
+    if target.is_dir():
+        raise InputError(f"--output {target}: is a folder; name a file")
+    contents = read_checkpoint(checkpoint)
+    if memory is not None:
+        open_memory_of(checkpoint, memory, retriever)  # refuses one of another model
+    predictor = load(checkpoint, memory=memory, retriever=retriever)
+    tuning.voting(predictor)  # refused before a table is read
+    options = predictor.data.options
+    names = ("text_column", "label_column", "header", "class_names")
+    columns = {name: options[name] for name in names if name in options}
+    given = {"text_column": text_column, "label_column": label_column}
+    columns |= {name: value for name, value in given.items() if value is not None}
+    rows = read_table(file, **columns)
+    tuned = tuning.tune(predictor, rows)
+    contents["state_dict"] = predictor.model.state_dict()
+    data = contents[CHECKPOINT_KEY]["data"]
+    # The vote belongs to the memory that it was tuned for, wherever the checkpoint lies.
+    data["memory"] = predictor.memory.location()
+    if memory is not None:
+        data["options"]["memory"] = data["memory"]
+    write_checkpoint(contents, target)
+    left_out = f", {tuned.in_memory} left out because the memory has them" if tuned.in_memory else ""
+    print(
+        f"{target}: vote {tuned.mix:.2f}, sharpness {tuned.tau:g}; accuracy {tuned.accuracy_before:.4f} ->"
+        f" {tuned.accuracy:.4f} on the {tuned.rows} rows it was tuned on{left_out}"
+    )
+
+
+def show(checkpoint: str, memory: str | None = None, retriever: Retriever | None = None) -> None:
+    """Show a memory: where it is, its versions, labels, back end and ranking.
+
+    Args:
+        checkpoint: a checkpoint that `zoo fit` wrote, or a memory folder.
+        memory: a memory folder instead of the checkpoint's.
+        retriever: back end to use instead of the checkpoint's (another server).
+    """
+    found = open_memory_of(checkpoint, memory, retriever).memory
+    facts = {"memory": found.location()}
+    if isinstance(found, FolderMemory):
+        facts["version"] = str(found.version)
+        facts["versions"] = ", ".join(f"{version}: {rows} rows" for version, rows in found.versions())
+        counts = pc.value_counts(found.rows.table.column("label").drop_null()).to_pylist()
+        number_of = {count["values"]: count["counts"] for count in counts}
+        labels = [f"{label} {number_of[label]}" for label in found.labels()]
+    else:
+        labels = found.labels()
+    facts["labels"] = ", ".join(labels) or "none"
+    facts["back end"] = type(found.retriever).__name__
+    if not isinstance(found, IndexMemory):  # an index of the user's ranks as he has set it
+        facts["ranking"] = ", ".join(
+            f"{name}={value}" for name, value in found.retriever.ranking.describe().items()
+        )
+    for name, value in facts.items():
+        print(f"{name:9} {value}")
+
+
+def open_memory_of(checkpoint: str, memory: str | None = None, retriever: Retriever | None = None) -> Opened:
+    """The current version of the memory that a checkpoint uses, or of a memory folder.
+
+    Args:
+        checkpoint: a checkpoint, or a memory folder.
+        memory: a folder instead of the checkpoint's memory.
+        retriever: back end and ranking instead of the checkpoint's.
+
+    Raises:
+        InputError: there is none, it can't be opened, or it belongs to another model.
+    """
+    if Path(checkpoint).is_dir():
+        if memory is not None:
+            raise InputError(f"{checkpoint}: is a folder; give a checkpoint, or leave --memory out")
+        return Opened(open_memory(checkpoint, retriever), None)
+    data = make_data(read_checkpoint(checkpoint), retriever)
+    if not data.has_memory:
+        raise InputError(f"{checkpoint}: this model reads no memory; train one with --data.num_memories")
+    opened = data.open_memory(memory, retriever=retriever)
+    data.check_memory(opened)
+    return Opened(opened, data)

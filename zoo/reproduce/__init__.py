@@ -1,0 +1,1 @@
+"""Tables of the papers: what a YAML says, the runs, and what is written of them."""

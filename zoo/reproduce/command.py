@@ -1,0 +1,130 @@
+"""`zoo reproduce`: a paper's table again, from one YAML: every row for every seed, beside the paper's figures.
+
+A table (`zoo/reproduce/tables/*.yaml`, or a file of yours) has a base configuration and rows; a row is a set of options
+on top of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from datamodules.errors import InputError
+from zoo.reproduce.report import Figures
+from zoo.reproduce.run import Reproduction, RowFailed
+from zoo.reproduce.table import in_order, load_table, shipped_tables
+
+
+def reproduce(
+    name: str | None = None,
+    data_dir: str | None = None,
+    test_file: str | None = None,
+    rows: str | None = None,
+    seeds: int | None = None,
+    run_dir: str | None = None,
+    encoder: str | None = None,
+    list: bool = False,
+) -> None:
+    """Run a paper's table: every row for every seed, beside the paper's figures.
+
+    Writes `table.json`, `.md`, `.csv` and `.png`. Run it again after a kill: what is done is kept.
+
+    Args:
+        name: a table's name, or its YAML file.
+        data_dir: the folder that holds the data.
+        test_file: a table of test rows with the training file's columns; null: figures of the validation rows only.
+            Rows whose data set comes with a test use that.
+        rows: names of rows, e.g. "M1,M7"; null: all. A row that another one starts from is run with it.
+        seeds: runs of each row; null: as many as the table says.
+        run_dir: the table's folder; null: runs/reproduce/NAME. A row's runs are ROW/seed-1, ... in it.
+        encoder: Hub name or folder of a transformer in place of the table's own.
+        list: show the tables and the time they take.
+    """
+    if list:
+        for table in map(load_table, shipped_tables()):
+            print(f"{table.name:22} {_duration(table.minutes):>8}  {table.description}")
+        return
+    if name is None or data_dir is None:
+        raise InputError(
+            "zoo reproduce: give a table and --data_dir; `zoo reproduce --list` shows the tables"
+        )
+    wanted = None if rows is None else [row.strip() for row in rows.split(",")]
+    out = Path(run_dir or f"runs/reproduce/{Path(name).stem}")
+    failure = None
+    try:
+        run_table(name, data_dir, test_file, wanted, seeds, str(out), encoder)
+    except RowFailed as error:
+        failure = error
+    print((out / "table.md").read_text(encoding="utf-8"), end="")
+    print(f"table: {out / 'table.md'} (.json, .csv, .png)")
+    if failure is not None:
+        print(f"zoo: error: {failure}", file=sys.stderr)
+        raise SystemExit(1)
+
+
+def run_table(
+    name: str,
+    data_dir: str,
+    test_file: str | None = None,
+    rows: Sequence[str] | None = None,
+    seeds: int | None = None,
+    run_dir: str | None = None,
+    encoder: str | None = None,
+) -> Figures:
+    """Run a table, or what is missing of it, and write its files; arguments as of `reproduce`.
+
+    Returns:
+        row -> metric -> mean, sd, n, paper.
+
+    Raises:
+        InputError: no such table, row or file.
+        RowFailed: rows that failed, after the others are done; their reasons are in `table.md`.
+    """
+    if encoder is not None and Path(encoder).is_dir():
+        encoder = str(Path(encoder).resolve())
+    table = load_table(name, encoder)
+    wanted = table.rows if rows is None else rows
+    for row in wanted:
+        if row not in table.rows:
+            raise InputError(f"--rows: {table.name} has no row {row!r}; there are {', '.join(table.rows)}")
+    if seeds is not None and seeds < 1:
+        raise InputError(f"--seeds {seeds}: must be 1 or more")
+    out = Path(run_dir or f"runs/reproduce/{table.name}").resolve()
+    reproduction = Reproduction(
+        table,
+        in_order(table, [*wanted]),
+        table.seeds if seeds is None else seeds,
+        Path(data_dir),
+        None if test_file is None else Path(test_file),
+        out,
+    )
+    for row, reason in reproduction.skipped.items():
+        print(f"{row}: skipped: {reason}")
+    with _alone(out):
+        reproduction.run()
+    if reproduction.failed:
+        raise RowFailed(f"{len(reproduction.failed)} of the runs failed: {', '.join(reproduction.failed)}")
+    return reproduction.report().figures()
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Refuse to work in a folder in which another `zoo reproduce` is at work."""
+    out.mkdir(parents=True, exist_ok=True)
+    held = FileLock(out / ".lock")
+    try:
+        held.acquire(timeout=0)
+    except Timeout:
+        raise InputError(f"{out}: another `zoo reproduce` is at work there; give another --run_dir") from None
+    try:
+        yield
+    finally:
+        held.release()
+
+
+def _duration(minutes: float) -> str:
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.0f} h"

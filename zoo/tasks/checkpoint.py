@@ -1,0 +1,74 @@
+"""What a checkpoint of this zoo holds besides weights, and reading it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from datamodules.errors import InputError
+from datamodules.retrieval import is_memory
+from datamodules.storage import new_file
+
+#: Key of our part of a checkpoint.
+CHECKPOINT_KEY = "memory_zoo"
+
+
+def own_memory(path: str | Path) -> Path:
+    """Where the memory of a checkpoint's run is, once it has one of its own.
+
+    At first runs on the same rows share a memory in the cache. `zoo memory add` gives the run a copy, beside
+    its checkpoints, and that one grows: the other runs' predictions stay as they are.
+    """
+    return Path(path).absolute().parent / "memory"
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """The contents of a checkpoint, tensors on the CPU; its memory is the run's own, if it has one.
+
+    Raises:
+        InputError: no such file, truncated or damaged, or not of this project.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such checkpoint")
+    try:
+        checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # what is no checkpoint fails in whatever way its bytes happen to
+        raise InputError(
+            f"{path}: truncated, damaged or no checkpoint; use another one of the run"
+            f" ({(str(error) or type(error).__name__).splitlines()[0][:80]})"
+        ) from error
+    if not isinstance(checkpoint, dict) or CHECKPOINT_KEY not in checkpoint:
+        raise InputError(f"{path}: not a Memory Zoo checkpoint; give one that `zoo fit` wrote")
+    data, own = checkpoint[CHECKPOINT_KEY]["data"], own_memory(path)
+    if data.get("memory") is not None and data["options"]["memory"] is None and is_memory(str(own)):
+        data.update(memory=str(own), memory_rows=None, own_memory=True)
+    return checkpoint
+
+
+def write_checkpoint(contents: dict[str, Any], path: Path) -> None:
+    """Write what `read_checkpoint` reads, in one step: a killed process leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(path) as partial:
+        torch.save(contents, partial)
+
+
+def model_options(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that a checkpoint's model was made with, but for optimizer and schedule."""
+    ignored = ("optimizer", "lr_scheduler")
+    return {
+        name: value
+        for name, value in checkpoint["hyper_parameters"].items()
+        if not name.startswith("_") and name not in ignored
+    }
+
+
+def plain(value: Any) -> Any:
+    """The value with everything that `torch.load(weights_only=True)` refuses made a string."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

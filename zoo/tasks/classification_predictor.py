@@ -1,0 +1,149 @@
+"""A trained classifier with its data side: texts in, labels with their evidence out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.nn import functional
+from tqdm import tqdm
+from typing_extensions import override
+
+from datamodules.corpora.rows import Rows
+from datamodules.sampling import LengthBucketSampler
+from datamodules.texts import TextSplit
+from zoo.tasks.predictor import BLOCK, Predictor, TextColumn, evaluating, on_device, texts_in
+
+
+class RetrievedMemory(NamedTuple):
+    """One piece of evidence for a prediction."""
+
+    text: str
+    #: None where the memory has no label.
+    label: str | None
+    #: the retriever's score of the memory for the text.
+    retrieval_score: float
+    #: what the memory counted for in the network; see the model's output.
+    weight: float
+
+
+class Prediction(NamedTuple):
+    """A text's predicted label with its evidence."""
+
+    text: str
+    label: str
+    #: of `label`.
+    probability: float
+    #: label -> probability.
+    probabilities: dict[str, float]
+    #: in retrieval order.
+    memories: list[RetrievedMemory]
+
+
+class ClassificationPredictor(Predictor):
+    """Texts in, labels with their evidence out."""
+
+    def predict(self, texts: str | Sequence[str], batch_size: int = 256) -> list[Prediction]:
+        """Classify texts.
+
+        Args:
+            texts: one text or several.
+            batch_size: texts that go through the network together.
+
+        Returns:
+            For each text its label, probabilities, and the memories that were retrieved for it.
+        """
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        found: list[Prediction] = []
+        for start in range(0, len(texts), BLOCK):
+            rows = Rows.from_lists(texts[start : start + BLOCK], source="texts to predict")
+            found.extend(self.predict_split(self.data.split_of(rows, self.memory), batch_size))
+        return found
+
+    def predict_split(
+        self, split: TextSplit, batch_size: int = 256, rows: int | None = None
+    ) -> Iterator[Prediction]:
+        """Predictions for the first rows of a prepared table, in row order; None = for all."""
+        labels = self.data.spec.labels
+        total = len(split.rows) if rows is None else min(rows, len(split.rows))
+        with self.data.dataset_for_now(split) as dataset:
+            for start in range(0, total, batch_size):
+                batch = dataset.__getitems__(range(start, min(start + batch_size, total)))
+                with evaluating(self.model):
+                    output = self.model(on_device(batch, self.model))
+                probabilities = output.logits.softmax(dim=1).cpu().tolist()
+                weights = output.memory_weight.cpu().tolist()
+                for row, probability, weight in zip(count(start), probabilities, weights, strict=False):
+                    best = max(range(len(labels)), key=probability.__getitem__)
+                    yield Prediction(
+                        text=split.rows.texts[row],
+                        label=labels[best],
+                        probability=probability[best],
+                        probabilities=dict(zip(labels, probability, strict=True)),
+                        memories=_memories(split, row, weight),
+                    )
+
+    @override
+    def records(
+        self, source: str, batch_size: int = 256, text_column: TextColumn | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """A text's label, probabilities and memories.
+
+        Args:
+            source: see `Predictor.records`.
+            batch_size: texts that go through the network together.
+            text_column: the table's text column or columns; null: as in training.
+        """
+        options = self.data.options
+        columns = {"text_column": options.text_column, "header": options.header}
+        texts = texts_in(source, columns if text_column is None else {"text_column": text_column})
+        while block := list(islice(texts, BLOCK)):
+            for prediction in self.predict(block, batch_size):
+                memories = [memory._asdict() for memory in prediction.memories]
+                yield {**prediction._asdict(), "memories": memories}
+
+    @property
+    @override
+    def vector_size(self) -> int:
+        return self.model.vector_size or super().vector_size
+
+    @override
+    def encode(
+        self, texts: list[str], batch_size: int = 256, bar: tqdm[Any] | None = None
+    ) -> NDArray[np.float32]:
+        vectors = np.zeros((len(texts), self.vector_size), np.float32)
+        # Encoding needs no memories.
+        split = self.data.split_of(Rows.from_lists(texts, source="texts to encode"), None)
+        with self.data.dataset_for_now(split) as dataset, evaluating(self.model):
+            full = np.flatnonzero(dataset.lengths)
+            for places in LengthBucketSampler(dataset.lengths[full], batch_size, training=False):
+                rows = full[places]
+                batch = on_device(dataset.__getitems__(rows.tolist()), self.model)
+                encoded = functional.normalize(self.model.encode_texts(batch).float(), dim=1)
+                vectors[rows] = encoded.cpu().numpy()
+                if bar is not None:
+                    bar.update(len(rows))
+        if bar is not None:
+            bar.update(len(texts) - len(full))
+        return vectors
+
+
+def _memories(split: TextSplit, row: int, weights: Sequence[float]) -> list[RetrievedMemory]:
+    if split.neighbors is None:
+        return []
+    memories = split.neighbors.memories
+    return [
+        RetrievedMemory(
+            text=memories.texts[int(number)],
+            label=memories.label(int(number)),
+            retrieval_score=float(score),
+            weight=weight,
+        )
+        for number, score, weight in zip(
+            split.neighbors.rows[row], split.neighbors.scores[row], weights, strict=True
+        )
+        if number >= 0
+    ]

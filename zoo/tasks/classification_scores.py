@@ -1,0 +1,76 @@
+"""How well texts are classified, from counts: exact on any number of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torchmetrics import Metric
+
+
+class ClassificationScores(Metric):
+    """Accuracy, micro- and macro-F1, per-class scores and loss from counts, exact on any number of processes.
+
+    A label that the model does not know is a class that it never predicts: such a row is an error, and has
+    no loss.
+    """
+
+    full_state_update = False
+    confusion: Tensor
+    loss_sum: Tensor
+    loss_rows: Tensor
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        super().__init__()
+        self.labels = list(labels)
+        n = len(self.labels)
+        # Rows are true classes (the last: unknown labels), columns predicted ones.
+        self.add_state("confusion", torch.zeros(n + 1, n, dtype=torch.long), dist_reduce_fx="sum")
+        self.add_state("loss_sum", torch.zeros((), dtype=torch.double), dist_reduce_fx="sum")
+        self.add_state("loss_rows", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor, target: Tensor, weight: Tensor) -> None:
+        """Count a batch.
+
+        Args:
+            logits: [B, C].
+            target: [B] classes; C = unknown label.
+            weight: [B], 0 for rows that only pad a batch.
+        """
+        n = len(self.labels)
+        counted = (weight > 0) & (target >= 0)
+        cells = target[counted] * n + logits.argmax(dim=1)[counted]
+        self.confusion += torch.bincount(cells, minlength=(n + 1) * n).view(n + 1, n)
+        known = counted & (target < n)
+        losses = functional.cross_entropy(logits[known].float(), target[known], reduction="none")
+        self.loss_sum += losses.double().sum()
+        self.loss_rows += known.sum()
+
+    def compute(self) -> dict[str, Tensor]:
+        """Metric name -> value. A class without rows and without predictions has no F1 and is left out."""
+        n = len(self.labels)
+        correct = self.confusion[:n].diagonal().double()
+        rows = self.confusion.sum(dim=1).double()  # [C+1]
+        predicted = self.confusion.sum(dim=0).double()  # [C]
+        f1 = 2 * correct / (rows[:n] + predicted).clamp(min=1)
+        present = (rows[:n] + predicted) > 0
+        # Unknown labels are one more class, of F1 0, in the mean.
+        classes = (present.sum() + (rows[n] > 0)).clamp(min=1)
+        accuracy = correct.sum() / rows.sum().clamp(min=1)
+        scores = {
+            "loss": self.loss_sum / self.loss_rows.clamp(min=1),
+            "accuracy": accuracy,
+            # With one label a row, micro-F1 is the accuracy; both names are printed, as papers do.
+            "micro_f1": accuracy,
+            "macro_f1": f1[present].sum() / classes,
+            "rows": rows.sum(),
+            "unknown_labels": rows[n],
+        }
+        for i, label in enumerate(self.labels):
+            if present[i]:
+                scores[f"f1/{label}"] = f1[i]
+                scores[f"precision/{label}"] = correct[i] / predicted[i].clamp(min=1)
+                scores[f"recall/{label}"] = correct[i] / rows[i].clamp(min=1)
+        return {name: value.double() for name, value in scores.items()}

@@ -1,0 +1,171 @@
+"""Options that models of several tasks share because they read words or texts in the same way.
+
+Each class here goes before the task among a model's bases: `class KNNBiLSTM(WordVectors, FrozenEncoder,
+ClassificationTask)`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from datamodules.base import TextDataModule
+from datamodules.batch import TextBatch
+from datamodules.errors import InputError
+from datamodules.storage import fingerprint_of
+from datamodules.text.tokenization import WORD_TOKENIZERS, make_tokenizer
+from zoo.layers.encoders import WordEncoder, positions_of
+
+
+class WordVectors:
+    """A model that reads word vectors."""
+
+    options: Any
+
+    def __init__(self, word_size: int = 300, train_word_vectors: bool = False, **shared: Any) -> None:
+        """Choose the vectors.
+
+        Args:
+            word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
+            train_word_vectors: train the word vectors too. Vectors that are not pre-trained are always trained.
+            **shared: options of the task.
+        """
+        super().__init__(**shared)
+
+    def make_words(self, spec: Any, word_vectors: Tensor | None) -> WordEncoder:
+        """The words of a vocabulary, from pre-trained vectors where the data brings them.
+
+        Args:
+            spec: of the data.
+            word_vectors: [num_words, d] pre-trained values, or None.
+        """
+        options = self.options
+        return WordEncoder(
+            spec.num_words,
+            options.word_size if word_vectors is None else word_vectors.shape[1],
+            table=word_vectors,
+            train_table=word_vectors is None or options.train_word_vectors,
+            **self._characters(spec),
+        )
+
+    def _characters(self, spec: Any) -> dict[str, int]:
+        """Sizes of a character LSTM."""
+        return {}
+
+
+class SpelledWords(WordVectors):
+    """A model that reads word vectors, and if wanted how words are spelled."""
+
+    def __init__(
+        self, characters: bool = True, char_size: int = 20, char_hidden_size: int = 50, **shared: Any
+    ) -> None:
+        """Choose the vectors.
+
+        Args:
+            characters: add the last state of an LSTM over a word's characters to its vector.
+            char_size: size of a character's vector.
+            char_hidden_size: state size of the character LSTM.
+            **shared: options of `WordVectors` and of the task.
+        """
+        super().__init__(**shared)
+
+    def check_data(self, data: TextDataModule[Any, Any]) -> None:
+        """See `Task.check_data`: characters."""
+        super().check_data(data)  # type: ignore[misc]
+        reads_words = self.options.get("transformer") is None
+        if reads_words and self.options.characters and not data.options.characters:
+            raise InputError("model.characters is on, but data.characters is off; make them agree")
+
+    def _characters(self, spec: Any) -> dict[str, int]:
+        options = self.options
+        return {
+            "num_chars": spec.num_chars if options.characters else 0,
+            "char_size": options.char_size,
+            "char_hidden_size": options.char_hidden_size,
+        }
+
+
+class ReadsTransformer:
+    """A model whose option `transformer` names a pre-trained transformer that it reads, if it is not None."""
+
+    options: Any
+
+    def check_data(self, data: TextDataModule[Any, Any]) -> None:
+        """See `Task.check_data`: the transformer's own tokens, and no more of them than it can read."""
+        super().check_data(data)  # type: ignore[misc]
+        transformer, tokenizer = self.options.transformer, data.options.tokenizer
+        if transformer is None:
+            return
+        if tokenizer in WORD_TOKENIZERS:
+            raise InputError(
+                f"data.tokenizer={tokenizer}: a pre-trained transformer wants its own tokens: set"
+                f" --data.tokenizer {transformer}"
+            )
+        if tokenizer != transformer:
+            # Two names of the same tokens are fine; ids of another vocabulary would be other words.
+            theirs = make_tokenizer(transformer, lowercase=False).describe()["contents"]
+            if data.tokenizer.describe()["contents"] != theirs:
+                raise InputError(
+                    f"data.tokenizer={tokenizer}: has other tokens than the pre-trained transformer: set"
+                    f" --data.tokenizer {transformer}"
+                )
+        wanted, names = self.tokens_at_once(data.text_lengths())
+        if (positions := positions_of(transformer)) is not None and wanted > positions:
+            raise InputError(
+                f"{names}: {transformer} reads {positions} tokens at most, not {wanted}; set fewer"
+            )
+
+    def tokens_at_once(self, lengths: dict[str, int]) -> tuple[int, str]:
+        """How many tokens the transformer has to read together at most, and the options that say so.
+
+        Args:
+            lengths: tokens kept of a text, by the data's option.
+        """
+        longest = max(lengths, key=lengths.__getitem__)
+        return lengths[longest], f"data.{longest}"
+
+
+class FrozenEncoder(ReadsTransformer):
+    """A model whose encoder may be a transformer, and may be left as it is: then all texts pass it once."""
+
+    network: Any
+    trainer: Any
+    device: Any
+
+    def __init__(self, transformer: str | None = None, freeze_encoder: bool = False, **shared: Any) -> None:
+        """Choose the encoder.
+
+        Args:
+            transformer: Hub name or folder of a pre-trained transformer that takes the place of the model's own
+                encoder or word vectors; give the same name as `--data.tokenizer`.
+            freeze_encoder: leave the encoder as it is. All texts are then encoded once, and an epoch takes a
+                fraction of the time.
+            **shared: options of the task.
+        """
+        super().__init__(**shared)
+
+    def frozen_encoder(self) -> tuple[nn.Module, dict[str, Any]]:
+        """The encoder, called with the fields of a `TextBatch`; and what its results depend on besides weights."""
+        raise NotImplementedError
+
+    def on_fit_start(self) -> None:
+        """Encode everything once if the encoder is frozen."""
+        super().on_fit_start()  # type: ignore[misc]
+        if not self.options.freeze_encoder:
+            return
+        encoder, settings = self.frozen_encoder()
+
+        @torch.no_grad()
+        def encode(batch: TextBatch) -> Tensor:
+            # Frozen, so in evaluation mode already.
+            vectors: Tensor = encoder(*(field.to(self.device) for field in batch))
+            return vectors
+
+        digests = {
+            name: hashlib.sha256(value.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
+            for name, value in encoder.state_dict().items()
+        }
+        self.trainer.datamodule.cache_encodings(encode, fingerprint_of({**settings, "weights": digests}))

@@ -1,0 +1,67 @@
+"""Models that are fitted once on the training rows, without gradient steps: what every table is compared with.
+
+The same commands train, test and predict with them, and their checkpoint loads alone: what was fitted is a part of the
+state dict.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from datamodules.base import TextDataModule
+
+
+class FittedNetwork(nn.Module):
+    """Keeps what was fitted: plain values and tensors, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fitted: dict[str, Any] = {}
+        # Nothing learns, but DistributedDataParallel refuses a module in which nothing could.
+        self.unused = nn.Parameter(torch.zeros(()))
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """For the state dict."""
+        return self.fitted
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """From the state dict."""
+        self.fitted = state
+
+
+class Fitted:
+    """A model that `fit_to` makes; goes before the task among a model's bases."""
+
+    depends_on_seed: ClassVar[bool] = False
+
+    network: Any
+    trainer: Any
+
+    def fit_to(self, data: TextDataModule[Any, Any]) -> None:
+        """Fit the network to the training rows; every process does it by itself and finds the same."""
+        raise NotImplementedError
+
+    def setup(self, stage: str) -> None:
+        """See `Task.setup`; a fit is one step in which nothing moves, so that Lightning validates and saves."""
+        super().setup(stage)  # type: ignore[misc]
+        if stage == "fit":
+            self.trainer.limit_train_batches = 1
+            self.trainer.fit_loop.max_epochs = 1
+
+    def on_fit_start(self) -> None:
+        """Fit the network."""
+        super().on_fit_start()  # type: ignore[misc]
+        if self.trainer.ckpt_path is None:
+            self.fit_to(self.trainer.datamodule)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """Nothing to learn."""
+        loss: Tensor = self.network.unused * 0.0
+        return loss
+
+    def describe_size(self) -> str:
+        """No parameter is trained."""
+        return "none that is trained"

@@ -1,0 +1,65 @@
+"""Losses of pairs in lists: each function returns the terms whose mean is the loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from datamodules.batch import MatchingBatch
+
+
+def hinge_terms(score: Tensor, batch: MatchingBatch, margin: float) -> Tensor:
+    """How far each list's better candidates miss being `margin` above its worse ones.
+
+    max(0, margin - better + worse), the mean over all pairs of candidates of a list in which the one has the
+    higher grade. A list of one grade has no such pair, hence no term.
+    """
+    scores, grades, mask = _dense(score, batch)
+    better = (grades[:, :, None] > grades[:, None, :]) & mask[:, :, None] & mask[:, None, :]
+    missing = functional.relu(margin - scores[:, :, None] + scores[:, None, :]) * better
+    combinations = better.sum(dim=(1, 2))
+    counted = combinations > 0
+    return missing.sum(dim=(1, 2))[counted] / combinations[counted]
+
+
+def softmax_terms(score: Tensor, batch: MatchingBatch) -> Tensor:
+    """Each list's cross entropy of the softmax over its candidates' scores against its grades, normalised.
+
+    A list without a positive has nothing to put on top, hence no term.
+    """
+    scores, grades, mask = _dense(score, batch)
+    total = grades.sum(dim=1)
+    counted = total > 0
+    log_probability = scores.masked_fill(~mask, -torch.inf)[counted].log_softmax(dim=1)
+    # Where there is no candidate, 0 times minus infinity is to be 0.
+    log_probability = log_probability.masked_fill(~mask[counted], 0.0)
+    return -(grades[counted] / total[counted, None] * log_probability).sum(dim=1)
+
+
+def cross_entropy_terms(logits: Tensor, batch: MatchingBatch) -> Tensor:
+    """Each pair's cross entropy; a pair's only logit is that of its match, and grades above 0 match."""
+    counted = _counted(batch)
+    target = batch.target[counted] > 0
+    if logits.shape[1] == 1:
+        return functional.binary_cross_entropy_with_logits(
+            logits[counted, 0], target.to(logits.dtype), reduction="none"
+        )
+    return functional.cross_entropy(logits[counted], target.long(), reduction="none")
+
+
+def _counted(batch: MatchingBatch) -> Tensor:
+    return (batch.weight > 0) & ~batch.target.isnan()
+
+
+def _dense(score: Tensor, batch: MatchingBatch) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores, grades and mask of candidates as lists [B, C]; 0 where there is none."""
+    shape = (0, 0)
+    if len(score):
+        lists, places = torch.stack([batch.query.max(), batch.place.max()]).tolist()
+        shape = (lists + 1, places + 1)
+    at = (batch.query, batch.place)
+    mask = torch.zeros(shape, dtype=torch.bool, device=score.device).index_put(at, _counted(batch))
+    scores = score.new_zeros(shape).index_put(at, score)
+    grades = score.new_zeros(shape).index_put(at, batch.target.to(score.dtype)).masked_fill(~mask, 0.0)
+    return scores, grades, mask

@@ -1,0 +1,153 @@
+"""A trained model with its data side: what the user has goes in, plain values come out."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from lightning_fabric.utilities.apply_func import move_data_to_device
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from datamodules.base import TextDataModule
+from datamodules.corpora.records import Column
+from datamodules.corpora.table import read_table
+from datamodules.errors import InputError
+from datamodules.retrieval import Memory, Retriever
+
+#: Texts that are retrieved and tokenised together.
+BLOCK = 1024
+
+
+class Predictor(ABC):
+    """Base of the predictors, one for each kind of task."""
+
+    def __init__(self, model: Any, data: TextDataModule[Any, Any], memory: Memory | None = None) -> None:
+        """Put the two together.
+
+        Args:
+            model: a `Task` with its network.
+            data: the model's.
+            memory: what predictions are made with; None = the predictor opens the model's when it needs it, if it
+                ever does.
+        """
+        self.model = model
+        #: of the model's kind, so it can do what this kind of predictor asks of it.
+        self.data: Any = data
+        self.memory = memory
+        data.with_strings = model.reads_strings
+
+    @classmethod
+    def open(
+        cls,
+        model: Any,
+        data: TextDataModule[Any, Any],
+        memory: str | None = None,
+        version: int | None = None,
+        retriever: Retriever | None = None,
+    ) -> Predictor:
+        """A predictor with the memory that was asked for.
+
+        Args:
+            model: a `Task` with its network.
+            data: the model's.
+            memory: a folder in place of the model's memory.
+            version: of a memory that has grown; None = the current one.
+            retriever: back end and ranking that the user names, if he does.
+
+        Raises:
+            InputError: the memory can't be opened.
+        """
+        if memory is None and version is None and not cls.opens_memory_at_once(data):
+            return cls(model, data)
+        return cls(model, data, data.open_memory(memory, version, retriever))
+
+    @classmethod
+    def opens_memory_at_once(cls, data: TextDataModule[Any, Any]) -> bool:
+        """Whether every prediction needs the memory, so that it had better be there from the start."""
+        return data.retrieves
+
+    @abstractmethod
+    def records(
+        self, source: str, batch_size: int = 256, *args: Any, **options: Any
+    ) -> Iterator[dict[str, Any]]:
+        """What `zoo predict` writes, a JSON object each; further arguments become its options.
+
+        Args:
+            source: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text a line, or - for such lines from
+                standard input.
+            batch_size: rows that go through the network together.
+            *args: no more are given.
+            **options: the kind's own.
+        """
+
+    def encode(
+        self, texts: list[str], batch_size: int = 256, bar: tqdm[Any] | None = None
+    ) -> NDArray[np.float32]:
+        """The texts' vectors [n, size], of length 1; 0 for a text without words.
+
+        Args:
+            texts: n texts.
+            batch_size: texts that go through the network together.
+            bar: told of each text that is done.
+
+        Raises:
+            InputError: the model makes no vectors of texts.
+        """
+        raise InputError(f"a {type(self.model).__name__} has no text encoder")
+
+    @property
+    def vector_size(self) -> int:
+        """Numbers in a vector of `encode`."""
+        raise InputError(f"a {type(self.model).__name__} has no text encoder")
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Without gradients and in evaluation mode; afterwards the model is as it was."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(training)
+
+
+def on_device(batch: Any, model: Any) -> Any:
+    """The batch where the model is."""
+    return move_data_to_device(batch, model.device)
+
+
+def texts_in(source: str, columns: Mapping[str, Any]) -> Iterator[str]:
+    """The texts of a source that `Predictor.records` reads.
+
+    Args:
+        source: a table, a .txt file, or - for standard input.
+        columns: `text_column` and further arguments of `read_table`, for a table.
+
+    Raises:
+        InputError: no such file, or not one that can be read.
+    """
+    if source == "-":
+        yield from (line.rstrip("\r\n") for line in sys.stdin)
+    elif source.endswith(".txt"):
+        try:
+            with Path(source).open(encoding="utf-8") as file:
+                yield from (line.rstrip("\r\n") for line in file)
+        except FileNotFoundError as error:
+            raise InputError(f"{source}: no such file") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{source}: not UTF-8; convert it") from error
+    else:
+        yield from read_table(source, label_column=None, **columns).texts
+
+
+#: A column of the user's table, or several that are joined.
+TextColumn: TypeAlias = Column | list[Column]
