@@ -21,7 +21,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 
 import zoo
-from datamodules.corpora.table import Rows, read_table
+from datamodules.corpora.rows import Rows
+from datamodules.corpora.table import read_table
 from zoo.cli import main as zoo_command
 
 RUNS = Path("runs/demo")

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from elasticsearch import Elasticsearch
 
-from datamodules.retrieval.base import Hits, Similarity
+from datamodules.retrieval.base import Collection, Hits, Similarity
 from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
 from datamodules.retrieval.embedded import EmbeddedRetriever
 
@@ -82,14 +82,14 @@ def main() -> None:
         for similarity in similarities:
             for analyzer in ("standard", "english"):
                 embedded = EmbeddedRetriever(similarity, analyzer)
-                server = ElasticsearchRetriever(arguments.url, similarity, analyzer, index_prefix=PREFIX)
+                server = ElasticsearchRetriever(similarity, analyzer, url=arguments.url, index_prefix=PREFIX)
                 fingerprint = uuid.uuid4().hex
                 with tempfile.TemporaryDirectory() as folder:
-                    embedded.index(texts, Path(folder) / "index", fingerprint, progress=False)
+                    embedded.index(Collection(texts, fingerprint), Path(folder) / "index", progress=False)
                     ours = embedded.search(queries, arguments.k)
                     embedded.close()
                 try:
-                    server.index(texts, Path(), fingerprint, progress=False)
+                    server.index(Collection(texts, fingerprint), Path(), progress=False)
                     theirs = server.search(queries, arguments.k)
                 finally:
                     name = f"{PREFIX}-{fingerprint[:16]}"

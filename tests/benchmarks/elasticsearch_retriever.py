@@ -21,6 +21,7 @@ from pathlib import Path
 
 from elasticsearch import Elasticsearch
 
+from datamodules.retrieval.base import Collection
 from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
 
 HEADERS = {"accept": "application/json", "content-type": "application/x-ndjson"}
@@ -28,7 +29,7 @@ HEADERS = {"accept": "application/json", "content-type": "application/x-ndjson"}
 
 def bare_loop(retriever: ElasticsearchRetriever, name: str, texts: list[str], k: int, sort: bool) -> None:
     """What one would write by hand: with `_id`s, or with the retriever's own request."""
-    client = Elasticsearch(retriever.urls, max_retries=0, request_timeout=60)
+    client = Elasticsearch(retriever.server.urls, max_retries=0, request_timeout=60)
     how = '"stored_fields":"_none_","sort":["_score","row"],' if sort else ""
     hits = "sort" if sort else "_id,responses.hits.hits._score"
 
@@ -75,13 +76,15 @@ def main() -> None:
     with (arguments.data_dir / "dblp/train.csv").open(newline="") as file:
         titles = [row["text"] for row in csv.DictReader(file)]
     retriever = ElasticsearchRetriever(
-        arguments.url,
+        url=arguments.url,
         index_prefix="memory-zoo-benchmark",
         batch_size=arguments.batch_size,
         threads=arguments.threads,
     )
     fingerprint = uuid.uuid4().hex
-    seconds, cpu = measure(lambda: retriever.index(titles, Path(), fingerprint, progress=False), len(titles))
+    seconds, cpu = measure(
+        lambda: retriever.index(Collection(titles, fingerprint), Path(), progress=False), len(titles)
+    )
     print(f"index: {seconds:,.0f} rows/s, client {cpu:.1f} us CPU a row")
     name = f"memory-zoo-benchmark-{fingerprint[:16]}"
     queries, k = titles[: arguments.queries], arguments.k

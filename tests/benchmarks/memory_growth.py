@@ -21,7 +21,7 @@ from typing import TypeVar
 import numpy as np
 from elasticsearch import Elasticsearch
 
-from datamodules.corpora.table import Rows
+from datamodules.corpora.rows import Rows
 from datamodules.retrieval import ElasticsearchRetriever, EmbeddedRetriever, FolderMemory, Retriever
 
 VOCABULARY = 200_000
@@ -65,7 +65,7 @@ def main() -> None:
 
     def make(prefix: str) -> Retriever:
         if options.url:
-            return ElasticsearchRetriever(options.url, index_prefix=prefix)
+            return ElasticsearchRetriever(url=options.url, index_prefix=prefix)
         return EmbeddedRetriever()
 
     def build(table: Rows, folder: Path, prefix: str) -> FolderMemory:

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from datamodules.retrieval.base import Collection
 from datamodules.retrieval.embedded import EmbeddedRetriever
 
 SEED, WORDS, LENGTH = 0, 200_000, 40
@@ -64,7 +65,7 @@ def build(system: str, documents: int, folder: Path) -> None:
         if system == "bm25s":
             return bm25s_index(texts)
         retriever = EmbeddedRetriever(similarity="LMDirichlet" if system == "LMDirichlet" else "BM25")
-        retriever.index(texts, folder, "benchmark", progress=False)
+        retriever.index(Collection(texts, "benchmark"), folder, progress=False)
         return retriever
 
     work(small)

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import zoo
-from datamodules.corpora.table import Rows
+from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
-from datamodules.retrieval import DenseRetriever, ElasticsearchDenseRetriever, FusedRetriever, encoder
+from datamodules.retrieval import DenseRetriever, ElasticsearchDenseRetriever, FusedRetriever, text_encoder
+from datamodules.retrieval.base import Collection
 from tests.zoo.conftest import Result, sentences
 from zoo.knn_bilstm import KNNNetwork
 
@@ -47,7 +48,7 @@ def test_the_ranking_is_that_of_the_models_vectors(fit: Fit, tmp_path: Path) -> 
     texts = [*TEXTS, "", " \n", "rain " * 40]
     queries = ["old iron", "snow in the new storm of the fog", "xyzzy", "", "rain rain rain rain"]
     retriever = DenseRetriever(checkpoint, batch_size=7, device="cpu")
-    retriever.index(texts, tmp_path / "index", "fingerprint", progress=False)
+    retriever.index(Collection(texts, "fingerprint"), tmp_path / "index", progress=False)
     hits = retriever.search(queries, 41)
     of_texts = vectors_one_by_one(checkpoint, [text.strip() or "rain" for text in texts])
     of_queries = vectors_one_by_one(checkpoint, [text or "rain" for text in queries])
@@ -66,7 +67,7 @@ def test_a_transformers_empty_text_has_no_vector(tiny_bert: Path, fit: Fit, tmp_
         fit, f"--model.transformer={tiny_bert}", f"--data.tokenizer={tiny_bert}", "--data.characters=false"
     )
     retriever = DenseRetriever(checkpoint, device="cpu")
-    retriever.index(["rain", "", "gold ring"], tmp_path / "index", "fingerprint", progress=False)
+    retriever.index(Collection(["rain", "", "gold ring"], "fingerprint"), tmp_path / "index", progress=False)
     assert [sorted(found.tolist()) for found in retriever.search(["rain", ""], 3).rows] == [
         [-1, 0, 2],
         [-1] * 3,
@@ -115,7 +116,7 @@ def test_on_a_server_and_fused(fit: Fit, tmp_path: Path, elasticsearch_url: str,
     place: dict[str, Any] = {"url": elasticsearch_url, "index_prefix": index_prefix}
     remote = ElasticsearchDenseRetriever(checkpoint, device="cpu", **place)
     fused = FusedRetriever([local, remote], "score")
-    fused.index(TEXTS, tmp_path / "index", "0123456789abcdef", progress=False)
+    fused.index(Collection(TEXTS, "0123456789abcdef"), tmp_path / "index", progress=False)
     queries = [text for text, _ in sentences(9, seed=6)]
     np.testing.assert_allclose(remote.search(queries, 40).scores, local.search(queries, 40).scores, atol=1e-6)
     # Two equal rankings fused by score are the ranking: the best has the sum of two ones.
@@ -125,7 +126,7 @@ def test_on_a_server_and_fused(fit: Fit, tmp_path: Path, elasticsearch_url: str,
 def test_mistakes_are_named(fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(path: str, pattern: str) -> None:
         for use in (
-            lambda: DenseRetriever(path).index(["rain"], tmp_path / "index", "f", progress=False),
+            lambda: DenseRetriever(path).index(Collection(["rain"], "f"), tmp_path / "index", progress=False),
             lambda: ElasticsearchDenseRetriever(path).vectors.of(["rain"], 1),
         ):
             with pytest.raises(InputError, match=pattern) as caught:
@@ -141,5 +142,5 @@ def test_mistakes_are_named(fit: Fit, tmp_path: Path, monkeypatch: pytest.Monkey
         "encoder.pt", r"'encoder\.pt': not a file of a known kind; use a checkpoint \(\.ckpt\), or a folder"
     )
     checkpoint = encoder_of(fit)
-    monkeypatch.setattr(encoder, "FILE_ENCODERS", {})
+    monkeypatch.setattr(text_encoder, "FILE_ENCODERS", {})
     fails(checkpoint, r"checkpoints after `import zoo`")

@@ -586,6 +586,9 @@ def test_missing_memory_folder(fit: Fit, zoo_command: Command, test_csv: Path, t
     checkpoint = fit("run") / "checkpoints" / "best.ckpt"
     for folder in (tmp_path / "cache").glob("memory-*"):
         shutil.rmtree(folder)
+    # The rows are there still: the memory is built of them again.
+    assert zoo_command("predict", "--ckpt_path", checkpoint, "--input", test_csv).code == 0
+    shutil.rmtree(tmp_path / "cache")
     one_line(zoo_command("predict", "--ckpt_path", checkpoint, "--input", test_csv), "memory", "zoo index")
     one_line(
         zoo_command("test", "--ckpt_path", checkpoint, "--data.test_file", test_csv), "memory", "zoo index"

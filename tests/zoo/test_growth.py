@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import zoo
-from datamodules.corpora.table import Rows
+from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
-from datamodules.retrieval.memory import FolderMemory
+from datamodules.retrieval.folder_memory import FolderMemory
 from tests.zoo.conftest import LABELS, sentences
-from zoo import growth
-from zoo.checkpoints import CHECKPOINT_KEY, read_checkpoint
-from zoo.growth import cross_fitted, grow
-from zoo.tuning import Evidence
+from zoo.layers.vote import Evidence
+from zoo.memory.growth import cross_fitted, grow, grown_copy
+from zoo.memory.tuning import Witnessed
+from zoo.tasks.checkpoint import CHECKPOINT_KEY, read_checkpoint
 
 Fit = Callable[..., Path]
 
@@ -90,7 +90,7 @@ def test_a_run_memory_that_has_grown_since_is_copied_as_it_began(fit: Fit) -> No
     memory = zoo.load(checkpoint).memory
     assert memory is not None
     memory.add(VALIDATION)  # the validation rows would find themselves
-    copy = growth.grown_copy(checkpoint, Rows.from_lists(["tungsten"], ["metal"]), Path("copy"))
+    copy = grown_copy(checkpoint, Rows.from_lists(["tungsten"], ["metal"]), Path("copy"))
     assert len(copy) == 25
 
 
@@ -98,24 +98,21 @@ def test_no_row_is_classified_by_a_vote_that_was_tuned_on_it(monkeypatch: pytest
     n = 36
     labels = [LABELS[i % 3] for i in range(n)]
     columns = [torch.zeros(n, 3), torch.zeros(n, 2), torch.ones(n, 2), torch.ones(n, 2, dtype=torch.bool)]
-    evidence = Evidence(
-        *columns,
-        memory_target=torch.zeros(n, 2, dtype=torch.long),
-        target=torch.arange(n),
-        in_memory=torch.zeros(n, dtype=torch.bool),
-    )
+    memory_target = torch.zeros(n, 2, dtype=torch.long)
+    evidence = Evidence(*columns, memory_target=memory_target, target=torch.arange(n))
+    witnessed = Witnessed(evidence, in_memory=torch.zeros(n, dtype=torch.bool))
     tuned_on: list[list[int]] = []
 
-    def best(self: Evidence) -> tuple[float, float]:
-        tuned_on.append(self.target.tolist())
+    def best(self: Witnessed) -> tuple[float, float]:
+        tuned_on.append(self.evidence.target.tolist())
         return float(len(tuned_on) - 1), 0.0
 
     def log_probabilities(self: Evidence, mix: float, tau: float) -> torch.Tensor:
         return torch.eye(3)[int(mix)].expand(len(self.target), 3)
 
-    monkeypatch.setattr(Evidence, "best", best)
+    monkeypatch.setattr(Witnessed, "best", best)
     monkeypatch.setattr(Evidence, "log_probabilities", log_probabilities)
-    predicted = cross_fitted(evidence, labels, seed=1).tolist()
+    predicted = cross_fitted(witnessed, labels, seed=1).argmax(dim=1).tolist()
     assert sorted(tuned_on[0] + tuned_on[1]) == list(range(n))
     assert all(row not in tuned_on[half] for row, half in enumerate(predicted))
     for half in tuned_on:
@@ -123,10 +120,10 @@ def test_no_row_is_classified_by_a_vote_that_was_tuned_on_it(monkeypatch: pytest
 
     halves = tuned_on[:]
     tuned_on.clear()
-    cross_fitted(evidence, labels, seed=1)
+    cross_fitted(witnessed, labels, seed=1)
     assert tuned_on == halves
     tuned_on.clear()
-    cross_fitted(evidence, labels, seed=2)
+    cross_fitted(witnessed, labels, seed=2)
     assert tuned_on != halves
 
 

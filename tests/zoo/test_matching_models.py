@@ -11,10 +11,10 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 from torch.nn import functional
+from zoo.tasks.ranking import MatchingOutput, MatchingTask
 
 import zoo
 from datamodules.batch import MatchingBatch, MatchingSpec
-from zoo.tasks.ranking import MatchingOutput, MatchingTask
 
 SPECS = {
     goal: MatchingSpec(num_words=40, num_chars=12, goal=goal, first_length=6, second_length=9)

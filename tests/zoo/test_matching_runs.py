@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 import zoo
-from callbacks import PredictionTable
 from datamodules import MatchingDataModule
-from datamodules.corpora.table import Rows
+from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.zoo.conftest import COMMON_WORDS, TOPIC_WORDS, Result
 from tests.zoo.test_distributed import DDP, zoo_process
-from zoo.matching import MatchingPredictor
+from zoo.tasks.matching_predictor import MatchingPredictor
 
 Command = Callable[..., Result]
 #: A classifier's options have no place here.
@@ -168,7 +167,8 @@ def test_the_dashboard_shows_the_pairs_of_the_first_questions(
     data.prepare_data()
     data.setup("fit")
     pairs = data.split("validation").pairs
-    rows = list(PredictionTable(num_texts=2)._pairs(predictor.model, data))
+    columns, rows = predictor.model.shown_predictions(data, 2)
+    assert columns == ["first", "second", "label", "score", "words"]
     assert len(rows) == np.diff(pairs.lists[1])[:2].sum()
     assert len({first for first, *_ in rows}) == 2
     assert [grade for _, _, grade, _, _ in rows] == pairs.target[pairs.lists[0][: len(rows)]].tolist()
@@ -267,7 +267,7 @@ def test_the_memory_of_candidates_grows(
     result = zoo_command("memory", "tune", checkpoint, train_tsv)
     assert result.code == 2
     (line,) = result.err.splitlines()
-    assert "of the model AMVLSTM; give a classifier's checkpoint" in line
+    assert "this AMVLSTM takes no vote of its memories" in line
 
 
 def test_a_classifiers_data_is_refused(zoo_command: Command, train_csv: Path) -> None:

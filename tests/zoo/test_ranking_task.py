@@ -17,10 +17,6 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-
-from datamodules.batch import MatchingBatch, MatchingSpec
-from datamodules.errors import InputError
-from datamodules.matching import MatchingDataModule
 from zoo.tasks.ranking import (
     MatchingOutput,
     MatchingTask,
@@ -35,6 +31,10 @@ from zoo.tasks.ranking_scores import (
     area_under_curve,
     measure_lists,
 )
+
+from datamodules.batch import MatchingBatch, MatchingSpec
+from datamodules.errors import InputError
+from datamodules.matching import MatchingDataModule
 
 Lists = list[tuple[list[float], list[float]]]  # scores and grades of each question's candidates
 

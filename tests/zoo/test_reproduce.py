@@ -18,13 +18,15 @@ import yaml
 from PIL import Image
 
 import zoo
-from datamodules.corpora.table import Rows, read_table
+from datamodules.corpora.rows import Rows
+from datamodules.corpora.table import read_table
 from datamodules.errors import InputError
 from datamodules.retrieval import FolderMemory
 from tests.zoo.conftest import LABELS, Result, sentences, write_table
-from zoo import reproduce as reproduction
-from zoo.reproduce import RowFailed, as_arguments, reproduce
-from zoo.table import load_table, shipped_tables
+from zoo.reproduce import run as runs_of_a_table
+from zoo.reproduce.command import run_table as reproduce
+from zoo.reproduce.run import RowFailed, as_arguments
+from zoo.reproduce.table import load_table, shipped_tables
 
 Command = Callable[..., Result]
 
@@ -46,8 +48,10 @@ BASE: dict[str, Any] = {
     },
     "trainer": {"accelerator": "cpu", "max_epochs": 1},
 }
+#: A row without training: its seed makes no difference.
+MAJORITY: dict[str, Any] = {"overrides": {"model": "Majority"}, "plot": False}
 ROWS: dict[str, Any] = {
-    "majority": {"trivial": "majority"},
+    "majority": MAJORITY,
     "M1": {"overrides": {"model.features": "M1"}, "paper": 50.0},
     "M7": {"paper": 60.0},
 }
@@ -96,7 +100,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], li
     """Replaces `zoo` in runs; returns the commands since the last time it was asked."""
     (tmp_path / "stand_in.py").write_text(STAND_IN)
     # -S -E: the stand-in needs no packages, and starts in no time.
-    monkeypatch.setattr(reproduction, "ZOO", (sys.executable, "-S", "-E", str(tmp_path / "stand_in.py")))
+    monkeypatch.setattr(runs_of_a_table, "ZOO", (sys.executable, "-S", "-E", str(tmp_path / "stand_in.py")))
 
     def calls() -> list[list[str]]:
         file = tmp_path / "calls.txt"
@@ -185,7 +189,7 @@ def test_a_curve_is_drawn_over_x(data_dir: Path, stand_in: Any, monkeypatch: pyt
     drawn: list[Any] = []
     monkeypatch.setattr(Axes, "errorbar", lambda self, *values, **_: drawn.extend(values))
     rows = {
-        "majority": {"trivial": "majority"},
+        "majority": MAJORITY,
         "K=3": {"x": 3, "overrides": {"data.num_memories": 3}},
         "K=1": {"x": 1, "overrides": {"data.num_memories": 1}},
     }
@@ -209,12 +213,12 @@ def grown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Rows, Rows, Path,
         calls.append((checkpoint, rows, validation, folder, seed))
         return {"memory_rows": float(len(rows)), "val/accuracy": 0.9, "val/accuracy_untuned": 0.8}
 
-    monkeypatch.setattr(reproduction, "grow", grow)
+    monkeypatch.setattr(runs_of_a_table, "grow", grow)
     return calls
 
 
 GROWING: dict[str, Any] = {
-    "majority": {"trivial": "majority"},
+    "majority": MAJORITY,
     "grown to 30": {"x": 30, "grow": {"from": "M1", "rows_per_class": 10}},
     "grown": {"x": 72, "grow": {"from": "M1", "rows_per_class": "all"}},
     "M1": {"overrides": {"model.features": "M1", "data.rows_per_class": 5}},
@@ -309,7 +313,7 @@ def test_each_growing_memory_is_a_curve(
         **GROWING,
         "M5": {"overrides": {"model.features": "M5"}},
         "M5 grown": {"x": 72, "grow": {"from": "M5", "rows_per_class": "all"}},
-        "SVM": {"trivial": "svm"},
+        "SVM": {"overrides": {"model": "TfidfSVM"}},
         "plain": {"overrides": {"model.features": "M1"}},
     }
     reproduce(write_yaml(rows, x_label="rows in the memory"), str(data_dir), run_dir="out")
@@ -354,7 +358,7 @@ def test_what_is_done_is_kept_and_half_a_run_is_run_again(
 ) -> None:
     name = write_yaml(ROWS)
     first = reproduce(name, str(data_dir), run_dir="out")
-    assert len(stand_in()) == 4
+    assert len(stand_in()) == 5
     assert "test/accuracy" not in first["M1"]
     results = {path: path.read_bytes() for path in Path("out").rglob("result.json")}
     assert len(results) == 5
@@ -364,7 +368,7 @@ def test_what_is_done_is_kept_and_half_a_run_is_run_again(
     assert [call[0] for call in stand_in()] == ["fit"]
     # Only the test is missing.
     second = reproduce(name, str(data_dir), str(test_csv), run_dir="out")
-    assert [call[0] for call in stand_in()] == ["test"] * 4
+    assert [call[0] for call in stand_in()] == ["test"] * 5
     assert second["M1"]["val/accuracy"] == first["M1"]["val/accuracy"]
     assert second["M7"]["test/accuracy"]["n"] == 2
     # More seeds go on from there; the data may lie elsewhere.
@@ -382,7 +386,7 @@ def test_other_options_or_data_are_not_taken_for_the_same_run(
     with pytest.raises(InputError, match=r"out/M7/seed-1: was run with other options.*--run_dir"):
         reproduce(changed, str(data_dir), run_dir="out")
     write_table(data_dir / "corpus" / "train.csv", sentences(60, seed=4))
-    with pytest.raises(InputError, match=r"out/majority: was run with other options or data"):
+    with pytest.raises(InputError, match=r"out/majority/seed-1: was run with other options or data"):
         reproduce(write_yaml(ROWS), str(data_dir), run_dir="out")
     assert stand_in() == []
 
@@ -437,12 +441,12 @@ def test_a_row_that_fails_is_named_and_the_others_finish(
         reproduce("small.yaml", str(data_dir), rows=["broken"], seeds=1, run_dir="out")
 
 
-def test_a_trivial_row_that_fails_is_named_too(data_dir: Path, stand_in: Any) -> None:
-    rows = {"few": {"trivial": "svm", "overrides": {"data.rows_per_class": 1000}}, "M1": ROWS["M1"]}
-    with pytest.raises(RowFailed, match="1 of the runs failed: few"):
+def test_a_reference_row_that_fails_is_named_too(data_dir: Path) -> None:
+    rows = {"few": {"overrides": {"model": "TfidfSVM", "data.rows_per_class": 1000}}}
+    with pytest.raises(RowFailed, match="1 of the runs failed: few, seed 1"):
         reproduce(write_yaml(rows), str(data_dir), run_dir="out")
     assert re.search(
-        r"Failed: few: .*train.csv: class 'fruit' has only 24 rows", Path("out/table.md").read_text()
+        r"Failed: few, seed 1: .*train.csv: class 'fruit' has only 24 rows", Path("out/table.md").read_text()
     )
 
 
@@ -453,7 +457,7 @@ def test_real_runs_survive_a_kill(data_dir: Path, test_csv: Path, monkeypatch: p
     name = write_yaml(rows, seeds=1)
     done, begun = Path("out/M1/seed-1/result.json"), Path("out/warm M5/seed-1/config.yaml")
     arguments = [name, "--data_dir", str(data_dir), "--run_dir=out"]
-    with subprocess.Popen([*reproduction.ZOO, "reproduce", *arguments]) as process:
+    with subprocess.Popen([*runs_of_a_table.ZOO, "reproduce", *arguments]) as process:
         while not begun.exists():
             assert process.poll() is None
             time.sleep(0.05)
@@ -481,15 +485,15 @@ def test_real_runs_survive_a_kill(data_dir: Path, test_csv: Path, monkeypatch: p
 # --- rows without training ---
 
 
-def test_trivial_rows_are_scored_on_the_models_rows(data_dir: Path, test_csv: Path) -> None:
-    rows = {"majority": {"trivial": "majority"}, "vote": {"trivial": "bm25"}, "svm": {"trivial": "svm"}}
+def test_reference_rows_are_scored_on_the_models_rows(data_dir: Path, test_csv: Path) -> None:
+    rows = {name: {"overrides": {"model": name}} for name in ("Majority", "NeighborVote", "TfidfSVM")}
     figures = reproduce(write_yaml(rows), str(data_dir), str(test_csv), run_dir="out")
     test_labels = read_table(str(test_csv)).labels
     assert test_labels is not None
-    assert figures["majority"]["val/accuracy"]["mean"] == pytest.approx(1 / 3)  # 6 of 18, stratified
-    assert figures["majority"]["test/accuracy"]["mean"] == test_labels.count(LABELS[0]) / len(test_labels)
-    assert figures["svm"]["test/accuracy"]["mean"] > 0.9
-    assert figures["vote"]["test/accuracy"]["mean"] > 0.9
+    assert figures["Majority"]["val/accuracy"]["mean"] == pytest.approx(1 / 3)  # 6 of 18, stratified
+    assert figures["Majority"]["test/accuracy"]["mean"] == test_labels.count(LABELS[0]) / len(test_labels)
+    assert figures["TfidfSVM"]["test/accuracy"]["mean"] > 0.9
+    assert figures["NeighborVote"]["test/accuracy"]["mean"] > 0.9
 
 
 def test_a_test_without_a_header_is_read_by_number(
@@ -498,13 +502,15 @@ def test_a_test_without_a_header_is_read_by_number(
     pairs = sentences(9, seed=3)
     with Path("bare.csv").open("w", newline="") as file:
         csv.writer(file).writerows((label, text) for text, label in pairs)
-    rows = {"majority": {"trivial": "majority"}, "M1": ROWS["M1"]}
+    rows = {"majority": MAJORITY, "M1": ROWS["M1"]}
     with pytest.raises(InputError, match=r"bare\.csv"):
         reproduce(write_yaml(rows), str(data_dir), "bare.csv", run_dir="out")
     name = write_yaml(rows, columns_without_header={"text_column": 1, "label_column": 0})
     figures = reproduce(name, str(data_dir), "bare.csv", run_dir="out", seeds=1)
-    assert figures["majority"]["test/accuracy"]["mean"] == pytest.approx(1 / 3)
-    assert {"--data.text_column=1", "--data.label_column=0"} <= set(stand_in()[1])
+    assert figures["M1"]["test/accuracy"]["mean"] == 0.75
+    tests = [set(call) for call in stand_in() if call[0] == "test"]
+    assert all({"--data.text_column=1", "--data.label_column=0"} <= options for options in tests)
+    assert len(tests) == 2
 
 
 # --- bad input ---
@@ -549,7 +555,10 @@ def test_bad_input_is_one_line(
         ({"base": "absent.yaml"}, "absent.yaml: can't be read"),
         ({"rows": {"a/b": {}}}, "row 'a/b': name it with letters"),
         ({"rows": {"a": {"override": {}}}}, "row a: override: no such key"),
-        ({"rows": {"a": {"trivial": "random"}}}, "trivial: random; choose one of majority"),
+        (
+            {"rows": {"a": {"trivial": "random"}}},
+            "row a: trivial: such rows are models now",
+        ),
         ({"rows": {"a": {"init_from": "b"}}}, "init_from names no trained row: b"),
         (
             {"rows": {"a": {"grow": {"from": "b", "rows_per_class": 9}}}},
@@ -560,10 +569,6 @@ def test_bad_input_is_one_line(
         (
             {"rows": {**ROWS, "a": {"grow": {"from": "M1", "rows_per_class": 9}, "init_from": "M1"}}},
             "row a: init_from has no effect beside grow",
-        ),
-        (
-            {"rows": {**ROWS, "a": {"grow": {"from": "majority", "rows_per_class": 9}}}},
-            "row a: grow: from names no trained row: majority",
         ),
         ({"rows": {"a": {"init_from": "b"}, "b": {"init_from": "a"}}}, "row a starts from itself"),
     ],
@@ -607,8 +612,8 @@ PAIRS: dict[str, Any] = {
     "data": {"class_path": "MatchingDataModule", "init_args": {"train_file": "corpus/pairs.tsv"}},
 }
 PAIR_ROWS: dict[str, Any] = {
-    "random": {"trivial": "random"},
-    "file": {"trivial": "file_order"},
+    "random": {"overrides": {"model": "RandomOrder"}},
+    "file": {"overrides": {"model": "FileOrder"}},
     "M1": {"paper": {"test/map": 50.0, "test/p@1": 40.0}},
 }
 
@@ -635,15 +640,10 @@ def test_a_table_of_pairs(data_dir: Path, tmp_path: Path, stand_in: Callable[[],
     name = write_yaml(PAIR_ROWS, base=PAIRS, paper_metric="test/map", metrics=["map", "p@1"])
     test = write_pairs(tmp_path / "test.tsv", 10)
     figures = reproduce(name, str(data_dir), str(test), run_dir="out")
-    # A constant score in the file's order is right for every question; neutral to ties, it is a random order.
-    assert figures["file"]["test/map"]["mean"] == 1
-    assert figures["random"]["test/map"]["mean"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
-    assert figures["random"]["test/questions"]["mean"] == 8
-    assert figures["random"]["val/questions_without_positive"]["mean"] == 1
-    assert "test/loss" not in figures["random"]
+    assert figures["random"]["test/map"] == {"mean": 0.75, "sd": None, "n": 1, "paper": None}
     assert figures["M1"]["val/map"]["mean"] == pytest.approx(0.15)
     assert figures["M1"]["test/p@1"] == {"mean": 0.5, "sd": 0, "n": 2, "paper": 0.4}
-    assert [call[0] for call in stand_in()] == ["fit", "test"] * 2
+    assert [call[0] for call in stand_in()] == ["fit", "test"] * 4
     markdown = Path("out/table.md").read_text()
     heads = "validation MAP | validation P@1 | test MAP | test P@1 | paper (test MAP) | paper (test P@1)"
     assert f"| row | {heads} | runs |" in markdown
@@ -651,24 +651,20 @@ def test_a_table_of_pairs(data_dir: Path, tmp_path: Path, stand_in: Callable[[],
     assert Path("out/table.png").exists()
 
 
-def test_pairs_to_classify_are_compared_with_the_best_threshold(data_dir: Path, stand_in: Any) -> None:
+def test_reference_rows_of_pairs_to_classify_take_the_best_threshold(data_dir: Path) -> None:
     lines = [f"word {i}\t{'word' if i % 3 else 'none'}\t{int(i % 3 > 0)}" for i in range(90)]
     (data_dir / "corpus" / "pairs.tsv").write_text("\n".join(["first\tsecond\tlabel", *lines]) + "\n")
     base = {**PAIRS, "data": {**PAIRS["data"], "init_args": {**PAIRS["data"]["init_args"]}}}
     base["data"]["init_args"] |= {"goal": "classification", "test_split": 0.2}
-    rows = {"random": {"trivial": "random"}, "overlap": {"trivial": "word_overlap"}}
+    rows = {
+        "random": {"overrides": {"model": "RandomOrder"}},
+        "overlap": {"overrides": {"model": "WordOverlap"}},
+    }
     name = write_yaml(rows, base=base, paper_metric="test/accuracy", metrics=["accuracy", "auc"])
     figures = reproduce(name, str(data_dir), run_dir="out")
     assert figures["overlap"]["test/accuracy"]["mean"] == figures["overlap"]["test/auc"]["mean"] == 1
     assert figures["random"]["test/auc"]["mean"] == 0.5
     assert figures["random"]["test/accuracy"]["mean"] == pytest.approx(2 / 3, abs=0.15)
-
-
-def test_a_trivial_row_of_the_other_kind_is_refused(data_dir: Path) -> None:
-    with pytest.raises(
-        InputError, match="trivial: svm; choose one of random, file_order, word_overlap, bm25"
-    ):
-        load_table(write_yaml({"a": {"trivial": "svm"}}, base=PAIRS))
 
 
 # --- the shipped tables ---
@@ -736,7 +732,7 @@ def test_a_table_like_another_has_its_rows_without_the_papers_figures() -> None:
     assert whole.rows["M7"].overrides["model.features"] == "M7"
     assert not any(row.paper for row in small.rows.values())
     assert small.rows["M7"].overrides == {"model.features": "M7", "data.rows_per_class": 750}
-    assert small.rows["TF-IDF SVM"].overrides == {"data.rows_per_class": 750}
+    assert small.rows["TF-IDF SVM"].overrides == {"model": "TfidfSVM", "data.rows_per_class": 750}
 
 
 def test_another_encoder_takes_the_place_of_the_tables_own() -> None:

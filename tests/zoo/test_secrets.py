@@ -11,9 +11,9 @@ import yaml
 from datamodules import ClassificationDataModule
 from datamodules.errors import InputError
 from datamodules.retrieval import ElasticsearchRetriever
+from datamodules.secrets import redact
 from tests.zoo.conftest import LABELS, write_table
-from zoo.secrets import redact
-from zoo.table import load_table
+from zoo.reproduce.table import load_table
 
 SECRET = "hunter2"
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from datamodules.corpora.table import Rows
+from zoo.simple_labels import bm25_vote, majority, tfidf_svm
+
+from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.zoo.conftest import sentences
-from zoo.simple_labels import bm25_vote, majority, tfidf_svm
 
 
 def test_majority() -> None:

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-
 from zoo.simple_scores import SIMPLE_SCORES, best_threshold, bm25, word_overlap
 
 TRAIN = ["the cat sat", "the dog ran far away", "the cat sat"]

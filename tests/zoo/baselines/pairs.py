@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
+from zoo.tasks.ranking import MatchingOutput, MatchingTask
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from zoo.tasks.ranking import MatchingOutput, MatchingTask
 
 U, NUM_CHARS = 14, 9
 #: Position, and vocabulary id, of the word that stands for all unknown ones.

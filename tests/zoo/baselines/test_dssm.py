@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from zoo.tasks.ranking import MatchingTask
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
@@ -26,7 +27,6 @@ from tests.zoo.baselines.pairs import (
     words_of,
 )
 from zoo.baselines.dssm import CDSSM, DSSM, letter_trigrams
-from zoo.tasks.ranking import MatchingTask
 
 TRIGRAMS = 50
 SMALL: dict[str, MatchingTask] = {
