@@ -83,6 +83,29 @@ def write_table(
     return path
 
 
+def pair_rows(questions: int, seed: int) -> list[tuple[str, str, int]]:
+    """Questions that name a word, each with candidates of which some name it too; some have none that does."""
+    random = np.random.default_rng(seed)
+    words = [word for topic in TOPIC_WORDS.values() for word in topic]
+    rows = []
+    for number in range(questions):
+        topic = str(random.choice(words))
+        question = f"where is {topic} {number}"
+        for place in range(int(random.integers(2, 6))):
+            good = place == number % 7
+            named = topic if good else str(random.choice([word for word in words if word != topic]))
+            texts = [named, *map(str, random.choice(COMMON_WORDS, size=random.integers(1, 5)))]
+            random.shuffle(texts)
+            rows.append((question, " ".join(texts), int(good)))
+    return rows
+
+
+def write_pairs(path: Path, rows: list[tuple[str, str, int]]) -> Path:
+    lines = ["first\tsecond\tlabel", *("\t".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
 @pytest.fixture
 def train_csv(tmp_path: Path) -> Path:
     """90 labelled texts."""

@@ -57,11 +57,11 @@ def make_batch() -> MatchingBatch:
         second_text=texts(M, S),
         first=torch.tensor([0, 0, 1, 1, 2, 2, 3]),
         second=torch.tensor([0, 1, 1, 5, 3, 4, 2]),
-        list=torch.tensor([0, 0, 1, 1, 2, 2, 3]),
+        query=torch.tensor([0, 0, 1, 1, 2, 2, 3]),
         place=torch.tensor([0, 1, 0, 1, 0, 1, 0]),
         target=torch.tensor([1.0, 0, 0, 1, 1, 0, 1]),
         weight=torch.ones(P),
-        index=torch.arange(P),
+        row=torch.arange(P),
     )
 
 
@@ -275,11 +275,11 @@ def test_neither_padding_nor_batch_mates_change_a_score(options: dict[str, Any])
                 second_text=batch.second_text[batch.second[i]],
                 first=torch.zeros(1, dtype=torch.long),
                 second=torch.zeros(1, dtype=torch.long),
-                list=torch.zeros(1, dtype=torch.long),
+                query=torch.zeros(1, dtype=torch.long),
                 place=torch.zeros(1, dtype=torch.long),
                 target=batch.target[i],
                 weight=batch.weight[i],
-                index=batch.index[i],
+                row=batch.row[i],
             )
             torch.testing.assert_close(network(alone).score, scores[i], rtol=0, atol=1e-6)
 

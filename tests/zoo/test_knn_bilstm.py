@@ -65,7 +65,7 @@ def make_batch(memory_classes: int = CLASSES) -> ClassificationBatch:
         memory_target=np.where(mask, target, -100),
         target=random.integers(0, CLASSES, size=B),
         weight=np.ones(B, np.float32),
-        index=np.arange(B),
+        row=np.arange(B),
     )
     given = [np.ascontiguousarray(array) for array in arrays if array is not None]
     return ClassificationBatch(*map(torch.from_numpy, given))

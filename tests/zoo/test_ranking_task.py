@@ -24,17 +24,17 @@ from zoo.tasks.ranking import (
     hinge_terms,
     softmax_terms,
 )
-from zoo.tasks.ranking_scores import (
+
+from datamodules.batch import MatchingBatch, MatchingSpec
+from datamodules.errors import InputError
+from datamodules.matching import MatchingDataModule
+from zoo.tasks.matching_scores import (
     CUTOFFS,
     PairScores,
     RankingScores,
     area_under_curve,
     measure_lists,
 )
-
-from datamodules.batch import MatchingBatch, MatchingSpec
-from datamodules.errors import InputError
-from datamodules.matching import MatchingDataModule
 
 Lists = list[tuple[list[float], list[float]]]  # scores and grades of each question's candidates
 
@@ -70,11 +70,11 @@ def batch_of(lists: Lists, weight: Tensor | None = None) -> MatchingBatch:
         second_text=pairs[:, None] + 1,
         first=torch.zeros_like(pairs),
         second=pairs,
-        list=number,
+        query=number,
         place=place,
         target=target,
         weight=torch.ones(len(target)) if weight is None else weight,
-        index=pairs,
+        row=pairs,
     )
 
 
@@ -465,7 +465,7 @@ import torch
 from torch import distributed, multiprocessing
 
 from tests.zoo.test_ranking_task import flat, random_lists
-from zoo.tasks.ranking_scores import RankingScores
+from zoo.tasks.matching_scores import RankingScores
 
 folder = Path(sys.argv[1])
 #: Which process counts a list.

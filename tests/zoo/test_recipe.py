@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from zoo.checkpoints import read_checkpoint
-from zoo.tuning import tune
 
 import zoo
 from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
 from tests.zoo.conftest import Result, sentences, write_table
 from zoo.knn_bilstm import KNNNetwork, count_votes, mix_in, vote
+from zoo.memory.tuning import tune
+from zoo.tasks.checkpoint import read_checkpoint
 
 Fit = Callable[..., Path]
 ZooCommand = Callable[..., Result]

@@ -49,11 +49,11 @@ def make_batch() -> MatchingBatch:
         second_text=texts(M, S),
         first=first,
         second=second,
-        list=first,
+        query=first,
         place=np.array([0, 1, 2, 0, 1, 0, 1, 0, 1]),
         target=target.astype(np.float32),
         weight=np.ones(len(first), np.float32),
-        index=np.arange(len(first)),
+        row=np.arange(len(first)),
     )
     return MatchingBatch(*(torch.from_numpy(array) for array in batch if array is not None))
 
@@ -122,11 +122,11 @@ def check_all(network: nn.Module, goal: str = "ranking") -> None:
             second_text=second[: max(1, len(words_of(second)))].unsqueeze(0),
             first=zero,
             second=zero,
-            list=zero,
+            query=zero,
             place=zero,
             target=batch.target[pair : pair + 1],
             weight=batch.weight[pair : pair + 1],
-            index=zero,
+            row=zero,
         )
         torch.testing.assert_close(score(network, alone).logits, output.logits[pair : pair + 1])
 

@@ -45,11 +45,11 @@ def make_batch(extra: int = 0, pairs: list[tuple[int, int]] = PAIRS) -> Matching
         second_text=texts(SECOND),
         first=first,
         second=second,
-        list=first,
+        query=first,
         place=number,
         target=(number % 2).float(),
         weight=torch.ones(len(pairs)),
-        index=number,
+        row=number,
     )
 
 

@@ -1,0 +1,369 @@
+"""What the one suite of `test_models.py` must know of a kind of task: its models, a batch, and parts of a batch.
+
+A new kind of task adds its adapter here, a new model its line.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from datamodules import ClassificationDataModule, MatchingDataModule
+from datamodules.base import TextDataModule
+from tests.zoo.conftest import pair_rows, sentences, write_pairs, write_table
+from zoo.tasks.base import Task
+from zoo.tasks.classification import ClassificationTask
+from zoo.tasks.matching import MatchingTask
+
+#: name of a variant -> constructor arguments.
+Variants = dict[str, dict[str, Any]]
+
+
+class Adapter(ABC):
+    """One kind of task, or one goal of it."""
+
+    task: ClassVar[type[Task]]
+    #: a split's examples that make the batch.
+    examples: ClassVar[int]
+    #: model -> its variants.
+    variants: ClassVar[dict[str, Variants]]
+
+    def __init__(self, folder: Path) -> None:
+        self.data = self.make_data(folder)
+        self.data.with_strings = True
+        self.data.prepare_data()
+        self.data.setup("fit")
+        self.batch = self.make_batch()
+
+    @abstractmethod
+    def make_data(self, folder: Path) -> TextDataModule[Any, Any]:
+        """A data module of a table of a few made-up texts, not prepared yet."""
+
+    def make_batch(self) -> Any:
+        return self.data.dataset(self.data.split("train")).__getitems__(range(self.examples))
+
+    @abstractmethod
+    def results(self, model: Task, batch: Any) -> Tensor:
+        """What the model says of each row of the batch, [rows, ...]."""
+
+    @abstractmethod
+    def loss(self, model: Task, batch: Any) -> Tensor: ...
+
+    @abstractmethod
+    def is_learned(self, model: Task, batch: Any) -> bool:
+        """Whether the model is right about the whole batch."""
+
+    def learnable(self, batch: Any) -> Any:
+        """The batch without rows from which some models could learn nothing."""
+        return batch
+
+    @abstractmethod
+    def padded(self, batch: Any) -> Any:
+        """More padding: of words, of texts."""
+
+    def hidden(self, batch: Any) -> list[Any]:
+        """Batches that differ behind masks only."""
+        return []
+
+    @abstractmethod
+    def alone(self, batch: Any, row: int) -> Any:
+        """The batch that holds one row only."""
+
+    @abstractmethod
+    def reordered(self, batch: Any) -> list[tuple[Any, Tensor]]:
+        """The batch in other orders, and which row each of its rows was."""
+
+    @abstractmethod
+    def emptied(self, batch: Any) -> list[tuple[Any, Tensor]]:
+        """The batch with texts, or memories, of nothing; and which rows must not notice."""
+
+
+def put(batch: Any, fields: Sequence[str], rows: Any) -> Any:
+    """The batch with some rows of some fields, tensors or lists of strings."""
+    chosen = torch.arange(len(batch.row))[rows].tolist() if fields and len(batch.row) else []
+    picked: dict[str, Any] = {}
+    for name in fields:
+        value = getattr(batch, name)
+        picked[name] = value[rows] if isinstance(value, Tensor) else [value[i] for i in chosen]
+    return batch._replace(**picked)
+
+
+SIZES = {
+    "hidden_size": 8, "word_size": 10, "char_size": 4, "char_hidden_size": 6, "num_perspectives": 3
+}  # fmt: skip
+
+
+class Classification(Adapter):
+    task, examples = ClassificationTask, 12
+    variants: ClassVar = {
+        "KNNBiLSTM": {
+            **{name: {**SIZES, "features": name} for name in ("M1", "M2", "M3", "M4", "M5", "M6", "M7")},
+            "plain-cosine": {**SIZES, "num_perspectives": 0},
+            "no-characters": {**SIZES, "characters": False},
+            "sharp": {**SIZES, "features": "M5", "attention": "softmax", "text_dropout": 0.5},
+            "mixed": {**SIZES, "features": "M1", "mix": 0.4},
+        },
+        "Majority": {"": {}},
+        "NeighborVote": {"": {}},
+        "TfidfSVM": {"": {}},
+    }
+    by_row = (
+        "text", "memory", "memory_mask", "memory_score", "memory_target", "target", "weight", "row", "text_string"
+    )  # fmt: skip
+
+    def make_data(self, folder: Path) -> ClassificationDataModule:
+        table = write_table(folder / "train.csv", sentences(60, seed=3))
+        return ClassificationDataModule(
+            train_file=str(table),
+            validation_split=0.2,
+            num_memories=3,
+            batch_size=12,
+            cache_dir=str(folder / "cache"),
+            seed=0,
+        )
+
+    def make_batch(self) -> Any:
+        """One text has no memory, one has two, one memory's label is unknown."""
+        batch = super().make_batch()
+        mask = batch.memory_mask.clone()
+        assert mask.all()
+        mask[0] = False
+        mask[1, 2] = False
+        target = batch.memory_target.masked_fill(~mask, -100)
+        target[2, 0] = -100
+        return batch._replace(
+            memory_mask=mask,
+            memory_target=target,
+            memory=batch.memory.masked_fill(~mask, 0),
+            memory_score=batch.memory_score.masked_fill(~mask, 0),
+        )
+
+    def results(self, model: Task, batch: Any) -> Tensor:
+        output = model(batch)
+        assert output.logits.shape == (len(batch.row), 3)
+        assert output.memory_weight.shape == batch.memory.shape
+        assert not output.memory_weight[~batch.memory_mask].any()
+        logits: Tensor = output.logits
+        return logits
+
+    def loss(self, model: Task, batch: Any) -> Tensor:
+        return functional.cross_entropy(model(batch).logits, batch.target)
+
+    def is_learned(self, model: Task, batch: Any) -> bool:
+        return bool((self.results(model, batch).argmax(dim=1) == batch.target).all())
+
+    def learnable(self, batch: Any) -> Any:
+        # Without memories there is nothing to see for a model that sees nothing else.
+        return put(batch, self.by_row, torch.arange(3, len(batch.row)))
+
+    def padded(self, batch: Any) -> Any:
+        return batch._replace(
+            char=functional.pad(batch.char, (0, 3)),
+            text=functional.pad(batch.text, (0, 4)),
+            memory_text=functional.pad(batch.memory_text, (0, 5)),
+        )
+
+    def hidden(self, batch: Any) -> list[Any]:
+        hidden = ~batch.memory_mask
+        return [
+            batch._replace(
+                memory=torch.where(hidden, len(batch.memory_text) - 1, batch.memory),
+                memory_score=torch.where(hidden, 99.0, batch.memory_score),
+                memory_target=torch.where(hidden, 1, batch.memory_target),
+            )
+        ]
+
+    def alone(self, batch: Any, row: int) -> Any:
+        return put(batch, self.by_row, slice(row, row + 1))
+
+    def reordered(self, batch: Any) -> list[tuple[Any, Tensor]]:
+        same = torch.arange(len(batch.row))
+        memories = torch.tensor([2, 0, 1])
+        fields = ("memory", "memory_mask", "memory_score", "memory_target")
+        return [
+            (batch._replace(**{name: getattr(batch, name)[:, memories] for name in fields}), same),
+            (put(batch, self.by_row, same.flip(0)), same.flip(0)),
+        ]
+
+    def emptied(self, batch: Any) -> list[tuple[Any, Tensor]]:
+        rows = torch.arange(len(batch.row))
+        text = batch.text.clone()
+        text[1] = 0
+        without = batch._replace(
+            memory=torch.zeros_like(batch.memory),
+            memory_mask=torch.zeros_like(batch.memory_mask),
+            memory_score=torch.zeros_like(batch.memory_score),
+            memory_target=torch.full_like(batch.memory_target, -100),
+        )
+        return [
+            (batch._replace(text=text, text_string=[*batch.text_string[:1], "", *batch.text_string[2:]]), rows != 1),
+            (without, rows == 0),
+            (without._replace(memory_text=batch.memory_text[:0], memory_string=[]), rows == 0),
+        ]  # fmt: skip
+
+
+WORDS = {"word_size": 12}
+FIRM = {**WORDS, "dropout": 0.0}
+AMV = {**WORDS, "hidden_size": 7, "k": 16}
+
+
+class Ranking(Adapter):
+    task, examples, goal = MatchingTask, 4, "ranking"
+    variants: ClassVar = {
+        "AMVLSTM": {
+            "none-paper": {**AMV, "attention": "none", "attention_scale": "paper"},
+            "question-length": {**AMV, "attention": "question", "attention_scale": "length"},
+            "answer-paper": {**AMV, "attention": "answer", "attention_scale": "paper"},
+            "both-paper": {**AMV, "attention": "both", "attention_scale": "paper"},
+            "both-length": {**AMV, "attention": "both", "attention_scale": "length"},
+            "concatenated": {**AMV, "interaction": "concatenated"},
+            "bilinear": {**AMV, "similarity": "bilinear"},
+            "tensor": {**AMV, "similarity": "tensor", "slices": 2, "mlp_size": 40},
+            "two-encoders": {**AMV, "shared_encoder": False, "overlap": True},
+        },
+        "ANMM": {"1": WORDS, "2": {**WORDS, "num_weights": 4}},
+        "ARCI": {
+            "apart": {**FIRM, "filters": (8, 7), "segments": 2, "hidden_size": 6},
+            "shared": {**FIRM, "filters": (8,), "hidden_size": 6, "share": True},
+        },
+        "ARCII": {"": {**FIRM, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6}},
+        "CDSSM": {"": {"num_trigrams": 200, "hidden_sizes": (8, 6)}},
+        "DSSM": {
+            "shared": {"num_trigrams": 200, "hidden_sizes": (8, 7, 6)},
+            "apart": {"num_trigrams": 200, "hidden_sizes": (8, 6), "share": False},
+        },
+        "MatchPyramid": {
+            name: {**FIRM, "similarity": name, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6}
+            for name in ("cosine", "dot")
+        },
+        "RandomOrder": {"": {}},
+        "FileOrder": {"": {}},
+        "WordOverlap": {"": {}},
+        "PairBM25": {"": {}},
+    }  # fmt: skip
+    by_pair = ("first", "second", "query", "place", "target", "weight", "row")
+
+    def make_data(self, folder: Path) -> MatchingDataModule:
+        table = write_pairs(folder / "train.tsv", pair_rows(24, seed=8))
+        return MatchingDataModule(
+            train_file=str(table),
+            validation_split=0.3,
+            goal=self.goal,
+            characters=True,
+            batch_size=6,
+            first_length=6,
+            second_length=9,
+            cache_dir=str(folder / "cache"),
+            seed=0,
+        )
+
+    def results(self, model: Task, batch: Any) -> Tensor:
+        output = model(batch)
+        assert output.logits.shape == (len(batch.row), 1 if self.goal == "ranking" else 2)
+        if output.interaction is not None:
+            first, second = batch.first_text[batch.first] != 0, batch.second_text[batch.second] != 0
+            real = first.unsqueeze(2) & second.unsqueeze(1)
+            assert output.interaction.shape == real.shape
+            assert not output.interaction[~real].any()
+            assert not output.interaction.requires_grad
+        logits: Tensor = output.logits
+        return logits
+
+    def loss(self, model: Task, batch: Any) -> Tensor:
+        assert isinstance(model, MatchingTask)
+        return model.loss_terms(model(batch), batch).mean()
+
+    def is_learned(self, model: Task, batch: Any) -> bool:
+        score, positive = model(batch).score, batch.target > 0
+        if self.goal == "classification":
+            return bool(((score > 0) == positive).all())
+        lists = [batch.query == number for number in range(int(batch.query.max()) + 1)]
+        return all(
+            bool(score[of_list & positive].min() > score[of_list & ~positive].max())
+            for of_list in lists
+            if (of_list & positive).any() and (of_list & ~positive).any()
+        )
+
+    def padded(self, batch: Any) -> Any:
+        return batch._replace(
+            char=functional.pad(batch.char, (0, 3)),
+            first_text=functional.pad(batch.first_text, (0, 4)),
+            second_text=functional.pad(batch.second_text, (0, 5)),
+        )
+
+    def alone(self, batch: Any, row: int) -> Any:
+        """As the data would make it: nothing in it is there for other pairs."""
+        first, second = int(batch.first[row]), int(batch.second[row])
+        texts = [batch.first_text[first : first + 1], batch.second_text[second : second + 1]]
+        texts = [text[:, : max(1, int((text != 0).sum()))] for text in texts]
+        words = torch.unique(torch.cat([torch.zeros(1, dtype=torch.long), *(text[0] for text in texts)]))
+        number = torch.zeros(len(batch.word), dtype=torch.long)
+        number[words] = torch.arange(len(words))
+        char = batch.char[words]
+        zero = torch.zeros(1, dtype=torch.long)
+        return put(batch, self.by_pair, slice(row, row + 1))._replace(
+            word=batch.word[words],
+            char=char[:, : max(1, int((char != 0).sum(dim=1).max()))],
+            idf=batch.idf[words],
+            first_text=number[texts[0]],
+            second_text=number[texts[1]],
+            first_string=[batch.first_string[first]],
+            second_string=[batch.second_string[second]],
+            first=zero,
+            second=zero,
+            query=zero,
+            place=zero,
+        )
+
+    def reordered(self, batch: Any) -> list[tuple[Any, Tensor]]:
+        same = torch.arange(len(batch.row))
+        words = torch.cat(
+            [
+                torch.zeros(1, dtype=torch.long),
+                1 + torch.randperm(len(batch.word) - 1, generator=torch.Generator().manual_seed(2)),
+            ]
+        )
+        renamed = put(batch, (), same)._replace(
+            **{name: getattr(batch, name)[words] for name in ("word", "char", "idf")},
+            first_text=words.argsort()[batch.first_text],
+            second_text=words.argsort()[batch.second_text],
+        )
+        return [(put(batch, self.by_pair, same.flip(0)), same.flip(0)), (renamed, same)]
+
+    def emptied(self, batch: Any) -> list[tuple[Any, Tensor]]:
+        found = []
+        for sides in (("first",), ("second",), ("first", "second")):
+            changed: dict[str, Any] = {}
+            unaware = torch.ones(len(batch.row), dtype=torch.bool)
+            for side in sides:
+                changed[f"{side}_text"] = getattr(batch, f"{side}_text").clone()
+                changed[f"{side}_text"][1] = 0
+                strings = getattr(batch, f"{side}_string")
+                changed[f"{side}_string"] = [strings[0], "", *strings[2:]]
+                unaware &= getattr(batch, side) != 1
+            found.append((batch._replace(**changed), unaware))
+        nothing = batch._replace(
+            **{name: getattr(batch, name)[:1] for name in ("word", "char", "idf")},
+            first_text=torch.zeros_like(batch.first_text[:, :1]),
+            second_text=torch.zeros_like(batch.second_text[:, :1]),
+            first_string=[""] * len(batch.first_text),
+            second_string=[""] * len(batch.second_text),
+        )
+        return [*found, (nothing, torch.zeros(len(batch.row), dtype=torch.bool))]
+
+
+class PairClassification(Ranking):
+    goal = "classification"
+
+
+ADAPTERS: dict[str, type[Adapter]] = {
+    "classification": Classification,
+    "ranking": Ranking,
+    "pair classification": PairClassification,
+}
