@@ -231,8 +231,12 @@ class Ranking(Adapter):
         "ARCI": {
             "apart": {**FIRM, "filters": (8, 7), "segments": 2, "hidden_size": 6},
             "shared": {**FIRM, "filters": (8,), "hidden_size": 6, "share": True},
+            "even-window": {**FIRM, "filters": (8, 7), "window": 4, "hidden_size": 6},
         },
-        "ARCII": {"": {**FIRM, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6}},
+        "ARCII": {
+            "": {**FIRM, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6},
+            "even-window": {**FIRM, "filters": (8, 7), "window": 4, "grid": (2, 1), "hidden_size": 6},
+        },
         "CDSSM": {"": {"num_trigrams": 200, "hidden_sizes": (8, 6)}},
         "DSSM": {
             "shared": {"num_trigrams": 200, "hidden_sizes": (8, 7, 6)},
@@ -241,6 +245,10 @@ class Ranking(Adapter):
         "MatchPyramid": {
             name: {**FIRM, "similarity": name, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6}
             for name in ("cosine", "dot")
+        }
+        | {
+            "indicator": {"dropout": 0.0, "similarity": "indicator", "filters": (8,), "hidden_size": 30},
+            "even-kernel": {**FIRM, "filters": (8, 7), "kernel": 2, "grid": (8, 11), "hidden_size": 6},
         },
         "RandomOrder": {"": {}},
         "FileOrder": {"": {}},
@@ -250,14 +258,16 @@ class Ranking(Adapter):
     by_pair = ("first", "second", "query", "place", "target", "weight", "row")
 
     def make_data(self, folder: Path) -> MatchingDataModule:
-        table = write_pairs(folder / "train.tsv", pair_rows(24, seed=8))
+        # The common words are in both texts of many pairs.
+        rows = [(f"{first} in the old", second, label) for first, second, label in pair_rows(24, seed=8)]
+        table = write_pairs(folder / "train.tsv", rows)
         return MatchingDataModule(
             train_file=str(table),
             validation_split=0.3,
             goal=self.goal,
             characters=True,
             batch_size=6,
-            first_length=6,
+            first_length=7,
             second_length=9,
             cache_dir=str(folder / "cache"),
             seed=0,

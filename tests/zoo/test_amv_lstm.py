@@ -476,7 +476,7 @@ def test_sizes_of_the_paper() -> None:
     network = AMVLSTM().build_network(make_spec(), None, None)
     assert network.lstm.input_size == 300
     assert network.lstm.hidden_size == 50
-    assert network.k == 100
+    assert network.options.k == 100
     assert network.mlp[0].in_features == 200  # 100 of the forward and 100 of the backward matrix
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score, log_loss, precision_score, recall_score
 
-from zoo.tasks.classification import ClassificationScores
+from zoo.tasks.classification_scores import ClassificationScores
 
 LABELS = ["a", "b", "c", "d"]
 N = len(LABELS)

@@ -15,7 +15,6 @@ from datamodules.classification import ClassificationDataModule
 from datamodules.errors import InputError
 from zoo import KNNBiLSTM
 from zoo.knn_bilstm import KNNNetwork, SharpAttention
-from zoo.layers.encoders import BiLSTMEncoder, WordEncoder
 
 CLASSES = 3
 B, K, M, U = 4, 5, 7, 12
@@ -345,8 +344,7 @@ def test_sharp_attention_without_memories_is_zero() -> None:
 
 
 def test_text_dropout_hides_whole_text_features_in_training_only() -> None:
-    encoder = BiLSTMEncoder(WordEncoder(5, 3), hidden_size=2)
-    network = KNNNetwork(encoder, "M5", 1, 2, 2, attention="softmax", text_dropout=0.5)
+    network = make_network(features="M5", attention="softmax", text_dropout=0.5)
     torch.manual_seed(0)
     hidden = (network._drop_text(torch.ones(1000, 4)) == 0).all(dim=1).float().mean()
     assert 0.4 < float(hidden) < 0.6

@@ -220,5 +220,5 @@ def test_the_tuned_checkpoint_is_used_by_the_commands(
 
 def test_tuning_needs_a_labelled_memory(fit: Fit) -> None:
     run = fit("none", "--model.features=M1", "--trainer.max_epochs=1")
-    with pytest.raises(InputError, match="does not read a memory"):
+    with pytest.raises(InputError, match="takes no vote of its memories"):
         tune(zoo.load(best(run)), Rows.from_lists(["a"], ["fruit"]))

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
-from zoo.tasks.ranking import MatchingOutput, MatchingTask
 
 from datamodules.batch import MatchingBatch, MatchingSpec
+from zoo.tasks.matching import MatchingOutput, MatchingTask
 
 U, NUM_CHARS = 14, 9
 #: Position, and vocabulary id, of the word that stands for all unknown ones.
@@ -94,56 +93,3 @@ def relu(x: Vector) -> Vector:
 def parts(length: int, number: int) -> list[range]:
     """The places of each of so many even parts of a text."""
     return [range(i * length // number, -(-(i + 1) * length // number)) for i in range(number)]
-
-
-def check_all(network: nn.Module, goal: str = "ranking") -> None:
-    """Any batch gives the same scores and finite ones, and every weight learns."""
-    batch = make_batch()
-    output = score(network, batch)
-    assert output.logits.dtype == torch.float32
-    assert output.logits.shape == (len(batch.first), make_spec(goal).num_outputs)
-    assert output.logits.isfinite().all()  # two of the texts are empty
-
-    # More padding, of texts and of words, is nothing.
-    padded = batch._replace(
-        char=functional.pad(batch.char, (0, 3)),
-        first_text=functional.pad(batch.first_text, (0, 5)),
-        second_text=functional.pad(batch.second_text, (0, 4)),
-    )
-    torch.testing.assert_close(score(network, padded).logits, output.logits)
-
-    # A pair alone scores as it does among others.
-    for pair in range(len(batch.first)):
-        first = batch.first_text[batch.first[pair]]
-        second = batch.second_text[batch.second[pair]]
-        zero = torch.zeros(1, dtype=torch.long)
-        alone = batch._replace(
-            first_text=first[: max(1, len(words_of(first)))].unsqueeze(0),
-            second_text=second[: max(1, len(words_of(second)))].unsqueeze(0),
-            first=zero,
-            second=zero,
-            query=zero,
-            place=zero,
-            target=batch.target[pair : pair + 1],
-            weight=batch.weight[pair : pair + 1],
-            row=zero,
-        )
-        torch.testing.assert_close(score(network, alone).logits, output.logits[pair : pair + 1])
-
-    # The interaction is nothing where there is no word.
-    if output.interaction is not None:
-        real = (batch.first_text[batch.first] != 0).unsqueeze(2) & (
-            batch.second_text[batch.second] != 0
-        ).unsqueeze(1)
-        assert output.interaction.shape == real.shape
-        assert (output.interaction[~real] == 0).all()
-
-    network.zero_grad()
-    weights = torch.linspace(-1, 2, output.logits.numel()).view_as(output.logits)
-    (network(batch).logits * weights).sum().backward()
-    for name, weight in network.named_parameters():
-        if weight.requires_grad:
-            assert weight.grad is not None, name
-            gradient = weight.grad.to_dense()
-            assert gradient.isfinite().all(), name
-            assert gradient.any(), name

@@ -11,7 +11,6 @@ from datamodules.batch import MatchingBatch
 from datamodules.errors import InputError
 from tests.zoo.baselines.pairs import (
     Vector,
-    check_all,
     make_batch,
     make_network,
     numbers,
@@ -152,19 +151,6 @@ def test_arc_ii(name: str) -> None:
         else:
             pooled = np.zeros(network.hidden.in_features)
         np.testing.assert_allclose(logits[pair], plain_mlp(network, pooled), rtol=1e-5, atol=1e-3)
-
-
-@pytest.mark.parametrize("model", [*SMALL_I.values(), *SMALL_II.values()], ids=[*SMALL_I, *SMALL_II])
-def test_padding_batch_mates_and_gradients(model: ARCI | ARCII) -> None:
-    check_all(make_network(model))
-
-
-@pytest.mark.parametrize("model", [ARCI, ARCII])
-def test_pairs_to_classify(model: type[ARCI] | type[ARCII]) -> None:
-    check_all(
-        make_network(model(word_size=6, hidden_size=4, loss="cross_entropy"), "classification"),
-        "classification",
-    )
 
 
 @pytest.mark.parametrize("model", [ARCI, ARCII])

@@ -170,7 +170,7 @@ def test_what_does_not_fit(tiny_bert: Path, tmp_path: Path) -> None:
     ):
         model.check_data(more)
     TransformerMatcher(str(tiny_bert), mode="bi").check_data(more)
-    with pytest.raises(InputError, match=r"model\.mode='tri': must be cross or bi"):
+    with pytest.raises(InputError, match=r"model\.mode='tri': choose one of cross, bi"):
         TransformerMatcher(str(tiny_bert), mode="tri")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no-such-folder"):
         TransformerMatcher("no-such-folder").build_network(SPEC, None, None)

@@ -14,20 +14,16 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities.parsing import AttributeDict
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from zoo.tasks.ranking import (
-    MatchingOutput,
-    MatchingTask,
-    cross_entropy_terms,
-    hinge_terms,
-    softmax_terms,
-)
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
 from datamodules.matching import MatchingDataModule
+from zoo.tasks.matching import MatchingOutput, MatchingTask
+from zoo.tasks.matching_losses import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.matching_scores import (
     CUTOFFS,
     PairScores,
@@ -305,6 +301,7 @@ def test_padding_pairs_have_no_loss(loss: Any) -> None:
     weight = (flat(MIXED)[2] > 0).float()
     output = MatchingOutput(flat(MIXED)[0][:, None])
     task = ToyTask(loss)
+    task.spec = ToyData([]).spec
     found = task.loss_terms(output, batch_of(MIXED, weight))
     rest = MatchingOutput(output.logits[4:])
     torch.testing.assert_close(found, task.loss_terms(rest, batch_of(MIXED[1:])))
@@ -317,7 +314,7 @@ class ToyTask(MatchingTask):
     """Scores a pair by its second text's first word."""
 
     def __init__(self, loss: Any = "hinge", **options: Any) -> None:
-        super().__init__(lambda weights: torch.optim.Adam(weights, lr=0.1), None, loss, **options)
+        super().__init__(loss=loss, optimizer=lambda weights: torch.optim.Adam(weights, lr=0.1), **options)
 
     def build_network(self, spec: Any, word_vectors: Any, transformer_config: Any) -> nn.Module:
         return ToyNetwork(spec)
@@ -340,9 +337,8 @@ class ToyData(pl.LightningDataModule):
     def __init__(self, batches: list[MatchingBatch], goal: str = "ranking", keep: bool = False) -> None:
         super().__init__()
         self.batches = batches
-        self.options = {"tokenizer": "words"}
+        self.options = AttributeDict(goal=goal, batches="listwise", keep_questions_without_positive=keep)
         self.spec = MatchingSpec(300, 0, goal, first_length=1, second_length=1)
-        self.keep_questions_without_positive = keep
 
     def word_vectors(self) -> None:
         return None
@@ -383,9 +379,7 @@ def test_a_task_learns(goal: str, loss: str, shown: str, tmp_path: Path) -> None
     assert run.callback_metrics["val/auc" if goal == "classification" else f"val/{shown}"] == 1
     assert run.callback_metrics["train/loss"].isfinite()
     assert run.test(task, datamodule=data, verbose=False)[0][f"test/{shown}"] > 0.99
-    predicted: Any = run.predict(task, datamodule=data)
-    assert len(predicted[0]["score"]) == len(data.batches[0].target)
-    assert ("probability" in predicted[0]) == (loss == "cross_entropy")
+    assert (task.probability(torch.zeros(1)) is not None) == (loss == "cross_entropy")
 
 
 def test_the_data_say_whether_questions_without_a_positive_are_kept(tmp_path: Path) -> None:
@@ -407,7 +401,10 @@ def test_a_batch_without_anything_to_compare_trains_nothing(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"loss": "hinges"}, "model.loss 'hinges'"), ({"margin": 0.0}, "model.margin 0.0: must be above 0")],
+    [
+        ({"loss": "hinges"}, "model.loss='hinges': choose one of"),
+        ({"margin": 0.0}, "model.margin=0.0: must be above 0"),
+    ],
 )
 def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -431,7 +428,7 @@ def test_weights_in_half_precision_are_refused(precision: Any, tmp_path: Path) -
 
 def test_pairs_to_classify_need_cross_entropy(tmp_path: Path) -> None:
     data = ToyData([batch_of(MIXED)], goal="classification")
-    with pytest.raises(InputError, match=r"use model\.loss cross_entropy"):
+    with pytest.raises(InputError, match=r"use model\.loss=cross_entropy"):
         trainer(tmp_path, fast_dev_run=1).fit(ToyTask("hinge"), datamodule=data)
 
 
@@ -464,7 +461,7 @@ from pathlib import Path
 import torch
 from torch import distributed, multiprocessing
 
-from tests.zoo.test_ranking_task import flat, random_lists
+from tests.zoo.test_matching_task import flat, random_lists
 from zoo.tasks.matching_scores import RankingScores
 
 folder = Path(sys.argv[1])
