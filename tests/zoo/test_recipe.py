@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from collections.abc import Callable
@@ -130,8 +131,11 @@ def test_cached_encodings_give_the_scores_of_the_whole_network(
     run = frozen(fit, start, "--trainer.max_epochs=2", "--model.dropout=0.3")
     result = zoo_command("validate", f"--ckpt_path={best(run)}", "--output=scores.json")
     assert result.code == 0, result.err
-    summary = json.loads((run / "summary.json").read_text())
-    assert json.loads(Path("scores.json").read_text())["accuracy"] == pytest.approx(summary["best_score"])
+    with (run / "metrics.csv").open() as file:
+        losses = [float(row["val/loss"]) for row in csv.DictReader(file) if row["val/loss"]]
+    # Of the epoch that the checkpoint is from.
+    epoch = read_checkpoint(best(run))["epoch"]
+    assert json.loads(Path("scores.json").read_text())["loss"] == pytest.approx(losses[epoch], rel=1e-5)
 
 
 def test_starting_from_a_file_that_is_no_checkpoint_is_one_line(

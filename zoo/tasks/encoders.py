@@ -157,10 +157,11 @@ class FrozenEncoder(ReadsTransformer):
         if not self.options.freeze_encoder:
             return
         encoder, settings = self.frozen_encoder()
+        # A module is made in training mode, with dropout; Lightning switches only after this hook.
+        encoder.eval()
 
         @torch.no_grad()
         def encode(batch: TextBatch) -> Tensor:
-            # Frozen, so in evaluation mode already.
             vectors: Tensor = encoder(*(field.to(self.device) for field in batch))
             return vectors
 
