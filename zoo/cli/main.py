@@ -116,5 +116,7 @@ def _quieten() -> None:
         # Of small tables: nothing is lost, an epoch's figures are logged at its end.
         "The number of training batches",
         ".*does not have many workers",
+        # A frozen encoder.
+        "Found .* module.s. in eval mode",
     ):
         warnings.filterwarnings("ignore", message=message)
