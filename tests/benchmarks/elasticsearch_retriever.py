@@ -48,7 +48,7 @@ def bare_loop(retriever: ElasticsearchRetriever, name: str, texts: list[str], k:
         )
         assert len(answer["responses"]) > 0
 
-    with ThreadPoolExecutor(retriever.threads) as pool:
+    with ThreadPoolExecutor(retriever.server.threads) as pool:
         list(pool.map(send, range(0, len(texts), retriever.batch_size)))
     client.close()
 

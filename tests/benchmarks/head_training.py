@@ -92,8 +92,10 @@ def data_options(data_dir: str | None, folder: Path) -> dict[str, Any]:
     }
 
 
-def fit(options: dict[str, Any], features: Any, freeze: bool, part: float, epochs: int) -> Stopwatch:
-    """Train with the recipe's options, on `part` of an epoch's batches."""
+def fit(
+    options: dict[str, Any], features: Any, start: Path | None, part: float, epochs: int
+) -> tuple[Stopwatch, pl.Trainer]:
+    """Train with the recipe's options, on `part` of an epoch's batches; with the frozen encoder of `start`."""
     pl.seed_everything(0, verbose=False)
     model = KNNBiLSTM(
         features=features,
@@ -101,7 +103,8 @@ def fit(options: dict[str, Any], features: Any, freeze: bool, part: float, epoch
         text_dropout=0.5,
         dropout=0.3,
         word_size=100,
-        freeze_encoder=freeze,
+        init_from=None if start is None else str(start),
+        freeze_encoder=start is not None,
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
     )
     watch = Stopwatch()
@@ -117,7 +120,7 @@ def fit(options: dict[str, Any], features: Any, freeze: bool, part: float, epoch
         callbacks=[watch],
     )
     trainer.fit(model, ClassificationDataModule(**options, num_memories=20))
-    return watch
+    return watch, trainer
 
 
 def main() -> None:
@@ -133,10 +136,12 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         options = data_options(given.data_dir, Path(folder)) | {"cache_dir": folder}
-        fit(options, "M1", False, 0.05, 1)  # retrieves, tokenises, compiles
+        _, trainer = fit(options, "M1", None, 0.05, 1)  # retrieves, tokenises, compiles
+        start = Path(folder, "start.ckpt")
+        trainer.save_checkpoint(start)
         for features in given.features:
-            head = fit(options, features, True, 1.0, HEAD_EPOCHS)
-            joint = fit(options, features, False, given.part, 1)
+            head, _ = fit(options, features, start, 1.0, HEAD_EPOCHS)
+            joint, _ = fit(options, features, None, given.part, 1)
             cpu = {
                 "head": [statistics.median(times) for times in (head.training, head.validation)],
                 "joint": [joint.training[0] / given.part, joint.validation[0]],

@@ -31,11 +31,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from zoo.tasks.ranking import MatchingTask
 
 from datamodules.batch import MatchingBatch
 from datamodules.matching import MatchingDataModule
 from zoo import list_models
+from zoo.tasks.matching import MatchingTask
 
 LISTS, VOCABULARY, FIRST, SECOND, QUESTIONS, CANDIDATES = 64, 30_000, 10, 40, 640, 6
 

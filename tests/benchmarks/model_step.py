@@ -54,7 +54,7 @@ def make_batch(random: np.random.Generator) -> ClassificationBatch:
         memory_target=torch.from_numpy(random.integers(0, CLASSES, size=(BATCH, K))),
         target=torch.from_numpy(random.integers(0, CLASSES, size=BATCH)),
         weight=torch.ones(BATCH),
-        index=torch.arange(BATCH),
+        row=torch.arange(BATCH),
     )
 
 

@@ -1,0 +1,15 @@
+"""The scripts follow what they measure: a name that is gone is found here and not in a year."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = {path.stem for path in Path(__file__).parent.glob("*.py")} - {"__init__", "test_imports"}
+
+
+@pytest.mark.parametrize("script", sorted(SCRIPTS))
+def test_a_script_can_be_imported(script: str) -> None:
+    assert callable(import_module(f"tests.benchmarks.{script}").main)
