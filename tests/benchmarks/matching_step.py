@@ -135,7 +135,7 @@ def zoo_step(name: str, data: MatchingDataModule, fused: bool, train_words: bool
     model_name, options = MODELS[name]
     model = list_models()[model_name](**options)
     assert isinstance(model, MatchingTask)
-    spec = data.spec._replace(num_words=VOCABULARY)
+    spec = model.spec = data.spec._replace(num_words=VOCABULARY)
     # Given vectors are fixed, drawn ones are trained.
     network = model.build_network(spec, None if train_words else torch.randn(VOCABULARY, 300), None)
     update = _updates(network, fused)
