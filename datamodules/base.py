@@ -26,6 +26,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 
 from datamodules.batch import TextBatch
+from datamodules.corpora.readers import HUB, hub_fingerprint
 from datamodules.encodings import Encodings
 from datamodules.errors import InputError
 from datamodules.parts.loaders import LoaderPart
@@ -36,7 +37,7 @@ from datamodules.retrieval import POINTER, is_existing_index, is_memory
 from datamodules.storage import (
     are_whole,
     cache_folder,
-    file_state,
+    contents_of,
     fingerprint_of,
     lock,
     named_disk_errors,
@@ -197,6 +198,7 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, Configured, Generic[Table
         plan: dict[str, Any] = {
             "memory": self.memory_location,
             "memory_rows": self.memory_rows,
+            "memory_version": self.memory_version,
             "splits": {},
             "messages": [],
         }
@@ -227,22 +229,26 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, Configured, Generic[Table
         return [*named, "test"] if self.has_test_table else named
 
     def _plan_file(self, splits: Sequence[str]) -> Path:
-        """Where rank 0 tells the others what it prepared: named by options, sizes and times of the files."""
+        """Where rank 0 tells the others what it prepared: named by options and the contents of the files."""
         options = {key: value for key, value in self.options.items() if key not in self.no_effect}
         training = "train" in splits
         memory = self.options.memory if self.options.memory or training else self.memory_location
         description = {
             "class": type(self).__name__,
             "options": options,
-            "files": {name: _state_of(self.options[name]) for name in self.files},
+            "files": self.file_contents(),
             "splits": list(splits),
             "retriever": self.retriever.describe(),
             # The ranking too: it knows what is in the folder that an encoder is named by.
             "ranking": self.retriever.ranking.describe() if self.retrieves else None,
-            "memory": memory and [memory, file_state(Path(memory) / POINTER)],
+            "memory": memory and [memory, contents_of(Path(memory) / POINTER)],
             "tokenizer": self.tokenizer.describe(),
         }
         return self.cache / f"plan-{fingerprint_of(description)[:16]}.json"
+
+    def file_contents(self) -> dict[str, Any]:
+        """What the files that the options name hold, by option: other contents are other data."""
+        return {name: _contents(self.options[name]) for name in self.files}
 
     def _whole_plan(self, plan_file: Path) -> dict[str, Any] | None:
         """A plan whose folders are all there; a damaged one is named."""
@@ -305,6 +311,8 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, Configured, Generic[Table
             "retriever": self.retriever.describe(),
             "memory": self.memory_location,
             "memory_rows": None if self.memory_rows is None else list(self.memory_rows),
+            "memory_version": self.memory_version,
+            "files": self.file_contents(),
             "vocabulary": self.vocabulary.to_dict(),
             **self._facts,
         }
@@ -318,6 +326,36 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, Configured, Generic[Table
                 self._facts, self._spec = facts, self.make_spec(self._vocabulary, facts)
         else:
             self._bind(Vocabulary.from_dict(state["vocabulary"]), facts)
+
+    @classmethod
+    def check_resumed(cls, state: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+        """Refuse to go on with a run on other data than it began with.
+
+        Args:
+            state: what `state` gives now.
+            before: what it gave when the checkpoint was written.
+
+        Raises:
+            InputError: names the options.
+        """
+        now, then = state["options"], before["options"]
+        free = {*cls.no_effect, *cls.files}
+        changed = [name for name in now if name not in free and name in then and now[name] != then[name]]
+        others = [f"data.{name}={now[name]}, not {then[name]}" for name in changed]
+        # Files may have moved, but must hold what they held.
+        held = before.get("files", {})
+        for name in cls.files:
+            if name in held and name != "test_file" and held[name] != state["files"][name]:
+                others.append(f"data.{name}={now[name]} holds something else than then")
+        if not others and (state["memory_rows"], before["memory_rows"]) != (None, None):
+            names = [one["memory"] and Path(one["memory"]).name for one in (state, before)]
+            if names[0] != names[1]:
+                others.append("data.retriever ranks otherwise")
+        if others:
+            raise InputError(
+                f"the run that is resumed had other data options: {'; '.join(others)}. Give it the same ones, or begin"
+                " a new run with --model.init_from"
+            )
 
     @classmethod
     def options_after_training(
@@ -397,13 +435,10 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, Configured, Generic[Table
         return Encodings.build(size, encode_rows, self.cache / f"encodings-{mark[:16]}", mark)
 
 
-def _state_of(files: Any) -> Any:
-    """Size and time of a file, of each file of a folder, or of several files; None for what is none."""
+def _contents(files: Any) -> Any:
+    """Identifies what a file, a folder, a data set of the Hub, or several of them hold; None for what is none."""
     if isinstance(files, (list, tuple)):
-        return [_state_of(file) for file in files]
+        return [_contents(file) for file in files]
     if not isinstance(files, str):
         return None
-    folder = Path(files)
-    if folder.is_dir():
-        return {path.name: file_state(path) for path in sorted(folder.glob("*"))}
-    return file_state(files)
+    return hub_fingerprint(files) if files.startswith(HUB) else contents_of(files)

@@ -2,27 +2,34 @@
 
 A folder is built beside its final place, synced, given a `manifest.json` that lists its files with their
 sizes and checksums, and renamed. A reader trusts a folder only if the manifest carries the fingerprint it
-asks for and every file is as it was written.
+asks for and every file is as it was written; what a cache holds and is damaged is made again.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import xxhash
 from filelock import FileLock
 
-from datamodules.errors import InputError
+from datamodules.errors import DamagedError, InputError
+
+log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
+#: What a user is told to do about a folder that can be made again.
+REBUILD = "delete the folder and run the command again to rebuild it"
 #: Name and fingerprint of a folder in a cache.
 Part: TypeAlias = tuple[str, str]
 
@@ -99,13 +106,47 @@ def write_json(path: Path, contents: Any) -> None:
         partial.write_text(json.dumps(contents, indent=1) + "\n")
 
 
-def crc32_of(path: Path) -> int:
-    """The checksum of a file's contents."""
-    checksum = 0
+def checksum_of(path: Path) -> str:
+    """XXH3-128 (hex) of a file's contents: as fast as memory is read, against accidents and not against attackers."""
+    checksum = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            checksum.update(block)
+    return checksum.hexdigest()
+
+
+def _is_as_written(path: Path, facts: Mapping[str, Any]) -> bool:
+    """Whether a file has the checksum that the manifest notes."""
+    if "crc32" not in facts:
+        return bool(checksum_of(path) == facts["xxh3"])
+    checksum = 0  # of a folder from before
     with path.open("rb") as file:
         while block := file.read(1 << 20):
             checksum = zlib.crc32(block, checksum)
-    return checksum
+    return bool(checksum == facts["crc32"])
+
+
+@lru_cache(maxsize=256)
+def _known_checksum(path: Path, state: tuple[int, ...]) -> str:
+    """A file's checksum; a process reads it again when the file's times, size or place have changed."""
+    del state
+    return checksum_of(path)
+
+
+def contents_of(path: str | Path | None) -> Any:
+    """Identifies what a file, or all files below a folder, hold; None for what is not there.
+
+    Sizes and times would not do: a copy that keeps its times, or a folder whose files are rewritten, shows
+    neither.
+    """
+    if path is None or not Path(path).exists():
+        return None
+    place = Path(path).absolute()
+    if place.is_dir():
+        files = sorted(one for one in place.rglob("*") if one.is_file())
+        return {str(one.relative_to(place)): contents_of(one) for one in files}
+    stat = place.stat()
+    return _known_checksum(place, (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
 
 
 def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: Any) -> None:
@@ -121,8 +162,9 @@ def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: Any) -
     for path in sorted(partial.iterdir()):
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        files[path.name] = {"bytes": path.stat().st_size, "crc32": crc32_of(path)}
+        files[path.name] = {"bytes": path.stat().st_size, "xxh3": checksum_of(path)}
     manifest = {"fingerprint": fingerprint, "files": files, **facts}
+    manifest["checksum"] = fingerprint_of(manifest)
     with (partial / MANIFEST).open("w") as file:
         json.dump(manifest, file, indent=1)
         file.flush()
@@ -150,49 +192,69 @@ def new_folder(folder: Path, fingerprint: str, **facts: Any) -> Iterator[Path]:
             raise
 
 
-def check_folder(folder: Path, fingerprint: str | None = None, *, contents: bool = False) -> dict[str, Any]:
+def check_folder(
+    folder: Path,
+    fingerprint: str | None = None,
+    *,
+    contents: bool = False,
+    advice: str = REBUILD,
+) -> dict[str, Any]:
     """The manifest of a whole folder.
 
     Args:
         folder: a folder that `finish_folder` made.
         fingerprint: what the folder must hold; None takes any.
-        contents: compare checksums too (about a second per GB) and not only sizes.
+        contents: compare checksums too (at the speed of the disk) and not only sizes.
+        advice: what a user is told to do about it.
 
     Raises:
-        InputError: missing, unfinished, of another fingerprint, or a file of it is missing or damaged.
+        DamagedError: unfinished, or a file of it is missing or damaged.
+        InputError: missing, or of another fingerprint.
     """
-    again = "delete the folder and run the command again to rebuild it"
     path = folder / MANIFEST
     if not path.exists():
-        state = "is unfinished (it has no manifest.json)" if folder.exists() else "does not exist"
-        raise InputError(f"{folder}: {state}; {again}" if folder.exists() else f"{folder}: {state}")
+        if folder.exists():
+            raise DamagedError(f"{folder}: is unfinished (it has no manifest.json); {advice}")
+        raise InputError(f"{folder}: does not exist")
     try:
         manifest: dict[str, Any] = json.loads(path.read_text())
-        files = [(folder / name, facts["bytes"], facts["crc32"]) for name, facts in manifest["files"].items()]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: damaged; {again}") from error
+        described = {name: value for name, value in manifest.items() if name != "checksum"}
+        is_from_before = all("crc32" in facts for facts in manifest["files"].values())
+        if manifest.get("checksum") != fingerprint_of(described) and not is_from_before:
+            raise ValueError("its checksum has changed")
+        files = {folder / name: (facts["bytes"], facts) for name, facts in manifest["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{path}: damaged; {advice}") from error
     if fingerprint is not None and manifest.get("fingerprint") != fingerprint:
-        raise InputError(f"{folder}: was built from other texts or settings; {again}")
-    for file, size, checksum in files:
+        raise InputError(f"{folder}: was built from other texts or settings; {advice}")
+    for file, (size, facts) in files.items():
         found = file.stat().st_size if file.exists() else None
         if found != size:
             what = "is missing" if found is None else f"has {found} bytes instead of {size}"
-            raise InputError(f"{file}: damaged ({what}); {again}")
-        if contents and crc32_of(file) != checksum:
-            raise InputError(f"{file}: damaged (its checksum has changed); {again}")
+            raise DamagedError(f"{file}: damaged ({what}); {advice}")
+        if contents and not _is_as_written(file, facts):
+            raise DamagedError(f"{file}: damaged (its checksum has changed); {advice}")
     return manifest
 
 
 def is_whole(folder: Path, fingerprint: str) -> bool:
-    """True if `check_folder` accepts the folder and its contents; False if there is none. Damage raises."""
+    """True if `check_folder` accepts the folder and its contents; False if there is none, or it must be made again.
+
+    Raises:
+        InputError: the folder holds something else.
+    """
     if not folder.exists():
         return False
-    check_folder(folder, fingerprint, contents=True)
+    try:
+        check_folder(folder, fingerprint, contents=True, advice="it is made again")
+    except DamagedError as damage:
+        log.warning("%s", damage)
+        return False
     return True
 
 
 def are_whole(cache: Path, parts: Iterable[Sequence[str]]) -> bool:
-    """False if a folder of a cache was deleted (it is made again); damage raises.
+    """False if a folder of a cache was deleted or is damaged: it is made again.
 
     Args:
         cache: where the folders are.
@@ -216,11 +278,3 @@ def prepared_folder(cache: Path, kind: str, fingerprint: str, save: Callable[[Pa
             with new_folder(folder, fingerprint) as partial:
                 save(partial)
     return folder.name, fingerprint
-
-
-def file_state(path: str | Path | None) -> list[int] | None:
-    """Size and time of a file: a changed file makes the prepared data anew."""
-    if path is None or not Path(path).exists():
-        return None
-    stat = Path(path).stat()
-    return [stat.st_size, stat.st_mtime_ns]

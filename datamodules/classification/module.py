@@ -12,7 +12,7 @@ from typing_extensions import override
 from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification.dataset import ClassificationDataset
-from datamodules.corpora.published import load_published
+from datamodules.corpora.published import load_published, published_contents
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import limit_classes, select_classes, stratified_split
@@ -110,6 +110,13 @@ class ClassificationDataModule(TextRowsDataModule):
             header=options.header,
             class_names=options.class_names,
         )
+
+    @override
+    def file_contents(self) -> dict[str, Any]:
+        options, contents = self.options, super().file_contents()
+        if options.dataset is not None and options.dataset_folder is None:
+            contents["dataset"] = published_contents(options.dataset)
+        return contents
 
     def _training_tables(self) -> dict[str, Rows]:
         options = self.options

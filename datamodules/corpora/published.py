@@ -12,6 +12,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from datamodules.corpora.readers import HUB, hub_fingerprint
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.errors import InputError
@@ -127,6 +128,12 @@ def load_published(name: str, folder: str | Path | None = None) -> tuple[Rows, R
     return train, test
 
 
+def published_contents(name: str) -> list[str]:
+    """Identifies what the Hub holds of a published data set now."""
+    hub = PUBLISHED[name].hub if name in PUBLISHED else None
+    return [] if hub is None else [hub_fingerprint(f"{HUB}{hub}:{split}") for split in ("train", "test")]
+
+
 def _read_folder(published: PublishedSet, folder: Path, split: str) -> Rows:
     inner = folder / published.folder
     place = inner if inner.is_dir() else folder
@@ -144,7 +151,7 @@ def _read_folder(published: PublishedSet, folder: Path, split: str) -> Rows:
 
 def _read_hub(published: PublishedSet, split: str) -> Rows:
     return read_table(
-        f"hub:{published.hub}:{split}",
+        f"{HUB}{published.hub}:{split}",
         text_column=published.text_columns,
         label_column=published.label_column,
         class_names=published.classes,

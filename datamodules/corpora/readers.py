@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 #: What to do with bytes that are not UTF-8.
 EncodingErrors: TypeAlias = Literal["strict", "replace"]
 
-_HUB = "hub:"
+#: How a data set of the Hugging Face Hub is named where a file could be.
+HUB = "hub:"
 _READABLE = ".csv, .tsv, .jsonl, .ndjson, .json (each also .gz or .xz) or .parquet"
 #: Python's csv stops at 128 KiB a field; beyond this an unclosed quote is the likelier cause than a text.
 _LONGEST_FIELD = 1 << 26
@@ -39,8 +40,8 @@ def open_records(
 ) -> Records:
     """The records of any table; see `read_table` for the arguments, and `open_lines` for `encoding_errors`."""
     source = str(path)
-    if source.startswith(_HUB) or Path(path).is_dir():
-        dataset = _load_from_hub(source) if source.startswith(_HUB) else _load_from_disk(Path(path))
+    if source.startswith(HUB) or Path(path).is_dir():
+        dataset = _load_from_hub(source) if source.startswith(HUB) else _load_from_disk(Path(path))
         return Records(_dataset_records(dataset, source, columns, class_names), columns, source, "row")
     file = existing_file(path)
     kind = _kind(file)
@@ -277,11 +278,17 @@ def _load_from_disk(folder: Path) -> Any:
     return dataset
 
 
+def hub_fingerprint(source: str) -> str:
+    """Identifies what a data set of the Hub holds now, or in the local copy where the Hub can't be asked."""
+    dataset = _load_from_hub(source)
+    return f"{dataset._fingerprint} {dataset.info.version}"
+
+
 def _load_from_hub(source: str) -> Any:
     import datasets
 
     # The split may be a slice such as train[:10%], with a colon of its own.
-    name, *rest = re.split(r":(?![^\[]*\])", source.removeprefix(_HUB))
+    name, *rest = re.split(r":(?![^\[]*\])", source.removeprefix(HUB))
     if not name or len(rest) > 2 or not all(rest):
         raise InputError(f"{source}: write hub:NAME, hub:NAME:SPLIT or hub:NAME:CONFIG:SPLIT")
     split = rest[-1] if rest else "train"

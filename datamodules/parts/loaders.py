@@ -7,7 +7,7 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 import torch
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
 from datamodules.parts.options import check_least
 from datamodules.sampling import LengthBucketSampler
@@ -79,7 +79,7 @@ class LoaderPart:
     def _loader(self, dataset: Any, training: bool) -> DataLoader[Any]:
         options, trainer = self.options, self.trainer
         eval_batch_size = options.eval_batch_size or self.eval_batches * options.batch_size
-        sampler: Sampler[list[int]] = self.sampler_type(
+        sampler = self.sampler_type(
             dataset.lengths,
             options.batch_size if training else eval_batch_size,
             training=training,
@@ -88,6 +88,9 @@ class LoaderPart:
             process=trainer.global_rank if trainer else 0,
             num_processes=trainer.world_size if trainer else 1,
         )
+        if training and trainer:
+            # A resumed run: workers ask for the first batches before Lightning says which epoch it is.
+            sampler.set_epoch(trainer.fit_loop.epoch_progress.current.processed)
         return DataLoader(
             dataset,
             batch_sampler=sampler,

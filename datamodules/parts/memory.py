@@ -26,6 +26,7 @@ from datamodules.retrieval import (
     Memory,
     Retriever,
     is_existing_index,
+    is_memory,
     open_memory,
 )
 from datamodules.storage import check_folder, fingerprint_of
@@ -67,6 +68,8 @@ class MemoryPart:
         self.memory_location: str | None = None
         #: folder and fingerprint of the table that it is made of, if it is not the user's own.
         self.memory_rows: tuple[str, str] | None = None
+        #: its version when it was last used for the model: an earlier one can't stand in for it.
+        self.memory_version: int | None = None
         self._memory: Memory | None = None
 
     # --- what a kind of data says of its memory ---
@@ -120,6 +123,7 @@ class MemoryPart:
             self.check_memory_size(len(found))
         if isinstance(found, Memory):
             self.memory_location, self.memory_rows = found.location(), None
+            self.memory_version = found.version if isinstance(found, FolderMemory) else None
         elif found is not None:
             description = {
                 "rows": found.fingerprint,
@@ -128,7 +132,7 @@ class MemoryPart:
             }
             self.memory_location = str(self.cache / f"memory-{fingerprint_of(description)[:16]}")
             name, fingerprint = prepare_rows(found, self.cache)
-            self.memory_rows = str(self.cache / name), fingerprint
+            self.memory_rows, self.memory_version = (str(self.cache / name), fingerprint), 1
 
     def _given_memory(self, training: bool) -> Memory | Rows | None:
         """The memory that the user or a trained model names, open; or the rows that it is to be made of."""
@@ -151,6 +155,7 @@ class MemoryPart:
         if self.memory_location is None:
             rows = state.get("memory_rows")
             self.memory_location, self.memory_rows = state["memory"], rows and (rows[0], rows[1])
+            self.memory_version = state.get("memory_version")
 
     # --- whenever it is needed ---
 
@@ -192,7 +197,22 @@ class MemoryPart:
         folder = Path(self.memory_location)
         if self.memory_rows is not None and not (folder / POINTER).exists():
             FolderMemory.build(self._rows_of_memory(folder), self.retriever, folder)
-        return open_memory(self.memory_location, self.retriever, version)
+        elif not is_memory(self.memory_location):
+            raise InputError(
+                f"{folder}: the memory that the model was last used with is not there; name its place with"
+                " --data.memory (zoo predict: --memory)"
+            )
+        memory = open_memory(self.memory_location, self.retriever, version)
+        if (
+            version is None
+            and isinstance(memory, FolderMemory)
+            and memory.version < (self.memory_version or 1)
+        ):
+            raise InputError(
+                f"{folder}: is at version {memory.version}, but the model was last used with version"
+                f" {self.memory_version}; name the folder that has it with --data.memory (zoo predict: --memory)"
+            )
+        return memory
 
     def _rows_of_memory(self, folder: Path) -> Rows:
         """The table that the memory is made of, from the cache."""

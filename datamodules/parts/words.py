@@ -18,7 +18,7 @@ from torch import Tensor
 from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
 from datamodules.parts.options import check_least
-from datamodules.storage import Part, check_folder, file_state, fingerprint_of, is_whole, lock, new_folder
+from datamodules.storage import Part, check_folder, contents_of, fingerprint_of, is_whole, lock, new_folder
 from datamodules.text.gather import WordTable
 from datamodules.text.tokenization import WORD_TOKENIZERS, Tokenizer, TransformersTokenizer, make_tokenizer
 from datamodules.text.tokens import TokenStore
@@ -155,7 +155,7 @@ class WordPart:
         options = self.options
         description = {
             "stores": [store.part[1] for store in stores],
-            "vectors": file_state(options.word_vectors),
+            "vectors": contents_of(options.word_vectors),
             "path": options.word_vectors,
             **{name: options[name] for name in VOCABULARY_OPTIONS},
             **({"unit length": True} if options.normalize_vectors else {}),

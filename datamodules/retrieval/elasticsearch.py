@@ -96,6 +96,10 @@ class ElasticsearchRetriever(ServerRetriever):
     ) -> None:
         self.ranking = Ranking(similarity, analyzer, k1, b, mu)
         super().__init__(batch_size=batch_size, threads=threads, **server)
+        if index is not None and not index.strip():
+            raise InputError(
+                "retriever.index='': that would be every index of the server; name one, or leave it out"
+            )
         self.existing_index = index
         self.text_field = text_field
         self.label_field = label_field

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Sequence
@@ -15,11 +16,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from datamodules.corpora.rows import Rows
-from datamodules.errors import InputError
+from datamodules.errors import DamagedError, InputError
 from datamodules.retrieval.base import Collection, Retriever
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memory import Addition, Memory, Neighbors, UnknownLabels
 from datamodules.storage import (
+    REBUILD,
     check_folder,
     fingerprint_of,
     is_whole,
@@ -28,6 +30,8 @@ from datamodules.storage import (
     new_folder,
     write_json,
 )
+
+log = logging.getLogger(__name__)
 
 POINTER = "memory.json"
 
@@ -65,12 +69,17 @@ class FolderMemory(Memory):
 
     def _open(self, version: int) -> None:
         rows_folder = self.folder / f"rows-{version}"
-        self.rows, rows_fingerprint = _load_rows(self.folder, version)
+        self.rows, rows_fingerprint = _load_rows(self.folder, version, contents=True)
         self.version = version
         self.fingerprint = _fingerprint(rows_fingerprint, self.retriever)
         self._hashes: NDArray[np.uint64] = np.load(rows_folder / "hashes.npy", mmap_mode="r")
         self._hash_order: NDArray[np.int32] = np.load(rows_folder / "hash_order.npy", mmap_mode="r")
-        self.retriever.open(_index_path(self.folder, self.fingerprint), self.fingerprint)
+        index_folder = _index_path(self.folder, self.fingerprint)
+        try:
+            self.retriever.open(index_folder, self.fingerprint)
+        except DamagedError as damage:
+            log.warning("%s", str(damage).replace(REBUILD, "the index is made again"))
+            self.retriever.index(_collection(self.rows, self.fingerprint), index_folder)
 
     @classmethod
     def build(cls, rows: Rows, retriever: Retriever, folder: Path, progress: bool = True) -> FolderMemory:
@@ -86,7 +95,7 @@ class FolderMemory(Memory):
             raise InputError(f"{rows.source}: a memory needs at least one row")
         _check_ids(rows)
         with lock(folder):
-            if not is_whole(folder / "rows-1", rows.fingerprint):
+            if not _has_first_rows(folder, rows.fingerprint):
                 _write_rows(folder, 1, rows, rows.fingerprint, fold_hashes(rows.texts))
             # A memory that has grown since stays grown; whoever builds gets the rows that he gave.
             current = _version_to_keep(folder)
@@ -326,10 +335,42 @@ def _version_to_keep(folder: Path) -> int:
         return 1
 
 
-def _load_rows(folder: Path, version: int) -> tuple[Rows, str]:
-    """All rows of a version, and their fingerprint."""
-    parts = [folder / f"rows-{number}" for number in range(1, version + 1)]
-    manifests = [check_folder(part) for part in parts]
+def _has_first_rows(folder: Path, fingerprint: str) -> bool:
+    """Whether the rows that a memory is to begin with are there.
+
+    Raises:
+        InputError: it began with others, or can't be mended without losing what was added to it.
+    """
+    first = folder / "rows-1"
+    if not first.exists():
+        return False
+    other = "name another folder, or delete this one whole, with what was added to it"
+    try:
+        check_folder(first, fingerprint, contents=True, advice=_lost_rows(folder, 1))
+    except DamagedError:
+        if (folder / "rows-2").exists():
+            raise
+        return False
+    except InputError as error:
+        raise InputError(f"{folder}: is a memory of other rows already; {other}") from error
+    return True
+
+
+def _lost_rows(folder: Path, version: int) -> str:
+    """What to do about damaged rows: they are in no other place."""
+    if version == 1:
+        return f"put it back from a copy, or build the memory again in another folder than {folder}"
+    return f"put it back from a copy; until then use an earlier version (--memory_version {version - 1})"
+
+
+def _load_rows(folder: Path, version: int, contents: bool = False) -> tuple[Rows, str]:
+    """All rows of a version, and their fingerprint; with their checksums compared if wanted."""
+    numbers = range(1, version + 1)
+    parts = [folder / f"rows-{number}" for number in numbers]
+    manifests = [
+        check_folder(part, contents=contents, advice=_lost_rows(folder, number))
+        for part, number in zip(parts, numbers, strict=True)
+    ]
     rows = Rows.concat([Rows.load(part / "rows.arrow") for part in parts])
     return Rows(rows.table, str(folder)), str(manifests[-1]["fingerprint"])
 

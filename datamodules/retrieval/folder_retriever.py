@@ -77,18 +77,17 @@ class FolderRetriever(Retriever, Generic[Index]):
     def open(self, folder: Path, fingerprint: str) -> None:
         """Open the index in `folder`; see `Retriever.open`."""
         self._forget()
-        self._index = self._load(folder, fingerprint)
+        storage.check_folder(folder, fingerprint, contents=True)
+        self._index = self._map(folder)
         self._place = folder, fingerprint
-
-    def _load(self, folder: Path, fingerprint: str) -> Index:
-        storage.check_folder(folder, fingerprint)
-        return self._map(folder)
 
     def _opened(self) -> Index:
         if self._index is None:
             if self._place is None:
                 raise InputError("the retriever has no index: call index() or open() first")
-            self._index = self._load(*self._place)  # after unpickling
+            # After unpickling: the process that opened it has compared the checksums.
+            storage.check_folder(*self._place)
+            self._index = self._map(self._place[0])
         return self._index
 
     def close(self) -> None:

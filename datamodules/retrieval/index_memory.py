@@ -25,7 +25,22 @@ class IndexMemory(Memory):
         if retriever.existing_index is None:
             raise InputError("data.retriever: name the index that is the memory (--data.retriever.index)")
         self.retriever = retriever
-        self.fingerprint = fingerprint_of({**retriever.ranking.describe(), **retriever.describe_index()})
+        self.fingerprint = self._fingerprint_now()
+
+    def _fingerprint_now(self) -> str:
+        return fingerprint_of({**self.retriever.ranking.describe(), **self.retriever.describe_index()})
+
+    def check_unchanged(self) -> None:
+        """Ask for the index's state again: half of one state and half of another is the memory of no model.
+
+        Raises:
+            InputError: documents were written, or an index of a pattern or alias has come, gone or closed.
+        """
+        if self._fingerprint_now() != self.fingerprint:
+            raise InputError(
+                f"{self.location()}: the index was changed while memories were retrieved from it; run the same command"
+                " again when nobody writes to it"
+            )
 
     def add(
         self,

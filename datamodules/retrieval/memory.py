@@ -94,6 +94,14 @@ class Memory(ABC):
                 or a memory that is not ours to write to. The memory stays as it was.
         """
 
+    def check_unchanged(self) -> None:
+        """Refuse what was found so far if the memory has changed meanwhile.
+
+        Raises:
+            InputError: it has; only a memory that is not ours can.
+        """
+        return
+
     @abstractmethod
     def labels(self) -> list[str]:
         """The distinct labels of the memory, sorted; empty if it has none."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from datamodules.corpora.rows import Rows
+from datamodules.errors import InputError
 from datamodules.retrieval.memory import Memory, Neighbors
 from datamodules.storage import check_folder, fingerprint_of, finish_folder, is_whole, lock, named_disk_errors
 
@@ -97,6 +98,11 @@ def build_neighbors(
             blocks = cache / f"neighbors-{fingerprint[:16]}.blocks"
             blocks.mkdir(parents=True, exist_ok=True)
             _retrieve_blocks(texts, memory, k, leave_out_copies, blocks, progress)
+            try:
+                memory.check_unchanged()
+            except InputError:
+                shutil.rmtree(blocks)
+                raise
             partial = cache / f"neighbors-{fingerprint[:16]}.partial"
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()

@@ -290,6 +290,14 @@ class ServerRetriever(Retriever):
     def _finish(self, name: str, meta: dict[str, Any]) -> None:
         """Merge a loaded index, set it up for searching, and note that it is complete."""
         call = self.server.call
+        mappings = call(lambda client: client.indices.get_mapping(index=name))
+        there = next(iter(mappings.values()))["mappings"].get("_meta", {}).get("memory_zoo")
+        if there != meta:
+            # A server makes an index that is written to and is not there, with a mapping of its own.
+            raise self.server.error(
+                f"index {name} was deleted or replaced while it was being loaded; delete it and run the same command"
+                " again"
+            )
         seconds = max(self.server.timeout, _MERGE_SECONDS)
         settings = {
             "refresh_interval": None,

@@ -422,12 +422,16 @@ def test_a_deleted_part_of_the_cache_is_made_again(tmp_path: Path, files: dict[s
     assert same(training_batches(prepared(tmp_path, files, negatives="retrieved")), first)
 
 
-def test_a_damaged_part_is_named(tmp_path: Path, files: dict[str, str]) -> None:
+def test_a_damaged_part_is_named_and_made_again(
+    tmp_path: Path, files: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     prepared(tmp_path, files)
-    for path in (tmp_path / "cache").glob("pairs-*/target.npy"):
-        path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(InputError, match=r"target\.npy: damaged"):
-        prepared(tmp_path, files)
+    whole = {path: path.read_bytes() for path in (tmp_path / "cache").glob("pairs-*/target.npy")}
+    for path, contents in whole.items():
+        path.write_bytes(contents[:-4])
+    prepared(tmp_path, files)
+    assert caplog.text.count("target.npy: damaged") == len(whole) == 2
+    assert {path: path.read_bytes() for path in whole} == whole
 
 
 def _prepare(tmp_path: Path, files: dict[str, str]) -> None:

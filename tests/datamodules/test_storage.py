@@ -6,17 +6,19 @@ import errno
 import json
 import os
 import signal
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from datamodules import storage
-from datamodules.errors import InputError
+from datamodules.errors import DamagedError, InputError
 from datamodules.storage import (
     MANIFEST,
     cache_folder,
     check_folder,
+    contents_of,
     fingerprint_of,
     is_whole,
     lock,
@@ -65,7 +67,8 @@ def test_a_folder_without_a_manifest_is_unfinished(tmp_path: Path) -> None:
     folder = build(tmp_path / "a")
     (folder / MANIFEST).unlink()
     with pytest.raises(InputError, match="unfinished"):
-        is_whole(folder, "f")
+        check_folder(folder, "f")
+    assert not is_whole(folder, "f")
 
 
 @pytest.mark.parametrize("contents", ["", "{", "[]", '{"files": {"a": 1}}', '{"fingerprint": "f"}'])
@@ -104,16 +107,64 @@ def test_a_truncated_file_is_named(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["words.txt", "numbers.npy"])
-def test_a_flipped_bit_is_found_and_named(tmp_path: Path, name: str) -> None:
+def test_a_flipped_bit_is_found_and_named(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = build(tmp_path / "a")
     contents = bytearray((folder / name).read_bytes())
     contents[-3] ^= 0b100
     (folder / name).write_bytes(contents)
     check_folder(folder)  # sizes alone are right
-    for check in (lambda: check_folder(folder, contents=True), lambda: is_whole(folder, "f")):
-        with pytest.raises(InputError, match="checksum") as error:
-            check()
-        assert str(folder / name) in one_line(error)
+    with pytest.raises(DamagedError, match="checksum") as error:
+        check_folder(folder, contents=True)
+    assert str(folder / name) in one_line(error)
+    assert not is_whole(folder, "f")
+    assert f"{folder / name}: damaged (its checksum has changed); it is made again" in caplog.text
+
+
+def test_every_bit_of_a_manifest_counts(tmp_path: Path) -> None:
+    folder = build(tmp_path / "a")
+    whole = (folder / MANIFEST).read_bytes()
+    for place in range(0, len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        (folder / MANIFEST).write_bytes(damaged)
+        try:
+            found = check_folder(folder, "f")
+        except InputError:
+            continue
+        assert found == json.loads(whole)  # white space
+
+
+def test_a_folder_from_before_has_other_checksums(tmp_path: Path) -> None:
+    folder = build(tmp_path / "a")
+    manifest = json.loads((folder / MANIFEST).read_text())
+    del manifest["checksum"]
+    for name, facts in manifest["files"].items():
+        del facts["xxh3"]
+        facts["crc32"] = zlib.crc32((folder / name).read_bytes())
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    check_folder(folder, "f", contents=True)
+    (folder / "words.txt").write_text("some w0rds")
+    with pytest.raises(DamagedError, match="checksum"):
+        check_folder(folder, "f", contents=True)
+
+
+def test_contents_are_told_apart_where_size_and_time_are_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text("one")
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    first, first_folder = contents_of(file), contents_of(tmp_path)
+    file.write_text("two")
+    os.utime(file, ns=times)
+    assert contents_of(file) != first
+    assert contents_of(tmp_path) != first_folder
+    file.write_text("one")
+    assert (contents_of(file), contents_of(tmp_path)) == (first, first_folder)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "more").write_text("")
+    assert contents_of(tmp_path) != first_folder
+    assert contents_of(tmp_path / "gone") is contents_of(None) is None
 
 
 def test_an_error_while_building_leaves_nothing(tmp_path: Path) -> None:

@@ -28,7 +28,13 @@ from datamodules.retrieval import (
 )
 from zoo.loading import load, make_data
 from zoo.memory import tuning
-from zoo.tasks.checkpoint import CHECKPOINT_KEY, own_memory, read_checkpoint, write_checkpoint
+from zoo.tasks.checkpoint import (
+    CHECKPOINT_KEY,
+    note_memory,
+    own_memory,
+    read_checkpoint,
+    write_checkpoint,
+)
 from zoo.tasks.predictor import TextColumn
 
 
@@ -55,8 +61,9 @@ def add(
 
     Copies of what is there (case and white space folded, same label) are left out and counted; a copy with
     another label is kept beside the old row. The old version stays: see `memory_version` of `zoo predict`.
-    Interrupted, the memory is as it was: run it again. The memory of training rows, which all runs on these rows
-    share, is first copied beside the checkpoint, so that the other runs' predictions stay as they are.
+    Interrupted, the memory is as it was: run it again. The memory of a table (the training rows, or another), which
+    all runs on this table share, is first copied beside the checkpoint, so that the other runs' predictions stay as
+    they are.
 
     Args:
         checkpoint: a checkpoint that `zoo fit` wrote, or a memory folder.
@@ -85,12 +92,15 @@ def add(
     if not labelled:
         columns["label_column"] = label_column
     rows = read_table(file, id_column=id_column, **columns)
-    of_training_rows = memory is None and data is not None and data.options.memory is None
-    if of_training_rows and isinstance(found, FolderMemory) and found.folder != own_memory(checkpoint):
-        # Other runs on the same rows use it, too.
-        found = found.copy_to(own_memory(checkpoint))
+    own = Path(own_memory(Path(checkpoint).resolve()))
+    is_shared = memory is None and data is not None and data.memory_rows is not None
+    if is_shared and isinstance(found, FolderMemory):
+        # Other runs on the same table use it, too.
+        found = found.copy_to(own)
     known = data.memory_labels if data is not None and labelled else None
     done = found.add(rows, known, unknown_labels, keep_ids=id_column is not None)
+    if data is not None and found.location() == str(own):
+        note_memory(checkpoint, str(own), done.version)
     left_out = [(done.copies, "copies left out"), (done.unknown, "rows with unknown labels left out")]
     kept = [(done.relabelled, "of them with a text that is there with another label")]
     facts = ", ".join(f"{number} {what}" for number, what in [*kept, *left_out] if number)
@@ -143,6 +153,7 @@ def tune(
     data["memory"] = predictor.memory.location()
     if memory is not None:
         data["options"]["memory"] = data["memory"]
+        data.update(memory_rows=None, own_memory=False, memory_version=None)
     write_checkpoint(contents, target)
     left_out = f", {tuned.in_memory} left out because the memory has them" if tuned.in_memory else ""
     print(

@@ -49,7 +49,9 @@ def grow(checkpoint: Path, rows: Rows, validation: Rows, folder: Path, seed: int
     folder = folder.absolute()  # the checkpoints keep the memory's place
     memory = grown_copy(checkpoint, rows, folder / "memory")
     contents = read_checkpoint(checkpoint)
-    contents[CHECKPOINT_KEY]["data"].update(memory=memory.location(), memory_rows=None)
+    contents[CHECKPOINT_KEY]["data"].update(
+        memory=memory.location(), memory_rows=None, memory_version=memory.version
+    )
     write_checkpoint(contents, folder / "checkpoints" / UNTUNED)
     predictor = load(folder / "checkpoints" / UNTUNED)
 

@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ import yaml
 from datamodules.base import TextDataModule
 from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
-from datamodules.storage import crc32_of, write_json
+from datamodules.storage import contents_of, write_json
 from zoo.memory.growth import TUNED, UNTUNED, grow
 from zoo.reproduce.report import Report
 from zoo.reproduce.table import SPLITS, Metrics, Row, Table, in_order
@@ -50,7 +49,7 @@ class TestFile:
     @property
     def identity(self) -> list[Any]:
         """Another file of the same name is another test."""
-        return [self.file.name, *_file_identity(self.file)]
+        return [self.file.name, contents_of(self.file)]
 
 
 class Reproduction:
@@ -232,7 +231,7 @@ class Reproduction:
 
     def _identity(self, row: Row, seed: int) -> dict[str, Any]:
         """What a finished run must have been run with to be kept; where the data lies does not matter."""
-        files = {name: _file_identity(file) for name, file in self._files(row) if file.is_file()}
+        files = {name: contents_of(file) for name, file in self._files(row) if file.exists()}
         identity = {"base": self.table.base, "overrides": row.overrides, "seed": seed, "files": files}
         if row.grow is not None:
             identity["grow"] = {"rows_per_class": row.grow.rows_per_class}
@@ -307,18 +306,6 @@ class Reproduction:
     def report(self) -> Report:
         """The table as far as it is done."""
         return Report(self.table, self.rows, self.results, self.skipped, self.failed)
-
-
-def _file_identity(file: Path) -> list[int]:
-    """Size and CRC-32 of a file's contents."""
-    state = file.stat()
-    return [state.st_size, _crc_of(file, state.st_mtime_ns)]
-
-
-@lru_cache(maxsize=64)
-def _crc_of(file: Path, changed: int) -> int:
-    """Checksum of a file; it is read again when it has changed."""
-    return crc32_of(file)
 
 
 def as_arguments(options: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torchmetrics import Metric
 from typing_extensions import override
@@ -236,6 +237,8 @@ class Task(pl.LightningModule):
         if ours is None or ours["model"] != type(self).__name__:
             kind = "not of this project" if ours is None else f"of a {ours['model']}"
             raise InputError(f"the checkpoint is {kind}, but the model is a {type(self).__name__}")
+        if self.data is not None and self.trainer.state.fn == TrainerFn.FITTING:
+            self.data.check_resumed(self.data.state(), ours["data"])
         self.data_state = ours["data"]
         spec = self.spec_type(**ours["spec"])
         if self.network is None or spec != self.spec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,16 @@ def own_memory(path: str | Path) -> Path:
     return Path(path).absolute().parent / "memory"
 
 
+def note_memory(path: str | Path, memory: str, version: int) -> None:
+    """Let a run's checkpoints state the memory of its own that they use now, so that copies of them know it, too."""
+    for one in sorted(Path(path).resolve().parent.glob("*.ckpt")):
+        contents = read_checkpoint(one)
+        data = contents[CHECKPOINT_KEY]["data"]
+        if data.get("own_memory") and data["memory"] == memory:
+            data["memory_version"] = version
+            write_checkpoint(contents, one)
+
+
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """The contents of a checkpoint, tensors on the CPU; its memory is the run's own, if it has one.
 
@@ -34,6 +45,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{path}: no such checkpoint")
     try:
+        with zipfile.ZipFile(path) as archive:  # PyTorch does not compare its checksums
+            if (damaged := archive.testzip()) is not None:
+                raise ValueError(f"the checksum of {damaged} has changed")
         checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what is no checkpoint fails in whatever way its bytes happen to
         raise InputError(
@@ -43,7 +57,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if not isinstance(checkpoint, dict) or CHECKPOINT_KEY not in checkpoint:
         raise InputError(f"{path}: not a Memory Zoo checkpoint; give one that `zoo fit` wrote")
     data, own = checkpoint[CHECKPOINT_KEY]["data"], own_memory(path)
-    if data.get("memory") is not None and data["options"]["memory"] is None and is_memory(str(own)):
+    # The whole run may have been moved; and what a training goes on writing does not know of additions.
+    if (data.get("memory_rows") is not None or data.get("own_memory")) and is_memory(str(own)):
         data.update(memory=str(own), memory_rows=None, own_memory=True)
     return checkpoint
 

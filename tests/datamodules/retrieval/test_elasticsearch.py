@@ -15,11 +15,14 @@ import numpy as np
 import pytest
 from elasticsearch import Elasticsearch
 
+from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
 from datamodules.retrieval import server_retriever
 from datamodules.retrieval.base import Collection, Hits
 from datamodules.retrieval.elasticsearch import Document, ElasticsearchRetriever
 from datamodules.retrieval.index_memory import IndexMemory
+from datamodules.retrieval.memory import Neighbors
+from datamodules.retrieval.neighbors import build_neighbors
 from datamodules.retrieval.server_connection import split_credentials
 from tests.elasticsearch.faults import Answer, Fault, cut_short, failing_items, proxy
 from tests.elasticsearch.server import Server
@@ -500,6 +503,70 @@ def test_description_follows_the_contents(elasticsearch_url: str, news: str) -> 
     with Elasticsearch(elasticsearch_url) as client:
         client.index(index=news, id="_a", document={"content": {"body": "changed"}}, refresh=True)
     assert retriever.describe_index() != before
+
+
+def test_an_index_without_a_name_is_not_every_index() -> None:
+    with pytest.raises(InputError, match=r"retriever\.index='': that would be every index"):
+        ElasticsearchRetriever(index="")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("change", ["write", "close", "delete"])
+def test_nothing_is_kept_of_an_index_that_changed_meanwhile(
+    elasticsearch_url: str, news: str, index_prefix: str, tmp_path: Path, change: str
+) -> None:
+    """Of an alias for two indexes, one of which is written to, closed or deleted after the first block."""
+    other, alias = f"{index_prefix}-other", f"{index_prefix}-both"
+    texts = Rows.from_lists([body for _, body, _ in NEWS])
+    with Elasticsearch(elasticsearch_url) as client:
+        document = {"content": {"body": "rain again"}, "topic": "weather"}
+        client.index(index=other, id="1", document=document, refresh=True)
+        for name in (news, other):
+            client.indices.put_alias(index=name, name=alias)
+
+        class Changed(IndexMemory):
+            def search(self, *arguments: Any, **options: Any) -> Neighbors:
+                found = super().search(*arguments, **options)
+                if change == "write":
+                    client.index(index=other, id="2", document=document, refresh=True)
+                else:
+                    getattr(client.indices, change)(index=other)
+                return found
+
+        retriever = ElasticsearchRetriever(url=elasticsearch_url, index=alias, text_field="content.body")
+        said = "index_closed" if change == "close" else f"index:{alias}: the index was changed while memories"
+        with pytest.raises(InputError, match=said):
+            build_neighbors(texts, Changed(retriever), 2, False, tmp_path, progress=False)
+        assert not [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
+        if change == "close":
+            client.indices.open(index=other, wait_for_active_shards=1)
+        # As the message says.
+        build_neighbors(texts, IndexMemory(retriever), 2, False, tmp_path, progress=False)
+        if change != "delete":
+            client.indices.delete(index=other)
+
+
+@pytest.mark.server
+def test_an_own_index_that_the_server_made_anew_is_not_taken_for_it(
+    elasticsearch_url: str, index_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleted after it was created: the first documents make one with a mapping of the server's own."""
+    retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
+    load = ElasticsearchRetriever._load
+
+    def delete_first(self: Any, name: str, *arguments: Any) -> None:
+        self.server.call(lambda client: client.indices.delete(index=name))
+        load(self, name, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ElasticsearchRetriever, "_load", delete_first)
+        with pytest.raises(InputError, match="was deleted or replaced while it was being loaded") as error:
+            retriever.index(Collection(TEXTS, FINGERPRINT), Path(), progress=False)
+    (name,) = (word for word in str(error.value).split() if word.startswith(index_prefix))
+    with Elasticsearch(elasticsearch_url) as client:
+        client.indices.delete(index=name)  # as the message says
+    retriever.index(Collection(TEXTS, FINGERPRINT), Path(), progress=False)
+    assert retriever.search(["w1"], 3).rows[0, 0] >= 0
 
 
 @pytest.mark.server

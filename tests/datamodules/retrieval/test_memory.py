@@ -157,9 +157,10 @@ def test_two_processes_build_one_memory(tmp_path: Path) -> None:
 
 def test_other_rows_do_not_replace_a_memory(tmp_path: Path) -> None:
     one = build(tmp_path / "m")
-    with pytest.raises(InputError, match="other texts or settings") as error:
+    with pytest.raises(InputError, match="is a memory of other rows already") as error:
         build(tmp_path / "m", rows(30))
-    message(error, tmp_path / "m")
+    message(error, tmp_path / "m", "name another folder")
+    build(tmp_path / "other", rows(30))  # as the message says
     assert len(open_memory(one.location(), EmbeddedRetriever()).search(["lion"], 3).memories) == 3
 
 
@@ -215,16 +216,39 @@ def test_a_truncated_file_is_named(tmp_path: Path, name: str) -> None:
     message(error, path)
 
 
-@pytest.mark.parametrize("name", ["rows-1/rows.arrow", "index-*/posting_scores"])
-def test_a_flipped_bit_is_found_before_a_memory_is_used_again(tmp_path: Path, name: str) -> None:
+def flip_a_bit(path: Path) -> bytes:
+    """Damage a file; what it held."""
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 1
+    path.write_bytes(damaged)
+    return whole
+
+
+def test_damaged_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They are in no other place: only who builds from the same rows has them."""
     build(tmp_path / "m")
-    (path,) = (tmp_path / "m").glob(name)
-    contents = bytearray(path.read_bytes())
-    contents[len(contents) // 2] ^= 1
-    path.write_bytes(contents)
+    path = tmp_path / "m" / "rows-1" / "rows.arrow"
+    whole = flip_a_bit(path)
     with pytest.raises(InputError, match="checksum") as error:
-        build(tmp_path / "m")
-    message(error, path)
+        open_memory(str(tmp_path / "m"), EmbeddedRetriever())
+    message(error, path, "put it back from a copy, or build the memory again in another folder")
+    build(tmp_path / "other")  # as the message says
+    build(tmp_path / "m")
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("name", ["posting_scores", "manifest.json"])
+def test_a_damaged_index_is_made_again(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    before = build(tmp_path / "m").search(["lion", "a cat"], 3)
+    (path,) = (tmp_path / "m").glob(f"index-*/{name}")
+    whole = flip_a_bit(path)
+    memory = open_memory(str(tmp_path / "m"), EmbeddedRetriever())
+    assert "the index is made again" in caplog.text
+    assert path.read_bytes() == whole
+    after = memory.search(["lion", "a cat"], 3)
+    assert np.array_equal(after.rows, before.rows)
+    assert np.array_equal(after.scores, before.scores)
 
 
 def test_a_location_on_a_server_needs_its_retriever() -> None:
