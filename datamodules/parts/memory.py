@@ -7,6 +7,7 @@ asked something; a model that never asks costs no index.
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.corpora.table import read_table
-from datamodules.errors import InputError
+from datamodules.errors import DamagedError, InputError
 from datamodules.retrieval import (
     POINTER,
     EmbeddedRetriever,
@@ -28,8 +29,11 @@ from datamodules.retrieval import (
     is_existing_index,
     is_memory,
     open_memory,
+    read_pointer,
 )
 from datamodules.storage import check_folder, fingerprint_of
+
+log = logging.getLogger(__name__)
 
 #: What a command line starts from when it sets `--data.retriever.similarity` alone.
 DEFAULT_RETRIEVER: Retriever = lazy_instance(EmbeddedRetriever)
@@ -195,7 +199,7 @@ class MemoryPart:
                 "there is no memory: name a folder that `zoo index` built, or a table (--data.memory)"
             )
         folder = Path(self.memory_location)
-        if self.memory_rows is not None and not (folder / POINTER).exists():
+        if self.memory_rows is not None and not _has_pointer(folder):
             FolderMemory.build(self._rows_of_memory(folder), self.retriever, folder)
         elif not is_memory(self.memory_location):
             raise InputError(
@@ -225,3 +229,15 @@ class MemoryPart:
             )
         check_folder(rows, fingerprint)
         return Rows.load(rows / "rows.arrow")
+
+
+def _has_pointer(folder: Path) -> bool:
+    """Whether a memory of the cache is there; what is damaged is made again."""
+    if not (folder / POINTER).exists():
+        return False
+    try:
+        read_pointer(folder)
+    except DamagedError as damage:
+        log.warning("%s: damaged; it is made again (%s)", folder, damage.__cause__)
+        return False
+    return True

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
     from datamodules.retrieval.elasticsearch_dense import ElasticsearchDenseRetriever
     from datamodules.retrieval.embedded import EmbeddedRetriever
-    from datamodules.retrieval.folder_memory import POINTER, FolderMemory
+    from datamodules.retrieval.folder_memory import POINTER, FolderMemory, read_pointer
     from datamodules.retrieval.fused import FusedRetriever
     from datamodules.retrieval.index_memory import IndexMemory
     from datamodules.retrieval.memory import Memory, Neighbors, UnknownLabels
@@ -47,6 +47,7 @@ __all__ = [
     "load_all_retrievers",
     "make_retriever",
     "open_memory",
+    "read_pointer",
 ]
 
 # Imported when asked for: each back end brings packages that the others do without.
@@ -56,7 +57,7 @@ _NAMES = {
     "elasticsearch": ("ElasticsearchRetriever",),
     "elasticsearch_dense": ("ElasticsearchDenseRetriever",),
     "embedded": ("EmbeddedRetriever",),
-    "folder_memory": ("POINTER", "FolderMemory"),
+    "folder_memory": ("POINTER", "FolderMemory", "read_pointer"),
     "fused": ("FusedRetriever",),
     "index_memory": ("IndexMemory",),
     "memory": ("Memory", "Neighbors", "UnknownLabels"),
@@ -67,6 +68,7 @@ _NAMES = {
         "load_all_retrievers",
         "make_retriever",
         "open_memory",
+        "read_pointer",
     ),
 }
 _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}

@@ -310,16 +310,23 @@ def read_pointer(folder: Path) -> dict[str, Any]:
         )
     try:
         pointer: dict[str, Any] = json.loads(path.read_text())
+        if "checksum" in pointer:  # memories from before have none
+            checksum = pointer.pop("checksum")
+            if checksum != fingerprint_of(pointer):
+                raise ValueError("its checksum has changed")
+        if pointer.keys() - {"version", "retriever", "ranking"}:
+            raise ValueError("something strange is in it")
         int(pointer["version"])
         pointer["retriever"]["class_path"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: damaged; build the memory again with `zoo index`") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{path}: damaged; build the memory again with `zoo index`") from error
     return pointer
 
 
 def write_pointer(folder: Path, pointer: dict[str, Any]) -> None:
     """Switch the memory to a version in one atomic step."""
-    write_json(folder / POINTER, pointer)
+    with named_disk_errors(folder):
+        write_json(folder / POINTER, {**pointer, "checksum": fingerprint_of(pointer)})
 
 
 def _version_to_keep(folder: Path) -> int:

@@ -1,0 +1,117 @@
+"""A campaign of faults: damaged tables, caches and checkpoints, kills, full disks, a server that fails.
+
+    python -m tests.faults                          minutes
+    python -m tests.faults --cases 20000 --kills 60 hours
+    python -m tests.faults --server URL             also faults between us and an Elasticsearch
+
+Each case damages one thing and goes on as a user would. It must be refused in one line, or continued to the result of
+an undamaged run: another result without a word, a traceback, a death or an endless loop is a defect. The last lines
+count the outcomes by campaign; a defect is printed with the seed that makes it again:
+
+    python -m tests.faults --only CAMPAIGN --first SEED --cases 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datamodules.errors import InputError
+from tests.faults import campaigns
+
+SECONDS = 60
+#: A case's outcomes, the good ones first.
+OUTCOMES = ("same", "refused", "wrong", "traceback", "died", "endless")
+
+
+def outcome_of(case: Callable[[], Any], expected: Any) -> tuple[str, str]:
+    """What becomes of a case in a process of its own, and a line about it."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        # What a damaged file makes a library say is not of interest here.
+        for stream in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+        with os.fdopen(writing, "wb") as pipe:
+            pickle.dump(_run(case, expected), pipe)
+        os._exit(0)
+    os.close(writing)
+    deadline = time.monotonic() + SECONDS
+    while (done := os.waitpid(child, os.WNOHANG))[0] == 0:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(reading)
+            return "endless", f"more than {SECONDS} s"
+        time.sleep(0.002)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read()
+    if done[1] != 0 or not said:
+        return "died", f"status {done[1]}"
+    outcome: tuple[str, str] = pickle.loads(said)
+    return outcome
+
+
+def _run(case: Callable[[], Any], expected: Any) -> tuple[str, str]:
+    try:
+        found = case()
+    except InputError as error:
+        return (
+            ("traceback", "a message of several lines")
+            if "\n" in str(error)
+            else ("refused", str(error)[:300])
+        )
+    except BaseException:
+        return "traceback", traceback.format_exc()[-2000:]
+    return ("same", "") if expected is None or found == expected else ("wrong", str(found)[:300])
+
+
+def main() -> int:
+    """Run the campaigns; the exit code is 1 if there was a defect."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cases", type=int, default=300, help="of each campaign of damaged files")
+    parser.add_argument("--kills", type=int, default=6, help="of each command")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first case")
+    parser.add_argument("--only", nargs="+", choices=sorted(campaigns.ALL), default=sorted(campaigns.ALL))
+    parser.add_argument("--server", help="URL of an Elasticsearch")
+    given = parser.parse_args()
+    defects = 0
+    for name in given.only:
+        with tempfile.TemporaryDirectory() as folder:
+            campaign = campaigns.ALL[name](Path(folder), given.server)
+            if campaign is None:
+                continue
+            cases = given.kills if campaign.is_slow else given.cases
+            outcomes = Counter[str]()
+            for seed in range(given.first, given.first + cases):
+                work = Path(folder) / "case"
+                shutil.rmtree(work, ignore_errors=True)
+                case = campaign.case(np.random.default_rng(seed), work)
+                outcome, line = outcome_of(case, campaign.expected)
+                outcomes[outcome] += 1
+                if outcome not in ("same", "refused"):
+                    defects += 1
+                    print(f"{name} seed {seed}: {outcome}\n{line}", file=sys.stderr, flush=True)
+            told = ", ".join(f"{outcome} {outcomes[outcome]}" for outcome in OUTCOMES)
+            print(f"{name:12} {cases:6} cases: {told}", flush=True)
+    return 1 if defects else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

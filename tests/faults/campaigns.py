@@ -1,0 +1,397 @@
+"""What is damaged, and what a user does then."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+
+import zoo
+from datamodules.corpora.pair_readers import read_pairs
+from datamodules.corpora.rows import Rows
+from datamodules.corpora.table import read_table
+from datamodules.errors import InputError
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory, open_memory
+from datamodules.retrieval.base import Collection
+from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
+from datamodules.text.vectors import read_vectors
+from tests.elasticsearch.faults import Answer, Fault, cut_short, proxy
+from tests.zoo.conftest import SMALL, pair_rows, sentences, write_pairs, write_table
+
+Random = np.random.Generator
+
+
+class Campaign(NamedTuple):
+    """Cases of a kind."""
+
+    #: makes a case of random numbers and an empty place; what it returns is run in a process of its own.
+    case: Callable[[Random, Path], Callable[[], Any]]
+    #: what an undamaged run gives; None where damage is other contents, of which any result is right.
+    expected: Any = None
+    #: whether a case takes seconds.
+    is_slow: bool = False
+
+
+def damage(contents: bytes, random: Random) -> bytes:
+    """A bit, a byte, a piece that is lost, doubled or strange."""
+    if not contents:
+        return b"\0"
+    at = int(random.integers(len(contents)))
+    piece = int(random.integers(1, 1 + min(200, len(contents))))
+    kind = random.integers(6)
+    if kind == 0:
+        return contents[:at]
+    if kind == 1:
+        return contents[:at] + contents[at + piece :]
+    if kind == 2:
+        return contents[: at + piece] + contents[at:]
+    if kind == 3:
+        return contents[:at] + random.bytes(piece) + contents[at + piece :]
+    if kind == 4:
+        return contents[:at] + bytes([contents[at] ^ 1 << int(random.integers(8))]) + contents[at + 1 :]
+    strange = [
+        b"\0",
+        b'"',
+        b"\r",
+        b"\n",
+        b"\t",
+        b",",
+        b"\xff",
+        b"\xed\xa0\x80",
+        "\u2028".encode(),
+        b"-1",
+        b"1e999",
+    ]
+    return contents[:at] + strange[int(random.integers(len(strange)))] + contents[at:]
+
+
+def damage_one(folder: Path, pattern: str, random: Random) -> None:
+    """Damage a file below a folder, or lose it."""
+    files = sorted(path for path in folder.rglob(pattern) if path.is_file() and path.suffix != ".lock")
+    file = files[int(random.integers(len(files)))]
+    if random.random() < 0.1:
+        file.unlink()
+        return
+    contents = damage(file.read_bytes(), random)
+    file.unlink()  # it may be linked to the undamaged one
+    file.write_bytes(contents)
+
+
+# --- tables ---
+
+
+def readers(folder: Path, server: str | None) -> Campaign:
+    """Every reader, of files that some tool has mangled."""
+    pairs = sentences(40, seed=1)
+    write_table(folder / "table.csv", pairs)
+    rows = [{"text": text, "label": label} for text, label in pairs]
+    (folder / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "table.tsv").write_text(
+        "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in pairs)
+    )
+    (folder / "table.csv.gz").write_bytes(gzip.compress((folder / "table.csv").read_bytes()))
+    import pandas
+
+    pandas.DataFrame(rows).to_parquet(folder / "table.parquet")
+    write_pairs(folder / "pairs.tsv", pair_rows(10, seed=1))
+    numbers = np.random.default_rng(0).normal(size=(30, 5)).round(3)
+    (folder / "vectors.txt").write_text(
+        "".join(f"w{i} {' '.join(map(str, row))}\n" for i, row in enumerate(numbers))
+    )
+    whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def case(random: Random, work: Path) -> Callable[[], Any]:
+        name = sorted(whole)[int(random.integers(len(whole)))]
+        work.mkdir()
+        (work / name).write_bytes(damage(whole[name], random))
+        if name == "pairs.tsv":
+            return lambda: len(read_pairs(work / name, "first", "second", "label").target)
+        if name == "vectors.txt":
+            return lambda: len(read_vectors(work / name).words)
+        return lambda: len(read_table(work / name).texts[:])
+
+    return Campaign(case)
+
+
+# --- what is kept ---
+
+TEXTS = [text for text, _ in sentences(8, seed=3)]
+
+
+def zoo_command(*arguments: object) -> list[str]:
+    """A command line of the zoo."""
+    return [sys.executable, "-m", "zoo", *map(str, arguments)]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Of a command, with a cache of its own."""
+    return {
+        **os.environ,
+        "ZOO_CACHE_DIR": str(folder / "cache"),
+        "OMP_NUM_THREADS": "1",
+        "WANDB_MODE": "offline",
+    }
+
+
+def zoo_run(folder: Path, *arguments: object) -> None:
+    """Run a command to its end."""
+    done = subprocess.run(
+        zoo_command(*arguments),
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 2 and done.stderr.strip().splitlines()[-1].startswith("zoo: error: "):
+        raise InputError(done.stderr.strip().splitlines()[-1])
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
+
+
+def fit_options(folder: Path) -> list[str]:
+    """A small run of a model that reads memories."""
+    return ["fit", *SMALL, "--model.features=M5", f"--data.train_file={folder / 'train.csv'}", "--run_dir=run",
+            "--trainer.max_epochs=1", "--seed_everything=1"]  # fmt: skip
+
+
+def made_run(folder: Path) -> Path:
+    """A run with a memory that has grown, made once for all cases."""
+    folder.mkdir()
+    write_table(folder / "train.csv", sentences(90, seed=1))
+    write_table(folder / "more.csv", sentences(30, seed=2))
+    zoo_run(folder, *fit_options(folder))
+    zoo_run(folder, "memory", "add", "run/checkpoints/best.ckpt", "more.csv")
+    return folder
+
+
+def predicted(run: Path) -> list[tuple[str, list[float]]]:
+    """What a run's best checkpoint says."""
+    found = zoo.load(run / "checkpoints" / "best.ckpt").predict(TEXTS)
+    return [(one.label, [round(value, 6) for value in one.probabilities.values()]) for one in found]
+
+
+def checkpoints(folder: Path, server: str | None) -> Campaign:
+    """A damaged checkpoint predicts what the whole one does, or nothing."""
+    run = made_run(folder / "whole") / "run"
+
+    def case(random: Random, work: Path) -> Callable[[], Any]:
+        shutil.copytree(run, work, copy_function=os.link)
+        damage_one(work, "best.ckpt", random)
+        return lambda: predicted(work)
+
+    return Campaign(case, predicted(run))
+
+
+def memories(folder: Path, server: str | None) -> Campaign:
+    """The same of a damaged memory, whose index can be made again."""
+    run = made_run(folder / "whole") / "run"
+
+    def case(random: Random, work: Path) -> Callable[[], Any]:
+        shutil.copytree(run, work, copy_function=os.link)
+        damage_one(work / "checkpoints" / "memory", "*", random)
+        return lambda: predicted(work)
+
+    return Campaign(case, predicted(run))
+
+
+def caches(folder: Path, server: str | None) -> Campaign:
+    """A damaged cache gives the batches of a whole one."""
+    from datamodules import ClassificationDataModule
+
+    write_table(folder / "train.csv", sentences(90, seed=1))
+
+    def batches(cache: Path) -> list[Any]:
+        data = ClassificationDataModule(
+            train_file=str(folder / "train.csv"),
+            validation_split=0.2,
+            num_memories=3,
+            cache_dir=str(cache),
+            seed=0,
+        )
+        data.prepare_data()
+        data.setup("fit")
+        loaders = (data.train_dataloader(), data.val_dataloader())
+        return [[field.tolist() for field in batch if field is not None] for one in loaders for batch in one]
+
+    whole = folder / "whole"
+    expected = batches(whole)
+    shutil.copytree(whole, folder / "kept")
+
+    def case(random: Random, work: Path) -> Callable[[], Any]:
+        # In its place: the names in a plan are whole paths.
+        shutil.rmtree(whole)
+        shutil.copytree(folder / "kept", whole)
+        damage_one(whole, "*", random)
+        return lambda: batches(whole)
+
+    return Campaign(case, expected)
+
+
+# --- kills and full disks ---
+
+COMMANDS: dict[str, Callable[[Path], list[object]]] = {
+    "fit": lambda folder: [*fit_options(folder)],
+    "prepare": lambda folder: ["prepare", *fit_options(folder)[1:]],
+    "memory add": lambda folder: ["memory", "add", "run/checkpoints/best.ckpt", "more.csv"],
+    "index": lambda folder: ["index", "--file", "train.csv", "--memory", "memory"],
+}
+
+
+def kills(folder: Path, server: str | None) -> Campaign:
+    """A command is killed at some moment and called again: the same predictions, the same memory."""
+    made_run(folder / "whole")
+
+    def finished(work: Path) -> Any:
+        indexed = FolderMemory(work / "memory", EmbeddedRetriever())
+        hits = indexed.search(TEXTS, 3)
+        return predicted(work / "run"), hits.scores.round(5).tolist(), hits.memories.ids
+
+    zoo_run(folder / "whole", *COMMANDS["index"](folder / "whole"))
+    expected = finished(folder / "whole")
+
+    def case(random: Random, work: Path) -> Callable[[], Any]:
+        def run() -> Any:
+            work.mkdir()
+            for name in ("train.csv", "more.csv"):
+                shutil.copy(folder / "whole" / name, work)
+            victim = sorted(COMMANDS)[int(random.integers(len(COMMANDS)))]
+            for name in ("prepare", "fit", "memory add", "index"):
+                arguments = COMMANDS[name](work)
+                if name == victim:
+                    process = subprocess.Popen(
+                        zoo_command(*arguments), cwd=work, env=environment(work),
+                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                    )  # fmt: skip
+                    time.sleep(float(random.uniform(0.3, 9)))
+                    process.send_signal(signal.SIGKILL)
+                    process.wait()
+                    if name == "memory add" and process.returncode == 0:
+                        continue
+                zoo_run(work, *arguments)
+            return finished(work)
+
+        return run
+
+    return Campaign(case, expected, is_slow=True)
+
+
+def full_disks(folder: Path, server: str | None) -> Campaign:
+    """The disk is full at some sync; what was there before is whole, and a second try completes it."""
+    rows = Rows.from_lists(*zip(*sentences(60, seed=5), strict=True))
+    more = Rows.from_lists(*zip(*sentences(30, seed=6), strict=True))
+
+    def search(memory: Any) -> Any:
+        return memory.search(TEXTS, 3).scores.round(5).tolist()
+
+    def grow(place: Path) -> Any:
+        FolderMemory.build(rows, EmbeddedRetriever(), place, progress=False)
+        memory = open_memory(str(place), EmbeddedRetriever())
+        if memory.version == 1:  # type: ignore[attr-defined]
+            memory.add(more, progress=False)
+        return search(memory)
+
+    expected = grow(folder / "whole")
+
+    def case(random: Random, work: Path) -> Callable[[], Any]:
+        left = int(random.integers(40))
+
+        def fsync(file: int) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        def run() -> Any:
+            with mock.patch.object(os, "fsync", fsync):
+                try:
+                    grow(work)
+                except InputError as error:
+                    if "\n" in str(error):
+                        raise RuntimeError(str(error)) from error
+            return grow(work)
+
+        return run
+
+    return Campaign(case, expected)
+
+
+# --- a server that fails ---
+
+
+def servers(folder: Path, server: str | None) -> Campaign | None:
+    """Requests are lost, refused, cut short or answered with strange JSON."""
+    if server is None:
+        return None
+    texts = [text for text, _ in sentences(60, seed=7)]
+    product = {"X-Elastic-Product": "Elasticsearch", "Content-Type": "application/json"}
+    strange: list[Any] = [
+        {},
+        [],
+        None,
+        1,
+        "x",
+        {"responses": [{}]},
+        {"items": 1},
+        {"error": {}},
+        {"count": "x"},
+    ]
+
+    def search(url: str, number: int) -> Any:
+        retriever = ElasticsearchRetriever(url=url, index_prefix="zoo-faults", timeout=10)
+        retriever.index(Collection(texts, f"{number:016d}"), Path(), progress=False)
+        return retriever.search(TEXTS, 3).scores.round(4).tolist()
+
+    expected = search(server, 0)
+
+    def case(random: Random, work: Path) -> Callable[[], Any]:
+        number = int(random.integers(1, 10**9))
+        faults: list[Fault] = [
+            None,
+            cut_short,
+            Answer(int(random.choice([401, 404, 413, 429, 500, 503])), b"{}", product),
+            Answer(200, json.dumps(strange[int(random.integers(len(strange)))]).encode(), product),
+            Answer(200, random.bytes(50), product),
+        ]
+        chosen = [faults[int(random.integers(len(faults)))] for _ in range(int(random.integers(1, 4)))]
+
+        def run() -> Any:
+            with proxy(server) as between:
+                between.target = str(
+                    random.choice(["", "_bulk", "_msearch", "_count", "_mapping", "_settings"])
+                )
+                between.faults.extend(chosen)
+                try:
+                    return search(between.url, number)
+                except InputError as error:
+                    if "\n" in str(error):
+                        raise RuntimeError(str(error)) from error
+                between.faults.clear()
+                return search(between.url, number)
+
+        return run
+
+    return Campaign(case, expected, is_slow=True)
+
+
+ALL: dict[str, Callable[[Path, str | None], Campaign | None]] = {
+    "caches": caches,
+    "checkpoints": checkpoints,
+    "full_disks": full_disks,
+    "kills": kills,
+    "memories": memories,
+    "readers": readers,
+    "servers": servers,
+}

@@ -1,0 +1,16 @@
+"""The campaign runs, and finds nothing in its first cases; `python -m tests.faults` has more of them."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.faults.__main__ import main
+
+
+@pytest.mark.parametrize("name", ["caches", "full_disks", "memories", "readers"])
+def test_a_few_cases(name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["faults", "--only", name, "--cases", "4"])
+    assert main() == 0, capfd.readouterr().err
+    assert f"{name:12}      4 cases: same" in capfd.readouterr().out
