@@ -6,6 +6,10 @@ AAAI 2016.
 The similarities of all words of one text to all words of the other are an image, in which phrases that match
 are diagonal strokes. Convolutions look for such patterns, dynamic pooling brings images of all sizes to one,
 and an MLP scores what is there.
+
+With several layers of convolutions the paper pools after each; here only the last one's images are pooled, so that
+a short text's image is not spread over a grid before the next layer sees it. With one layer, the default, it is the
+same.
 """
 
 from __future__ import annotations
