@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-import sys
 import tempfile
 import time
 import uuid
@@ -22,6 +20,7 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import WandbLogger
+from pytorch_lightning.plugins import CheckpointIO
 from typing_extensions import override
 
 import datamodules
@@ -30,11 +29,12 @@ from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.csv_metrics import CSVMetrics
 from datamodules.errors import InputError
 from datamodules.retrieval import load_all_retrievers
-from datamodules.storage import named_disk_errors, write_json
+from datamodules.storage import write_json
 from zoo.cli.options import given
+from zoo.cli.run_dir import check_run_dir, run_dir
 from zoo.loading import known_model
 from zoo.tasks.base import Task
-from zoo.tasks.checkpoint import CHECKPOINT_KEY, model_options, read_checkpoint
+from zoo.tasks.checkpoint import CHECKPOINT_KEY, WholeCheckpoints, model_options, read_checkpoint
 
 log = logging.getLogger("zoo")
 
@@ -84,13 +84,12 @@ class ZooCLI(LightningCLI):
         # Processes that the launcher starts again for other devices inherit the name.
         default = os.environ.setdefault("ZOO_RUN_DIR", f"runs/{model}/{time.strftime('%Y%m%d-%H%M%S')}")
         self.run_dir = Path(self._option("run_dir") or default)
-        if self.run_dir.exists() and not self.run_dir.is_dir():
-            raise InputError(f"--run_dir {self.run_dir}: is a file; name a folder")
         resumed = self._option("ckpt_path")
         #: whether this run goes on in the folder of the run that it resumes.
         self.resumes = resumed is not None and self.run_dir.resolve() in Path(resumed).resolve().parents
         self.wandb_id: str | None = None
         if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+            check_run_dir(self.run_dir, self.resumes)
             self._choose_wandb_run()
 
     def _choose_wandb_run(self) -> None:
@@ -108,39 +107,13 @@ class ZooCLI(LightningCLI):
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:
-        # A fit that is refused before it starts leaves the run folder as it was.
         if subcommand != "fit" or rank_zero_only.rank != 0:  # type: ignore[attr-defined]
             super()._run_subcommand(subcommand)
             return
-        earlier = self._make_room()
-        try:
-            super()._run_subcommand(subcommand)
-        finally:
-            # The configuration is the first file that a run writes when it starts.
-            if not self.resumes and not (self.run_dir / "config.yaml").exists():
-                shutil.rmtree(self.run_dir, ignore_errors=True)
-                if earlier is not None:
-                    earlier.rename(self.run_dir)
-            elif earlier is not None:
-                print(f"{self.run_dir} held an earlier run; it is now {earlier}", file=sys.stderr)
-
-    def _make_room(self) -> Path | None:
-        """Move an earlier run out of the way, unless this one resumes it: no run is ever overwritten.
-
-        Returns:
-            Where the earlier run is now; None if there was none.
-        """
-        earlier = None
-        with named_disk_errors(self.run_dir, "--run_dir"):
-            if not self.resumes and self.run_dir.exists() and any(self.run_dir.iterdir()):
-                number = 1
-                while (kept := self.run_dir.with_name(f"{self.run_dir.name}.{number}")).exists():
-                    number += 1
-                earlier = self.run_dir.rename(kept)
-            self.run_dir.mkdir(parents=True, exist_ok=True)
+        with run_dir(self.run_dir, self.resumes):
             if self.wandb_id is not None:
                 (self.run_dir / "wandb_id").write_text(self.wandb_id)
-        return earlier
+            super()._run_subcommand(subcommand)
 
     @override
     def instantiate_classes(self) -> None:
@@ -173,6 +146,10 @@ class ZooCLI(LightningCLI):
             kwargs["logger"] = [CSVMetrics(self.run_dir), *loggers]
             if any(isinstance(item, WandbLogger) for item in loggers):
                 callbacks.append(PredictionTable())
+        plugins = configured.get("plugins") or []
+        plugins = [*plugins] if isinstance(plugins, (list, tuple)) else [plugins]
+        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+            kwargs["plugins"] = [*plugins, WholeCheckpoints()]
         config = yaml.safe_load(
             self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False)
         )

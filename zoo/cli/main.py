@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from datamodules.errors import InputError
+from zoo.cli.ends import ending_signal, raising_sigterm
 from zoo.cli.errors import explain
 
 USAGE = """usage: zoo COMMAND [OPTIONS]
@@ -54,8 +57,8 @@ def main(args: Sequence[str] | None = None) -> int:
         args: the arguments; None = those of the process.
 
     Returns:
-        The exit code: 0; 1 where a table has rows that failed; 2 where the user has to put something right; 130
-        where he interrupted.
+        The exit code: 0; 1 where a table has rows that failed; 2 where the user has to put something right; 128 and
+        the signal's number where one ended it: 130 for an interrupt, 143 for SIGTERM.
     """
     args = list(sys.argv[1:] if args is None else args)
     if not args or args[0] in ("-h", "--help"):
@@ -63,21 +66,29 @@ def main(args: Sequence[str] | None = None) -> int:
         return 0
     _quieten()
     try:
-        while args[0] == "--import" and len(args) > 2:
-            import_module(args[1])
-            args = args[2:]
-        _run(args[0], args[1:])
-    except SystemExit as exit:  # --help and --print_config end this way
-        return exit.code if isinstance(exit.code, int) else 0
-    except KeyboardInterrupt:
-        print("zoo: interrupted", file=sys.stderr)
-        return 130
+        with raising_sigterm():
+            while args[0] == "--import" and len(args) > 2:
+                import_module(args[1])
+                args = args[2:]
+            _run(args[0], args[1:])
+    except (SystemExit, KeyboardInterrupt) as end:
+        if (ended_by := ending_signal(end)) is not None:
+            _say("zoo: interrupted" if ended_by == signal.SIGINT else f"zoo: ended by {ended_by.name}")
+            return 128 + ended_by
+        # --help and --print_config end this way.
+        return end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 0
     except Exception as error:
         if (line := explain(error, args[0])) is None:
             raise
-        print(f"zoo: error: {line}", file=sys.stderr)
+        _say(f"zoo: error: {line}")
         return 2
     return 0
+
+
+def _say(line: str) -> None:
+    """Print why the command ends; of the processes that a launcher started for other devices, one is enough."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(line, file=sys.stderr)
 
 
 def _run(command: str, options: list[str]) -> None:

@@ -262,6 +262,8 @@ class Reproduction:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
         _zoo(["fit", "--config", str(base), *as_arguments(options)], log)
+        if not (folder / "summary.json").exists():
+            raise RowFailed(f"the run ended before its end ({log})")  # a fit's last file
         return _best_epoch(folder / "metrics.csv", f"val/{self.table.metrics[0]}")
 
     def _grow(self, row: Row, seed: int, folder: Path) -> Metrics:

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pytorch_lightning.plugins import TorchCheckpointIO
+from typing_extensions import override
 
 from datamodules.errors import InputError
 from datamodules.retrieval import is_memory
-from datamodules.storage import new_file
+from datamodules.storage import named_disk_errors, new_file
 
 #: Key of our part of a checkpoint.
 CHECKPOINT_KEY = "memory_zoo"
@@ -51,8 +53,26 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 def write_checkpoint(contents: dict[str, Any], path: Path) -> None:
     """Write what `read_checkpoint` reads, in one step: a killed process leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(path) as partial:
-        torch.save(contents, partial)
+    # Through a file of Python's: PyTorch's own writer does not say that the disk is full.
+    with named_disk_errors(path, "--run_dir"), new_file(path) as partial, partial.open("wb") as file:
+        torch.save(contents, file)
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """How Lightning writes checkpoints.
+
+    Its own way writes to the system's folder for temporary files first; where that is another file system, a
+    killed process or a full disk leaves half a file in place of a good one.
+    """
+
+    @override
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
+    ) -> None:
+        if "://" in str(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+        else:
+            write_checkpoint(checkpoint, Path(path))
 
 
 def model_options(checkpoint: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,150 @@
+"""How commands end that something stops: a signal, a full disk, a loss that is no number."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from filelock import FileLock
+
+from datamodules.errors import InputError
+from tests.zoo.conftest import SMALL, Result
+from zoo.tasks.checkpoint import write_checkpoint
+
+ROOT = str(Path(__file__).parents[2])
+
+
+def started(*arguments: object) -> subprocess.Popen[str]:
+    """`zoo ...` in a process of its own."""
+    command = [sys.executable, "-m", "zoo", *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ROOT}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until a process has written a file."""
+    for _ in range(1200):
+        if file.exists():
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    raise TimeoutError(file)
+
+
+def long_fit(train_csv: Path, *options: object) -> list[object]:
+    """A fit that goes on until it is stopped."""
+    return ["fit", *SMALL, "--data.train_file", train_csv, "--trainer.max_epochs=100000", *options]
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "line"),
+    [(signal.SIGTERM, 143, "zoo: ended by SIGTERM"), (signal.SIGINT, 130, "zoo: interrupted")],
+)
+def test_a_signal_ends_a_fit_with_its_code_and_one_line(
+    number: int, code: int, line: str, train_csv: Path
+) -> None:
+    process = started(*long_fit(train_csv, "--run_dir=run"))
+    wait_for(Path("run/checkpoints/last.ckpt"), process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert [each for each in err.splitlines() if "zoo" in each or "Error" in each] == [line]
+    assert not Path("run/summary.json").exists()
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused_fit(zoo_command: Callable[..., Result], train_csv: Path, *options: object) -> str:
+    """What `zoo fit` says that refuses its options."""
+    result = zoo_command("fit", *SMALL, "--data.train_file", train_csv, "--trainer.max_epochs=1", *options)
+    assert result.code == 2, result.err
+    (line,) = result.err.splitlines()
+    assert line.startswith("zoo: error: ")
+    return line
+
+
+def test_two_fits_in_one_folder_do_not_mix(
+    fit: Callable[..., Path], zoo_command: Callable[..., Result], train_csv: Path
+) -> None:
+    run = fit("run")
+    before = files_of(run)
+    with FileLock(run / ".lock"):  # as another process holds it
+        for options in ([], ["--ckpt_path", run / "checkpoints" / "last.ckpt"]):
+            line = refused_fit(zoo_command, train_csv, "--run_dir=run", *options)
+            assert "--run_dir run: another `zoo fit` is at work there" in line
+        assert files_of(run) == before
+    fit("run")
+    assert files_of(Path("run.1")) == before
+
+
+def test_only_a_run_is_moved_aside(
+    zoo_command: Callable[..., Result], train_csv: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    (home / "checkpoints").mkdir(parents=True)
+    (home / "config.yaml").write_text("theme: dark\n")
+    before = files_of(tmp_path)
+    assert "holds files, but no run" in refused_fit(zoo_command, train_csv, "--run_dir", home)
+    assert files_of(tmp_path) == before
+
+
+def test_a_run_that_one_is_in_is_not_moved_aside(
+    fit: Callable[..., Path],
+    zoo_command: Callable[..., Result],
+    train_csv: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = fit("run")
+    before = files_of(run)
+    monkeypatch.chdir(run / "checkpoints")
+    assert "the folder that you are in" in refused_fit(zoo_command, train_csv, "--run_dir=..")
+    assert files_of(run) == before
+
+
+def test_a_refused_run_leaves_an_empty_folder_empty(
+    zoo_command: Callable[..., Result], train_csv: Path
+) -> None:
+    Path("empty").mkdir()
+    refused_fit(zoo_command, train_csv, "--run_dir=empty", "--data.num_memories=500")
+    assert list(Path("empty").iterdir()) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_disk_leaves_the_good_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / "last.ckpt"
+    write_checkpoint({"a": torch.zeros(3)}, file)
+    partial = tmp_path / f".last.ckpt.{os.getpid()}"
+    partial.symlink_to("/dev/full")
+    with pytest.raises(InputError, match="the disk is full"):
+        write_checkpoint({"a": torch.ones(100_000)}, file)
+    assert torch.equal(torch.load(file, weights_only=True)["a"], torch.zeros(3))
+    assert not partial.is_symlink()
+
+
+def test_checkpoints_are_written_beside_their_place(
+    fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whatever folder the system has for temporary files; what a killed process left there is deleted."""
+    replaced: list[tuple[Path, Path]] = []
+    replace = Path.replace
+    monkeypatch.setattr(
+        Path, "replace", lambda file, target: replaced.append((file, target)) or replace(file, target)
+    )
+    run = fit("run")
+    kept = {target.name: file.parent for file, target in replaced if target.suffix == ".ckpt"}
+    assert kept == {"best.ckpt": run / "checkpoints", "last.ckpt": run / "checkpoints"}
+    stale = run / "checkpoints" / ".last.ckpt.12345"
+    stale.write_text("half")
+    fit("run", "--ckpt_path", run / "checkpoints" / "last.ckpt", "--trainer.max_epochs=2")
+    assert not stale.exists()
