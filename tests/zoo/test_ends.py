@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -148,3 +149,41 @@ def test_checkpoints_are_written_beside_their_place(
     stale.write_text("half")
     fit("run", "--ckpt_path", run / "checkpoints" / "last.ckpt", "--trainer.max_epochs=2")
     assert not stale.exists()
+
+
+@pytest.mark.parametrize("every", [1, 50])
+def test_a_training_that_diverges_is_one_line(
+    every: int, zoo_command: Callable[..., Result], train_csv: Path
+) -> None:
+    line = refused_fit(
+        zoo_command,
+        train_csv,
+        "--run_dir=run",
+        "--model.optimizer.lr=1e30",
+        "--trainer.max_epochs=9",
+        f"--trainer.log_every_n_steps={every}",
+    )
+    assert "training diverged" in line
+    assert "--model.optimizer.lr" in line
+    assert not Path("run/summary.json").exists()
+    assert "NaN" not in "".join(path.read_text() for path in Path("run").rglob("*.json"))
+
+
+def test_a_model_of_no_finite_weights_predicts_nothing(
+    fit: Callable[..., Path], zoo_command: Callable[..., Result], test_csv: Path
+) -> None:
+    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+    contents = torch.load(checkpoint, weights_only=True)
+    for weight in contents["state_dict"].values():
+        weight.fill_(float("nan"))
+    torch.save(contents, "nan.ckpt")
+    result = zoo_command("predict", "--ckpt_path=nan.ckpt", "--input", test_csv)
+    assert result.code == 2
+    assert "nan.ckpt: predicts what is no finite number" in result.err
+    # Its scores are JSON that every reader takes.
+    assert (
+        zoo_command("test", "--ckpt_path=nan.ckpt", "--data.test_file", test_csv, "--output=m.json").code == 0
+    )
+    scores = json.loads(Path("m.json").read_text(), parse_constant=pytest.fail)
+    assert scores["loss"] is None
+    assert scores["rows"] == 31

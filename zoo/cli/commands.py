@@ -194,4 +194,14 @@ def predict(
             partial = stack.enter_context(new_file(Path(output)))
             file = stack.enter_context(partial.open("w", encoding="utf-8"))
         for record in tqdm(records, desc="predicting", unit="text", delay=2, disable=None):
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            file.write(_as_json(record, ckpt_path) + "\n")
+
+
+def _as_json(record: dict[str, Any], checkpoint: str) -> str:
+    try:
+        return json.dumps(record, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise InputError(
+            f"{checkpoint}: predicts what is no finite number: its training diverged, or its weights are damaged;"
+            " use another checkpoint"
+        ) from error

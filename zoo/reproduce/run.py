@@ -304,7 +304,9 @@ class Reproduction:
             options["data.test_file"] = str(self.test.file)
             options |= {f"data.{name}": value for name, value in self.test.columns.items()}
         _zoo(["test", "--ckpt_path", str(checkpoint), *as_arguments(options)], folder.with_suffix(".log"))
-        return {f"test/{name}": float(value) for name, value in json.loads(metrics.read_text()).items()}
+        # What has no value (a loss that is infinite) is null.
+        found = {name: value for name, value in json.loads(metrics.read_text()).items() if value is not None}
+        return {f"test/{name}": float(value) for name, value in found.items()}
 
     def report(self) -> Report:
         """The table as far as it is done."""

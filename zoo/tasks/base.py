@@ -11,6 +11,7 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torchmetrics import Metric
 from typing_extensions import override
@@ -80,6 +81,8 @@ class Task(pl.LightningModule):
         self.spec: Any = None
         #: the data's plain description (vocabulary, memory, options), kept in checkpoints.
         self.data_state: dict[str, Any] = {}
+        # Whether all losses were finite so far: a number, or a truth value on the device.
+        self._is_finite: Any = True
 
     # --- what a model says ---
 
@@ -278,6 +281,7 @@ class Task(pl.LightningModule):
 
     @override
     def on_fit_start(self) -> None:
+        self._is_finite = True
         # A resumed run has its own weights by now.
         if self.options.init_from is not None and self.trainer.ckpt_path is None:
             start_from(self, self.options.init_from)
@@ -290,6 +294,28 @@ class Task(pl.LightningModule):
         if (seed := os.environ.get("PL_GLOBAL_SEED")) is not None:
             place = [int(seed), self.current_epoch, batch_idx, self.global_rank]
             torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1)[0]))
+
+    @override
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        # Looked at as rarely as the loss is logged: to look is to wait for the device.
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if loss is None:
+            return
+        self._is_finite = loss.isfinite() & self._is_finite
+        last = self.trainer.is_last_batch
+        if not last and (batch_idx + 1) % max(1, self.trainer.log_every_n_steps):
+            return
+        is_finite = bool(self._is_finite)
+        # Of several processes, all end.
+        if not self.trainer.strategy.reduce_boolean_decision(is_finite, all=True):
+            raise self._diverged("the loss")
+
+    def _diverged(self, figure: str) -> InputError:
+        return InputError(
+            f"training diverged: {figure} is no finite number in epoch {self.current_epoch}, step {self.global_step};"
+            " use a lower learning rate (--model.optimizer.lr) or --trainer.gradient_clip_val; checkpoints from"
+            " before are kept"
+        )
 
     @override
     def configure_optimizers(self) -> Any:
@@ -323,6 +349,9 @@ class Task(pl.LightningModule):
     def _log_scores(self, scores: Metric, stage: str) -> None:
         values = scores.compute()
         scores.reset()
+        loss = values.get("loss")
+        if self.trainer.state.fn == TrainerFn.FITTING and loss is not None and bool(loss.isnan()):
+            raise self._diverged("the validation loss")
         # Apple's GPUs know no float64.
         precision = torch.float32 if self.device.type == "mps" else torch.float64
         for name, value in values.items():
