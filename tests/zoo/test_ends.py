@@ -187,3 +187,35 @@ def test_a_model_of_no_finite_weights_predicts_nothing(
     scores = json.loads(Path("m.json").read_text(), parse_constant=pytest.fail)
     assert scores["loss"] is None
     assert scores["rows"] == 31
+
+
+@pytest.mark.parametrize("command", ["predict", "test"])
+def test_an_output_replaces_nothing_but_a_file(
+    command: str, fit: Callable[..., Path], zoo_command: Callable[..., Result], test_csv: Path
+) -> None:
+    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+    source = {"predict": "--input", "test": "--data.test_file"}[command]
+    Path("folder").mkdir()
+    os.mkfifo("pipe")
+    Path("link").symlink_to(test_csv)
+    before = files_of(Path("folder")), test_csv.read_bytes(), checkpoint.read_bytes()
+    for output, words in {
+        "folder": "is a folder",
+        "pipe": "is a device or a pipe",
+        "/dev/null": "is a device or a pipe",
+        "": "names no file",
+        "..": "is a folder",
+        str(test_csv): "which this command reads",
+        "link": "which this command reads",
+        str(checkpoint): "which this command reads",
+        f"{test_csv}/below.json": "a file is in its way",
+        "x" * 300: "too long",
+        "a\0b": "names no file",
+    }.items():
+        result = zoo_command(command, "--ckpt_path", checkpoint, source, test_csv, "--output", output)
+        assert (result.code, result.out) == (2, ""), (output, result)
+        assert words in result.err, (output, result.err)
+        assert len(result.err.splitlines()) == 1
+        assert len(result.err) < 600
+    assert (files_of(Path("folder")), test_csv.read_bytes(), checkpoint.read_bytes()) == before
+    assert Path("pipe").is_fifo()

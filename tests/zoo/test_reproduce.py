@@ -578,6 +578,17 @@ def test_bad_input_is_one_line(
             "row a: init_from has no effect beside grow",
         ),
         ({"rows": {"a": {"init_from": "b"}, "b": {"init_from": "a"}}}, "row a starts from itself"),
+        ({"rows": ["a"]}, "rows: must be a mapping, not"),
+        ({"rows": {"a": {"overrides": ["b"]}}}, "row a: overrides: must be a mapping, not"),
+        ({"rows": {"a": {"overrides": "b"}}}, "row a: overrides: must be a mapping, not 'b'"),
+        ({"rows": {"a": {"paper": [1]}}}, "row a: paper: must be a mapping or a whole number or a number"),
+        ({"rows": {"a": {"paper": {"val/accuracy": "x"}}}}, "row a: paper: val/accuracy: must be a number"),
+        ({"rows": {"a": [3]}}, "row a: .* no such key"),
+        ({"base": {"data": "x"}}, "base must be a configuration"),
+        ({"minutes": [1]}, "minutes: must be a whole number or a number"),
+        ({"seeds": "three"}, "seeds: must be a whole number"),
+        ({"metrics": "accuracy"}, "metrics: must be a list"),
+        ({"like": ["other"]}, "like: must be text"),
     ],
 )
 def test_a_bad_table_is_named(keys: dict[str, Any], message: str, data_dir: Path) -> None:

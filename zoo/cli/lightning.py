@@ -31,10 +31,11 @@ from datamodules.errors import InputError
 from datamodules.retrieval import load_all_retrievers
 from datamodules.storage import write_json
 from zoo.cli.options import given
+from zoo.cli.outputs import check_output
 from zoo.cli.run_dir import check_run_dir, run_dir
 from zoo.loading import known_model
 from zoo.tasks.base import Task
-from zoo.tasks.checkpoint import CHECKPOINT_KEY, WholeCheckpoints, model_options, read_checkpoint
+from zoo.tasks.checkpoint import CHECKPOINT_KEY, WholeCheckpoints, making_of, model_options, read_checkpoint
 
 log = logging.getLogger("zoo")
 
@@ -79,11 +80,15 @@ class ZooCLI(LightningCLI):
         # Choose the run folder and the W&B run.
         if self.subcommand != "fit":
             self.run_dir = Path(self._option("run_dir") or ".")
+            self._choose_output()
             return
         model = str(self._option("model").class_path).rpartition(".")[2]
         # Processes that the launcher starts again for other devices inherit the name.
         default = os.environ.setdefault("ZOO_RUN_DIR", f"runs/{model}/{time.strftime('%Y%m%d-%H%M%S')}")
         self.run_dir = Path(self._option("run_dir") or default)
+        for name in ("check_val_every_n_epoch", "accumulate_grad_batches"):
+            if (value := self._option("trainer")[name]) is not None and value < 1:
+                raise InputError(f"--trainer.{name} {value}: must be 1 or more")
         resumed = self._option("ckpt_path")
         #: whether this run goes on in the folder of the run that it resumes.
         self.resumes = resumed is not None and self.run_dir.resolve() in Path(resumed).resolve().parents
@@ -91,6 +96,14 @@ class ZooCLI(LightningCLI):
         if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
             check_run_dir(self.run_dir, self.resumes)
             self._choose_wandb_run()
+
+    def _choose_output(self) -> None:
+        #: where the scores go; None = nowhere. Looked at before hours of evaluation, not after.
+        self.output: Path | None = None
+        if self.subcommand is not None and (output := self._option("output")) is not None:
+            data = vars(self._option("data").init_args)
+            files = [value for value in data.values() if isinstance(value, str)]
+            self.output = check_output(output, [self._option("ckpt_path"), *files])
 
     def _choose_wandb_run(self) -> None:
         """A resumed run goes on in its W&B run: the id is kept in the run folder."""
@@ -200,10 +213,8 @@ class ZooCLI(LightningCLI):
             name.removeprefix(f"{stage}/"): float(value)
             for name, value in self.trainer.callback_metrics.items()
         }
-        if (output := self._option("output")) is not None:
-            path = Path(output)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, scores)
+        if self.output is not None:
+            write_json(self.output, scores)
 
 
 def run(command: str, options: list[str]) -> None:
@@ -226,7 +237,9 @@ def run(command: str, options: list[str]) -> None:
             known_model(contents, checkpoint)
             trained = contents[CHECKPOINT_KEY]["data"]
             file = Path(folder) / "checkpoint.yaml"
-            file.write_text(yaml.safe_dump(_config_of(contents, command, options), sort_keys=False))
+            with making_of(checkpoint):
+                config = _config_of(contents, command, options)
+            file.write_text(yaml.safe_dump(config, sort_keys=False))
             options = ["--config", str(file), *options]
         settings: dict[str, Any] = {
             "trained": trained,

@@ -18,9 +18,12 @@ from typing_extensions import override
 
 from datamodules.base import TextDataModule
 from datamodules.errors import InputError
-from zoo.tasks.checkpoint import CHECKPOINT_KEY, plain
+from zoo.tasks.checkpoint import CHECKPOINT_KEY, making_of, plain
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.warm_start import start_from
+
+#: Weights in half precision are too coarse, and in double precision nothing is gained.
+PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 
 
 class Task(pl.LightningModule):
@@ -192,11 +195,10 @@ class Task(pl.LightningModule):
             self.check_data(data)
             self._build(data.spec, data.word_vectors(), None)
             self.data_state = data.state()
-        if stage == "fit" and str(self.trainer.precision) in ("16-true", "bf16-true"):
-            half, bits = self.trainer.precision, self.trainer.precision.split("-")[0]
+        if stage == "fit" and str(self.trainer.precision) not in PRECISIONS:
             raise InputError(
-                f"trainer.precision={half}: weights in half precision are too coarse for these models; use"
-                f" {bits}-mixed"
+                f"trainer.precision={self.trainer.precision}: the weights of these models are float32; use one of"
+                f" {', '.join(PRECISIONS)}"
             )
 
     def _build(
@@ -239,6 +241,14 @@ class Task(pl.LightningModule):
         if ours is None or ours["model"] != type(self).__name__:
             kind = "not of this project" if ours is None else f"of a {ours['model']}"
             raise InputError(f"the checkpoint is {kind}, but the model is a {type(self).__name__}")
+        if self._trainer is None or self.trainer.ckpt_path is None:
+            self._use_checkpoint(checkpoint)  # the caller knows its name
+            return
+        with making_of(self.trainer.ckpt_path):
+            self._use_checkpoint(checkpoint)
+
+    def _use_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        ours = checkpoint[CHECKPOINT_KEY]
         self.data_state = ours["data"]
         spec = self.spec_type(**ours["spec"])
         if self.network is None or spec != self.spec:
@@ -249,8 +259,22 @@ class Task(pl.LightningModule):
             )
             self.to(self.device)
         self._check_shapes(checkpoint)
+        if self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
+            self._check_optimizer(checkpoint)
         if self.data is not None:
             self.data.use_state(self.data_state)
+
+    def _check_optimizer(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse to go on with another optimizer: its settings, by which it is known, would be missing."""
+        mine = self.make_optimizer([nn.Parameter(torch.zeros(1))])
+        groups = [
+            group for state in checkpoint.get("optimizer_states", []) for group in state["param_groups"]
+        ]
+        if any(mine.defaults.keys() - group.keys() for group in groups):
+            raise InputError(
+                f"model.optimizer={type(mine).__name__}: the checkpoint was trained with another optimizer; name that"
+                " one, or start from the weights alone with --model.init_from"
+            )
 
     def _check_shapes(self, checkpoint: dict[str, Any]) -> None:
         mine, stored = (
@@ -303,7 +327,8 @@ class Task(pl.LightningModule):
             return
         self._is_finite = loss.isfinite() & self._is_finite
         last = self.trainer.is_last_batch
-        if not last and (batch_idx + 1) % max(1, self.trainer.log_every_n_steps):
+        every = max(1, self.trainer.log_every_n_steps)  # type: ignore[attr-defined]
+        if not last and (batch_idx + 1) % every:
             return
         is_finite = bool(self._is_finite)
         # Of several processes, all end.

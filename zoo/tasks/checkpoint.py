@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
 from pytorch_lightning.plugins import TorchCheckpointIO
 from typing_extensions import override
 
-from datamodules.errors import InputError
+from datamodules.errors import InputError, reason
 from datamodules.retrieval import is_memory
 from datamodules.storage import named_disk_errors, new_file
 
@@ -39,15 +42,67 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what is no checkpoint fails in whatever way its bytes happen to
         raise InputError(
-            f"{path}: truncated, damaged or no checkpoint; use another one of the run"
-            f" ({(str(error) or type(error).__name__).splitlines()[0][:80]})"
+            f"{path}: truncated, damaged or no checkpoint; use another one of the run ({reason(error)[:80]})"
         ) from error
     if not isinstance(checkpoint, dict) or CHECKPOINT_KEY not in checkpoint:
         raise InputError(f"{path}: not a Memory Zoo checkpoint; give one that `zoo fit` wrote")
+    _check_parts(checkpoint, path)
     data, own = checkpoint[CHECKPOINT_KEY]["data"], own_memory(path)
-    if data.get("memory") is not None and data["options"]["memory"] is None and is_memory(str(own)):
+    if data["memory"] is not None and data["options"].get("memory") is None and is_memory(str(own)):
         data.update(memory=str(own), memory_rows=None, own_memory=True)
     return checkpoint
+
+
+#: Part of a checkpoint -> what it is; our own part first.
+_PARTS: dict[str, Any] = {
+    CHECKPOINT_KEY: dict,
+    f"{CHECKPOINT_KEY}.model": str,
+    f"{CHECKPOINT_KEY}.spec": dict,
+    f"{CHECKPOINT_KEY}.data": dict,
+    f"{CHECKPOINT_KEY}.data.class": str,
+    f"{CHECKPOINT_KEY}.data.options": dict,
+    f"{CHECKPOINT_KEY}.data.retriever": dict,
+    f"{CHECKPOINT_KEY}.data.vocabulary": dict,
+    f"{CHECKPOINT_KEY}.data.memory": (str, NoneType),
+    "hyper_parameters": dict,
+    "state_dict": dict,
+}
+_MISSING = object()
+
+
+def _check_parts(checkpoint: dict[str, Any], path: Path) -> None:
+    """Refuse a checkpoint that lacks a part that every one has."""
+    for name, kind in _PARTS.items():
+        part: Any = checkpoint
+        for key in name.split("."):
+            part = part.get(key, _MISSING)
+        if not isinstance(part, kind):
+            raise InputError(
+                f"{path}: its part {name} is missing or damaged; use another checkpoint of the run"
+            )
+
+
+@contextmanager
+def making_of(source: str | Path) -> Iterator[None]:
+    """Make what a checkpoint says: what it says wrongly is the file's fault and not the program's.
+
+    Args:
+        source: what messages call the checkpoint.
+
+    Raises:
+        InputError: it lacks a part, or names an option or a class that does not exist.
+    """
+    try:
+        yield
+    except InputError as error:
+        if str(source) in str(error):
+            raise
+        raise InputError(f"{source}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        raise InputError(
+            f"{source}: damaged, or of another version of the zoo ({type(error).__name__}: {reason(error)}); use"
+            " another checkpoint of the run, or that version"
+        ) from error
 
 
 def write_checkpoint(contents: dict[str, Any], path: Path) -> None:
