@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import sys
 import warnings
@@ -58,7 +59,8 @@ def main(args: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0; 1 where a table has rows that failed; 2 where the user has to put something right; 128 and
-        the signal's number where one ended it: 130 for an interrupt, 143 for SIGTERM.
+        the signal's number where one ended it: 130 for an interrupt, 143 for SIGTERM, 141 where the reader of the
+        output is gone.
     """
     args = list(sys.argv[1:] if args is None else args)
     if not args or args[0] in ("-h", "--help"):
@@ -71,6 +73,7 @@ def main(args: Sequence[str] | None = None) -> int:
                 import_module(args[1])
                 args = args[2:]
             _run(args[0], args[1:])
+            sys.stdout.flush()  # or a reader that is gone would be noticed after the end
     except (SystemExit, KeyboardInterrupt) as end:
         if (ended_by := ending_signal(end)) is not None:
             _say("zoo: interrupted" if ended_by == signal.SIGINT else f"zoo: ended by {ended_by.name}")
@@ -78,11 +81,25 @@ def main(args: Sequence[str] | None = None) -> int:
         # --help and --print_config end this way.
         return end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 0
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+            return 128 + signal.SIGPIPE
         if (line := explain(error, args[0])) is None:
             raise
         _say(f"zoo: error: {line}")
         return 2
     return 0
+
+
+def _reader_is_gone() -> bool:
+    """Whether nobody reads the standard output any more (`zoo predict ... | head -1`): no error, but an end."""
+    output = sys.stdout.fileno()
+    asked = select.poll()
+    asked.register(output, 0)
+    if not asked.poll(0):
+        return False
+    # Python would try to write what is left at its own end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return True
 
 
 def _say(line: str) -> None:
