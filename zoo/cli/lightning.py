@@ -213,6 +213,8 @@ class ZooCLI(LightningCLI):
             name.removeprefix(f"{stage}/"): float(value)
             for name, value in self.trainer.callback_metrics.items()
         }
+        if isinstance(self.model, Task):
+            scores |= self.model.class_scores
         if self.output is not None:
             write_json(self.output, scores)
 

@@ -25,6 +25,9 @@ from zoo.tasks.warm_start import start_from
 #: Weights in half precision are too coarse, and in double precision nothing is gained.
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 
+#: Scores of single classes that the loggers are told at most; the file of --output has all.
+MOST_CLASS_SCORES = 300
+
 
 class Task(pl.LightningModule):
     """Base of all models.
@@ -84,6 +87,8 @@ class Task(pl.LightningModule):
         self.spec: Any = None
         #: the data's plain description (vocabulary, memory, options), kept in checkpoints.
         self.data_state: dict[str, Any] = {}
+        #: the last evaluation's scores of single classes, by name.
+        self.class_scores: dict[str, float] = {}
         # Whether all losses were finite so far: a number, or a truth value on the device.
         self._is_finite: Any = True
 
@@ -159,7 +164,11 @@ class Task(pl.LightningModule):
 
     @abstractmethod
     def new_scores(self) -> Metric:
-        """The metrics of a table; `compute` returns name -> value."""
+        """The metrics of a table.
+
+        `compute` returns name -> value; or a vector of values, one for each of the metric's `labels`, NaN where a class
+        has none.
+        """
 
     @abstractmethod
     def count(self, scores: Any, batch: Any) -> None:
@@ -379,10 +388,24 @@ class Task(pl.LightningModule):
             raise self._diverged("the validation loss")
         # Apple's GPUs know no float64.
         precision = torch.float32 if self.device.type == "mps" else torch.float64
+        self.class_scores = {}
         for name, value in values.items():
+            if value.ndim:
+                self.class_scores |= _by_class(name, value, scores)
+                continue
             # compute() has already summed over processes: nothing is left to reduce.
             bar = stage == "val" and name in self.shown
             self.log(f"{stage}/{name}", value.to(precision), prog_bar=bar, rank_zero_only=False)
+        # A name of Lightning's costs a millisecond, and nobody reads thousands.
+        if len(self.class_scores) <= MOST_CLASS_SCORES:
+            logged = {f"{stage}/{name}": value for name, value in self.class_scores.items()}
+            self.log_dict(logged, rank_zero_only=False)
+
+
+def _by_class(name: str, values: Tensor, scores: Any) -> dict[str, float]:
+    """A metric's value for each class that has one."""
+    named = zip(scores.labels, values.tolist(), strict=True)
+    return {f"{name}/{label}": value for label, value in named if value == value}
 
 
 def check_sizes(options: Mapping[str, Any], *names: str) -> None:
