@@ -11,6 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ import zoo
 from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.csv_metrics import CSVMetrics
 from datamodules.errors import InputError
-from datamodules.retrieval import load_all_retrievers
+from datamodules.retrieval import load_all_retrievers, servers_of
 from datamodules.storage import write_json
 from zoo.cli.options import given
 from zoo.cli.outputs import check_output
@@ -43,14 +44,16 @@ log = logging.getLogger("zoo")
 class ZooCLI(LightningCLI):
     """LightningCLI with a run folder: configuration, metrics, checkpoints and summary in one place."""
 
-    def __init__(self, trained: dict[str, Any] | None = None, **settings: Any) -> None:
+    def __init__(self, trained: dict[str, Any] | None = None, said: str = "", **settings: Any) -> None:
         """Parse, make and run.
 
         Args:
             trained: the data's state in the checkpoint that the command starts from.
+            said: all that the user himself said: his options and what his files of options hold.
             **settings: of LightningCLI.
         """
         self.trained = trained
+        self.said = said
         super().__init__(**settings)
 
     @override
@@ -141,6 +144,9 @@ class ZooCLI(LightningCLI):
         if isinstance(self.model, Task) and not self.model.uses_memory and self.datamodule.has_memory:
             log.info("this model reads no memories: none are retrieved")
             self.datamodule.leave_out_memory()
+        if self.trained is not None:
+            for server in servers_of(self.datamodule.retriever):
+                server.is_named = all(host in self.said for host in server.hosts)
         if self.subcommand in ("validate", "test") and self.trained is not None:
             self.datamodule.use_memory_of(self.trained)
 
@@ -233,7 +239,7 @@ def run(command: str, options: list[str]) -> None:
     if checkpoint is None and command in ("validate", "test") and "--help" not in options:
         raise InputError(f"zoo {command}: name a trained model with --ckpt_path")
     with tempfile.TemporaryDirectory() as folder:
-        trained = None
+        trained, said = None, _said(options)
         if checkpoint is not None:
             contents = read_checkpoint(checkpoint)
             known_model(contents, checkpoint)
@@ -245,6 +251,7 @@ def run(command: str, options: list[str]) -> None:
             options = ["--config", str(file), *options]
         settings: dict[str, Any] = {
             "trained": trained,
+            "said": said,
             "model_class": pl.LightningModule,
             "datamodule_class": pl.LightningDataModule,
             "subclass_mode_model": True,
@@ -260,6 +267,16 @@ def run(command: str, options: list[str]) -> None:
                 ZooCLI(args=[command, *options, "--weights_only", "true"], **settings)
             finally:
                 os.environ.pop("ZOO_RUN_DIR", None)
+
+
+def _said(options: Sequence[str]) -> str:
+    """The user's options, and what is in the files of options that they name."""
+    values = [
+        item.partition("=")[2] or after for item, after in pairwise([*options, ""]) if "--config" in item
+    ]
+    files = [Path(value) for value in values if value and "\0" not in value]
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if os.path.isfile(file)]
+    return "\n".join([*options, *texts])
 
 
 def _config_of(contents: dict[str, Any], command: str, options: Sequence[str]) -> dict[str, Any]:

@@ -7,11 +7,13 @@ import os
 import select
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from datamodules.errors import InputError
+from datamodules.secrets import hide, redact_arguments, secrets_of
 from zoo.cli.ends import ending_signal, raising_sigterm
 from zoo.cli.errors import explain
 
@@ -58,11 +60,16 @@ def main(args: Sequence[str] | None = None) -> int:
         args: the arguments; None = those of the process.
 
     Returns:
-        The exit code: 0; 1 where a table has rows that failed; 2 where the user has to put something right; 128 and
-        the signal's number where one ended it: 130 for an interrupt, 143 for SIGTERM, 141 where the reader of the
-        output is gone.
+        The exit code: 0; 1 where a table has rows that failed, or the program has; 2 where the user has to put
+        something right; 128 and the signal's number where one ended it: 130 for an interrupt, 143 for SIGTERM, 141
+        where the reader of the output is gone.
     """
-    args = list(sys.argv[1:] if args is None else args)
+    if args is None:
+        args = sys.argv[1:]
+        # W&B writes them down; processes for other devices get them too, and ask no server.
+        sys.argv[1:] = redact_arguments(args)
+    args = list(args)
+    secrets = secrets_of(args)
     if not args or args[0] in ("-h", "--help"):
         print(USAGE)
         return 0
@@ -84,10 +91,20 @@ def main(args: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError) and _reader_is_gone():
             return 128 + signal.SIGPIPE
         if (line := explain(error, args[0])) is None:
-            raise
-        _say(f"zoo: error: {line}")
+            print(hide(traceback.format_exc(), secrets), end="", file=sys.stderr)
+            return 1
+        _say(f"zoo: error: {_hidden(error, line, secrets)}")
         return 2
     return 0
+
+
+def _hidden(error: Exception, line: str, secrets: set[str]) -> str:
+    """The line without secrets; ours name options that would look like some."""
+    if isinstance(error, InputError):
+        for secret in secrets:
+            line = line.replace(secret, "...")
+        return line
+    return hide(line, secrets)
 
 
 def _reader_is_gone() -> bool:
