@@ -31,7 +31,7 @@ from datamodules.encodings import Encodings
 from datamodules.errors import InputError
 from datamodules.parts.loaders import LoaderPart
 from datamodules.parts.memory import MemoryPart
-from datamodules.parts.options import Configured
+from datamodules.parts.options import Configured, check_least
 from datamodules.parts.words import WordPart
 from datamodules.retrieval import POINTER, is_existing_index, is_memory
 from datamodules.storage import (
@@ -114,6 +114,7 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, Configured, Generic[Table
             **shared: options of words, memory and loaders.
         """
         super().__init__(**shared)
+        check_least(self.options, {"split_seed": 0})
         self.cache = cache_folder(cache_dir)
         #: whether batches carry the texts as strings, for models that read these.
         self.with_strings = False

@@ -1,4 +1,7 @@
-"""The one exception for what a user can put right."""
+"""The one exception for what a user can put right, and how what was wrong is repeated."""
+
+#: Characters that a message repeats of what was wrong: a table's header may have 20,000.
+LONGEST = 200
 
 
 class InputError(ValueError):
@@ -11,3 +14,20 @@ class InputError(ValueError):
 
 class DamagedError(InputError):
     """What is on the disk is not what was written there; where it can be made again, it is."""
+
+
+def excerpt(wrong: object, longest: int = LONGEST) -> str:
+    """What was wrong, on one line and not longer than a message bears.
+
+    Args:
+        wrong: a value that the user gave, or an error of which only the words count.
+        longest: characters.
+    """
+    # A value of millions of characters is not looked at in whole.
+    text = " ".join(str(wrong)[: 20 * longest].split())
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, as an excerpt; its class where it says nothing."""
+    return excerpt(error) or type(error).__name__

@@ -29,6 +29,9 @@ def existing_file(path: str | Path) -> Path:
     path = Path(path)
     if path.is_file():
         return path
+    if path.exists():
+        # A pipe would be waited for, perhaps for ever, and can't be read twice.
+        raise InputError(f"{path}: is a {'folder' if path.is_dir() else 'pipe or a device'}; name a file")
     if not path.parent.is_dir():
         raise InputError(f"{path}: no such file, nor folder {path.parent}; check the path")
     names = sorted(entry.name for entry in path.parent.iterdir())
@@ -64,12 +67,11 @@ def binary_lines(path: Path) -> Iterator[bytes]:
 
 @contextmanager
 def _unpacked(path: Path) -> Iterator[IO[bytes]]:
-    is_member = path.parent.suffix.lower() == ".zip" and path.parent.is_file()
-    if is_member or path.suffix.lower() == ".zip":
-        with zipfile.ZipFile(path.parent if is_member else path) as archive:
-            member = _member(path, archive, path.name if is_member else None)
-            with archive.open(member) as file:
-                yield file
+    parents = (folder for folder in path.parents if folder.suffix.lower() == ".zip" and folder.is_file())
+    if (archive := next(parents, None)) is not None or path.suffix.lower() == ".zip":
+        name = None if archive is None else path.relative_to(archive).as_posix()
+        with zipfile.ZipFile(archive or path) as opened, opened.open(_member(path, opened, name)) as file:
+            yield file
         return
     with path.open("rb") as file:
         yield compr[get_compression(path.name, "infer")](file, mode="rb")
@@ -81,7 +83,8 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str | None) -> str:
     if name is None and len(members) == 1:
         return members[0]
     if name not in members:
-        example = path.with_name(members[0]) if name and members else path / (members or ["FILE"])[0]
+        folder = path if name is None else Path(str(path).removesuffix(f"/{name}"))
+        example = folder / (members or ["FILE"])[0]
         problem = f"holds {len(members)} files" if name is None else "the archive has no such file"
         raise InputError(f"{path}: {problem}; name one that it has, as in {example}")
     return name

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
 import shutil
 import zlib
@@ -101,9 +102,18 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, contents: Any) -> None:
-    """Write plain values as a JSON file, in one step (see `new_file`)."""
+    """Write plain values as a JSON file, in one step (see `new_file`); what is no finite number becomes null."""
     with new_file(path) as partial:
-        partial.write_text(json.dumps(contents, indent=1) + "\n")
+        partial.write_text(json.dumps(_finite(contents), indent=1, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    """Plain values of which JSON knows all: it has no NaN."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def checksum_of(path: Path) -> str:

@@ -18,7 +18,7 @@ from datamodules.base import TextDataModule
 from datamodules.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever, Retriever, make_retriever
 from zoo.tasks.base import Task
-from zoo.tasks.checkpoint import CHECKPOINT_KEY, model_options, read_checkpoint
+from zoo.tasks.checkpoint import CHECKPOINT_KEY, making_of, model_options, read_checkpoint
 from zoo.tasks.predictor import Predictor
 
 
@@ -51,12 +51,14 @@ def load(
     """
     contents = read_checkpoint(checkpoint)
     model = make_model(contents, checkpoint)
+    data = make_data(contents, retriever, checkpoint)
     try:
+        if torch.device(device).type == "meta":
+            raise RuntimeError("it holds no numbers")
         model.to(device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"device {device}: {reason}; use cpu or a device that is there") from error
-    data = make_data(contents, retriever)
     location = None if memory is None else str(memory)
     return model.predictor_type.open(model, data, location, memory_version, retriever)
 
@@ -71,24 +73,35 @@ def make_model(contents: dict[str, Any], source: str | Path = "the checkpoint") 
     Raises:
         InputError: this version has no such model.
     """
-    model = known_model(contents, source)(**model_options(contents))
-    model.on_load_checkpoint(contents)
-    model.load_state_dict(contents["state_dict"])
-    return model.eval()
+    kind = known_model(contents, source)
+    with making_of(source):
+        model = kind(**model_options(contents))
+        model.on_load_checkpoint(contents)
+        model.load_state_dict(contents["state_dict"])
+        return model.eval()
 
 
-def make_data(contents: Mapping[str, Any], retriever: Retriever | None = None) -> TextDataModule[Any, Any]:
+def make_data(
+    contents: Mapping[str, Any],
+    retriever: Retriever | None = None,
+    source: str | Path = "the checkpoint",
+) -> TextDataModule[Any, Any]:
     """The data side of a checkpoint's contents, ready for new rows.
 
     Args:
         contents: what `read_checkpoint` read.
         retriever: in place of the one of the training.
+        source: what messages call the checkpoint.
+
+    Raises:
+        InputError: this version has no such data, or it can't be made again.
     """
     state = contents[CHECKPOINT_KEY]["data"]
-    data_type = datamodules.find(state["class"])
-    data = data_type(**state["options"], retriever=retriever or make_retriever(state["retriever"]))
-    data.use_state(state)
-    return data
+    with making_of(source):
+        data_type = datamodules.find(state["class"])
+        data = data_type(**state["options"], retriever=retriever or make_retriever(state["retriever"]))
+        data.use_state(state)
+        return data
 
 
 def known_model(contents: Mapping[str, Any], source: str | Path) -> type[Task]:
@@ -146,7 +159,8 @@ class CheckpointEncoder:
         contents = read_checkpoint(checkpoint)
         model = make_model(contents, checkpoint).to(device)
         # Encoding needs no memories: whatever the model found its own with stays closed.
-        self.predictor: Predictor = model.predictor_type(model, make_data(contents, EmbeddedRetriever()))
+        data = make_data(contents, EmbeddedRetriever(), checkpoint)
+        self.predictor: Predictor = model.predictor_type(model, data)
         try:
             self.size = self.predictor.vector_size
         except InputError as error:

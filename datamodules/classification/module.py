@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import limit_classes, select_classes, stratified_split
 from datamodules.corpora.table import read_table
-from datamodules.errors import InputError
+from datamodules.errors import InputError, excerpt
 from datamodules.retrieval import Memory, is_memory
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.texts import TextRowsDataModule, TextSplit
@@ -139,11 +140,9 @@ class ClassificationDataModule(TextRowsDataModule):
             train, validation = table.select(train_rows), table.select(validation_rows)
         if options.rows_per_class is not None:
             train = limit_classes(train, options.rows_per_class, options.split_seed)
-        if len(train.distinct_labels()) < 2:
-            raise InputError(
-                f"{table.source}: all rows have the label {train.distinct_labels()[0]!r}; a classifier needs"
-                " two classes"
-            )
+        if len(labels := train.distinct_labels()) < 2:
+            have = f"the label {excerpt(labels[0])!r}" if labels else "no label (data.label_column)"
+            raise InputError(f"{table.source}: all rows have {have}; a classifier needs two classes")
         return {"train": train, "validation": validation}
 
     def _test_table(self) -> Rows:
@@ -229,8 +228,12 @@ class ClassificationDataModule(TextRowsDataModule):
         return super()._loader(dataset, training)
 
 
+#: Python makes no number of more digits than 4,300.
+_NUMBER = re.compile(r"-?\d{1,4000}")
+
+
 def in_natural_order(labels: Sequence[str]) -> list[str]:
     """Labels sorted; as numbers, if all are."""
-    if all(label.lstrip("-").isdecimal() for label in labels):
+    if all(_NUMBER.fullmatch(label) for label in labels):
         return sorted(labels, key=lambda label: (int(label), label))
     return sorted(labels)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from datamodules.corpora.records import Columns, Record, Records
 from datamodules.corpora.rows import BLOCK
-from datamodules.errors import InputError
+from datamodules.errors import InputError, excerpt, reason
 from datamodules.files import DamagedFile, binary_lines, existing_file
 
 log = logging.getLogger(__name__)
@@ -165,13 +165,13 @@ def _csv_records(
         log.warning("%s: NUL characters in %d lines, each replaced by a space", path, nuls)
 
 
-def _csv_problem(reason: str) -> str:
+def _csv_problem(problem: str) -> str:
     """The csv module's complaint in words that help."""
-    if "new-line" in reason:
+    if "new-line" in problem:
         return "a bare carriage return; end lines with \\n or \\r\\n"
-    if "unexpected end" in reason or "field limit" in reason:
-        reason = "a quoted field starts in this record and is never closed"
-    return f"{reason}; double the quotes inside a quoted field, or set quotes to false if they are plain characters"
+    if "unexpected end" in problem or "field limit" in problem:
+        problem = "a quoted field starts in this record and is never closed"
+    return f"{problem}; double the quotes inside a quoted field, or set quotes to false if they are plain characters"
 
 
 def _json_records(lines: Iterator[str], path: Path, columns: Columns) -> Iterator[Record]:
@@ -184,7 +184,9 @@ def _json_records(lines: Iterator[str], path: Path, columns: Columns) -> Iterato
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}, line {number}: no JSON ({error}); write one object a line") from None
+            raise InputError(
+                f"{path}, line {number}: no JSON ({excerpt(error)}); write one object a line"
+            ) from None
         if not isinstance(record, dict):
             raise InputError(f"{path}, line {number}: no JSON object; write one object a line")
         if not wanted:
@@ -193,8 +195,8 @@ def _json_records(lines: Iterator[str], path: Path, columns: Columns) -> Iterato
         try:
             yield number, [record[name] for name in wanted]
         except KeyError as error:
-            there = ", ".join(map(repr, record))
-            raise InputError(f"{path}, line {number}: no {error}, only {there}; add it") from None
+            there = excerpt(", ".join(map(repr, record)))
+            raise InputError(f"{path}, line {number}: no {excerpt(error)}, only {there}; add it") from None
 
 
 def _parquet_records(path: Path, columns: Columns) -> Iterator[Record]:
@@ -202,14 +204,17 @@ def _parquet_records(path: Path, columns: Columns) -> Iterator[Record]:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
             wanted = [names[position] for position in columns.find(names, str(path))]
+            if twice := [name for name in wanted if names.count(name) > 1]:
+                raise InputError(f"{path}: has the column {excerpt(twice[0])!r} more than once; rename one")
             batches = file.iter_batches(BLOCK, columns=list(dict.fromkeys(wanted)))
             yield from _batch_records(batches, wanted, str(path))
+    except UnicodeDecodeError as error:
+        # Of a value, `_python_values` names the row.
+        raise InputError(f"{path}: a column's name is not UTF-8 ({error.reason}); write it again") from None
     except (pa.ArrowException, OSError) as error:
         if path.stat().st_size == 0:
             raise InputError(f"{path}: empty file; give a file with rows") from None
-        raise InputError(
-            f"{path}: no whole Parquet file ({_one_line(error)}); copy or write it again"
-        ) from None
+        raise InputError(f"{path}: no whole Parquet file ({reason(error)}); copy or write it again") from None
 
 
 def _dataset_records(
@@ -271,7 +276,7 @@ def _load_from_disk(folder: Path) -> Any:
         ) from None
     except Exception as error:
         # Whatever a damaged folder makes datasets raise, it is the user's folder that has to be put right.
-        raise InputError(f"{folder}: a damaged data set ({_one_line(error)}); save it again") from error
+        raise InputError(f"{folder}: a damaged data set ({reason(error)}); save it again") from error
     if isinstance(dataset, datasets.DatasetDict):
         splits = " or ".join(str(folder / name) for name in dataset)
         raise InputError(f"{folder}: holds splits; choose {splits}")
@@ -298,9 +303,5 @@ def _load_from_hub(source: str) -> Any:
     except Exception as error:
         # A wrong name, configuration or split, no network, a gated set: each has a class of its own.
         raise InputError(
-            f"{source}: not loaded ({_one_line(error)}); check name, configuration, split and network"
+            f"{source}: not loaded ({reason(error)}); check name, configuration, split and network"
         ) from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

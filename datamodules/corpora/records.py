@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from tqdm import tqdm
 
 from datamodules.corpora.rows import BLOCK
-from datamodules.errors import InputError
+from datamodules.errors import InputError, excerpt
 
 #: A column by its name or its number (from 0; a string of digits, as a command line gives it, will do).
 Column: TypeAlias = str | int
@@ -54,11 +54,13 @@ class Columns:
             elif (isinstance(column, int) or column.isdecimal()) and 0 <= int(column) < len(names):
                 positions.append(int(column))
             else:
-                there = f"columns 0 to {len(names) - 1}" if numbers_only else ", ".join(map(repr, names))
+                there = (
+                    f"columns 0 to {len(names) - 1}" if numbers_only else excerpt(", ".join(map(repr, names)))
+                )
                 hint = "choose one of these"
                 if column == self.label:
                     hint = "for texts without labels set label_column to null"
-                raise InputError(f"{where}: no column {column!r}; there are {there}; {hint}")
+                raise InputError(f"{where}: no column {excerpt(repr(column))}; there are {there}; {hint}")
         return positions
 
 

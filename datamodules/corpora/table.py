@@ -12,7 +12,7 @@ import pyarrow as pa
 from datamodules.corpora.readers import open_lines, open_records
 from datamodules.corpora.records import Block, Column, Columns, Records
 from datamodules.corpora.rows import Repairs, Rows
-from datamodules.errors import InputError
+from datamodules.errors import InputError, excerpt
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def _class_name(label: str, class_names: Sequence[str] | None, place: str) -> st
         return label
     if not label.isdecimal() or not 1 <= int(label) <= len(class_names):
         raise InputError(
-            f"{place}: label {label!r} is no number from 1 to {len(class_names)}; "
+            f"{place}: label {excerpt(label)!r} is no number from 1 to {len(class_names)}; "
             "correct it or leave class_names out"
         )
     return class_names[int(label) - 1]

@@ -45,7 +45,7 @@ class LoaderPart:
             **shared: options of the other parts.
         """
         super().__init__(**shared)
-        check_least(self.options, {"batch_size": 1, "eval_batch_size": 1, "num_workers": 0})
+        check_least(self.options, {"batch_size": 1, "eval_batch_size": 1, "num_workers": 0, "seed": 0})
 
     @abstractmethod
     def split(self, name: str) -> Any:

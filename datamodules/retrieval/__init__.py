@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         load_all_retrievers,
         make_retriever,
         open_memory,
+        servers_of,
     )
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "make_retriever",
     "open_memory",
     "read_pointer",
+    "servers_of",
 ]
 
 # Imported when asked for: each back end brings packages that the others do without.
@@ -68,7 +70,7 @@ _NAMES = {
         "load_all_retrievers",
         "make_retriever",
         "open_memory",
-        "read_pointer",
+        "servers_of",
     ),
 }
 _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}

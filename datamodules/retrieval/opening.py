@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -43,13 +43,24 @@ def load_all_retrievers() -> None:
 
 
 def make_retriever(description: Mapping[str, Any]) -> Retriever:
-    """The retriever that `Retriever.describe` described."""
+    """The retriever that `Retriever.describe` described, in a file: its server is none that the user named."""
     name = str(description["class_path"]).rpartition(".")[2]
     arguments = dict(description["init_args"])
     if "retrievers" in arguments:
         arguments["retrievers"] = [make_retriever(member) for member in arguments["retrievers"]]
     made: Callable[..., Retriever] = getattr(import_module(_MODULES[name]), name)
-    return made(**arguments)
+    retriever = made(**arguments)
+    for server in servers_of(retriever):
+        server.is_named = False
+    return retriever
+
+
+def servers_of(retriever: Retriever) -> Iterator[Any]:
+    """The connections of a retriever and of those that it asks."""
+    if (server := getattr(retriever, "server", None)) is not None:
+        yield server
+    for member in getattr(retriever, "retrievers", ()):
+        yield from servers_of(member)
 
 
 def open_memory(location: str, retriever: Retriever | None = None, version: int | None = None) -> Memory:

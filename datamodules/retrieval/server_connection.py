@@ -41,6 +41,8 @@ _SECRET_ARGS = frozenset(
     {"api_key", "basic_auth", "bearer_auth", "http_auth", "headers", "opaque_id", "ssl_context"}
 )
 _AUTH_ARGS = ("api_key", "basic_auth", "bearer_auth", "http_auth")
+#: Hosts that are this machine.
+_NEAR = ("localhost", "127.0.0.1", "::1")
 _AUTH_HELP = (
     "set ELASTICSEARCH_API_KEY, or ELASTICSEARCH_USERNAME and ELASTICSEARCH_PASSWORD, in the environment"
 )
@@ -75,6 +77,8 @@ class ServerConnection:
         self.threads = threads
         logins = [login for _, login in pairs if login is not None]
         self._login = _Hidden({"basic_auth": logins[0]} if logins else {})
+        #: whether the user named the server, and not a file that somebody may have given him.
+        self.is_named = True
         self._client: elasticsearch.Elasticsearch | None = None
         self._client_process = 0
 
@@ -103,7 +107,7 @@ class ServerConnection:
         }
         if self._login:
             arguments.update(self._login)
-        elif not any(name in arguments for name in _AUTH_ARGS):
+        elif self._is_trusted() and not any(name in arguments for name in _AUTH_ARGS):
             key, user = os.environ.get("ELASTICSEARCH_API_KEY"), os.environ.get("ELASTICSEARCH_USERNAME")
             if key:
                 arguments["api_key"] = key
@@ -123,6 +127,25 @@ class ServerConnection:
                 f"{self.urls[0]}: the Elasticsearch client refuses its arguments (client_args: {names};"
                 f" {type(error).__name__}); see the client's documentation"
             ) from None
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names of the servers."""
+        return [urlsplit(url).hostname or "" for url in self.urls]
+
+    def _is_trusted(self) -> bool:
+        """Whether the environment's credentials may be sent: not to where a stranger's checkpoint points."""
+        known = {*_NEAR, *re.split(r"[,\s]+", os.environ.get("ELASTICSEARCH_HOSTS", ""))}
+        if self.is_named or known.issuperset(self.hosts):
+            return True
+        if any(os.environ.get(name) for name in ("ELASTICSEARCH_API_KEY", "ELASTICSEARCH_USERNAME")):
+            logger.warning(
+                "%s: named by a checkpoint or a memory, and not by you: it is not sent the credentials of the"
+                " environment. Name it with --data.retriever.url (of zoo predict, --retriever.url) or in"
+                " ELASTICSEARCH_HOSTS",
+                ", ".join(self.urls),
+            )
+        return False
 
     def close(self) -> None:
         """Close the connections; the next request opens new ones."""

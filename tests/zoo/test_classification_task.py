@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score, log_loss, precision_score, recall_score
+from torch.nn import functional
 
 from zoo.tasks.classification_scores import ClassificationScores
 
@@ -23,7 +24,32 @@ def scores_of(*batches: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> dict
     scores = ClassificationScores(LABELS)
     for batch in batches:
         scores.update(*batch)
-    return {name: float(value) for name, value in scores.compute().items()}
+    return plain(scores)
+
+
+def plain(scores: ClassificationScores) -> dict[str, float]:
+    """All values by name; of single classes those that are there."""
+    found = scores.compute()
+    values = {name: float(value) for name, value in found.items() if value.ndim == 0}
+    for name in ("f1", "precision", "recall"):
+        values |= {
+            f"{name}/{label}": value for label, value in zip(scores.labels, found[name].tolist(), strict=True)
+        }
+    return {name: value for name, value in values.items() if value == value}
+
+
+def test_thousands_of_classes_hold_no_table_of_pairs() -> None:
+    """What is counted grows with the classes and not with their square, nor is each of them a metric."""
+    classes = 20_000
+    scores = ClassificationScores([f"c{i}" for i in range(classes)])
+    target = torch.arange(0, classes, 100)
+    for _ in range(3):
+        scores.update(functional.one_hot(target, classes).float(), target, torch.ones(len(target)))
+    assert sum(state.numel() for state in scores.metric_state.values()) < 4 * classes
+    found = scores.compute()
+    assert len(found) < 12
+    assert found["macro_f1"] == 1
+    assert int(found["f1"].nansum()) == len(target)
 
 
 @pytest.mark.parametrize("unknown", [False, True])

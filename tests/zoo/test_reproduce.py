@@ -57,7 +57,8 @@ ROWS: dict[str, Any] = {
 }
 
 #: Stands in for `zoo`, for what happens around the runs: it logs its arguments in calls.txt and writes the files
-#: that `zoo fit` and `zoo test` write. Validation accuracy is seed/10; M2 fails; M3 kills itself.
+#: that `zoo fit` and `zoo test` write. Validation accuracy is seed/10; M2 fails; M3 kills itself; M4 ends well
+#: without an end.
 STAND_IN = """
 import json, os, signal, sys
 from pathlib import Path
@@ -77,7 +78,10 @@ if command == "fit":
     if options.get("model.features") == "M3":
         os.kill(os.getpid(), signal.SIGKILL)
     seed = int(options["seed_everything"])
+    if options.get("model.features") == "M4":
+        raise SystemExit(0)
     (run / "checkpoints/best.ckpt").write_text("weights")
+    (run / "summary.json").write_text("{}")
     (run / "metrics.csv").write_text(
         "step,train/loss,val/accuracy,val/macro_f1\\n1,0.5,,\\n"
         f"2,,0.05,0.01\\n3,,{seed / 10},0.02\\n4,,{seed / 10},0.03\\n"
@@ -423,6 +427,7 @@ def test_a_row_that_fails_is_named_and_the_others_finish(
         "broken": {"overrides": {"model.features": "M2"}, "paper": 91.5},
         "after": {"init_from": "broken"},
         "killed": {"overrides": {"model.features": "M3"}},
+        "half": {"overrides": {"model.features": "M4"}},
         "M1": ROWS["M1"],
     }
     result = zoo_command("reproduce", write_yaml(rows), "--data_dir", data_dir, "--run_dir=out", "--seeds=1")
@@ -430,8 +435,10 @@ def test_a_row_that_fails_is_named_and_the_others_finish(
     assert "broken, seed 1: FAILED: M2 is out of order" in result.out
     assert "after, seed 1: FAILED: starts from broken, seed 1, which failed" in result.out
     assert "killed, seed 1: FAILED: killed by SIGKILL" in result.out
+    assert "half, seed 1: FAILED: the run ended before its end" in result.out
     assert "| M1 | 10.0 | 50.0 | 1 |" in result.out
-    assert result.err == "zoo: error: 3 of the runs failed: broken, seed 1, after, seed 1, killed, seed 1\n"
+    failed = "broken, seed 1, after, seed 1, killed, seed 1, half, seed 1"
+    assert result.err == f"zoo: error: 4 of the runs failed: {failed}\n"
     figures = json.loads(Path("out/table.json").read_text())
     assert figures["broken"] == {"val/accuracy": {"mean": None, "sd": None, "n": 0, "paper": 0.915}}
     assert figures["M1"]["val/accuracy"]["mean"] == 0.1
@@ -571,6 +578,17 @@ def test_bad_input_is_one_line(
             "row a: init_from has no effect beside grow",
         ),
         ({"rows": {"a": {"init_from": "b"}, "b": {"init_from": "a"}}}, "row a starts from itself"),
+        ({"rows": ["a"]}, "rows: must be a mapping, not"),
+        ({"rows": {"a": {"overrides": ["b"]}}}, "row a: overrides: must be a mapping, not"),
+        ({"rows": {"a": {"overrides": "b"}}}, "row a: overrides: must be a mapping, not 'b'"),
+        ({"rows": {"a": {"paper": [1]}}}, "row a: paper: must be a mapping or a whole number or a number"),
+        ({"rows": {"a": {"paper": {"val/accuracy": "x"}}}}, "row a: paper: val/accuracy: must be a number"),
+        ({"rows": {"a": [3]}}, "row a: .* no such key"),
+        ({"base": {"data": "x"}}, "base must be a configuration"),
+        ({"minutes": [1]}, "minutes: must be a whole number or a number"),
+        ({"seeds": "three"}, "seeds: must be a whole number"),
+        ({"metrics": "accuracy"}, "metrics: must be a list"),
+        ({"like": ["other"]}, "like: must be text"),
     ],
 )
 def test_a_bad_table_is_named(keys: dict[str, Any], message: str, data_dir: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import yaml
 from datamodules import ClassificationDataModule
 from datamodules.errors import InputError
 from datamodules.retrieval import ElasticsearchRetriever
-from datamodules.secrets import redact
-from tests.zoo.conftest import LABELS, write_table
+from datamodules.secrets import hide, redact, redact_arguments
+from tests.zoo.conftest import LABELS, SMALL, write_table
+from zoo.cli import main
 from zoo.reproduce.table import load_table
 
 SECRET = "hunter2"
@@ -110,6 +112,107 @@ def test_files_of_a_run_hold_no_credential(
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) > 8
     assert [str(path) for path in files if SECRET.encode() in path.read_bytes()] == []
+
+
+URL = "--data.retriever.url=https://elastic:"
+ARGUMENTS = "--data.retriever.client_args="
+WHOLE = '--data.retriever={"class_path": "ElasticsearchRetriever", "init_args": '
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [f"{URL}{SECRET}@search:9200"],
+        [f"{URL}{SECRET} and more@search:9200"],
+        [f"{URL}{SECRET}@more@search:9200"],
+        [f"{URL}{SECRET}/more@search:9200"],
+        [f"{URL}{SECRET}?more@search:9200"],
+        [f"{URL}{SECRET}#more@search:9200"],
+        [f"{URL}{SECRET}@search"],
+        [f"--data.retriever.url=elastic:{SECRET}@search:9200"],
+        [f"--data.retriever.url=[https://a:{SECRET}@search:9200, 'http://b:9200']"],
+        [f"--data.retriever.url=https://search:9200/path?api_key={SECRET}"],
+        ["--data.retriever.url", f"https://elastic:{SECRET} x@search:9200"],
+        [f'{ARGUMENTS}{{"api_key": "{SECRET}"}}'],
+        [f'{ARGUMENTS}{{"basic_auth": ["elastic", "{SECRET}"]}}'],
+        [f'{ARGUMENTS}{{"headers": {{"authorization": "{SECRET}"}}}}'],
+        [f"{ARGUMENTS}{SECRET}"],
+        [f"{ARGUMENTS}{{{SECRET}"],
+        [f"--data.retriever.client_args.api_key={SECRET}"],
+        [f'{WHOLE}{{"url": "https://a:{SECRET}@search:9200"}}}}'],
+        [f'{WHOLE}{{"url": "https://a:{SECRET} b@search:9200", "unknown": 1}}}}'],
+        [f'{WHOLE}{{"url": "https://a:{SECRET}@search:9200"'],
+        [f"--api_key={SECRET}"],
+        [f"--data.retriever.password={SECRET}"],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mistake", [None, "--data.batch_size=many"])
+def test_no_way_of_giving_a_secret_shows_it(
+    given: list[str],
+    mistake: str | None,
+    train_csv: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Neither in a file of the run, nor in what is printed, nor where W&B looks for the arguments."""
+    options = ["--data.retriever=ElasticsearchRetriever", *given, "--model.features=M1", "--run_dir=run"]
+    options += [f"--data.train_file={train_csv}", "--trainer.max_epochs=1", *([mistake] if mistake else [])]
+    monkeypatch.setattr("sys.argv", ["zoo", "fit", *SMALL, *options])
+    code = main()
+    assert code in (0, 2)
+    assert SECRET not in "".join(capfd.readouterr())
+    assert SECRET not in str(sys.argv)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [str(path) for path in files if SECRET.encode() in path.read_bytes()] == []
+
+
+def test_what_wandb_records_of_the_command_line_holds_no_secret(
+    train_csv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    options = [
+        f"{URL}{SECRET} and more@search:9200",
+        "--data.retriever=ElasticsearchRetriever",
+        "--run_dir=run",
+    ]
+    options += ["--model.features=M1", f"--config={EXAMPLES / 'logger' / 'wandb.yaml'}"]
+    given = [*SMALL, f"--data.train_file={train_csv}", "--trainer.max_epochs=1", *options]
+    monkeypatch.setattr("sys.argv", ["zoo", "fit", *given])
+    assert main() == 0
+    (recorded,) = Path("run").glob("wandb/offline-run-*/*.wandb")
+    assert b"--run_dir=run" in recorded.read_bytes()
+    assert SECRET.encode() not in recorded.read_bytes()
+
+
+def test_an_error_of_ours_shows_no_secret(
+    train_csv: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What is no user's mistake is a traceback, with everything that errors quote."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError(f"url=https://elastic:{SECRET} word@search:9200, api_key='{SECRET}'")
+
+    monkeypatch.setattr("zoo.cli.lightning.ZooCLI.__init__", fail)
+    url = f"--data.retriever.url=https://elastic:{SECRET} word@search:9200"
+    assert main(["fit", *SMALL, f"--data.train_file={train_csv}", url]) == 1
+    err = capfd.readouterr().err
+    assert "AssertionError" in err
+    assert SECRET not in err
+    assert SECRET not in hide(f"ElasticsearchRetriever(url='https://a:{SECRET} b@h:9200')")
+    assert SECRET not in hide(f"client_args={{'api_key': '{SECRET}', 'timeout': 3}}")
+
+
+def test_arguments_without_secrets_can_be_parsed_still() -> None:
+    given = [f"{URL}{SECRET}@search:9200", f"{ARGUMENTS}{{api_key: {SECRET}}}", "--data.batch_size", "16"]
+    assert redact_arguments(given) == [
+        "--data.retriever.url=https://search:9200",
+        "--data.retriever.client_args=null",
+        "--data.batch_size",
+        "16",
+    ]
 
 
 def test_the_search_for_a_secret_would_find_one(fit: Callable[..., Path], tmp_path: Path) -> None:

@@ -29,11 +29,12 @@ from datamodules.retrieval import (
 )
 from datamodules.storage import new_file
 from zoo.cli.options import value_of
+from zoo.cli.outputs import check_output
 from zoo.loading import known_model, load, option_names
 from zoo.memory import commands as memory
 from zoo.reproduce.command import reproduce
 from zoo.tasks.checkpoint import read_checkpoint
-from zoo.tasks.predictor import TextColumn
+from zoo.tasks.predictor import MOST_HITS, TextColumn, check_count
 
 
 def run(command: str, options: list[str]) -> None:
@@ -92,6 +93,8 @@ def index(
         header: whether a CSV file has a header line; null finds out.
         retriever: back end and ranking.
     """
+    if not memory:
+        raise InputError("--memory: names no folder; name one to make")
     rows = read_table(file, text_column, label_column, id_column, header)
     built = FolderMemory.build(rows, retriever, Path(memory))
     labels = built.labels()
@@ -113,8 +116,7 @@ def search(
         retriever: null takes what the folder was built with; an ElasticsearchRetriever with an index
             searches that index.
     """
-    if k < 1:
-        raise InputError(f"--k {k}: must be 1 or more")
+    check_count("k", k, MOST_HITS)
     if retriever is not None and is_existing_index(retriever):
         opened: Memory = IndexMemory(retriever)
     elif memory is not None:
@@ -183,15 +185,25 @@ def predict(
         memory_version: of a memory that has grown (see `zoo memory add`); null uses the current version.
         options: of the checkpoint's kind of predictor, see its `records`.
     """
-    if batch_size < 1:
-        raise InputError(f"--batch_size {batch_size}: must be 1 or more")
+    check_count("batch_size", batch_size)
+    # Before hours of predictions, not after.
+    path = None if output is None or output == "-" else check_output(output, [input, ckpt_path])
     predictor = load(ckpt_path, memory, retriever, device, memory_version)
     records = predictor.records(input, batch_size, **(options or {}))
     with ExitStack() as stack:
         file = sys.stdout
-        if output is not None and output != "-":
-            Path(output).parent.mkdir(parents=True, exist_ok=True)
-            partial = stack.enter_context(new_file(Path(output)))
+        if path is not None:
+            partial = stack.enter_context(new_file(path))
             file = stack.enter_context(partial.open("w", encoding="utf-8"))
         for record in tqdm(records, desc="predicting", unit="text", delay=2, disable=None):
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            file.write(_as_json(record, ckpt_path) + "\n")
+
+
+def _as_json(record: dict[str, Any], checkpoint: str) -> str:
+    try:
+        return json.dumps(record, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise InputError(
+            f"{checkpoint}: predicts what is no finite number: its training diverged, or its weights are damaged;"
+            " use another checkpoint"
+        ) from error

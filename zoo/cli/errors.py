@@ -1,4 +1,4 @@
-"""Errors that are the user's to put right, each in one line: ours, the option parser's, Lightning's, the disk's."""
+"""Errors that are the user's to put right, each in one line: ours, the option parser's, Lightning's, the system's."""
 
 from __future__ import annotations
 
@@ -6,16 +6,28 @@ import errno
 import re
 import sys
 
-from datamodules.errors import InputError
+from datamodules.errors import LONGEST, InputError, excerpt, reason
+
+#: Characters of a line: names of files and options, and what was wrong of them.
+_LONGEST_LINE = 1000
+#: It looks at what the user chose: what its own code raises is a refusal of that.
+_LIGHTNING = ("pytorch_lightning.", "lightning_fabric.")
+#: What a refusal is raised as.
+_REFUSALS = (ValueError, TypeError, RuntimeError, KeyError, ImportError, AttributeError)
 
 
 def explain(error: BaseException, command: str) -> str | None:
-    """What to tell the user; None for an error that he did not make.
+    """What to tell the user, in one line; None for an error that he did not make.
 
     Args:
         error: whatever ended a command.
         command: the command.
     """
+    line = _explained(error, command)
+    return None if line is None else excerpt(line, _LONGEST_LINE)
+
+
+def _explained(error: BaseException, command: str) -> str | None:
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, ValueError) and (cause := _cause(error)) is not None:
@@ -23,20 +35,47 @@ def explain(error: BaseException, command: str) -> str | None:
         return str(cause)
     if _is(error, "jsonargparse", "ArgumentError"):
         return f"{_of_the_parser(str(error))}; see `zoo {command} --help`"
-    if _is(error, "lightning_fabric.utilities.exceptions", "MisconfigurationException"):
-        # No such device, a strategy that can't be had.
-        return f"--trainer: {_in_one_line(str(error))}"
     if _is(error, "torch.multiprocessing.spawn", "ProcessRaisedException"):
         # What a process that was forked for a device refused arrives as its printed traceback.
         refused = re.search(r"InputError: (.*)", str(error))
         return refused[1] if refused else None
-    full_or_forbidden = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
-    if isinstance(error, OSError) and error.errno in full_or_forbidden:
-        return (
-            f"{error.filename or 'a file'}: {error.strerror}; free some space or write elsewhere (--run_dir,"
-            " --output, --data.cache_dir)"
-        )
+    if isinstance(error, OSError) and error.errno is not None:
+        return _of_the_system(error)
+    if isinstance(error, ValueError) and str(error) == "embedded null byte":
+        return "the name of a file holds a NUL character; give another"
+    misconfigured = _is(error, "lightning_fabric.utilities.exceptions", "MisconfigurationException")
+    module = _raised_in(error)
+    if misconfigured or (isinstance(error, _REFUSALS) and module.startswith(_LIGHTNING)):
+        # No such device, a strategy that can't be had, an interval longer than the epoch.
+        option = "--seed_everything" if module.endswith(".seed") else "--trainer"
+        return f"{option}: {reason(error)}"
+    if isinstance(error, _REFUSALS) and module.startswith("jsonargparse"):
+        return f"{_of_the_parser(str(error))}; see `zoo {command} --help`"
+    if isinstance(error, UnicodeDecodeError):
+        # Readers of tables name file and row themselves.
+        return f"a file that was named, such as --config, is no text in UTF-8 ({reason(error)}); save it as UTF-8"
     return None
+
+
+def _of_the_system(error: OSError) -> str:
+    """What the operating system refused: it names the file, and the user knows what it is."""
+    what = excerpt(error.strerror or reason(error))
+    if error.filename is None:
+        return f"the system refuses: {what}"
+    file = excerpt(error.filename)
+    if isinstance(error, FileNotFoundError):
+        return f"{file}: {what}; was it removed meanwhile? Run the same command again"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+        return f"{file}: {what}; free some space or write elsewhere (--run_dir, --output, --data.cache_dir)"
+    return f"{file}: {what}; check the name"
+
+
+def _raised_in(error: BaseException) -> str:
+    """The module whose own code raised an error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
 
 
 def _is(error: BaseException, module: str, name: str) -> bool:
@@ -55,14 +94,10 @@ def _cause(error: BaseException) -> InputError | None:
 
 def _of_the_parser(message: str) -> str:
     """What the parser of options found wrong, without its account of the types that it tried."""
-    message = _in_one_line(message)
+    message = " ".join(message.split())
     if found := re.match(r'Parser key "model": .*Expected a dot import path string: (\S+)', message):
         from zoo import MODELS
 
         return f"no model {found[1]!r}; there are {', '.join(MODELS)}"
     message = re.sub(r"Does not validate against any of the Union subtypes .*?Errors: - ", "", message)
-    return re.sub(r" - Expected a <class 'NoneType'>.*", "", message)
-
-
-def _in_one_line(message: str) -> str:
-    return " ".join(message.split())
+    return excerpt(re.sub(r" - Expected a <class 'NoneType'>.*", "", message), 2 * LONGEST)

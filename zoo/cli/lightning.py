@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import WandbLogger
+from pytorch_lightning.plugins import CheckpointIO
 from typing_extensions import override
 
 import datamodules
@@ -29,12 +29,14 @@ import zoo
 from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.csv_metrics import CSVMetrics
 from datamodules.errors import InputError
-from datamodules.retrieval import load_all_retrievers
-from datamodules.storage import named_disk_errors, write_json
+from datamodules.retrieval import load_all_retrievers, servers_of
+from datamodules.storage import write_json
 from zoo.cli.options import given
+from zoo.cli.outputs import check_output
+from zoo.cli.run_dir import check_run_dir, run_dir
 from zoo.loading import known_model
 from zoo.tasks.base import Task
-from zoo.tasks.checkpoint import CHECKPOINT_KEY, model_options, read_checkpoint
+from zoo.tasks.checkpoint import CHECKPOINT_KEY, WholeCheckpoints, making_of, model_options, read_checkpoint
 
 log = logging.getLogger("zoo")
 
@@ -42,14 +44,16 @@ log = logging.getLogger("zoo")
 class ZooCLI(LightningCLI):
     """LightningCLI with a run folder: configuration, metrics, checkpoints and summary in one place."""
 
-    def __init__(self, trained: dict[str, Any] | None = None, **settings: Any) -> None:
+    def __init__(self, trained: dict[str, Any] | None = None, said: str = "", **settings: Any) -> None:
         """Parse, make and run.
 
         Args:
             trained: the data's state in the checkpoint that the command starts from.
+            said: all that the user himself said: his options and what his files of options hold.
             **settings: of LightningCLI.
         """
         self.trained = trained
+        self.said = said
         super().__init__(**settings)
 
     @override
@@ -79,19 +83,30 @@ class ZooCLI(LightningCLI):
         # Choose the run folder and the W&B run.
         if self.subcommand != "fit":
             self.run_dir = Path(self._option("run_dir") or ".")
+            self._choose_output()
             return
         model = str(self._option("model").class_path).rpartition(".")[2]
         # Processes that the launcher starts again for other devices inherit the name.
         default = os.environ.setdefault("ZOO_RUN_DIR", f"runs/{model}/{time.strftime('%Y%m%d-%H%M%S')}")
         self.run_dir = Path(self._option("run_dir") or default)
-        if self.run_dir.exists() and not self.run_dir.is_dir():
-            raise InputError(f"--run_dir {self.run_dir}: is a file; name a folder")
+        for name in ("check_val_every_n_epoch", "accumulate_grad_batches"):
+            if (value := self._option("trainer")[name]) is not None and value < 1:
+                raise InputError(f"--trainer.{name} {value}: must be 1 or more")
         resumed = self._option("ckpt_path")
         #: whether this run goes on in the folder of the run that it resumes.
         self.resumes = resumed is not None and self.run_dir.resolve() in Path(resumed).resolve().parents
         self.wandb_id: str | None = None
         if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+            check_run_dir(self.run_dir, self.resumes)
             self._choose_wandb_run()
+
+    def _choose_output(self) -> None:
+        #: where the scores go; None = nowhere. Looked at before hours of evaluation, not after.
+        self.output: Path | None = None
+        if self.subcommand is not None and (output := self._option("output")) is not None:
+            data = vars(self._option("data").init_args)
+            files = [value for value in data.values() if isinstance(value, str)]
+            self.output = check_output(output, [self._option("ckpt_path"), *files])
 
     def _choose_wandb_run(self) -> None:
         """A resumed run goes on in its W&B run: the id is kept in the run folder."""
@@ -108,39 +123,13 @@ class ZooCLI(LightningCLI):
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:
-        # A fit that is refused before it starts leaves the run folder as it was.
         if subcommand != "fit" or rank_zero_only.rank != 0:  # type: ignore[attr-defined]
             super()._run_subcommand(subcommand)
             return
-        earlier = self._make_room()
-        try:
-            super()._run_subcommand(subcommand)
-        finally:
-            # The configuration is the first file that a run writes when it starts.
-            if not self.resumes and not (self.run_dir / "config.yaml").exists():
-                shutil.rmtree(self.run_dir, ignore_errors=True)
-                if earlier is not None:
-                    earlier.rename(self.run_dir)
-            elif earlier is not None:
-                print(f"{self.run_dir} held an earlier run; it is now {earlier}", file=sys.stderr)
-
-    def _make_room(self) -> Path | None:
-        """Move an earlier run out of the way, unless this one resumes it: no run is ever overwritten.
-
-        Returns:
-            Where the earlier run is now; None if there was none.
-        """
-        earlier = None
-        with named_disk_errors(self.run_dir, "--run_dir"):
-            if not self.resumes and self.run_dir.exists() and any(self.run_dir.iterdir()):
-                number = 1
-                while (kept := self.run_dir.with_name(f"{self.run_dir.name}.{number}")).exists():
-                    number += 1
-                earlier = self.run_dir.rename(kept)
-            self.run_dir.mkdir(parents=True, exist_ok=True)
+        with run_dir(self.run_dir, self.resumes):
             if self.wandb_id is not None:
                 (self.run_dir / "wandb_id").write_text(self.wandb_id)
-        return earlier
+            super()._run_subcommand(subcommand)
 
     @override
     def instantiate_classes(self) -> None:
@@ -155,6 +144,9 @@ class ZooCLI(LightningCLI):
         if isinstance(self.model, Task) and not self.model.uses_memory and self.datamodule.has_memory:
             log.info("this model reads no memories: none are retrieved")
             self.datamodule.leave_out_memory()
+        if self.trained is not None:
+            for server in servers_of(self.datamodule.retriever):
+                server.is_named = all(host in self.said for host in server.hosts)
         if self.subcommand in ("validate", "test") and self.trained is not None:
             self.datamodule.use_memory_of(self.trained)
 
@@ -173,6 +165,10 @@ class ZooCLI(LightningCLI):
             kwargs["logger"] = [CSVMetrics(self.run_dir), *loggers]
             if any(isinstance(item, WandbLogger) for item in loggers):
                 callbacks.append(PredictionTable())
+        plugins = configured.get("plugins") or []
+        plugins = [*plugins] if isinstance(plugins, (list, tuple)) else [plugins]
+        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+            kwargs["plugins"] = [*plugins, WholeCheckpoints()]
         config = yaml.safe_load(
             self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False)
         )
@@ -223,10 +219,10 @@ class ZooCLI(LightningCLI):
             name.removeprefix(f"{stage}/"): float(value)
             for name, value in self.trainer.callback_metrics.items()
         }
-        if (output := self._option("output")) is not None:
-            path = Path(output)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, scores)
+        if isinstance(self.model, Task):
+            scores |= self.model.class_scores
+        if self.output is not None:
+            write_json(self.output, scores)
 
 
 def run(command: str, options: list[str]) -> None:
@@ -243,16 +239,19 @@ def run(command: str, options: list[str]) -> None:
     if checkpoint is None and command in ("validate", "test") and "--help" not in options:
         raise InputError(f"zoo {command}: name a trained model with --ckpt_path")
     with tempfile.TemporaryDirectory() as folder:
-        trained = None
+        trained, said = None, _said(options)
         if checkpoint is not None:
             contents = read_checkpoint(checkpoint)
             known_model(contents, checkpoint)
             trained = contents[CHECKPOINT_KEY]["data"]
             file = Path(folder) / "checkpoint.yaml"
-            file.write_text(yaml.safe_dump(_config_of(contents, command, options), sort_keys=False))
+            with making_of(checkpoint):
+                config = _config_of(contents, command, options)
+            file.write_text(yaml.safe_dump(config, sort_keys=False))
             options = ["--config", str(file), *options]
         settings: dict[str, Any] = {
             "trained": trained,
+            "said": said,
             "model_class": pl.LightningModule,
             "datamodule_class": pl.LightningDataModule,
             "subclass_mode_model": True,
@@ -268,6 +267,16 @@ def run(command: str, options: list[str]) -> None:
                 ZooCLI(args=[command, *options, "--weights_only", "true"], **settings)
             finally:
                 os.environ.pop("ZOO_RUN_DIR", None)
+
+
+def _said(options: Sequence[str]) -> str:
+    """The user's options, and what is in the files of options that they name."""
+    values = [
+        item.partition("=")[2] or after for item, after in pairwise([*options, ""]) if "--config" in item
+    ]
+    files = [Path(value) for value in values if value and "\0" not in value]
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if os.path.isfile(file)]
+    return "\n".join([*options, *texts])
 
 
 def _config_of(contents: dict[str, Any], command: str, options: Sequence[str]) -> dict[str, Any]:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
+import select
+import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from datamodules.errors import InputError
+from datamodules.secrets import hide, redact_arguments, secrets_of
+from zoo.cli.ends import ending_signal, raising_sigterm
 from zoo.cli.errors import explain
 
 USAGE = """usage: zoo COMMAND [OPTIONS]
@@ -54,30 +60,69 @@ def main(args: Sequence[str] | None = None) -> int:
         args: the arguments; None = those of the process.
 
     Returns:
-        The exit code: 0; 1 where a table has rows that failed; 2 where the user has to put something right; 130
-        where he interrupted.
+        The exit code: 0; 1 where a table has rows that failed, or the program has; 2 where the user has to put
+        something right; 128 and the signal's number where one ended it: 130 for an interrupt, 143 for SIGTERM, 141
+        where the reader of the output is gone.
     """
-    args = list(sys.argv[1:] if args is None else args)
+    if args is None:
+        args = sys.argv[1:]
+        # W&B writes them down; processes for other devices get them too, and ask no server.
+        sys.argv[1:] = redact_arguments(args)
+    args = list(args)
+    secrets = secrets_of(args)
     if not args or args[0] in ("-h", "--help"):
         print(USAGE)
         return 0
     _quieten()
     try:
-        while args[0] == "--import" and len(args) > 2:
-            import_module(args[1])
-            args = args[2:]
-        _run(args[0], args[1:])
-    except SystemExit as exit:  # --help and --print_config end this way
-        return exit.code if isinstance(exit.code, int) else 0
-    except KeyboardInterrupt:
-        print("zoo: interrupted", file=sys.stderr)
-        return 130
+        with raising_sigterm():
+            while args[0] == "--import" and len(args) > 2:
+                import_module(args[1])
+                args = args[2:]
+            _run(args[0], args[1:])
+            sys.stdout.flush()  # or a reader that is gone would be noticed after the end
+    except (SystemExit, KeyboardInterrupt) as end:
+        if (ended_by := ending_signal(end)) is not None:
+            _say("zoo: interrupted" if ended_by == signal.SIGINT else f"zoo: ended by {ended_by.name}")
+            return 128 + ended_by
+        # --help and --print_config end this way.
+        return end.code if isinstance(end, SystemExit) and isinstance(end.code, int) else 0
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+            return 128 + signal.SIGPIPE
         if (line := explain(error, args[0])) is None:
-            raise
-        print(f"zoo: error: {line}", file=sys.stderr)
+            print(hide(traceback.format_exc(), secrets), end="", file=sys.stderr)
+            return 1
+        _say(f"zoo: error: {_hidden(error, line, secrets)}")
         return 2
     return 0
+
+
+def _hidden(error: Exception, line: str, secrets: set[str]) -> str:
+    """The line without secrets; ours name options that would look like some."""
+    if isinstance(error, InputError):
+        for secret in secrets:
+            line = line.replace(secret, "...")
+        return line
+    return hide(line, secrets)
+
+
+def _reader_is_gone() -> bool:
+    """Whether nobody reads the standard output any more (`zoo predict ... | head -1`): no error, but an end."""
+    output = sys.stdout.fileno()
+    asked = select.poll()
+    asked.register(output, 0)
+    if not asked.poll(0):
+        return False
+    # Python would try to write what is left at its own end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return True
+
+
+def _say(line: str) -> None:
+    """Print why the command ends; of the processes that a launcher started for other devices, one is enough."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(line, file=sys.stderr)
 
 
 def _run(command: str, options: list[str]) -> None:

@@ -261,6 +261,8 @@ class Reproduction:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
         _zoo(["fit", "--config", str(base), *as_arguments(options)], log)
+        if not (folder / "summary.json").exists():
+            raise RowFailed(f"the run ended before its end ({log})")  # a fit's last file
         return _best_epoch(folder / "metrics.csv", f"val/{self.table.metrics[0]}")
 
     def _grow(self, row: Row, seed: int, folder: Path) -> Metrics:
@@ -301,7 +303,9 @@ class Reproduction:
             options["data.test_file"] = str(self.test.file)
             options |= {f"data.{name}": value for name, value in self.test.columns.items()}
         _zoo(["test", "--ckpt_path", str(checkpoint), *as_arguments(options)], folder.with_suffix(".log"))
-        return {f"test/{name}": float(value) for name, value in json.loads(metrics.read_text()).items()}
+        # What has no value (a loss that is infinite) is null.
+        found = {name: value for name, value in json.loads(metrics.read_text()).items() if value is not None}
+        return {f"test/{name}": float(value) for name, value in found.items()}
 
     def report(self) -> Report:
         """The table as far as it is done."""

@@ -21,7 +21,7 @@ import yaml
 
 import datamodules
 from datamodules.base import TextDataModule
-from datamodules.errors import InputError
+from datamodules.errors import InputError, excerpt
 from datamodules.secrets import redact
 from zoo.loading import model_class, option_names
 
@@ -127,22 +127,40 @@ class Table:
         return options
 
 
-_TABLE_KEYS = {
-    "description",
-    "minutes",
-    "paper_metric",
-    "metrics",
-    "seeds",
-    "base",
-    "overrides",
-    "rows",
-    "like",
-    "x_label",
-    "encoder",
-    "skip_absent",
-    "columns_without_header",
+_TABLE_KEYS: dict[str, Any] = {
+    "description": str,
+    "minutes": (int, float),
+    "paper_metric": str,
+    "metrics": list,
+    "seeds": int,
+    "base": (dict, str),
+    "overrides": dict,
+    "rows": dict,
+    "like": str,
+    "x_label": str,
+    "encoder": str,
+    "skip_absent": bool,
+    "columns_without_header": dict,
 }
-_ROW_KEYS = {"overrides", "paper", "init_from", "grow", "x", "plot"}
+_ROW_KEYS: dict[str, Any] = {
+    "overrides": dict,
+    "paper": (dict, int, float),
+    "init_from": str,
+    "grow": object,
+    "x": object,
+    "plot": bool,
+}
+
+
+#: What messages call the types of YAML.
+_NAMES: dict[type, str] = {
+    dict: "a mapping",
+    list: "a list",
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+}
 
 
 def shipped_tables() -> list[str]:
@@ -185,7 +203,8 @@ def load_table(name: str, encoder: str | None = None) -> Table:
     base = contents["base"]
     if isinstance(base, str):
         base = _read_yaml(path.parent / base)
-    if not isinstance(base, dict) or not isinstance(base.get("data", {}).get("init_args"), dict):
+    data = base.get("data") if isinstance(base, dict) else None
+    if not isinstance(data, dict) or not isinstance(data.get("init_args"), dict):
         raise InputError(f"{path}: base must be a configuration for `zoo fit` with data.init_args")
     rows = {}
     for row_name, entry in contents["rows"].items():
@@ -237,10 +256,16 @@ def _read_table_yaml(path: Path) -> dict[str, Any]:
     """A table's YAML; `like: OTHER` takes what it does not say from another table of the same folder."""
     contents = _read_yaml(path)
     if unknown := contents.keys() - _TABLE_KEYS:
-        raise InputError(f"{path}: {sorted(unknown)[0]}: no such key; use {', '.join(sorted(_TABLE_KEYS))}")
+        raise InputError(
+            f"{path}: {excerpt(min(map(str, unknown)))}: no such key; use {', '.join(sorted(_TABLE_KEYS))}"
+        )
+    _check_kinds(str(path), contents, _TABLE_KEYS)
     if (like := contents.pop("like", None)) is None:
         return contents
     other = _read_table_yaml(path.with_name(f"{like}.yaml"))
+    for name, row in other.get("rows", {}).items():
+        if not isinstance(row, dict | None):
+            raise InputError(f"{path.with_name(f'{like}.yaml')}: row {name}: must be a mapping")
     # The paper's figures belong to the other table's setting.
     rows = {
         name: {key: value for key, value in (row or {}).items() if key != "paper"}
@@ -250,16 +275,28 @@ def _read_table_yaml(path: Path) -> dict[str, Any]:
     return {**other, "rows": rows, **contents, "overrides": overrides}
 
 
+def _check_kinds(place: str, mapping: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
+    """Refuse a list or a text where a mapping belongs, and the like."""
+    for name, value in mapping.items():
+        if value is not None and not isinstance(value, kinds[name]):
+            wanted = kinds[name] if isinstance(kinds[name], tuple) else (kinds[name],)
+            words = " or ".join(_NAMES[kind] for kind in wanted)
+            raise InputError(f"{place}: {name}: must be {words}, not {excerpt(repr(value))}")
+
+
 def _make_row(path: Path, name: str, entry: Any, table: Mapping[str, Any]) -> Row:
     entry = entry or {}
     if not isinstance(entry, dict) or (unknown := entry.keys() - _ROW_KEYS):
-        wrong = sorted(unknown)[0] if isinstance(entry, dict) else entry
+        wrong = min(map(str, unknown)) if isinstance(entry, dict) else entry
         if wrong == "trivial":
             raise InputError(
                 f"{path}: row {name}: trivial: such rows are models now: write `overrides: {{model: TfidfSVM}}`"
                 " (or Majority, NeighborVote; of pairs RandomOrder, FileOrder, WordOverlap, PairBM25)"
             )
-        raise InputError(f"{path}: row {name}: {wrong}: no such key; use {', '.join(sorted(_ROW_KEYS))}")
+        raise InputError(
+            f"{path}: row {name}: {excerpt(wrong)}: no such key; use {', '.join(sorted(_ROW_KEYS))}"
+        )
+    _check_kinds(f"{path}: row {name}", entry, _ROW_KEYS)
     growth = None
     if (wanted := entry.get("grow")) is not None:
         if not isinstance(wanted, dict) or wanted.keys() != {"from", "rows_per_class"}:
@@ -273,7 +310,12 @@ def _make_row(path: Path, name: str, entry: Any, table: Mapping[str, Any]) -> Ro
     paper = entry.get("paper") or {}
     if not isinstance(paper, dict):
         paper = {table.get("paper_metric", PAPER_METRIC): paper}
-    own = entry.get("overrides", {})
+    for metric, figure in paper.items():
+        if not isinstance(figure, int | float):
+            raise InputError(
+                f"{path}: row {name}: paper: {metric}: must be a number, not {excerpt(repr(figure))}"
+            )
+    own = entry.get("overrides") or {}
     return Row(
         name,
         overrides={**_shared_overrides(table.get("overrides", {}), own.get("model")), **own},

@@ -18,9 +18,15 @@ from typing_extensions import override
 
 from datamodules.base import TextDataModule
 from datamodules.errors import InputError
-from zoo.tasks.checkpoint import CHECKPOINT_KEY, plain
+from zoo.tasks.checkpoint import CHECKPOINT_KEY, making_of, plain
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.warm_start import start_from
+
+#: Weights in half precision are too coarse, and in double precision nothing is gained.
+PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
+
+#: Scores of single classes that the loggers are told at most; the file of --output has all.
+MOST_CLASS_SCORES = 300
 
 
 class Task(pl.LightningModule):
@@ -81,6 +87,10 @@ class Task(pl.LightningModule):
         self.spec: Any = None
         #: the data's plain description (vocabulary, memory, options), kept in checkpoints.
         self.data_state: dict[str, Any] = {}
+        #: the last evaluation's scores of single classes, by name.
+        self.class_scores: dict[str, float] = {}
+        # Whether all losses were finite so far: a number, or a truth value on the device.
+        self._is_finite: Any = True
 
     # --- what a model says ---
 
@@ -154,7 +164,11 @@ class Task(pl.LightningModule):
 
     @abstractmethod
     def new_scores(self) -> Metric:
-        """The metrics of a table; `compute` returns name -> value."""
+        """The metrics of a table.
+
+        `compute` returns name -> value; or a vector of values, one for each of the metric's `labels`, NaN where a class
+        has none.
+        """
 
     @abstractmethod
     def count(self, scores: Any, batch: Any) -> None:
@@ -190,11 +204,10 @@ class Task(pl.LightningModule):
             self.check_data(data)
             self._build(data.spec, data.word_vectors(), None)
             self.data_state = data.state()
-        if stage == "fit" and str(self.trainer.precision) in ("16-true", "bf16-true"):
-            half, bits = self.trainer.precision, self.trainer.precision.split("-")[0]
+        if stage == "fit" and str(self.trainer.precision) not in PRECISIONS:
             raise InputError(
-                f"trainer.precision={half}: weights in half precision are too coarse for these models; use"
-                f" {bits}-mixed"
+                f"trainer.precision={self.trainer.precision}: the weights of these models are float32; use one of"
+                f" {', '.join(PRECISIONS)}"
             )
 
     def _build(
@@ -237,6 +250,14 @@ class Task(pl.LightningModule):
         if ours is None or ours["model"] != type(self).__name__:
             kind = "not of this project" if ours is None else f"of a {ours['model']}"
             raise InputError(f"the checkpoint is {kind}, but the model is a {type(self).__name__}")
+        if self._trainer is None or self.trainer.ckpt_path is None:
+            self._use_checkpoint(checkpoint)  # the caller knows its name
+            return
+        with making_of(self.trainer.ckpt_path):
+            self._use_checkpoint(checkpoint)
+
+    def _use_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        ours = checkpoint[CHECKPOINT_KEY]
         if self.data is not None and self.trainer.state.fn == TrainerFn.FITTING:
             self.data.check_resumed(self.data.state(), ours["data"])
         self.data_state = ours["data"]
@@ -249,8 +270,22 @@ class Task(pl.LightningModule):
             )
             self.to(self.device)
         self._check_shapes(checkpoint)
+        if self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
+            self._check_optimizer(checkpoint)
         if self.data is not None:
             self.data.use_state(self.data_state)
+
+    def _check_optimizer(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse to go on with another optimizer: its settings, by which it is known, would be missing."""
+        mine = self.make_optimizer([nn.Parameter(torch.zeros(1))])
+        groups = [
+            group for state in checkpoint.get("optimizer_states", []) for group in state["param_groups"]
+        ]
+        if any(mine.defaults.keys() - group.keys() for group in groups):
+            raise InputError(
+                f"model.optimizer={type(mine).__name__}: the checkpoint was trained with another optimizer; name that"
+                " one, or start from the weights alone with --model.init_from"
+            )
 
     def _check_shapes(self, checkpoint: dict[str, Any]) -> None:
         mine, stored = (
@@ -281,6 +316,7 @@ class Task(pl.LightningModule):
 
     @override
     def on_fit_start(self) -> None:
+        self._is_finite = True
         # A resumed run has its own weights by now.
         if self.options.init_from is not None and self.trainer.ckpt_path is None:
             start_from(self, self.options.init_from)
@@ -293,6 +329,29 @@ class Task(pl.LightningModule):
         if (seed := os.environ.get("PL_GLOBAL_SEED")) is not None:
             place = [int(seed), self.current_epoch, batch_idx, self.global_rank]
             torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1)[0]))
+
+    @override
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        # Looked at as rarely as the loss is logged: to look is to wait for the device.
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if loss is None:
+            return
+        self._is_finite = loss.isfinite() & self._is_finite
+        last = self.trainer.is_last_batch
+        every = max(1, self.trainer.log_every_n_steps)  # type: ignore[attr-defined]
+        if not last and (batch_idx + 1) % every:
+            return
+        is_finite = bool(self._is_finite)
+        # Of several processes, all end.
+        if not self.trainer.strategy.reduce_boolean_decision(is_finite, all=True):
+            raise self._diverged("the loss")
+
+    def _diverged(self, figure: str) -> InputError:
+        return InputError(
+            f"training diverged: {figure} is no finite number in epoch {self.current_epoch}, step {self.global_step};"
+            " use a lower learning rate (--model.optimizer.lr) or --trainer.gradient_clip_val; checkpoints from"
+            " before are kept"
+        )
 
     @override
     def configure_optimizers(self) -> Any:
@@ -326,12 +385,29 @@ class Task(pl.LightningModule):
     def _log_scores(self, scores: Metric, stage: str) -> None:
         values = scores.compute()
         scores.reset()
+        loss = values.get("loss")
+        if self.trainer.state.fn == TrainerFn.FITTING and loss is not None and bool(loss.isnan()):
+            raise self._diverged("the validation loss")
         # Apple's GPUs know no float64.
         precision = torch.float32 if self.device.type == "mps" else torch.float64
+        self.class_scores = {}
         for name, value in values.items():
+            if value.ndim:
+                self.class_scores |= _by_class(name, value, scores)
+                continue
             # compute() has already summed over processes: nothing is left to reduce.
             bar = stage == "val" and name in self.shown
             self.log(f"{stage}/{name}", value.to(precision), prog_bar=bar, rank_zero_only=False)
+        # A name of Lightning's costs a millisecond, and nobody reads thousands.
+        if len(self.class_scores) <= MOST_CLASS_SCORES:
+            logged = {f"{stage}/{name}": value for name, value in self.class_scores.items()}
+            self.log_dict(logged, rank_zero_only=False)
+
+
+def _by_class(name: str, values: Tensor, scores: Any) -> dict[str, float]:
+    """A metric's value for each class that has one."""
+    named = zip(scores.labels, values.tolist(), strict=True)
+    return {f"{name}/{label}": value for label, value in named if value == value}
 
 
 def check_sizes(options: Mapping[str, Any], *names: str) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
+from pytorch_lightning.plugins import TorchCheckpointIO
+from typing_extensions import override
 
-from datamodules.errors import InputError
+from datamodules.errors import InputError, reason
 from datamodules.retrieval import is_memory
-from datamodules.storage import new_file
+from datamodules.storage import named_disk_errors, new_file
 
 #: Key of our part of a checkpoint.
 CHECKPOINT_KEY = "memory_zoo"
@@ -51,11 +56,11 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what is no checkpoint fails in whatever way its bytes happen to
         raise InputError(
-            f"{path}: truncated, damaged or no checkpoint; use another one of the run"
-            f" ({(str(error) or type(error).__name__).splitlines()[0][:80]})"
+            f"{path}: truncated, damaged or no checkpoint; use another one of the run ({reason(error)[:80]})"
         ) from error
     if not isinstance(checkpoint, dict) or CHECKPOINT_KEY not in checkpoint:
         raise InputError(f"{path}: not a Memory Zoo checkpoint; give one that `zoo fit` wrote")
+    _check_parts(checkpoint, path)
     data, own = checkpoint[CHECKPOINT_KEY]["data"], own_memory(path)
     # The whole run may have been moved; and what a training goes on writing does not know of additions.
     if (data.get("memory_rows") is not None or data.get("own_memory")) and is_memory(str(own)):
@@ -63,11 +68,81 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     return checkpoint
 
 
+#: Part of a checkpoint -> what it is; our own part first.
+_PARTS: dict[str, Any] = {
+    CHECKPOINT_KEY: dict,
+    f"{CHECKPOINT_KEY}.model": str,
+    f"{CHECKPOINT_KEY}.spec": dict,
+    f"{CHECKPOINT_KEY}.data": dict,
+    f"{CHECKPOINT_KEY}.data.class": str,
+    f"{CHECKPOINT_KEY}.data.options": dict,
+    f"{CHECKPOINT_KEY}.data.retriever": dict,
+    f"{CHECKPOINT_KEY}.data.vocabulary": dict,
+    f"{CHECKPOINT_KEY}.data.memory": (str, NoneType),
+    "hyper_parameters": dict,
+    "state_dict": dict,
+}
+_MISSING = object()
+
+
+def _check_parts(checkpoint: dict[str, Any], path: Path) -> None:
+    """Refuse a checkpoint that lacks a part that every one has."""
+    for name, kind in _PARTS.items():
+        part: Any = checkpoint
+        for key in name.split("."):
+            part = part.get(key, _MISSING)
+        if not isinstance(part, kind):
+            raise InputError(
+                f"{path}: its part {name} is missing or damaged; use another checkpoint of the run"
+            )
+
+
+@contextmanager
+def making_of(source: str | Path) -> Iterator[None]:
+    """Make what a checkpoint says: what it says wrongly is the file's fault and not the program's.
+
+    Args:
+        source: what messages call the checkpoint.
+
+    Raises:
+        InputError: it lacks a part, or names an option or a class that does not exist.
+    """
+    try:
+        yield
+    except InputError as error:
+        if str(source) in str(error):
+            raise
+        raise InputError(f"{source}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        raise InputError(
+            f"{source}: damaged, or of another version of the zoo ({type(error).__name__}: {reason(error)}); use"
+            " another checkpoint of the run, or that version"
+        ) from error
+
+
 def write_checkpoint(contents: dict[str, Any], path: Path) -> None:
     """Write what `read_checkpoint` reads, in one step: a killed process leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(path) as partial:
-        torch.save(contents, partial)
+    # Through a file of Python's: PyTorch's own writer does not say that the disk is full.
+    with named_disk_errors(path, "--run_dir"), new_file(path) as partial, partial.open("wb") as file:
+        torch.save(contents, file)
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """How Lightning writes checkpoints.
+
+    Its own way writes to the system's folder for temporary files first; where that is another file system, a
+    killed process or a full disk leaves half a file in place of a good one.
+    """
+
+    @override
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
+    ) -> None:
+        if "://" in str(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+        else:
+            write_checkpoint(checkpoint, Path(path))
 
 
 def model_options(checkpoint: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,16 @@ from typing_extensions import override
 from datamodules.corpora.rows import Rows
 from datamodules.sampling import LengthBucketSampler
 from datamodules.texts import TextSplit
-from zoo.tasks.predictor import BLOCK, Predictor, TextColumn, evaluating, on_device, texts_in
+from zoo.tasks.predictor import (
+    BLOCK,
+    Predictor,
+    TextColumn,
+    as_texts,
+    check_count,
+    evaluating,
+    on_device,
+    texts_in,
+)
 
 
 class RetrievedMemory(NamedTuple):
@@ -55,8 +64,12 @@ class ClassificationPredictor(Predictor):
 
         Returns:
             For each text its label, probabilities, and the memories that were retrieved for it.
+
+        Raises:
+            InputError: a text is no string, or batches are to hold none.
         """
-        texts = [texts] if isinstance(texts, str) else list(texts)
+        texts = as_texts(texts)
+        check_count("batch_size", batch_size)
         found: list[Prediction] = []
         for start in range(0, len(texts), BLOCK):
             rows = Rows.from_lists(texts[start : start + BLOCK], source="texts to predict")

@@ -18,7 +18,9 @@ class ClassificationScores(Metric):
     """
 
     full_state_update = False
-    confusion: Tensor
+    correct: Tensor
+    rows: Tensor
+    predicted: Tensor
     loss_sum: Tensor
     loss_rows: Tensor
 
@@ -26,8 +28,11 @@ class ClassificationScores(Metric):
         super().__init__()
         self.labels = list(labels)
         n = len(self.labels)
-        # Rows are true classes (the last: unknown labels), columns predicted ones.
-        self.add_state("confusion", torch.zeros(n + 1, n, dtype=torch.long), dist_reduce_fx="sum")
+        # A table of which class was taken for which would be larger than the network where classes are many.
+        self.add_state("correct", torch.zeros(n, dtype=torch.long), dist_reduce_fx="sum")
+        # The last: unknown labels.
+        self.add_state("rows", torch.zeros(n + 1, dtype=torch.long), dist_reduce_fx="sum")
+        self.add_state("predicted", torch.zeros(n, dtype=torch.long), dist_reduce_fx="sum")
         self.add_state("loss_sum", torch.zeros((), dtype=torch.double), dist_reduce_fx="sum")
         self.add_state("loss_rows", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
@@ -41,19 +46,22 @@ class ClassificationScores(Metric):
         """
         n = len(self.labels)
         counted = (weight > 0) & (target >= 0)
-        cells = target[counted] * n + logits.argmax(dim=1)[counted]
-        self.confusion += torch.bincount(cells, minlength=(n + 1) * n).view(n + 1, n)
+        true, predicted = target[counted], logits.argmax(dim=1)[counted]
+        self.rows += torch.bincount(true, minlength=n + 1)
+        self.predicted += torch.bincount(predicted, minlength=n)
+        self.correct += torch.bincount(true[true == predicted], minlength=n)
         known = counted & (target < n)
         losses = functional.cross_entropy(logits[known].float(), target[known], reduction="none")
         self.loss_sum += losses.double().sum()
         self.loss_rows += known.sum()
 
     def compute(self) -> dict[str, Tensor]:
-        """Metric name -> value. A class without rows and without predictions has no F1 and is left out."""
+        """Metric name -> value, float64; F1, precision and recall of the classes [C], NaN where there is none.
+
+        A class without rows and without predictions has none and is left out of the mean.
+        """
         n = len(self.labels)
-        correct = self.confusion[:n].diagonal().double()
-        rows = self.confusion.sum(dim=1).double()  # [C+1]
-        predicted = self.confusion.sum(dim=0).double()  # [C]
+        correct, rows, predicted = self.correct.double(), self.rows.double(), self.predicted.double()
         f1 = 2 * correct / (rows[:n] + predicted).clamp(min=1)
         present = (rows[:n] + predicted) > 0
         # Unknown labels are one more class, of F1 0, in the mean.
@@ -68,9 +76,11 @@ class ClassificationScores(Metric):
             "rows": rows.sum(),
             "unknown_labels": rows[n],
         }
-        for i, label in enumerate(self.labels):
-            if present[i]:
-                scores[f"f1/{label}"] = f1[i]
-                scores[f"precision/{label}"] = correct[i] / predicted[i].clamp(min=1)
-                scores[f"recall/{label}"] = correct[i] / rows[i].clamp(min=1)
+        of_classes = {
+            "f1": f1,
+            "precision": correct / predicted.clamp(min=1),
+            "recall": correct / rows[:n].clamp(min=1),
+        }
+        absent = torch.full_like(f1, torch.nan)
+        scores |= {name: torch.where(present, values, absent) for name, values in of_classes.items()}
         return {name: value.double() for name, value in scores.items()}

@@ -15,11 +15,21 @@ from datamodules.batch import MatchingBatch
 from datamodules.corpora.pair_readers import read_pairs
 from datamodules.corpora.pairs import Pairs
 from datamodules.corpora.records import Column
-from datamodules.errors import InputError
+from datamodules.errors import InputError, excerpt
 from datamodules.matching.dataset import MatchingSplit
 from datamodules.retrieval import is_existing_index
 from datamodules.text.vocabulary import Vocabulary
-from zoo.tasks.predictor import BLOCK, Predictor, TextColumn, evaluating, on_device, texts_in
+from zoo.tasks.predictor import (
+    BLOCK,
+    MOST_HITS,
+    Predictor,
+    TextColumn,
+    as_texts,
+    check_count,
+    evaluating,
+    on_device,
+    texts_in,
+)
 
 #: Word pairs that explain a score.
 NUM_WORD_PAIRS = 5
@@ -76,7 +86,14 @@ class MatchingPredictor(Predictor):
 
         Returns:
             For each pair its score, and the word pairs that speak for it.
+
+        Raises:
+            InputError: one is no pair of strings, or batches are to hold none.
         """
+        check_count("batch_size", batch_size)
+        for number, pair in enumerate(pairs):
+            if isinstance(pair, str) or len(as_texts(pair, f"pair {number}: text")) != 2:
+                raise InputError(f"pair {number}: {excerpt(repr(pair))} is not two texts")
         found: list[PairPrediction] = []
         for start in range(0, len(pairs), batch_size):
             found.extend(self._score(pairs[start : start + batch_size]))
@@ -108,11 +125,13 @@ class MatchingPredictor(Predictor):
             For each question its candidates, the best first.
 
         Raises:
-            InputError: there is no memory, or its folder is gone.
+            InputError: there is no memory, or its folder is gone; or what is given is no text or no number above 0.
         """
+        questions = as_texts(questions, "question")
+        check_count("candidates", candidates, MOST_HITS)
+        check_count("batch_size", batch_size)
         if self.memory is None:
             self.memory = self.data.open_memory()
-        questions = [questions] if isinstance(questions, str) else list(questions)
         if not questions:
             return []
         found = self.memory.search(questions, candidates)
@@ -197,8 +216,7 @@ class MatchingPredictor(Predictor):
         Raises:
             InputError: no candidates are wanted, or the source can't be read.
         """
-        if candidates < 1:
-            raise InputError(f"--candidates {candidates}: must be 1 or more")
+        check_count("candidates", candidates, MOST_HITS)
         if text_column is not None or source == "-" or source.endswith(".txt"):
             return self._answers(source, text_column or "text", candidates, batch_size)
         if first_column is None and second_column is None:

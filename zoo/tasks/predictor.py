@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 import numpy as np
 import torch
@@ -18,11 +17,14 @@ from tqdm import tqdm
 from datamodules.base import TextDataModule
 from datamodules.corpora.records import Column
 from datamodules.corpora.table import read_table
-from datamodules.errors import InputError
+from datamodules.errors import InputError, excerpt
+from datamodules.files import existing_file
 from datamodules.retrieval import Memory, Retriever
 
 #: Texts that are retrieved and tokenised together.
 BLOCK = 1024
+#: Memories or candidates that a memory is asked for at most: as many as Elasticsearch gives.
+MOST_HITS = 10_000
 
 
 class Predictor(ABC):
@@ -108,6 +110,35 @@ class Predictor(ABC):
         raise InputError(f"a {type(self.model).__name__} has no text encoder")
 
 
+def as_texts(texts: str | Sequence[str], what: str = "text") -> list[str]:
+    """One text or several as a list.
+
+    Args:
+        texts: what a caller gave.
+        what: what messages call one of them.
+
+    Raises:
+        InputError: one is no string.
+    """
+    texts = [texts] if isinstance(texts, str) else list(texts)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InputError(
+                f"{what} {number} is a {type(text).__name__}, not a string: {excerpt(repr(text))}"
+            )
+    return texts
+
+
+def check_count(name: str, count: int, most: int | None = None) -> None:
+    """Refuse a number of things that is below 1, or beyond what is possible.
+
+    Raises:
+        InputError: names the option.
+    """
+    if count < 1 or (most is not None and count > most):
+        raise InputError(f"--{name} {count}: must be 1 " + ("or more" if most is None else f"to {most:,}"))
+
+
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
     """Without gradients and in evaluation mode; afterwards the model is as it was."""
@@ -136,17 +167,21 @@ def texts_in(source: str, columns: Mapping[str, Any]) -> Iterator[str]:
         InputError: no such file, or not one that can be read.
     """
     if source == "-":
-        yield from (line.rstrip("\r\n") for line in sys.stdin)
+        yield from _lines(sys.stdin, "standard input")
     elif source.endswith(".txt"):
-        try:
-            with Path(source).open(encoding="utf-8") as file:
-                yield from (line.rstrip("\r\n") for line in file)
-        except FileNotFoundError as error:
-            raise InputError(f"{source}: no such file") from error
-        except UnicodeDecodeError as error:
-            raise InputError(f"{source}: not UTF-8; convert it") from error
+        with existing_file(source).open(encoding="utf-8") as file:
+            yield from _lines(file, source)
     else:
         yield from read_table(source, label_column=None, **columns).texts
+
+
+def _lines(file: TextIO, source: str) -> Iterator[str]:
+    try:
+        yield from (line.rstrip("\r\n") for line in file)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source}: not UTF-8; convert it") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{source}: is a folder; give lines of text") from error
 
 
 #: A column of the user's table, or several that are joined.

@@ -1,0 +1,37 @@
+"""Files that a command writes where the user says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from datamodules.errors import InputError
+from datamodules.storage import named_disk_errors
+
+
+def check_output(output: str, inputs: Iterable[str]) -> Path:
+    """The path of a file to write, in a folder that is there.
+
+    The file is written beside its place and renamed, so whatever has that name would be replaced.
+
+    Args:
+        output: what the user named.
+        inputs: files that the command reads.
+
+    Raises:
+        InputError: that is no place for a file, or something else than a file is there, or an input.
+    """
+    path = Path(output)
+    if not path.name or "\0" in output:
+        raise InputError(f"--output {output!r}: names no file; name one")
+    with named_disk_errors(path, "--output"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            return path
+    if not path.is_file():
+        kind = "a folder" if path.is_dir() else "a device or a pipe, which would be replaced"
+        raise InputError(f"--output {output}: is {kind}; name a file")
+    for file in inputs:
+        if Path(file).exists() and path.samefile(file):
+            raise InputError(f"--output {output}: is {file}, which this command reads; name another file")
+    return path

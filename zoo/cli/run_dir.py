@@ -1,0 +1,136 @@
+"""The folder of a run: one fit at a time, and no earlier run is ever overwritten."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+from filelock import FileLock, Timeout
+
+from datamodules.errors import InputError
+from datamodules.storage import named_disk_errors
+
+_LOCK = ".lock"
+#: What a run has written that was killed before it started.
+_BEFORE_START = (_LOCK, "wandb_id")
+
+
+def check_run_dir(folder: Path, resumes: bool) -> None:
+    """Refuse a folder that can't be a run's, before anything is prepared.
+
+    Args:
+        folder: the user's choice.
+        resumes: whether the run goes on in it.
+
+    Raises:
+        InputError: it is a file, or a folder with other things than a run: only a run is moved aside.
+    """
+    with named_disk_errors(folder, "--run_dir"):
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"--run_dir {folder}: is a file; name a folder")
+        if resumes or _is_empty(folder):
+            return
+    if not _holds_run(folder):
+        raise InputError(
+            f"--run_dir {folder}: holds files, but no run of `zoo fit` that could be moved aside; name another folder"
+        )
+    if Path.cwd().is_relative_to(folder.resolve()):
+        raise InputError(
+            f"--run_dir {folder}: holds a run and is the folder that you are in, so it can't be moved aside; name"
+            " another folder"
+        )
+
+
+@contextmanager
+def run_dir(folder: Path, resumes: bool) -> Iterator[None]:
+    """Hold the folder while a run is made in it; an earlier run there is moved aside, unless this one resumes it.
+
+    A run that is refused before it starts leaves the folder as it was.
+
+    Args:
+        folder: see `check_run_dir`.
+        resumes: whether the run goes on in it.
+
+    Raises:
+        InputError: another `zoo fit` is at work there, or it can't be a run's.
+    """
+    check_run_dir(folder, resumes)
+    was_there = folder.is_dir()
+    earlier = None
+    with named_disk_errors(folder, "--run_dir"):
+        folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        if not resumes and not _is_empty(folder):
+            earlier = _move_aside(folder)
+        try:
+            if earlier is None:
+                yield
+            else:
+                folder.mkdir()
+                with _alone(folder):
+                    yield
+        finally:
+            # The configuration is the first file that a run writes when it starts.
+            if not resumes and not (folder / "config.yaml").exists():
+                _undo(folder, was_there, earlier)
+            elif earlier is not None:
+                print(f"{folder} held an earlier run; it is now {earlier}", file=sys.stderr)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    held = FileLock(folder / _LOCK)
+    try:
+        with named_disk_errors(folder, "--run_dir"):
+            held.acquire(timeout=0)
+    except Timeout:
+        raise InputError(
+            f"--run_dir {folder}: another `zoo fit` is at work there; name another folder"
+        ) from None
+    try:
+        for partial in (folder / "checkpoints").glob(".*.ckpt.*"):
+            partial.unlink()  # of a process that was killed while it wrote
+        yield
+    finally:
+        held.release()
+
+
+def _is_empty(folder: Path) -> bool:
+    return not folder.exists() or all(path.name in _BEFORE_START for path in folder.iterdir())
+
+
+def _holds_run(folder: Path) -> bool:
+    """Whether `zoo fit` or `zoo reproduce` wrote there."""
+    try:
+        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        config = None
+    if isinstance(config, dict) and {"model", "data", "trainer"} <= config.keys():
+        return True
+    return (folder / "checkpoints" / "last.ckpt").is_file() or (folder / "result.json").is_file()
+
+
+def _move_aside(folder: Path) -> Path:
+    folder = Path(os.path.normpath(folder.absolute()))
+    number = 1
+    while (kept := folder.with_name(f"{folder.name}.{number}")).exists():
+        number += 1
+    with named_disk_errors(folder, "--run_dir"):
+        return folder.rename(kept)
+
+
+def _undo(folder: Path, was_there: bool, earlier: Path | None) -> None:
+    """Leave the folder as it was before a run that did not start."""
+    if earlier is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+        earlier.rename(folder)
+    elif not was_there:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        for path in folder.iterdir():
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
