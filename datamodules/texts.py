@@ -7,7 +7,7 @@ What kinds of data share whose rows are single texts. A kind adds what its rows 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,13 @@ class TextSplit:
         Raises:
             InputError: a part is missing or damaged.
         """
-        folder = {name: (cache / part[0], part[1]) for name, part in parts.items()}
+        folder = {name: (cache / part[0], part[1]) for name, part in parts.items() if name != "source"}
         check_folder(*folder["rows"])
         with_memories = "neighbors" in folder
+        rows = Rows.load(folder["rows"][0] / "rows.arrow")
         return cls(
-            rows=Rows.load(folder["rows"][0] / "rows.arrow"),
+            # Messages name the user's table.
+            rows=replace(rows, source=parts.get("source", rows.source)),
             tokens=TokenStore.open(*folder["tokens"]),
             neighbors=NeighborStore.open(*folder["neighbors"]) if with_memories else None,
             memory_tokens=TokenStore.open(*folder["memory_tokens"]) if with_memories else None,
@@ -145,7 +147,8 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
     def prepare_split(self, name: str, table: Rows) -> TextSplit:
         length, memory_length = self.lengths
         tokens = self.tokenise(table, length)
-        parts: dict[str, Any] = {"rows": prepare_rows(table, self.cache), "tokens": tokens.part}
+        rows = prepare_rows(table, self.cache)
+        parts: dict[str, Any] = {"rows": rows, "tokens": tokens.part, "source": table.source}
         neighbors = memory_tokens = None
         if self.has_memory:
             folder, fingerprint = build_neighbors(

@@ -28,7 +28,7 @@ from datamodules.retrieval.base import (
     check_search,
 )
 from datamodules.retrieval.folding import fold
-from datamodules.retrieval.server_connection import FIRST_TRIES
+from datamodules.retrieval.server_connection import FIRST_TRIES, reads_answers
 from datamodules.retrieval.server_retriever import (
     NO_HITS,
     ROW,
@@ -129,6 +129,7 @@ class ElasticsearchRetriever(ServerRetriever):
     # -----------------------------------------------------------------------------------------------------
     # Own indexes
 
+    @reads_answers
     def open(self, folder: Path, fingerprint: str) -> None:
         """Open the index of this fingerprint on the server, or the existing one; see `Retriever.open`."""
         if self.existing_index is None:
@@ -148,6 +149,7 @@ class ElasticsearchRetriever(ServerRetriever):
     def _documents(self, name: str, texts: Sequence[str]) -> Iterator[tuple[int, str]]:
         return ((position, "") for position in range(len(texts)))
 
+    @reads_answers
     def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
         """Rank the rows of an own index; see `Retriever.search`."""
         if self.existing_index is not None:
@@ -166,6 +168,7 @@ class ElasticsearchRetriever(ServerRetriever):
     # -----------------------------------------------------------------------------------------------------
     # An existing index
 
+    @reads_answers
     def search_documents(
         self, texts: Sequence[str], k: int, leave_out_copies: bool = False
     ) -> list[list[Document]]:
@@ -212,6 +215,7 @@ class ElasticsearchRetriever(ServerRetriever):
         self.server.in_threads(search_batch, range(0, len(texts), self.batch_size))
         return found
 
+    @reads_answers
     def describe_index(self) -> dict[str, Any]:
         """What identifies the contents of the existing index: any write to it changes the answer."""
         name = self._existing()
@@ -228,6 +232,7 @@ class ElasticsearchRetriever(ServerRetriever):
         )
         return {**fields, "state": sha256(json.dumps(state).encode()).hexdigest()}
 
+    @reads_answers
     def distinct_labels(self) -> list[str]:
         """The different labels of the existing index, sorted; none without a `label_field`."""
         if self.label_field is None:

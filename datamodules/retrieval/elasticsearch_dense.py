@@ -19,6 +19,7 @@ from datamodules.errors import InputError
 from datamodules.retrieval.base import Hits, check_search
 from datamodules.retrieval.dense_ranking import LEAST_SCORE, DenseRanking, Pooling
 from datamodules.retrieval.folding import text_hashes
+from datamodules.retrieval.server_connection import reads_answers
 from datamodules.retrieval.server_retriever import NO_HITS, ROW, SORTED, ServerRetriever
 from datamodules.retrieval.text_vectors import TextVectors
 
@@ -87,6 +88,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         super().close()
         self.vectors.close()
 
+    @reads_answers
     def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
         """The best k rows for each text; see `Retriever.search`. A text without tokens has no hits.
 

@@ -9,13 +9,14 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import elasticsearch
 
-from datamodules.errors import InputError
+from datamodules.errors import InputError, excerpt, reason
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ _SEARCH_TROUBLE = (
     "responses.status,responses.timed_out,responses._shards.failed,responses._shards.failures.reason,"
     "responses.error.type,responses.error.reason,responses.error.root_cause"
 )
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 _Error: TypeAlias = elasticsearch.ApiError | elasticsearch.TransportError
 _TEMPORARY = (
     elasticsearch.ConnectionError,
@@ -284,6 +286,28 @@ class ServerConnection:
         raise self.error(message) from None
 
 
+def reads_answers(method: MethodT) -> MethodT:
+    """For methods of retrievers that read what a server answers: JSON of another form is not Elasticsearch's.
+
+    Raises:
+        InputError: of the method, names the server.
+    """
+
+    @wraps(method)
+    def reading(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except InputError:
+            raise
+        except (LookupError, TypeError, AttributeError, ValueError, StopIteration) as error:
+            raise self.server.error(
+                f"an answer of another form than Elasticsearch's ({type(error).__name__}: {reason(error)}); is there"
+                " something between, or another server?"
+            ) from error
+
+    return reading  # type: ignore[return-value]
+
+
 def _is_temporary(status: int) -> bool:
     return status == 429 or status >= 500
 
@@ -304,9 +328,9 @@ def _trouble(answer: Mapping[str, Any]) -> tuple[int, str | None]:
     """The status of one answer among many, and what went wrong if something did."""
     status = int(answer.get("status", 503))
     if "error" in answer:
-        kind, reason = _reason(answer)
+        kind, said = _reason(answer)
         # Of a document that is to be created: it is there already.
-        return status, None if status == 409 else f"{status} {kind}: {reason}"
+        return status, None if status == 409 else f"{status} {kind}: {said}"
     if status >= 300:
         return status, str(status)
     if answer.get("timed_out"):
@@ -327,17 +351,16 @@ def _reason(body: Any) -> tuple[str, str]:
     return str(root.get("type", error.get("type"))), _first_line(str(root.get("reason", error.get("reason"))))
 
 
-def _first_line(text: str, longest: int = 200) -> str:
-    line = (text.strip().splitlines() or [""])[0]
-    return line if len(line) <= longest else line[: longest - 1] + "…"
+def _first_line(text: str) -> str:
+    return excerpt((text.strip().splitlines() or [""])[0])
 
 
 def _explain_refusal(error: elasticsearch.ApiError) -> str:
     """What to do about an error that a server answered."""
-    kind, reason = _reason(error.body)
+    kind, said = _reason(error.body)
     status = error.meta.status
     if kind == "media_type_header_exception":
-        found = re.search(r"either version (\d+)", reason)
+        found = re.search(r"either version (\d+)", said)
         major = int(found[1]) if found else 8
         client = ".".join(map(str, elasticsearch.__version__))
         return (
@@ -347,13 +370,13 @@ def _explain_refusal(error: elasticsearch.ApiError) -> str:
     if status == 401:
         return f"the server refuses the credentials or wants some; {_AUTH_HELP}"
     if status == 403:
-        return f"the credentials don't allow this ({reason}); ask for the right or use others"
+        return f"the credentials don't allow this ({said}); ask for the right or use others"
     if kind == "index_not_found_exception":
-        named = re.search(r"\[(.+?)\]", reason)
+        named = re.search(r"\[(.+?)\]", said)
         return f"there is no index {named[1] if named else ''}; build it with `zoo index`"
     if error.meta.headers.get("x-elastic-product") != "Elasticsearch":
         return f"this is not Elasticsearch (it answers {status}); check host and port"
-    return f"Elasticsearch answers {status} {kind}: {reason}"
+    return f"Elasticsearch answers {status} {kind}: {said}"
 
 
 def _explain_silence(error: elasticsearch.TransportError, timeout: float) -> str:

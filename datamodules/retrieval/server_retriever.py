@@ -18,7 +18,12 @@ from tqdm import tqdm
 
 from datamodules.errors import InputError
 from datamodules.retrieval.base import Collection, Hits, Retriever
-from datamodules.retrieval.server_connection import FIRST_TRIES, ServerConnection, without_secrets
+from datamodules.retrieval.server_connection import (
+    FIRST_TRIES,
+    ServerConnection,
+    reads_answers,
+    without_secrets,
+)
 
 #: How a query of an own index ends: sort values only, no stored fields, no total.
 SORTED = '"sort":["_score","row"],"_source":false,"stored_fields":"_none_","track_total_hits":false}\n'
@@ -111,6 +116,7 @@ class ServerRetriever(Retriever):
         self.server.close()
         self._forget()
 
+    @reads_answers
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
         """Build the index on the server and open it; see `Retriever.index`.
 
@@ -131,6 +137,7 @@ class ServerRetriever(Retriever):
             self._finish(name, meta)
         self.open(folder, collection.fingerprint)
 
+    @reads_answers
     def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
         """Build the index of a collection that has grown; see `Retriever.add`.
 
@@ -162,6 +169,7 @@ class ServerRetriever(Retriever):
         self._load(name, collection, start_row, progress)
         self._finish(name, meta)
 
+    @reads_answers
     def open(self, folder: Path, fingerprint: str) -> None:
         """Open the index of this fingerprint on the server; see `Retriever.open`.
 

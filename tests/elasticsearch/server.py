@@ -135,7 +135,9 @@ def _launch(folder: Path, port: int, secured: bool, heap: str) -> Server:
         "ES_TMPDIR": str(folder / "tmp"),
         "LANG": "C.UTF-8",
     }
+    node = f"memory-zoo-{secrets.token_hex(8)}"
     settings = {
+        "node.name": node,
         "cluster.name": f"memory-zoo-tests-{port}",
         "discovery.type": "single-node",
         "network.host": "127.0.0.1",
@@ -187,33 +189,42 @@ def _launch(folder: Path, port: int, secured: bool, heap: str) -> Server:
         )
     scheme = "https" if secured else "http"
     server = Server(f"{scheme}://127.0.0.1:{port}", process.pid, username, password, ca_certs)
-    _wait_for_health(server, process, folder / "output.txt")
+    _wait_for_health(server, node, process, folder / "output.txt")
     (folder / "server.json").write_text(json.dumps(asdict(server)))
     (folder / "server.json").chmod(0o600)
     return server
 
 
 def _wait_for_health(
-    server: Server, process: subprocess.Popen[bytes], output: Path, seconds: float = 120
+    server: Server, node: str, process: subprocess.Popen[bytes], output: Path, seconds: float = 120
 ) -> None:
-    request = urllib.request.Request(f"{server.url}/_cluster/health?wait_for_status=yellow")
+    """Wait until the node that was started answers; its port may be another server's."""
     context = ssl.create_default_context(cafile=server.ca_certs) if server.ca_certs else None
-    if server.password is not None:
-        user = b64encode(f"{server.username}:{server.password}".encode()).decode()
-        request.add_header("Authorization", f"Basic {user}")
+
+    def ask(path: str) -> str:
+        request = urllib.request.Request(f"{server.url}{path}")
+        if server.password is not None:
+            user = b64encode(f"{server.username}:{server.password}".encode()).decode()
+            request.add_header("Authorization", f"Basic {user}")
+        with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+            return str(answer.read().decode(errors="replace"))
+
     end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
         try:
-            with urllib.request.urlopen(request, timeout=10, context=context) as answer:
-                if answer.status == 200:
-                    return
+            ask("/_cluster/health?wait_for_status=yellow")
+            if ask("/_cat/nodes?h=name").split() == [node]:
+                return
+            break  # another server
         except (OSError, urllib.error.URLError):
             time.sleep(0.2)
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     tail = " | ".join(output.read_text(errors="replace").splitlines()[-5:])
-    raise NoServerError(f"the Elasticsearch server did not come up; its last lines: {tail}")
+    raise NoServerError(
+        f"the Elasticsearch server did not come up at {server.url}, or another one is there; its last lines: {tail}"
+    )
 
 
 def _java_home() -> Path:

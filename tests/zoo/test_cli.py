@@ -242,7 +242,7 @@ def test_test_counts_unknown_labels(
     assert result.code == 0, result.err
     scores = json.loads(Path("m.json").read_text())
     assert (scores["rows"], scores["unknown_labels"]) == (10, 1)
-    assert "1 of 10 rows have a label that training lacks" in caplog.text
+    assert f"{table}: 1 of 10 rows have a label that training lacks" in caplog.text
 
 
 def test_validate_repeats_the_run_s_score(fit: Fit, zoo_command: Command) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import zoo
+from datamodules import ClassificationDataModule
 from datamodules.errors import InputError, excerpt
 from tests.zoo.conftest import SMALL, Result, sentences, write_table
 
@@ -187,3 +189,34 @@ def test_excerpts_are_short_and_on_one_line() -> None:
     assert excerpt("a\n  b") == "a b"
     assert excerpt("x" * 200) == "x" * 200
     assert excerpt("x" * 10**7) == "x" * 199 + "…"
+
+
+@pytest.mark.parametrize("hook", ["prepare_split", "learn", "setup"])
+def test_a_cache_that_is_removed_meanwhile(
+    hook: str,
+    zoo_command: Command,
+    train_csv: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = getattr(ClassificationDataModule, hook)
+
+    def removing(self: ClassificationDataModule, *arguments: object) -> object:
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+        return before(self, *arguments)
+
+    monkeypatch.setattr(ClassificationDataModule, hook, removing)
+    refused(refused_fit(zoo_command, train_csv), "cache")
+
+
+def test_a_missing_file_with_two_devices(tmp_path: Path) -> None:
+    """Of the processes, one speaks."""
+    options = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp", "--run_dir=run"]
+    command = [sys.executable, "-m", "zoo", "fit", *SMALL, "--data.train_file=gone.csv", *options]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert [line for line in done.stderr.splitlines() if "gone.csv" in line] == [
+        line for line in done.stderr.splitlines() if line.startswith("zoo: error: gone.csv")
+    ]

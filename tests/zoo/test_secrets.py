@@ -173,12 +173,8 @@ def test_what_wandb_records_of_the_command_line_holds_no_secret(
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    options = [
-        f"{URL}{SECRET} and more@search:9200",
-        "--data.retriever=ElasticsearchRetriever",
-        "--run_dir=run",
-    ]
-    options += ["--model.features=M1", f"--config={EXAMPLES / 'logger' / 'wandb.yaml'}"]
+    options = ["--model.features=M1", f"--config={EXAMPLES / 'logger' / 'wandb.yaml'}", "--run_dir=run"]
+    options += ["--data.retriever=ElasticsearchRetriever", f"{URL}{SECRET} and more@search:9200"]
     given = [*SMALL, f"--data.train_file={train_csv}", "--trainer.max_epochs=1", *options]
     monkeypatch.setattr("sys.argv", ["zoo", "fit", *given])
     assert main() == 0

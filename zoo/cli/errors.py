@@ -12,6 +12,7 @@ from datamodules.errors import LONGEST, InputError, excerpt, reason
 _LONGEST_LINE = 1000
 #: It looks at what the user chose: what its own code raises is a refusal of that.
 _LIGHTNING = ("pytorch_lightning.", "lightning_fabric.")
+_PEER_IS_GONE = re.compile(r"Connection (closed|reset) by peer")
 #: What a refusal is raised as.
 _REFUSALS = (ValueError, TypeError, RuntimeError, KeyError, ImportError, AttributeError)
 
@@ -39,6 +40,8 @@ def _explained(error: BaseException, command: str) -> str | None:
         # What a process that was forked for a device refused arrives as its printed traceback.
         refused = re.search(r"InputError: (.*)", str(error))
         return refused[1] if refused else None
+    if _is(error, "torch.distributed", "DistError") or _PEER_IS_GONE.search(str(error)):
+        return "another process of the run has ended; its own message says why"
     if isinstance(error, OSError) and error.errno is not None:
         return _of_the_system(error)
     if isinstance(error, ValueError) and str(error) == "embedded null byte":
