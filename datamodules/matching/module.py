@@ -276,6 +276,12 @@ class MatchingDataModule(PairTables, TextDataModule[Pairs, MatchingSplit]):
                 f"{pairs.source}: {len(pairs)} pairs of {pairs.num_questions} questions; {without} questions have"
                 f" no positive, {single} have one candidate",
             )
+            if not pairs.has_positive.any() and not self.options.keep_questions_without_positive:
+                yield (
+                    logging.WARNING,
+                    f"{pairs.source}: no question has a positive, so there is no order to measure: MAP, MRR, NDCG,"
+                    " P@1 and AUC are left out",
+                )
             if empty := int(split.empty_questions.sum()):
                 rows, offsets = pairs.lists
                 row = rows[offsets[int(split.empty_questions.argmax())]]

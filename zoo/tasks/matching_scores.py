@@ -145,8 +145,8 @@ def _log_choose(n: Tensor, k: Tensor) -> Tensor:
     return (n + 1).lgamma() - (k + 1).lgamma() - (n - k + 1).lgamma()
 
 
-def area_under_curve(score: Tensor, target: Tensor) -> float:
-    """Chance that a positive's score is above a negative's, a tie counting half; 0.5 where one kind is missing.
+def area_under_curve(score: Tensor, target: Tensor) -> float | None:
+    """Chance that a positive's score is above a negative's, a tie counting half; None where one kind is missing.
 
     Args:
         score: [P]; nan below all numbers.
@@ -156,7 +156,7 @@ def area_under_curve(score: Tensor, target: Tensor) -> float:
 
     positive = (target > 0).cpu().numpy()
     if positive.all() or not positive.any():
-        return 0.5
+        return None
     lowest = torch.finfo(torch.float32).min
     return float(roc_auc_score(positive, score.float().nan_to_num(nan=lowest).cpu().numpy()))
 
@@ -209,11 +209,12 @@ class MatchingScores(Metric):
         raise NotImplementedError
 
     def compute(self) -> dict[str, Tensor]:
-        """Metric name -> value; AUC where there are two grades only."""
+        """Metric name -> value; AUC where there are two grades only, and pairs of both."""
         scores = {"loss": self.loss_sum / self.loss_terms.clamp(min=1)}
         if self.graded == 0 and self.pairs > 0:
             score, target = (_joined(state) for state in (self.score, self.target))
-            scores["auc"] = self.loss_sum.new_tensor(area_under_curve(score, target))
+            if (area := area_under_curve(score, target)) is not None:
+                scores["auc"] = self.loss_sum.new_tensor(area)
         return {**scores, "pairs": self.pairs.double()}
 
 
@@ -251,10 +252,10 @@ class RankingScores(MatchingScores):
         self.questions_without_positive += (~found.has_positive).sum()
 
     def compute(self) -> dict[str, Tensor]:
-        """Metric name -> value; `questions` are those that the means are over."""
+        """Metric name -> value; `questions` are those that the means are over. Without one, there are no means."""
         means = self.sums.double() / PARTS / self.questions.clamp(min=1)
         return {
-            **dict(zip(self.names, means, strict=True)),
+            **(dict(zip(self.names, means, strict=True)) if self.questions > 0 else {}),
             **super().compute(),
             "questions": self.questions.double(),
             "questions_without_positive": self.questions_without_positive.double(),
