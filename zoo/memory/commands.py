@@ -53,7 +53,7 @@ def add(
 ) -> None:
     """Add the rows of a table to a model's memory. Its predictions use them at once, without training.
 
-    Copies of what is there (case and white space folded, same label) are left out and counted; a copy with
+    Copies of what is there (case, punctuation and white space folded, same label) are left out and counted; a copy with
     another label is kept beside the old row. The old version stays: see `memory_version` of `zoo predict`.
     Interrupted, the memory is as it was: run it again. The memory of training rows, which all runs on these rows
     share, is first copied beside the checkpoint, so that the other runs' predictions stay as they are.
