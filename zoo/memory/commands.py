@@ -82,9 +82,10 @@ def add(
     }
     columns = {} if data is None else data.memory_columns()
     columns |= {name: value for name, value in given.items() if value is not None}
+    columns["id_column"] = id_column
     if not labelled:
         columns["label_column"] = label_column
-    rows = read_table(file, id_column=id_column, **columns)
+    rows = read_table(file, **columns)
     of_training_rows = memory is None and data is not None and data.options.memory is None
     if of_training_rows and isinstance(found, FolderMemory) and found.folder != own_memory(checkpoint):
         # Other runs on the same rows use it, too.

@@ -21,6 +21,7 @@ class ClassificationScores(Metric):
     confusion: Tensor
     loss_sum: Tensor
     loss_rows: Tensor
+    others: Tensor
 
     def __init__(self, labels: Sequence[str]) -> None:
         super().__init__()
@@ -30,26 +31,35 @@ class ClassificationScores(Metric):
         self.add_state("confusion", torch.zeros(n + 1, n, dtype=torch.long), dist_reduce_fx="sum")
         self.add_state("loss_sum", torch.zeros((), dtype=torch.double), dist_reduce_fx="sum")
         self.add_state("loss_rows", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        # Rows without a copy elsewhere, and how many of them are right.
+        self.add_state("others", torch.zeros(2, dtype=torch.long), dist_reduce_fx="sum")
 
-    def update(self, logits: Tensor, target: Tensor, weight: Tensor) -> None:
+    def update(self, logits: Tensor, target: Tensor, weight: Tensor, is_copy: Tensor | None = None) -> None:
         """Count a batch.
 
         Args:
             logits: [B, C].
             target: [B] classes; C = unknown label.
             weight: [B], 0 for rows that only pad a batch.
+            is_copy: bool [B], rows that the accuracy without copies leaves out; None = none.
         """
         n = len(self.labels)
         counted = (weight > 0) & (target >= 0)
-        cells = target[counted] * n + logits.argmax(dim=1)[counted]
+        predicted = logits.argmax(dim=1)
+        cells = target[counted] * n + predicted[counted]
         self.confusion += torch.bincount(cells, minlength=(n + 1) * n).view(n + 1, n)
+        other = counted if is_copy is None else counted & ~is_copy
+        self.others += torch.stack([other.sum(), (other & (predicted == target)).sum()])
         known = counted & (target < n)
         losses = functional.cross_entropy(logits[known].float(), target[known], reduction="none")
         self.loss_sum += losses.double().sum()
         self.loss_rows += known.sum()
 
     def compute(self) -> dict[str, Tensor]:
-        """Metric name -> value. A class without rows and without predictions has no F1 and is left out."""
+        """Metric name -> value. A class without rows and without predictions has no F1 and is left out.
+
+        `accuracy_without_copies` is there if some of the rows are copies, and not all.
+        """
         n = len(self.labels)
         correct = self.confusion[:n].diagonal().double()
         rows = self.confusion.sum(dim=1).double()  # [C+1]
@@ -68,6 +78,8 @@ class ClassificationScores(Metric):
             "rows": rows.sum(),
             "unknown_labels": rows[n],
         }
+        if 0 < self.others[0] < rows.sum():
+            scores["accuracy_without_copies"] = self.others[1] / self.others[0]
         for i, label in enumerate(self.labels):
             if present[i]:
                 scores[f"f1/{label}"] = f1[i]
