@@ -183,13 +183,29 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
         return self.is_memory_table(options.train_file if file is None else file)
 
     def _mark_copies(self, name: str, table: Rows, neighbors: NeighborStore | None) -> tuple[CopyMarks, Part]:
+        # What is left out can't be found.
+        memory = None if neighbors is None or self._leaves_out_copies(name) else self.opened_memory
+        marks = self.marks_of(table, neighbors, memory, self._is_of_memory_table(name))
+        return marks, self.prepare_marks(marks)
+
+    def marks_of(
+        self, rows: Rows, neighbors: NeighborStore | None, memory: Memory | None, same_table: bool = False
+    ) -> CopyMarks:
+        """Mark the rows of a table that have copies.
+
+        Args:
+            rows: the table.
+            neighbors: the memories that were found for them, if any were asked for.
+            memory: where; None = it can't have returned copies.
+            same_table: the rows are of the table that the memory was made of.
+        """
         in_memory = near = None
         if neighbors is not None:
             found = Neighbors(neighbors.rows, neighbors.scores, neighbors.memories)
-            near = nearly_found(table.texts, found)
-            if not self._leaves_out_copies(name):
-                in_memory = self.opened_memory.holds(table, self._is_of_memory_table(name), found)
-        return self.prepare_marks(self.copy_keys(table), in_memory, near)
+            near = nearly_found(rows.texts, found)
+            if memory is not None:
+                in_memory = memory.holds(rows, same_table, found)
+        return self.mark(self.copy_keys(rows), in_memory, near)
 
     @override
     def copy_keys(self, table: Rows) -> NDArray[np.uint64]:

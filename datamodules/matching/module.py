@@ -191,7 +191,8 @@ class MatchingDataModule(PairTables, TextDataModule[Pairs, MatchingSplit]):
         copies = None
         if not training:
             # A memory of texts to rank gives away no label.
-            copies, parts["copies"] = self.prepare_marks(keys)
+            copies = self.mark(keys)
+            parts["copies"] = self.prepare_marks(copies)
         split = MatchingSplit(table, first, second, pool, copies, (self.cache, parts))
         self._check(name, split)
         return split

@@ -243,13 +243,13 @@ class CopyPart:
         memory = self._memory_table or self.options.memory
         return table is not None and memory is not None and _place(table) == _place(memory)
 
-    def prepare_marks(
+    def mark(
         self,
         keys: NDArray[np.uint64],
         in_memory: NDArray[np.bool_] | None = None,
         near: NDArray[np.bool_] | None = None,
-    ) -> tuple[CopyMarks, Part]:
-        """Mark a split's rows, and keep the marks in a folder of the cache.
+    ) -> CopyMarks:
+        """Mark rows.
 
         Args:
             keys: [n], of the rows.
@@ -257,12 +257,15 @@ class CopyPart:
             near: [n], memories that were found are nearly copies; None = none.
         """
         nothing = np.zeros(len(keys), bool)
+        seen = self._seen if self._to_see is None else self._to_see
         in_memory = nothing if in_memory is None else in_memory
-        in_training = nothing if self._to_see is None else np.isin(keys, self._to_see)
-        is_copy = in_memory | in_training
-        near = nothing if near is None else near & ~is_copy
-        marks = CopyMarks(in_memory, in_training, near, self._to_see is not None)
-        return marks, prepared_folder(self.cache, "copies", marks.fingerprint, marks.save)
+        in_training = nothing if seen is None else np.isin(keys, seen)
+        near = nothing if near is None else near & ~(in_memory | in_training)
+        return CopyMarks(in_memory, in_training, near, seen is not None)
+
+    def prepare_marks(self, marks: CopyMarks) -> Part:
+        """A folder of the cache with the marks of a split."""
+        return prepared_folder(self.cache, "copies", marks.fingerprint, marks.save)
 
 
 def _place(table: Any) -> Any:

@@ -361,6 +361,9 @@ class ToyData(pl.LightningDataModule):
     def use_state(self, state: dict[str, Any]) -> None:
         pass
 
+    def copy_counts(self, name: str) -> dict[str, int]:
+        return {}
+
     def train_dataloader(self) -> DataLoader[Any]:
         return DataLoader(self.batches, batch_size=None)  # type: ignore[arg-type]
 

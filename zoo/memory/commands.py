@@ -145,10 +145,15 @@ def tune(
     if memory is not None:
         data["options"]["memory"] = data["memory"]
     write_checkpoint(contents, target)
-    left_out = f", {tuned.in_memory} left out because the memory has them" if tuned.in_memory else ""
+    reasons = [
+        (tuned.in_memory, "left out because the memory has them"),
+        (tuned.in_training, "left out because the model was trained on them"),
+        (tuned.near, "of these differ from a memory in a few characters, which makes the vote look better"),
+    ]
+    facts = "".join(f", {number} {reason}" for number, reason in reasons if number)
     print(
         f"{target}: vote {tuned.mix:.2f}, sharpness {tuned.tau:g}; accuracy {tuned.accuracy_before:.4f} ->"
-        f" {tuned.accuracy:.4f} on the {tuned.rows} rows it was tuned on{left_out}"
+        f" {tuned.accuracy:.4f} on the {tuned.rows} rows it was tuned on{facts}"
     )
 
 
