@@ -199,7 +199,7 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
             memory: where; None = it can't have returned copies.
             same_table: the rows are of the table that the memory was made of.
         """
-        in_memory = near = None
+        in_memory, near = np.zeros(len(rows), bool), None
         if neighbors is not None:
             found = Neighbors(neighbors.rows, neighbors.scores, neighbors.memories)
             near = nearly_found(rows.texts, found)

@@ -35,13 +35,13 @@ class CopyMarks:
         in_memory: bool [n], a copy is in the memory and may be found there.
         in_training: bool [n], a copy is among the rows that the model was trained on.
         near: bool [n], none is, but a memory that was found differs in a few characters only.
-        knows_training: whether it is known what the model was trained on.
+        known: bool [3], which of these were looked for; of the others nothing is said.
     """
 
     in_memory: NDArray[np.bool_]
     in_training: NDArray[np.bool_]
     near: NDArray[np.bool_]
-    knows_training: bool
+    known: NDArray[np.bool_]
 
     @property
     def is_copy(self) -> NDArray[np.bool_]:
@@ -50,10 +50,9 @@ class CopyMarks:
 
     def counts(self) -> dict[str, int]:
         """The figures beside a score."""
-        counts = {"rows_in_memory": int(self.in_memory.sum())}
-        if self.knows_training:
-            counts["rows_in_training"] = int(self.in_training.sum())
-        return {**counts, "near_copies": int(self.near.sum())}
+        names = ("rows_in_memory", "rows_in_training", "near_copies")
+        sums = map(int, (self.in_memory.sum(), self.in_training.sum(), self.near.sum()))
+        return {name: count for name, count, known in zip(names, sums, self.known, strict=True) if known}
 
     def describe(self, name: str) -> Iterator[Message]:
         """One line on a split, if there is something to say."""
@@ -76,7 +75,7 @@ class CopyMarks:
     def save(self, folder: Path) -> None:
         """Write what `open` maps."""
         np.save(folder / "marks.npy", np.stack([self.in_memory, self.in_training, self.near]))
-        np.save(folder / "knows_training.npy", np.array(self.knows_training))
+        np.save(folder / "known.npy", self.known)
 
     @classmethod
     def open(cls, folder: Path, fingerprint: str) -> CopyMarks:
@@ -87,12 +86,12 @@ class CopyMarks:
         """
         check_folder(folder, fingerprint)
         in_memory, in_training, near = np.load(folder / "marks.npy")
-        return cls(in_memory, in_training, near, bool(np.load(folder / "knows_training.npy")))
+        return cls(in_memory, in_training, near, np.load(folder / "known.npy"))
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the contents."""
-        marks = (self.in_memory, self.in_training, self.near, np.array(self.knows_training))
+        marks = (self.in_memory, self.in_training, self.near, self.known)
         return sha256(b"".join(mark.tobytes() for mark in marks)).hexdigest()
 
 
@@ -253,15 +252,16 @@ class CopyPart:
 
         Args:
             keys: [n], of the rows.
-            in_memory: [n], None = none.
-            near: [n], memories that were found are nearly copies; None = none.
+            in_memory: [n], None = this was not looked for.
+            near: [n], memories that were found are nearly copies; None = likewise.
         """
         nothing = np.zeros(len(keys), bool)
         seen = self._seen if self._to_see is None else self._to_see
+        known = np.array([marks is not None for marks in (in_memory, seen, near)])
         in_memory = nothing if in_memory is None else in_memory
         in_training = nothing if seen is None else np.isin(keys, seen)
         near = nothing if near is None else near & ~(in_memory | in_training)
-        return CopyMarks(in_memory, in_training, near, seen is not None)
+        return CopyMarks(in_memory, in_training, near, known)
 
     def prepare_marks(self, marks: CopyMarks) -> Part:
         """A folder of the cache with the marks of a split."""
