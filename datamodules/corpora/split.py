@@ -64,12 +64,9 @@ def stratified_split(
                     "at least one; take fewer rows"
                 )
         order = _sample(rows, len(rows), label, seed, "validation")
-        # A group with several labels belongs to the class of its first row.
+        # A group with several labels belongs to the class of its first row, and counts for it alone.
         own = number[order[first[number[order]] == order]]
-        there, rows_there = np.unique(number[rows], return_counts=True)
-        in_class = rows_there[np.searchsorted(there, own)]
-        missing = count - int(chosen[number[rows]].sum())
-        chosen[own[_nearest(size[own], in_class, missing)]] = True
+        chosen[own[_nearest(size[own], count)]] = True
     for rows in classes.values():
         if chosen[number[rows]].all():  # its groups were another class's, or all of it is one
             chosen[number[rows]] = False
@@ -90,21 +87,15 @@ def _groups(
     return number.reshape(-1), size, first
 
 
-def _nearest(sizes: NDArray[np.int64], in_class: NDArray[np.int64], missing: int) -> NDArray[np.int64]:
-    """The groups to take, in their order, so that as nearly `missing` rows of a class come as can be.
-
-    Args:
-        sizes: rows of each group.
-        in_class: of these, rows of the class.
-        missing: rows of the class that are wanted.
-    """
-    taken = []
-    for place, (size, gained) in enumerate(zip(sizes.tolist(), in_class.tolist(), strict=True)):
+def _nearest(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """The groups of these sizes to take, in their order, so that they have as nearly `count` rows as can be."""
+    taken, missing = [], count
+    for place, size in enumerate(sizes.tolist()):
         if missing <= 0:
             break
         if size <= 2 * missing:  # otherwise there would be more too many than there are too few now
             taken.append(place)
-            missing -= gained
+            missing -= size
     return np.array(taken, np.int64)
 
 
