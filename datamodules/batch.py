@@ -56,11 +56,11 @@ class ClassificationBatch(NamedTuple):
     #: beforehand; `word`, `char`, `text` and `memory_text` are then empty. None: the model encodes.
     text_vector: Tensor | None = None
     memory_vector: Tensor | None = None
-    #: bool [B]: a copy of the row is in the memory or among the training rows. None: nothing is measured.
-    is_copy: Tensor | None = None
     #: [B] and [M] strings: the texts and the distinct memory texts themselves. None: the model reads none.
     text_string: list[str] | None = None
     memory_string: list[str] | None = None
+    #: bool [B]: a copy of the row is in the memory or among the training rows. None: nothing is measured.
+    is_copy: Tensor | None = None
 
 
 class ClassificationSpec(NamedTuple):
@@ -113,12 +113,12 @@ class MatchingBatch(NamedTuple):
     #: the model encodes.
     first_vector: Tensor | None = None
     second_vector: Tensor | None = None
-    #: bool [P]: a copy of the pair, or in a ranking of its question, is among the training rows. None: nothing is
-    #: measured.
-    is_copy: Tensor | None = None
     #: [N] and [M] strings: the distinct texts themselves. None: the model reads none.
     first_string: list[str] | None = None
     second_string: list[str] | None = None
+    #: bool [P]: a copy of the pair, or in a ranking of its question, is among the training rows. None: nothing is
+    #: measured.
+    is_copy: Tensor | None = None
 
 
 class MatchingSpec(NamedTuple):

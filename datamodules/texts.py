@@ -45,10 +45,10 @@ class TextSplit:
     #: None where the model runs without memories.
     neighbors: NeighborStore | None
     memory_tokens: TokenStore | None
-    #: None where nothing is measured: in training, and for texts that came just now.
-    copies: CopyMarks | None = None
     #: cache folder, and folder name and fingerprint of each part; None for texts that came just now.
     origin: tuple[Path, Mapping[str, Any]] | None = None
+    #: None where nothing is measured: in training, and for texts that came just now.
+    copies: CopyMarks | None = None
 
     @property
     def parts(self) -> Mapping[str, Any]:
@@ -79,7 +79,7 @@ class TextSplit:
         # A worker that is spawned (not forked) gets its data set pickled: let it map the same files.
         if self.origin is not None:
             return TextSplit.open, self.origin
-        return TextSplit, (self.rows, self.tokens, self.neighbors, self.memory_tokens, self.copies)
+        return TextSplit, (self.rows, self.tokens, self.neighbors, self.memory_tokens)
 
 
 class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
@@ -168,7 +168,7 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
             parts |= {"neighbors": (folder.name, fingerprint), "memory_tokens": memory_tokens.part}
         if name != "train":
             copies, parts["copies"] = self._mark_copies(name, table, neighbors)
-        return TextSplit(table, tokens, neighbors, memory_tokens, copies, (self.cache, parts))
+        return TextSplit(table, tokens, neighbors, memory_tokens, (self.cache, parts), copies)
 
     def _leaves_out_copies(self, name: str) -> bool:
         """Whether the rows of a split must not find themselves, nor copies of themselves."""

@@ -37,10 +37,10 @@ class MatchingSplit:
     second_tokens: TokenStore
     #: retrieved texts that do not match, by question: rows of the second texts, and where a question's start.
     pool: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-    #: of pairs to classify, or of questions; None in training, and for pairs that came just now.
-    copies: CopyMarks | None = None
     #: cache folder, and folder name and fingerprint of each part; None for pairs that came just now.
     origin: tuple[Path, Mapping[str, Any]] | None = None
+    #: of pairs to classify, or of questions; None in training, and for pairs that came just now.
+    copies: CopyMarks | None = None
 
     @classmethod
     def open(cls, cache: Path, parts: Mapping[str, Any]) -> MatchingSplit:
@@ -56,8 +56,8 @@ class MatchingSplit:
             TokenStore.open(*folder["first_tokens"]),
             TokenStore.open(*folder["second_tokens"]),
             _open_pool(*folder["pool"]) if "pool" in folder else None,
-            CopyMarks.open(*folder["copies"]) if "copies" in folder else None,
             (cache, parts),
+            CopyMarks.open(*folder["copies"]) if "copies" in folder else None,
         )
 
     @property
@@ -70,7 +70,7 @@ class MatchingSplit:
         # A worker that is spawned (not forked) gets its data set pickled: let it map the same files.
         if self.origin is not None:
             return MatchingSplit.open, self.origin
-        return MatchingSplit, (self.pairs, self.first_tokens, self.second_tokens, self.pool, self.copies)
+        return MatchingSplit, (self.pairs, self.first_tokens, self.second_tokens, self.pool)
 
     @property
     def is_copy(self) -> NDArray[np.bool_] | None:

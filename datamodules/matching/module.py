@@ -193,7 +193,7 @@ class MatchingDataModule(PairTables, TextDataModule[Pairs, MatchingSplit]):
             # A memory of texts to rank gives away no label.
             copies = self.mark(keys)
             parts["copies"] = self.prepare_marks(copies)
-        split = MatchingSplit(table, first, second, pool, copies, (self.cache, parts))
+        split = MatchingSplit(table, first, second, pool, (self.cache, parts), copies)
         self._check(name, split)
         return split
 

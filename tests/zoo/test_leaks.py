@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from datamodules.matching import MatchingDataModule
 from datamodules.retrieval.embedded import EmbeddedRetriever
 from datamodules.retrieval.folder_memory import FolderMemory
 from datamodules.retrieval.folding import FOLDING, fold
+from datamodules.retrieval.memory import Memory
 from datamodules.retrieval.near_copies import are_near, signatures
 from tests.zoo.conftest import SMALL, Result, write_pairs, write_table
 from tests.zoo.test_distributed import DDP, zoo_process
@@ -175,6 +177,15 @@ def test_test_rows_that_were_added_to_the_memory_are_counted(
     assert after["accuracy"] > 0.7 > after["accuracy_without_copies"]
     (line,) = warned()
     assert "test: 30 of 60 rows have a copy" in line
+
+
+def test_a_memory_that_keeps_no_hashes_judges_by_what_it_found(tmp_path: Path) -> None:
+    table = Rows.from_lists(["the lion.", "the boat", "a sail"], ["a", "b", "b"])
+    memory = FolderMemory.build(table, EmbeddedRetriever(), tmp_path / "m", progress=False)
+    queries = Rows.from_lists(["The LION", "the tiger", "xyzzy"])
+    found = memory.search(queries.texts[:], 2)
+    for holds in (memory.holds, partial(Memory.holds, memory)):
+        assert holds(queries, False, found).tolist() == [True, False, False]
 
 
 def test_hashes_of_an_older_memory_are_made_anew(tmp_path: Path) -> None:
