@@ -29,11 +29,13 @@ from datamodules.batch import TextBatch
 from datamodules.corpora.readers import HUB, hub_fingerprint
 from datamodules.encodings import Encodings
 from datamodules.errors import InputError
+from datamodules.parts.copies import CopyPart, Message
 from datamodules.parts.loaders import LoaderPart
 from datamodules.parts.memory import MemoryPart
 from datamodules.parts.options import Configured, check_least
 from datamodules.parts.words import WordPart
 from datamodules.retrieval import POINTER, is_existing_index, is_memory
+from datamodules.retrieval.folding import FOLDING
 from datamodules.storage import (
     are_whole,
     cache_folder,
@@ -61,11 +63,9 @@ class PreparedSplit(Protocol):
 
 TableT = TypeVar("TableT")
 SplitT = TypeVar("SplitT", bound=PreparedSplit)
-#: A line for the log, with its level.
-Message = tuple[int, str]
 
 
-class TextDataModule(WordPart, MemoryPart, LoaderPart, Configured, Generic[TableT, SplitT]):
+class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Generic[TableT, SplitT]):
     """Base of the data modules: `TableT` is what it reads, `SplitT` what it prepares of a table."""
 
     #: the NamedTuple that describes the data to a model, see `datamodules.batch`.
@@ -196,10 +196,12 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, Configured, Generic[Table
         tables = self.read_tables(wanted)
         if self.retrieves or (self.has_memory and "train" in tables):
             self.locate_memory(tables)
+        training = self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING
         plan: dict[str, Any] = {
             "memory": self.memory_location,
             "memory_rows": self.memory_rows,
             "memory_version": self.memory_version,
+            "seen": self.prepare_seen(tables.get("train"), training),
             "splits": {},
             "messages": [],
         }
@@ -207,6 +209,8 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, Configured, Generic[Table
             split = self.prepare_split(name, tables.pop(name))
             plan["splits"][name] = dict(split.parts)
             plan["messages"] += self.describe_split(name, split)
+            if (marks := self.copies_of(split)) is not None:
+                plan["messages"] += marks.describe(name)
             if name == "train":
                 stores = [tokens for tokens, _ in self.texts_of(split)]
                 plan["vocabulary"] = self.prepare_vocabulary(stores)
@@ -244,6 +248,8 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, Configured, Generic[Table
             "ranking": self.retriever.ranking.describe() if self.retrieves else None,
             "memory": memory and [memory, contents_of(Path(memory) / POINTER)],
             "tokenizer": self.tokenizer.describe(),
+            "folding": FOLDING,
+            **self.describe_past(),
         }
         return self.cache / f"plan-{fingerprint_of(description)[:16]}.json"
 
@@ -263,7 +269,9 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, Configured, Generic[Table
             return None
         values = [value for parts in plan["splits"].values() for value in parts.values()]
         folders = [value for value in values if isinstance(value, list)]
-        more = [part for part in (plan["memory_rows"], plan.get("vocabulary")) if part is not None]
+        more = [
+            part for part in (plan["memory_rows"], plan["seen"], plan.get("vocabulary")) if part is not None
+        ]
         return plan if are_whole(self.cache, [*folders, *more]) else None
 
     # --- every rank: open the maps ---
@@ -276,6 +284,7 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, Configured, Generic[Table
         plan = json.loads(plan_file.read_text())
         self.memory_location = None
         self.use_memory_of(plan)
+        self.use_seen_of(plan)
         self._splits.update({name: self.open_split(parts) for name, parts in plan["splits"].items()})
         if self._spec is None and "vocabulary" in plan:
             self._bind(self.open_vocabulary(plan["vocabulary"]), plan["facts"])
@@ -288,6 +297,11 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, Configured, Generic[Table
     def split(self, name: str) -> SplitT:
         """A prepared table: `train`, `validation` or `test`."""
         return self._splits[name]
+
+    def copy_counts(self, name: str) -> dict[str, int]:
+        """How many rows of an open split have copies elsewhere, as figures; none where rows are not compared."""
+        marks = self.copies_of(self._splits[name]) if name in self._splits else None
+        return {} if marks is None else marks.counts()
 
     @contextmanager
     def dataset_for_now(self, split: SplitT) -> Iterator[Any]:
@@ -315,12 +329,14 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, Configured, Generic[Table
             "memory_version": self.memory_version,
             "files": self.file_contents(),
             "vocabulary": self.vocabulary.to_dict(),
+            "seen": self.seen,
             **self._facts,
         }
 
     def use_state(self, state: Mapping[str, Any]) -> None:
         """Take vocabulary and facts of a trained model and, unless another is there, the memory."""
         self.use_memory_of(state)
+        self.remember(state)
         facts = {name: state[name] for name in self.fact_names}
         if self._vocabulary is not None and self._vocabulary.to_dict() == state["vocabulary"]:
             if facts != self._facts:
@@ -375,7 +391,8 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, Configured, Generic[Table
         Raises:
             InputError: the training table has gone, and validation rows were split off it.
         """
-        options = {**state["options"], "retriever": state["retriever"]}
+        # Runs from before copies were kept together split without.
+        options = {"split_copies": True, **state["options"], "retriever": state["retriever"]}
         memory = state["memory"] if is_memory(state["memory"]) else options["memory"]
         if command == "test":
             return {**options, "memory": memory, "test_file": None}

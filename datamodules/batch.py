@@ -59,6 +59,8 @@ class ClassificationBatch(NamedTuple):
     #: [B] and [M] strings: the texts and the distinct memory texts themselves. None: the model reads none.
     text_string: list[str] | None = None
     memory_string: list[str] | None = None
+    #: bool [B]: a copy of the row is in the memory or among the training rows. None: nothing is measured.
+    is_copy: Tensor | None = None
 
 
 class ClassificationSpec(NamedTuple):
@@ -114,6 +116,9 @@ class MatchingBatch(NamedTuple):
     #: [N] and [M] strings: the distinct texts themselves. None: the model reads none.
     first_string: list[str] | None = None
     second_string: list[str] | None = None
+    #: bool [P]: a copy of the pair, or in a ranking of its question, is among the training rows. None: nothing is
+    #: measured.
+    is_copy: Tensor | None = None
 
 
 class MatchingSpec(NamedTuple):

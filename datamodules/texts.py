@@ -20,6 +20,7 @@ from datamodules.base import TextDataModule
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.encodings import Encodings
 from datamodules.errors import InputError
+from datamodules.parts.copies import CopyMarks
 from datamodules.parts.options import check_least
 from datamodules.retrieval import (
     Memory,
@@ -27,7 +28,10 @@ from datamodules.retrieval import (
     build_neighbors,
     is_existing_index,
 )
-from datamodules.storage import check_folder
+from datamodules.retrieval.folding import fold_hashes
+from datamodules.retrieval.memory import Neighbors
+from datamodules.retrieval.near_copies import nearly_found
+from datamodules.storage import Part, check_folder
 from datamodules.text.gather import TextGroup, TokenTable, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
 
@@ -43,6 +47,8 @@ class TextSplit:
     memory_tokens: TokenStore | None
     #: cache folder, and folder name and fingerprint of each part; None for texts that came just now.
     origin: tuple[Path, Mapping[str, Any]] | None = None
+    #: None where nothing is measured: in training, and for texts that came just now.
+    copies: CopyMarks | None = None
 
     @property
     def parts(self) -> Mapping[str, Any]:
@@ -67,6 +73,7 @@ class TextSplit:
             tokens=TokenStore.open(*folder["tokens"]),
             neighbors=NeighborStore.open(*folder["neighbors"]) if with_memories else None,
             memory_tokens=TokenStore.open(*folder["memory_tokens"]) if with_memories else None,
+            copies=CopyMarks.open(*folder["copies"]) if "copies" in folder else None,
             origin=(cache, parts),
         )
 
@@ -149,7 +156,7 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
         tokens = self.tokenise(table, length)
         rows = prepare_rows(table, self.cache)
         parts: dict[str, Any] = {"rows": rows, "tokens": tokens.part, "source": table.source}
-        neighbors = memory_tokens = None
+        neighbors = memory_tokens = copies = None
         if self.has_memory:
             folder, fingerprint = build_neighbors(
                 table,
@@ -157,17 +164,59 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
                 self.num_memories,
                 self._leaves_out_copies(name),
                 self.cache,
+                same_table=self._is_of_memory_table(name),
             )
             neighbors = NeighborStore.open(folder, fingerprint)
             memory_tokens = self.tokenise(neighbors.memories, memory_length)
             parts |= {"neighbors": (folder.name, fingerprint), "memory_tokens": memory_tokens.part}
-        return TextSplit(table, tokens, neighbors, memory_tokens, (self.cache, parts))
+        if name != "train":
+            copies, parts["copies"] = self._mark_copies(name, table, neighbors)
+        return TextSplit(table, tokens, neighbors, memory_tokens, (self.cache, parts), copies)
 
     def _leaves_out_copies(self, name: str) -> bool:
-        """Whether the rows of a split must not find themselves, nor exact copies of themselves."""
+        """Whether the rows of a split must not find themselves, nor copies of themselves."""
         # A memory that the user names may hold the table that the validation rows were split off.
         is_given = self.options.memory is not None or is_existing_index(self.retriever)
         return name == "train" or (name == "validation" and not self.has_validation_table and is_given)
+
+    def _is_of_memory_table(self, name: str) -> bool:
+        """Whether a split's rows are of the table that the memory was made of."""
+        options = self.options
+        file = options.train_file if name == "train" else options[f"{name}_file"]
+        return self.is_memory_table(options.train_file if file is None else file)
+
+    def _mark_copies(self, name: str, table: Rows, neighbors: NeighborStore | None) -> tuple[CopyMarks, Part]:
+        # What is left out can't be found.
+        memory = None if neighbors is None or self._leaves_out_copies(name) else self.opened_memory
+        marks = self.marks_of(table, neighbors, memory, self._is_of_memory_table(name))
+        return marks, self.prepare_marks(marks)
+
+    def marks_of(
+        self, rows: Rows, neighbors: NeighborStore | None, memory: Memory | None, same_table: bool = False
+    ) -> CopyMarks:
+        """Mark the rows of a table that have copies.
+
+        Args:
+            rows: the table.
+            neighbors: the memories that were found for them, if any were asked for.
+            memory: where; None = it can't have returned copies.
+            same_table: the rows are of the table that the memory was made of.
+        """
+        in_memory, near = np.zeros(len(rows), bool), None
+        if neighbors is not None:
+            found = Neighbors(neighbors.rows, neighbors.scores, neighbors.memories)
+            near = nearly_found(rows.texts, found)
+            if memory is not None:
+                in_memory = memory.holds(rows, same_table, found)
+        return self.mark(self.copy_keys(rows), in_memory, near)
+
+    @override
+    def copy_keys(self, table: Rows) -> NDArray[np.uint64]:
+        return fold_hashes(table.texts)
+
+    @override
+    def copies_of(self, split: TextSplit) -> CopyMarks | None:
+        return split.copies
 
     @override
     def open_split(self, parts: Mapping[str, Any]) -> TextSplit:
@@ -197,6 +246,7 @@ class TextReader:
         self.split = split
         self.max_length, self.memory_max_length = data.lengths
         self.with_strings = data.with_strings
+        self.is_copy = None if split.copies is None else split.copies.is_copy
         self.texts: TokenTable = data.words.add(split.tokens)
         self.memories = None if split.memory_tokens is None else data.words.add(split.memory_tokens)
         self.encodings: Encodings | None = data.encodings_of(split.tokens, self.max_length)
@@ -241,6 +291,8 @@ class TextReader:
             "row": row,
         }
         fields |= {name: torch.from_numpy(array) for name, array in arrays.items()}
+        if self.is_copy is not None:
+            fields["is_copy"] = torch.from_numpy(self.is_copy[row])
         if self.with_strings:
             texts = self.split.rows.texts
             fields["text_string"] = [texts[int(number)] for number in row]

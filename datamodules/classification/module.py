@@ -16,7 +16,7 @@ from datamodules.classification.dataset import ClassificationDataset
 from datamodules.corpora.published import load_published, published_contents
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
-from datamodules.corpora.split import limit_classes, select_classes, stratified_split
+from datamodules.corpora.split import limit_classes, select_classes
 from datamodules.corpora.table import read_table
 from datamodules.errors import InputError, excerpt
 from datamodules.retrieval import Memory, is_memory
@@ -134,9 +134,7 @@ class ClassificationDataModule(TextRowsDataModule):
             if options.classes:
                 validation = select_classes(validation, options.classes)
         else:
-            train_rows, validation_rows = stratified_split(
-                table.labels or [], options.validation_split, options.split_seed
-            )
+            train_rows, validation_rows = self.split_off(table.labels or [], table)
             train, validation = table.select(train_rows), table.select(validation_rows)
         if options.rows_per_class is not None:
             train = limit_classes(train, options.rows_per_class, options.split_seed)
@@ -162,6 +160,8 @@ class ClassificationDataModule(TextRowsDataModule):
             return {
                 "text_column": options.text_column if text_column is None else text_column,
                 "label_column": options.memory_label_column,
+                # In one table, equal ids are the same row.
+                **({"id_column": options.id_column} if self.is_memory_table(options.train_file) else {}),
             }
         return {name: options[name] for name in ("text_column", "label_column", "header", "class_names")}
 

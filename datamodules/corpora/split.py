@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,10 @@ log = logging.getLogger(__name__)
 
 
 def stratified_split(
-    labels: Sequence[str], validation: int | float, seed: int
+    labels: Sequence[str],
+    validation: int | float,
+    seed: int,
+    groups: NDArray[np.integer[Any]] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Choose validation rows from each class.
 
@@ -31,6 +35,9 @@ def stratified_split(
         validation: an int takes so many rows of each class, a float below 1 that share of each class (to
             the nearest row, but at least one; a class of a single row stays in training).
         seed: another seed chooses other rows.
+        groups: [n], equal for rows that must be on one side, such as copies of each other; a class then has as
+            nearly as many validation rows as its groups allow. None = every row by itself. Where all groups
+            are of one row, the choice is the same.
 
     Returns:
         Row numbers for training and for validation, int64, each in ascending order.
@@ -42,8 +49,10 @@ def stratified_split(
         raise InputError(f"validation {validation}: give a share between 0 and 1, or a whole number of rows")
     if validation < 1 and not isinstance(validation, float):
         raise InputError(f"validation {validation}: give at least one row a class")
-    chosen, single = [], 0
-    for label, rows in _rows_by_class(labels).items():
+    number, size, first = _groups(groups, len(labels))
+    chosen = np.zeros(len(size), dtype=bool)
+    classes, single = _rows_by_class(labels), 0
+    for label, rows in classes.items():
         if isinstance(validation, float):
             count = min(_share(validation, len(rows)), len(rows) - 1)
             single += not count
@@ -54,12 +63,40 @@ def stratified_split(
                     f"validation {validation}: class {label!r} has only {len(rows)} rows, and training needs "
                     "at least one; take fewer rows"
                 )
-        chosen.append(_sample(rows, count, label, seed, "validation"))
+        order = _sample(rows, len(rows), label, seed, "validation")
+        # A group with several labels belongs to the class of its first row, and counts for it alone.
+        own = number[order[first[number[order]] == order]]
+        chosen[own[_nearest(size[own], count)]] = True
+    for rows in classes.values():
+        if chosen[number[rows]].all():  # its groups were another class's, or all of it is one
+            chosen[number[rows]] = False
     if single:
         log.warning("classes with a single row, which stays in training: %d", single)
-    is_validation = np.zeros(len(labels), dtype=bool)
-    is_validation[np.concatenate([np.empty(0, dtype=np.int64), *chosen])] = True
+    is_validation = chosen[number]
     return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
+
+
+def _groups(
+    groups: NDArray[np.integer[Any]] | None, num_rows: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The group of each row, numbered from 0; of each group its size and its first row."""
+    if groups is None:
+        rows = np.arange(num_rows)
+        return rows, np.ones(num_rows, np.int64), rows
+    _, first, number, size = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
+    return number.reshape(-1), size, first
+
+
+def _nearest(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """The groups of these sizes to take, in their order, so that they have as nearly `count` rows as can be."""
+    taken, missing = [], count
+    for place, size in enumerate(sizes.tolist()):
+        if missing <= 0:
+            break
+        if size <= 2 * missing:  # otherwise there would be more too many than there are too few now
+            taken.append(place)
+            missing -= size
+    return np.array(taken, np.int64)
 
 
 def limit_classes(rows: Rows, limits: int | float | Mapping[str, int], seed: int) -> Rows:

@@ -22,6 +22,7 @@ from datamodules.matching.negatives import (
     own_negatives,
     text_codes,
 )
+from datamodules.parts.copies import CopyMarks
 from datamodules.storage import check_folder
 from datamodules.text.gather import TextGroup, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
@@ -38,6 +39,8 @@ class MatchingSplit:
     pool: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
     #: cache folder, and folder name and fingerprint of each part; None for pairs that came just now.
     origin: tuple[Path, Mapping[str, Any]] | None = None
+    #: of pairs to classify, or of questions; None in training, and for pairs that came just now.
+    copies: CopyMarks | None = None
 
     @classmethod
     def open(cls, cache: Path, parts: Mapping[str, Any]) -> MatchingSplit:
@@ -54,6 +57,7 @@ class MatchingSplit:
             TokenStore.open(*folder["second_tokens"]),
             _open_pool(*folder["pool"]) if "pool" in folder else None,
             (cache, parts),
+            CopyMarks.open(*folder["copies"]) if "copies" in folder else None,
         )
 
     @property
@@ -67,6 +71,14 @@ class MatchingSplit:
         if self.origin is not None:
             return MatchingSplit.open, self.origin
         return MatchingSplit, (self.pairs, self.first_tokens, self.second_tokens, self.pool)
+
+    @property
+    def is_copy(self) -> NDArray[np.bool_] | None:
+        """bool [P]: pairs that scores without copies leave out; None where nothing is measured."""
+        if self.copies is None:
+            return None
+        marks = self.copies.is_copy
+        return marks if len(marks) == len(self.pairs) else marks[self.pairs.question]
 
     @property
     def empty_questions(self) -> NDArray[np.bool_]:
@@ -194,6 +206,7 @@ class MatchingDataset(Dataset[MatchingBatch]):
         """
         self.split, self.lists, self.idf = split, lists, idf
         self.spec, self.with_strings = data.spec, data.with_strings
+        self.is_copy = split.is_copy
         self.first, self.second = data.words.add(split.first_tokens), data.words.add(split.second_tokens)
         self.encodings = [data.encodings_of(tokens, length) for tokens, length in data.texts_of(split)]
 
@@ -244,6 +257,8 @@ class MatchingDataset(Dataset[MatchingBatch]):
             "weight": (given >= 0).astype(np.float32)[members.query],
             "row": members.row,
         }
+        if self.is_copy is not None:  # then all pairs are the table's
+            arrays["is_copy"] = self.is_copy[members.row]
         tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
         batch = MatchingBatch(**tensors)
         return batch._replace(**self._vectors(batch, firsts, seconds), **self._strings(firsts, seconds))

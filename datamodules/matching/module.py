@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datamodules.base import Message, TextDataModule
+from datamodules.base import TextDataModule
 from datamodules.batch import MatchingSpec
 from datamodules.corpora.pairs import Pairs
 from datamodules.corpora.records import Column
@@ -24,6 +24,7 @@ from datamodules.errors import InputError
 from datamodules.matching.dataset import Lists, MatchingDataset, MatchingSplit
 from datamodules.matching.negatives import foreign_texts
 from datamodules.matching.tables import PairTables
+from datamodules.parts.copies import CopyMarks, Message
 from datamodules.parts.options import check_choices, check_least
 from datamodules.retrieval import NeighborStore, build_neighbors
 from datamodules.sampling import ListSampler
@@ -52,6 +53,7 @@ class MatchingDataModule(PairTables, TextDataModule[Pairs, MatchingSplit]):
     files = (*TextDataModule.files, "queries_file", "documents_file")
     fact_names = ("num_texts", "document_frequency")
     sampler_type = ListSampler
+    split_options = (*TextDataModule.split_options, "test_split")
     any_ranking = True
 
     def __init__(
@@ -128,6 +130,10 @@ class MatchingDataModule(PairTables, TextDataModule[Pairs, MatchingSplit]):
     def has_test_table(self) -> bool:
         return self.options.test_file is not None or self.options.test_split is not None
 
+    @override
+    def is_split_off(self, name: str) -> bool:
+        return self.options[f"{name}_file"] is None
+
     # --- memory ---
 
     @property
@@ -163,7 +169,7 @@ class MatchingDataModule(PairTables, TextDataModule[Pairs, MatchingSplit]):
     @override
     def prepare_split(self, name: str, table: Pairs) -> MatchingSplit:
         # Retrieved candidates become pairs, retrieved negatives a pool.
-        training, pool, pool_part = name == "train", None, None
+        training, pool, pool_part, keys = name == "train", None, None, self.copy_keys(table)
         if self.options["negatives" if training else "candidates"] == "retrieved":
             table, pool, neighbors = self._retrieve(table, everything=not training or self._listwise)
             if training:
@@ -182,9 +188,18 @@ class MatchingDataModule(PairTables, TextDataModule[Pairs, MatchingSplit]):
         }
         if pool_part is not None:
             parts["pool"] = pool_part
-        split = MatchingSplit(table, first, second, pool, (self.cache, parts))
+        copies = None
+        if not training:
+            # A memory of texts to rank gives away no label.
+            copies = self.mark(keys)
+            parts["copies"] = self.prepare_marks(copies)
+        split = MatchingSplit(table, first, second, pool, (self.cache, parts), copies)
         self._check(name, split)
         return split
+
+    @override
+    def copies_of(self, split: MatchingSplit) -> CopyMarks | None:
+        return split.copies
 
     @property
     def _listwise(self) -> bool:
@@ -276,6 +291,12 @@ class MatchingDataModule(PairTables, TextDataModule[Pairs, MatchingSplit]):
                 f"{pairs.source}: {len(pairs)} pairs of {pairs.num_questions} questions; {without} questions have"
                 f" no positive, {single} have one candidate",
             )
+            if not pairs.has_positive.any() and not self.options.keep_questions_without_positive:
+                yield (
+                    logging.WARNING,
+                    f"{pairs.source}: no question has a positive, so there is no order to measure: MAP, MRR, NDCG,"
+                    " P@1 and AUC are left out",
+                )
             if empty := int(split.empty_questions.sum()):
                 rows, offsets = pairs.lists
                 row = rows[offsets[int(split.empty_questions.argmax())]]

@@ -197,7 +197,7 @@ def own_negatives(
 
 
 def text_codes(pairs: Pairs) -> NDArray[np.int64]:
-    """int64 [second texts]: equal where texts are copies of each other (case and white space folded)."""
+    """int64 [second texts]: equal where texts are copies of each other."""
     _, codes = np.unique(fold_hashes(pairs.second.texts), return_inverse=True)
     return codes.reshape(-1).astype(np.int64)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datamodules.corpora.pair_readers import (
     Goal,
@@ -21,16 +22,16 @@ from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
 from datamodules.errors import InputError
+from datamodules.parts.copies import CopyPart
 from datamodules.parts.options import check_choices
+from datamodules.retrieval.folding import fold_hashes
 
 #: What a file looks like: columns that the user names, or a published release.
 Layout: TypeAlias = Literal["table", "wikiqa", "quora", "trec"]
 
 
-class PairTables:
+class PairTables(CopyPart):
     """Reads tables of pairs."""
-
-    options: Any
 
     def __init__(
         self,
@@ -108,6 +109,39 @@ class PairTables:
             self._collection = Rows.concat(queries), documents
         return self._collection
 
+    def copy_keys(self, table: Pairs) -> NDArray[np.uint64]:
+        """Of each pair to classify, whichever text is the first; of each question to rank."""
+        first = fold_hashes(table.first.texts)
+        keys: NDArray[np.uint64]
+        if self.options.goal == "ranking":
+            rows, offsets = table.lists
+            keys = first[table.first_row[rows[offsets[:-1]]]]
+            return keys
+        one, other = first[table.first_row], fold_hashes(table.second.texts)[table.second_row]
+        # Their order does not count; the factor tells a pair from another of the same sum.
+        keys = np.minimum(one, other) * np.uint64(0x9E3779B97F4A7C15) + np.maximum(one, other)
+        return keys
+
+    def _question_groups(self, table: Pairs) -> NDArray[np.int64]:
+        """A number for each question, equal for those that are copies or share a copy of a pair: int64 [questions]."""
+        rows, offsets = table.lists
+        texts = fold_hashes(table.first.texts)[table.first_row[rows[offsets[:-1]]]]
+        numbers = np.arange(table.num_questions)
+        links = [(numbers, np.unique(texts, return_inverse=True)[1].reshape(-1))]
+        if self.options.goal == "classification":
+            pairs = np.unique(self.copy_keys(table), return_inverse=True)[1].reshape(-1)
+            links.append((table.question.astype(np.int64), pairs))
+        groups = numbers
+        while True:
+            before = groups
+            for question, code in links:
+                lowest = np.full(code.max(initial=0) + 1, len(numbers))
+                np.minimum.at(lowest, code, groups[question])
+                groups = groups.copy()
+                np.minimum.at(groups, question, lowest[code])
+            if np.array_equal(before, groups):
+                return groups
+
     def _read(self, path: str) -> Pairs:
         options = self.options
         if options.layout == "wikiqa":
@@ -145,12 +179,14 @@ class PairTables:
             raise InputError("data.train_file: name a table of pairs")
         table = self._read(options.train_file)
         parts = {"train": np.arange(table.num_questions)}
+        groups = self.copy_groups(self._question_groups(table))
         # Questions with a positive are shared out evenly: only these count.
         kinds = np.where(table.has_positive, "with a positive", "without").tolist()
         for name, share in (("test", options.test_split), ("validation", options.validation_split)):
             if share is not None and files[name] is None:
                 left = parts["train"]
-                rest, chosen = stratified_split([kinds[q] for q in left], share, options.split_seed)
+                together = None if groups is None else groups[left]
+                rest, chosen = stratified_split([kinds[q] for q in left], share, options.split_seed, together)
                 parts["train"], parts[name] = left[rest], left[chosen]
         return {
             name: (table if len(parts) == 1 else table.select_questions(parts[name]))

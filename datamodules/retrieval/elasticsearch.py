@@ -177,7 +177,7 @@ class ElasticsearchRetriever(ServerRetriever):
         Args:
             texts: n queries.
             k: documents a query at most.
-            leave_out_copies: leave out documents whose text is the query's, case and white space folded.
+            leave_out_copies: leave out documents whose text is a copy of the query's.
 
         Returns:
             n lists of at most k documents.

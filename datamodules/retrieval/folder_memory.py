@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from datamodules.corpora.rows import Rows
 from datamodules.errors import DamagedError, InputError
 from datamodules.retrieval.base import Collection, Retriever
-from datamodules.retrieval.folding import fold_hashes
+from datamodules.retrieval.folding import FOLDING, fold_hashes
 from datamodules.retrieval.memory import Addition, Memory, Neighbors, UnknownLabels
 from datamodules.storage import (
     REBUILD,
@@ -72,8 +73,7 @@ class FolderMemory(Memory):
         self.rows, rows_fingerprint = _load_rows(self.folder, version, contents=True)
         self.version = version
         self.fingerprint = _fingerprint(rows_fingerprint, self.retriever)
-        self._hashes: NDArray[np.uint64] = np.load(rows_folder / "hashes.npy", mmap_mode="r")
-        self._hash_order: NDArray[np.int32] = np.load(rows_folder / "hash_order.npy", mmap_mode="r")
+        self._hashes, self._hash_order = _load_hashes(rows_folder, self.rows)
         index_folder = _index_path(self.folder, self.fingerprint)
         try:
             self.retriever.open(index_folder, self.fingerprint)
@@ -249,17 +249,43 @@ class FolderMemory(Memory):
         return str(self.folder)
 
     def copies(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """The rows that are exact copies of each text, case and white space folded."""
+        """The rows that are copies of each text, see `datamodules.retrieval.folding`."""
         return self._rows_with(fold_hashes(texts))
+
+    def holds(self, texts: Rows, same_table: bool, found: Neighbors) -> NDArray[np.bool_]:
+        """Whether a copy of each text is in the memory, found or not; see `Memory.holds`."""
+        hashes = fold_hashes(texts.texts)
+        place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+        held: NDArray[np.bool_] = self._hashes[place] == hashes
+        return held | (self._places(texts.ids) >= 0) if same_table else held
+
+    def _places(self, ids: Sequence[str]) -> NDArray[np.int32]:
+        """The row with each id, -1 where there is none."""
+        wanted = pa.array(ids, pa.string())
+        found = pc.index_in(wanted, value_set=self.rows.table.column("id").combine_chunks())
+        places: NDArray[np.int32] = pc.fill_null(found, -1).to_numpy()
+        return places
 
     def _rows_with(self, wanted: NDArray[np.uint64]) -> list[NDArray[np.int32]]:
         first = np.searchsorted(self._hashes, wanted, side="left")
         last = np.searchsorted(self._hashes, wanted, side="right")
         return [self._hash_order[a:b] for a, b in zip(first, last, strict=True)]
 
-    def search(self, texts: Sequence[str], k: int, leave_out_copies: bool = False) -> Neighbors:
+    def search(
+        self,
+        texts: Sequence[str],
+        k: int,
+        leave_out_copies: bool = False,
+        own_ids: Sequence[str] | None = None,
+    ) -> Neighbors:
         """The k best memories of each text; see `Memory.search`."""
-        exclude: Sequence[Any] | None = self.copies(texts) if leave_out_copies else None
+        exclude: list[Any] | None = self.copies(texts) if leave_out_copies else None
+        if exclude is not None and own_ids is not None:
+            places = self._places(own_ids)
+            there = np.flatnonzero(places >= 0)
+            own_texts = self.rows.select(places[there]).texts[:]
+            for query, rows in zip(there.tolist(), self.copies(own_texts), strict=True):
+                exclude[query] = np.union1d(exclude[query], rows).astype(np.int32)
         hits = self.retriever.search(texts, k, exclude)
         # Keep what was found, numbered from 0, so that the result needs no more of the memory.
         found, inverse = np.unique(hits.rows, return_inverse=True)
@@ -382,11 +408,24 @@ def _load_rows(folder: Path, version: int, contents: bool = False) -> tuple[Rows
     return Rows(rows.table, str(folder)), str(manifests[-1]["fingerprint"])
 
 
+def _load_hashes(folder: Path, rows: Rows) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+    """The hashes of a version's texts, in order, and the row of each."""
+    if check_folder(folder).get("folding") == FOLDING:
+        return np.load(folder / "hashes.npy", mmap_mode="r"), np.load(
+            folder / "hash_order.npy", mmap_mode="r"
+        )
+    # Written when copies were told otherwise: by those hashes, no text would find its copy.
+    hashes = fold_hashes(rows.texts)
+    order = np.argsort(hashes, kind="stable").astype(np.int32)
+    return hashes[order], order
+
+
 def _write_rows(
     folder: Path, version: int, new: Rows, fingerprint: str, all_hashes: NDArray[np.uint64]
 ) -> None:
     """Write what is new in a version; fingerprint and hashes are those of all its rows."""
-    with new_folder(folder / f"rows-{version}", fingerprint, rows=len(all_hashes)) as partial:
+    facts = {"rows": len(all_hashes), "folding": FOLDING}
+    with new_folder(folder / f"rows-{version}", fingerprint, **facts) as partial:
         new.save(partial / "rows.arrow")
         order = np.argsort(all_hashes, kind="stable").astype(np.int32)
         np.save(partial / "hashes.npy", all_hashes[order])

@@ -68,8 +68,14 @@ class IndexMemory(Memory):
         """What `open_memory` opens; holds no secret."""
         return f"index:{self.retriever.existing_index}"
 
-    def search(self, texts: Sequence[str], k: int, leave_out_copies: bool = False) -> Neighbors:
-        """The k best memories of each text; see `Memory.search`."""
+    def search(
+        self,
+        texts: Sequence[str],
+        k: int,
+        leave_out_copies: bool = False,
+        own_ids: Sequence[str] | None = None,
+    ) -> Neighbors:
+        """The k best memories of each text; see `Memory.search`. The index is no table, so `own_ids` say nothing."""
         documents = self.retriever.search_documents(texts, k, leave_out_copies=leave_out_copies)
         rows = np.full((len(texts), k), -1, np.int32)
         scores = np.zeros((len(texts), k), np.float32)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.base import Retriever
+from datamodules.retrieval.folding import fold_hashes
 
 UnknownLabels: TypeAlias = Literal["refuse", "skip"]
 
@@ -40,7 +41,7 @@ class Addition(NamedTuple):
     rows: int
     #: new rows.
     added: int
-    #: rows left out because the memory has the text (case and white space folded) with the same label.
+    #: rows left out because the memory has a copy of the text with the same label.
     copies: int
     #: of the new rows, those whose text the memory has with another label.
     relabelled: int
@@ -56,15 +57,40 @@ class Memory(ABC):
     retriever: Retriever
 
     @abstractmethod
-    def search(self, texts: Sequence[str], k: int, leave_out_copies: bool = False) -> Neighbors:
+    def search(
+        self,
+        texts: Sequence[str],
+        k: int,
+        leave_out_copies: bool = False,
+        own_ids: Sequence[str] | None = None,
+    ) -> Neighbors:
         """The k best memories of each text.
 
         Args:
             texts: n query texts.
             k: memories a text at most.
-            leave_out_copies: a text gets neither itself nor an exact copy of itself (case and white space
-                folded). On for training texts, whose own labels must not leak through the memory.
+            leave_out_copies: a text gets neither itself nor a copy of itself (see
+                `datamodules.retrieval.folding`). On for training texts, whose own labels must not leak through
+                the memory.
+            own_ids: where the texts are rows of the table that the memory was made of, their ids: a text's own row
+                and copies of it are then left out as well, even if the memory has other columns of them.
         """
+
+    def holds(self, texts: Rows, same_table: bool, found: Neighbors) -> NDArray[np.bool_]:
+        """Whether a copy of each text is in the memory, bool [n].
+
+        This version looks at what was found: a copy has all of a text's words, so it is among the best.
+
+        Args:
+            texts: n texts.
+            same_table: they are rows of the table that the memory was made of: equal ids are the same row.
+            found: their memories.
+        """
+        del same_table  # an index of the user's is made of no table that we know
+        hashes = np.append(fold_hashes(found.memories.texts), np.uint64(0))
+        is_copy = hashes[found.rows] == fold_hashes(texts.texts)[:, None]
+        held: NDArray[np.bool_] = (is_copy & (found.rows >= 0)).any(axis=1)
+        return held
 
     @abstractmethod
     def add(

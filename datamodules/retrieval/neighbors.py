@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
+from datamodules.retrieval.folding import FOLDING
 from datamodules.retrieval.memory import Memory, Neighbors
 from datamodules.storage import check_folder, fingerprint_of, finish_folder, is_whole, lock, named_disk_errors
 
@@ -60,7 +61,9 @@ class NeighborStore:
         return cls(*neighbors, fingerprint="")
 
 
-def neighbors_fingerprint(texts: Rows, memory: Memory, k: int, leave_out_copies: bool) -> str:
+def neighbors_fingerprint(
+    texts: Rows, memory: Memory, k: int, leave_out_copies: bool, same_table: bool = False
+) -> str:
     """Identifies a neighbour store: a change of texts, memory, ranking, k or exclusion gives another."""
     return fingerprint_of(
         {
@@ -68,13 +71,20 @@ def neighbors_fingerprint(texts: Rows, memory: Memory, k: int, leave_out_copies:
             "memory": memory.fingerprint,
             "back end": type(memory.retriever).__name__,
             "k": k,
-            "copies out": leave_out_copies,
+            # Stores made by another way of folding have other copies.
+            "copies out": leave_out_copies and [FOLDING, same_table],
         }
     )
 
 
 def build_neighbors(
-    texts: Rows, memory: Memory, k: int, leave_out_copies: bool, cache: Path, progress: bool = True
+    texts: Rows,
+    memory: Memory,
+    k: int,
+    leave_out_copies: bool,
+    cache: Path,
+    progress: bool = True,
+    same_table: bool = False,
 ) -> tuple[Path, str]:
     """Retrieve the k memories of every text, unless a finished store is there already.
 
@@ -87,17 +97,19 @@ def build_neighbors(
         leave_out_copies: see `Memory.search`.
         cache: folder of stores; this one is `cache/neighbors-<fingerprint>`.
         progress: show a progress bar on standard error.
+        same_table: the texts are rows of the table that the memory was made of: rows of equal ids are copies, too.
 
     Returns:
         The store's folder and fingerprint, for `NeighborStore.open`.
     """
-    fingerprint = neighbors_fingerprint(texts, memory, k, leave_out_copies)
+    fingerprint = neighbors_fingerprint(texts, memory, k, leave_out_copies, same_table)
     folder = cache / f"neighbors-{fingerprint[:16]}"
     with lock(folder), named_disk_errors(folder):
         if not is_whole(folder, fingerprint):
             blocks = cache / f"neighbors-{fingerprint[:16]}.blocks"
             blocks.mkdir(parents=True, exist_ok=True)
-            _retrieve_blocks(texts, memory, k, leave_out_copies, blocks, progress)
+            own_ids = texts.ids if leave_out_copies and same_table else None
+            _retrieve_blocks(texts, memory, k, leave_out_copies, own_ids, blocks, progress)
             try:
                 memory.check_unchanged()
             except InputError:
@@ -113,7 +125,13 @@ def build_neighbors(
 
 
 def _retrieve_blocks(
-    texts: Rows, memory: Memory, k: int, leave_out_copies: bool, blocks: Path, progress: bool
+    texts: Rows,
+    memory: Memory,
+    k: int,
+    leave_out_copies: bool,
+    own_ids: list[str] | None,
+    blocks: Path,
+    progress: bool,
 ) -> None:
     starts = range(0, len(texts), BLOCK)
     with tqdm(
@@ -123,7 +141,8 @@ def _retrieve_blocks(
             done = blocks / f"{number:06d}.npz"
             queries = texts.texts[start : start + BLOCK]
             if not done.exists():
-                found = memory.search(queries, k, leave_out_copies)
+                ids = None if own_ids is None else own_ids[start : start + BLOCK]
+                found = memory.search(queries, k, leave_out_copies, ids)
                 found.memories.save(blocks / f"{number:06d}.arrow")
                 # The hits are written last and renamed: their file is the mark of a finished block.
                 partial = blocks / f"{number:06d}.partial.npz"

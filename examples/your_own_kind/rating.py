@@ -13,7 +13,6 @@ from torch.utils.data import Dataset
 from torchmetrics import Metric
 
 from datamodules.corpora.rows import Rows
-from datamodules.corpora.split import stratified_split
 from datamodules.corpora.table import read_table
 from datamodules.texts import TextReader, TextRowsDataModule, TextSplit
 from zoo.cli import main
@@ -69,7 +68,7 @@ class RatingDataModule(TextRowsDataModule):
         options, tables = self.options, {}
         if "train" in wanted:
             table = read_table(options.train_file, **self.memory_columns())
-            parts = stratified_split(["one class"] * len(table), options.validation_split, options.split_seed)
+            parts = self.split_off(["one class"] * len(table), table)
             tables = dict(zip(("train", "validation"), map(table.select, parts), strict=True))
         files = {"validation": options.validation_file, "test": options.test_file}
         named = {name: read_table(files[name], **self.memory_columns()) for name in wanted if files.get(name)}

@@ -29,6 +29,7 @@ from datamodules.parts import words
 from datamodules.parts.words import WordPart
 from datamodules.retrieval.embedded import EmbeddedRetriever
 from datamodules.retrieval.folder_memory import FolderMemory
+from datamodules.retrieval.folding import fold
 from datamodules.retrieval.opening import open_memory
 from datamodules.text.tokens import TokenStore
 from datamodules.texts import TextSplit, first_of_equal_texts
@@ -383,7 +384,8 @@ def test_a_second_prepare_does_no_work(
         ({"tokenizer": "whitespace"}, {"tokens", "vocabulary"}),
         ({"min_count": 2}, {"vocabulary"}),
         ({"max_length": 5}, set()),
-        ({"num_memories": 0}, {"vocabulary"}),
+        # Without memories, nothing is nearly a copy of one.
+        ({"num_memories": 0}, {"copies", "vocabulary"}),
     ],
     ids=lambda value: "-".join(sorted(value)) or "nothing",
 )
@@ -521,11 +523,23 @@ def test_classes_and_rows_per_class(tmp_path: Path, files: dict[str, str]) -> No
 
 def test_validation_rows_are_split_off_and_stratified(tmp_path: Path, files: dict[str, str]) -> None:
     del files["validation_file"]
-    data = prepared(tmp_path, files, validation_split=5)
+    data = prepared(tmp_path, files, validation_split=5, split_copies=True)
     labels = data.split("validation").rows.labels
     assert labels is not None
     assert sorted(labels) == sorted(LABELS * 5)
     assert len(data.split("train").rows) == 70 - 15
+
+
+def test_copies_stay_on_one_side_of_a_split(tmp_path: Path, files: dict[str, str]) -> None:
+    del files["validation_file"]
+    data = prepared(tmp_path, files, validation_split=5)
+    train, validation = (
+        {fold(text) for text in data.split(name).rows.texts} for name in ("train", "validation")
+    )
+    assert not train & validation
+    # Some texts have two labels: a class takes the other's row along.
+    assert 15 <= len(data.split("validation").rows) <= 20
+    assert data.copy_counts("validation")["rows_in_training"] == 0
 
 
 # --- memories of other tables -------------------------------------------------------------------------------

@@ -614,3 +614,8 @@ def test_bad_tables_of_test_and_predict(fit: Fit, zoo_command: Command, test_csv
     assert Path("out.jsonl").read_text() == "kept"
     result = zoo_command("predict", "--ckpt_path", checkpoint, "--input", test_csv, "--text_column=body")
     one_line(result, "test.csv", "body", "text")
+
+
+def test_drawn_word_vectors_stay_trained_in_a_model_made_from_its_checkpoint(fit: Fit) -> None:
+    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+    assert zoo.load(checkpoint).model.network.encoder.words.table.requires_grad

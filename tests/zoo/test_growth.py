@@ -100,7 +100,7 @@ def test_no_row_is_classified_by_a_vote_that_was_tuned_on_it(monkeypatch: pytest
     columns = [torch.zeros(n, 3), torch.zeros(n, 2), torch.ones(n, 2), torch.ones(n, 2, dtype=torch.bool)]
     memory_target = torch.zeros(n, 2, dtype=torch.long)
     evidence = Evidence(*columns, memory_target=memory_target, target=torch.arange(n))
-    witnessed = Witnessed(evidence, in_memory=torch.zeros(n, dtype=torch.bool))
+    witnessed = Witnessed(evidence, *torch.zeros(3, n, dtype=torch.bool))
     tuned_on: list[list[int]] = []
 
     def best(self: Witnessed) -> tuple[float, float]:

@@ -250,6 +250,20 @@ def test_pretrained_vectors_are_fixed_unless_asked() -> None:
     assert KNNBiLSTM(characters=False).build_network(spec, None, None).encoder.words.table.requires_grad
 
 
+def test_the_memories_features_are_float32_whatever_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    network, batch = make_network(features="M4"), make_batch()
+    classify = network._classify
+    monkeypatch.setattr(network, "_classify", lambda features: seen.append(features) or classify(features))
+    text, memories = network.encode(batch)
+    network.head(text, memories, batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        network.head(text, memories, batch)
+    for exact, mixed in zip(*seen, strict=True):
+        assert mixed.dtype == torch.float32
+        assert torch.equal(exact, mixed)
+
+
 @pytest.mark.parametrize(
     ("options", "spec", "words"),
     [

@@ -226,7 +226,7 @@ def test_pairs_to_classify(zoo_command: Command, fit: Callable[..., Path], train
     )
     assert result.code == 0, result.err
     split = json.loads(Path("split.json").read_text())
-    assert {"accuracy", "auc", "loss", "pairs"} == split.keys()
+    assert {"accuracy", "auc", "loss", "pairs", "rows_in_training"} == split.keys()
     assert 0 < split["pairs"] < 80
     other = ["--data.test_file", train_tsv, "--output=file.json", "--trainer.accelerator=cpu"]
     assert zoo_command("test", "--ckpt_path", checkpoint, *other).code == 0

@@ -205,6 +205,18 @@ def test_questions_without_a_positive_are_left_out_and_counted_or_kept() -> None
     assert (kept["map"], kept["questions"], kept["questions_without_positive"]) == (0.5, 3, 1)
 
 
+def test_without_a_positive_there_is_nothing_to_mean() -> None:
+    lists: Lists = [([2.0, 1.0], [0.0, 0.0])]
+    found = ranking_scores(lists)
+    assert found.keys() == {"loss", "pairs", "questions", "questions_without_positive"}
+    assert found["questions_without_positive"] == 1
+    # Who counts such questions as 0 has asked for it.
+    assert ranking_scores(lists, keep=True)["map"] == 0
+    scores = PairScores()
+    scores.update(torch.ones(2), torch.ones(2), torch.ones(2), torch.arange(2), torch.ones(2))
+    assert scores.compute().keys() == {"accuracy", "loss", "pairs"}
+
+
 def test_padding_and_unknown_pairs_count_nothing() -> None:
     lists = random_lists(6, number=9, ties=True)
     score, target, number = flat(lists)
@@ -348,6 +360,9 @@ class ToyData(pl.LightningDataModule):
 
     def use_state(self, state: dict[str, Any]) -> None:
         pass
+
+    def copy_counts(self, name: str) -> dict[str, int]:
+        return {}
 
     def train_dataloader(self) -> DataLoader[Any]:
         return DataLoader(self.batches, batch_size=None)  # type: ignore[arg-type]

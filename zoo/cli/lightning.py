@@ -137,10 +137,8 @@ class ZooCLI(LightningCLI):
         # Hours of preparation should not end in a refusal. None is `prepare`; otherwise a checkpoint brings both.
         if self.subcommand in ("fit", None) and isinstance(self.model, Task):
             self.model.check_data(self.datamodule)
-            start = self.model.options.init_from
             resumes = self.subcommand == "fit" and self._option("ckpt_path")
-            if start is not None and not resumes and not Path(start).is_file():
-                raise InputError(f"model.init_from={start}: no such checkpoint")
+            self._remember_start(self.model.options.init_from, bool(resumes))
         if isinstance(self.model, Task) and not self.model.uses_memory and self.datamodule.has_memory:
             log.info("this model reads no memories: none are retrieved")
             self.datamodule.leave_out_memory()
@@ -148,7 +146,23 @@ class ZooCLI(LightningCLI):
             for server in servers_of(self.datamodule.retriever):
                 server.is_named = all(host in self.said for host in server.hosts)
         if self.subcommand in ("validate", "test") and self.trained is not None:
+            name = "validation" if self.subcommand == "validate" else "test"
+            self.datamodule.check_split(self.trained, name, f"--ckpt_path {self._option('ckpt_path')}")
+            self.datamodule.remember(self.trained)
             self.datamodule.use_memory_of(self.trained)
+
+    def _remember_start(self, start: str | None, resumes: bool) -> None:
+        """What the model that this one starts from was trained on, this one has seen, too."""
+        if start is None:
+            return
+        if Path(start).is_file():
+            state = read_checkpoint(start)[CHECKPOINT_KEY]["data"]
+            self.datamodule.check_split(state, "validation", f"model.init_from={start}")
+        elif resumes and self.trained is not None:  # it has gone, but the resumed run remembers
+            state = self.trained
+        else:
+            raise InputError(f"model.init_from={start}: no such checkpoint")
+        self.datamodule.remember(state)
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
@@ -288,7 +302,8 @@ def _config_of(contents: dict[str, Any], command: str, options: Sequence[str]) -
         named = {name.removeprefix("--data."): value for name, value in given(options).items()}
         init_args = data.options_after_training(state, command, named)
     else:
-        init_args = {**state["options"], "retriever": state["retriever"]}
+        # Runs from before copies were kept together split without.
+        init_args = {"split_copies": True, **state["options"], "retriever": state["retriever"]}
     return {
         "model": {"class_path": ours["model"], "init_args": model_options(contents)},
         "data": {"class_path": data.__name__, "init_args": init_args},

@@ -59,7 +59,7 @@ def add(
 ) -> None:
     """Add the rows of a table to a model's memory. Its predictions use them at once, without training.
 
-    Copies of what is there (case and white space folded, same label) are left out and counted; a copy with
+    Copies of what is there (case, punctuation and white space folded, same label) are left out and counted; a copy with
     another label is kept beside the old row. The old version stays: see `memory_version` of `zoo predict`.
     Interrupted, the memory is as it was: run it again. The memory of a table (the training rows, or another), which
     all runs on this table share, is first copied beside the checkpoint, so that the other runs' predictions stay as
@@ -89,9 +89,10 @@ def add(
     }
     columns = {} if data is None else data.memory_columns()
     columns |= {name: value for name, value in given.items() if value is not None}
+    columns["id_column"] = id_column
     if not labelled:
         columns["label_column"] = label_column
-    rows = read_table(file, id_column=id_column, **columns)
+    rows = read_table(file, **columns)
     own = Path(own_memory(Path(checkpoint).resolve()))
     is_shared = memory is None and data is not None and data.memory_rows is not None
     if is_shared and isinstance(found, FolderMemory):
@@ -155,10 +156,15 @@ def tune(
         data["options"]["memory"] = data["memory"]
         data.update(memory_rows=None, own_memory=False, memory_version=None)
     write_checkpoint(contents, target)
-    left_out = f", {tuned.in_memory} left out because the memory has them" if tuned.in_memory else ""
+    reasons = [
+        (tuned.in_memory, "left out because the memory has them"),
+        (tuned.in_training, "left out because the model was trained on them"),
+        (tuned.near, "of these differ from a memory in a few characters, which makes the vote look better"),
+    ]
+    facts = "".join(f", {number} {reason}" for number, reason in reasons if number)
     print(
         f"{target}: vote {tuned.mix:.2f}, sharpness {tuned.tau:g}; accuracy {tuned.accuracy_before:.4f} ->"
-        f" {tuned.accuracy:.4f} on the {tuned.rows} rows it was tuned on{left_out}"
+        f" {tuned.accuracy:.4f} on the {tuned.rows} rows it was tuned on{facts}"
     )
 
 

@@ -18,8 +18,7 @@ from torch.nn import functional
 
 from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
-from datamodules.retrieval import FolderMemory, Memory
-from datamodules.retrieval.folding import fold
+from datamodules.retrieval import Memory
 from zoo.layers.vote import Evidence, VotingNetwork
 from zoo.tasks.predictor import BLOCK, Predictor, evaluating, on_device
 
@@ -42,24 +41,30 @@ class Tuned(NamedTuple):
     accuracy: float
     #: rows that were used.
     rows: int
-    #: rows left out because a copy of them is in the memory.
+    #: rows left out because a copy of them is in the memory, or among the training rows.
     in_memory: int
+    in_training: int
+    #: rows that were used although a memory differs from them in a few characters only.
+    near: int
 
 
 class Witnessed(NamedTuple):
     """What a model and its memories say of n labelled rows."""
 
     evidence: Evidence
-    #: bool [n]: the memory has a copy of the row.
+    #: bool [n]: the memory has a copy of the row; training had; a memory is nearly one.
     in_memory: Tensor
+    in_training: Tensor
+    near: Tensor
 
     def select(self, rows: Tensor | NDArray[Any]) -> Witnessed:
         """That of some rows: numbers, or a mask."""
-        return Witnessed(Evidence(*(column[rows] for column in self.evidence)), self.in_memory[rows])
+        evidence, *marks = self
+        return Witnessed(Evidence(*(column[rows] for column in evidence)), *(mark[rows] for mark in marks))
 
     def usable(self) -> Witnessed:
-        """Without the rows of which the memory has a copy: they would find themselves and make it look better."""
-        return self.select(~self.in_memory)
+        """Without copies: in the memory they would find themselves, and the classifier knows its training rows."""
+        return self.select(~(self.in_memory | self.in_training))
 
     def accuracy(self, mix: Tensor | float, tau: Tensor | float) -> float:
         """Share of right labels."""
@@ -72,11 +77,13 @@ class Witnessed(NamedTuple):
         That is a steadier guide than accuracy, of which many settings have the same.
 
         Raises:
-            InputError: the memory has a copy of every row.
+            InputError: every row has a copy in the memory or among the training rows.
         """
         evidence = self.usable().evidence
         if len(evidence.target) == 0:
-            raise InputError("zoo memory tune: all rows are in the memory; tune on rows that are not")
+            raise InputError(
+                "zoo memory tune: all rows are in the memory or were trained on; tune on rows that are not"
+            )
         return min(
             product(MIXES, TAUS),
             key=lambda pair: float(functional.nll_loss(evidence.log_probabilities(*pair), evidence.target)),
@@ -88,7 +95,7 @@ def tune(predictor: Predictor, rows: Rows) -> Tuned:
 
     Args:
         predictor: of a model with a vote, with its memory; changed in place.
-        rows: labelled rows that the model was not trained on. Rows of which the memory has a copy are left out.
+        rows: labelled rows. Those that have a copy in the memory or among the training rows are left out.
 
     Raises:
         InputError: the model has no vote or no labelled memory, or no row is left.
@@ -99,8 +106,9 @@ def tune(predictor: Predictor, rows: Rows) -> Tuned:
     usable = witnessed.usable()
     before = usable.accuracy(network.mix.cpu(), network.mix_tau.cpu())
     network.set_vote(mix, tau)
-    in_memory = int(witnessed.in_memory.sum())
-    return Tuned(mix, tau, before, usable.accuracy(mix, tau), len(usable.in_memory), in_memory)
+    in_memory, in_training = int(witnessed.in_memory.sum()), int(witnessed.in_training.sum())
+    scored = usable.accuracy(mix, tau), len(usable.near)
+    return Tuned(mix, tau, before, *scored, in_memory, in_training, int(usable.near.sum()))
 
 
 def witness(predictor: Predictor, rows: Rows) -> Witnessed:
@@ -120,7 +128,17 @@ def witness(predictor: Predictor, rows: Rows) -> Witnessed:
         raise InputError(
             f"{rows.source}: the model does not know the label {strange[0]!r}; leave such rows out"
         )
-    return Witnessed(_evidence(predictor, network, rows), torch.tensor(_have_copies(memory, rows)))
+    blocks = [
+        _witness_block(
+            predictor, network, memory, rows.select(np.arange(start, min(start + BLOCK, len(rows))))
+        )
+        for start in range(0, len(rows), BLOCK)
+    ]
+    evidence = Evidence(
+        *(torch.cat(column) for column in zip(*(block.evidence for block in blocks), strict=True))
+    )
+    marks = (torch.cat(column) for column in zip(*(block[1:] for block in blocks), strict=True))
+    return Witnessed(evidence, *marks)
 
 
 def voting(predictor: Predictor) -> tuple[VotingNetwork, Memory]:
@@ -138,27 +156,14 @@ def voting(predictor: Predictor) -> tuple[VotingNetwork, Memory]:
     return network, memory
 
 
-def _have_copies(memory: Memory, rows: Rows) -> list[bool]:
-    """Whether the memory has a copy of each row."""
-    texts = rows.texts[:]
-    if isinstance(memory, FolderMemory):
-        return [len(copies) > 0 for copies in memory.copies(texts)]
-    # An index of the user's: a copy shares all words, so it is among the best.
-    found = memory.search(texts, k=10)
-    folded = [fold(text) for text in found.memories.texts[:]]
-    return [
-        any(row >= 0 and folded[row] == fold(text) for row in found_rows)
-        for text, found_rows in zip(texts, found.rows.tolist(), strict=True)
-    ]
-
-
-def _evidence(predictor: Predictor, network: VotingNetwork, rows: Rows) -> Evidence:
+def _witness_block(predictor: Predictor, network: VotingNetwork, memory: Memory, rows: Rows) -> Witnessed:
     model, data = predictor.model, predictor.data
+    split = data.split_of(rows, memory)
+    marks = data.marks_of(rows, split.neighbors, memory)
     parts = []
-    for start in range(0, len(rows), BLOCK):
-        split = data.split_of(rows.select(np.arange(start, min(start + BLOCK, len(rows)))), predictor.memory)
-        with data.dataset_for_now(split) as dataset, evaluating(model):
-            for first in range(0, len(dataset), _ROWS):
-                batch = dataset.__getitems__(range(first, min(first + _ROWS, len(dataset))))
-                parts.append(network.evidence(on_device(batch, model)))
-    return Evidence(*(torch.cat(column).cpu() for column in zip(*parts, strict=True)))
+    with data.dataset_for_now(split) as dataset, evaluating(model):
+        for first in range(0, len(dataset), _ROWS):
+            batch = dataset.__getitems__(range(first, min(first + _ROWS, len(dataset))))
+            parts.append(network.evidence(on_device(batch, model)))
+    evidence = Evidence(*(torch.cat(column).cpu() for column in zip(*parts, strict=True)))
+    return Witnessed(evidence, *map(torch.from_numpy, (marks.in_memory, marks.in_training, marks.near)))

@@ -372,7 +372,7 @@ class Task(pl.LightningModule):
 
     @override
     def on_validation_epoch_end(self) -> None:
-        self._log_scores(self.validation_scores, "val")
+        self._log_scores(self.validation_scores, "val", "validation")
 
     @override
     def test_step(self, batch: Any, batch_idx: int) -> None:
@@ -380,14 +380,17 @@ class Task(pl.LightningModule):
 
     @override
     def on_test_epoch_end(self) -> None:
-        self._log_scores(self.test_scores, "test")
+        self._log_scores(self.test_scores, "test", "test")
 
-    def _log_scores(self, scores: Metric, stage: str) -> None:
+    def _log_scores(self, scores: Metric, stage: str, split: str) -> None:
         values = scores.compute()
         scores.reset()
         loss = values.get("loss")
         if self.trainer.state.fn == TrainerFn.FITTING and loss is not None and bool(loss.isnan()):
             raise self._diverged("the validation loss")
+        if self.data is not None:
+            # Beside the scores, how many rows they say little of.
+            values |= {name: torch.tensor(count) for name, count in self.data.copy_counts(split).items()}
         # Apple's GPUs know no float64.
         precision = torch.float32 if self.device.type == "mps" else torch.float64
         self.class_scores = {}

@@ -48,7 +48,7 @@ class ClassificationTask(Task):
 
     @override
     def count(self, scores: ClassificationScores, batch: ClassificationBatch) -> None:
-        scores.update(self(batch).logits, batch.target, batch.weight)
+        scores.update(self(batch).logits, batch.target, batch.weight, batch.is_copy)
 
     @override
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:

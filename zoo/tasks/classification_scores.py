@@ -23,6 +23,7 @@ class ClassificationScores(Metric):
     predicted: Tensor
     loss_sum: Tensor
     loss_rows: Tensor
+    others: Tensor
 
     def __init__(self, labels: Sequence[str]) -> None:
         super().__init__()
@@ -35,21 +36,27 @@ class ClassificationScores(Metric):
         self.add_state("predicted", torch.zeros(n, dtype=torch.long), dist_reduce_fx="sum")
         self.add_state("loss_sum", torch.zeros((), dtype=torch.double), dist_reduce_fx="sum")
         self.add_state("loss_rows", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        # Rows without a copy elsewhere, and how many of them are right.
+        self.add_state("others", torch.zeros(2, dtype=torch.long), dist_reduce_fx="sum")
 
-    def update(self, logits: Tensor, target: Tensor, weight: Tensor) -> None:
+    def update(self, logits: Tensor, target: Tensor, weight: Tensor, is_copy: Tensor | None = None) -> None:
         """Count a batch.
 
         Args:
             logits: [B, C].
             target: [B] classes; C = unknown label.
             weight: [B], 0 for rows that only pad a batch.
+            is_copy: bool [B], rows that the accuracy without copies leaves out; None = none.
         """
         n = len(self.labels)
         counted = (weight > 0) & (target >= 0)
-        true, predicted = target[counted], logits.argmax(dim=1)[counted]
+        found = logits.argmax(dim=1)
+        true, predicted = target[counted], found[counted]
         self.rows += torch.bincount(true, minlength=n + 1)
         self.predicted += torch.bincount(predicted, minlength=n)
         self.correct += torch.bincount(true[true == predicted], minlength=n)
+        other = counted if is_copy is None else counted & ~is_copy
+        self.others += torch.stack([other.sum(), (other & (found == target)).sum()])
         known = counted & (target < n)
         losses = functional.cross_entropy(logits[known].float(), target[known], reduction="none")
         self.loss_sum += losses.double().sum()
@@ -59,6 +66,8 @@ class ClassificationScores(Metric):
         """Metric name -> value, float64; F1, precision and recall of the classes [C], NaN where there is none.
 
         A class without rows and without predictions has none and is left out of the mean.
+
+        `accuracy_without_copies` is there if some of the rows are copies, and not all.
         """
         n = len(self.labels)
         correct, rows, predicted = self.correct.double(), self.rows.double(), self.predicted.double()
@@ -83,4 +92,6 @@ class ClassificationScores(Metric):
         }
         absent = torch.full_like(f1, torch.nan)
         scores |= {name: torch.where(present, values, absent) for name, values in of_classes.items()}
+        if 0 < self.others[0] < rows.sum():
+            scores["accuracy_without_copies"] = self.others[1] / self.others[0]
         return {name: value.double() for name, value in scores.items()}

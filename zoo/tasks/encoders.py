@@ -24,6 +24,7 @@ class WordVectors:
     """A model that reads word vectors."""
 
     options: Any
+    data_state: dict[str, Any]
 
     def __init__(self, word_size: int = 300, train_word_vectors: bool = False, **shared: Any) -> None:
         """Choose the vectors.
@@ -43,11 +44,14 @@ class WordVectors:
             word_vectors: [num_words, d] pre-trained values, or None.
         """
         options = self.options
+        # A model that is made again from its checkpoint is given a table, too, wherever that came from.
+        data_options = self.data_state.get("options")
+        drawn = word_vectors is None or (data_options is not None and data_options["word_vectors"] is None)
         return WordEncoder(
             spec.num_words,
             options.word_size if word_vectors is None else word_vectors.shape[1],
             table=word_vectors,
-            train_table=word_vectors is None or options.train_word_vectors,
+            train_table=drawn or options.train_word_vectors,
             **self._characters(spec),
         )
 

@@ -120,7 +120,7 @@ class MatchingTask(Task):
     def count(self, scores: MatchingScores, batch: MatchingBatch) -> None:
         output = self(batch)
         terms = self.loss_terms(output, batch)
-        scores.update(output.score, batch.target, batch.weight, batch.query, terms)
+        scores.update(output.score, batch.target, batch.weight, batch.query, terms, batch.is_copy)
 
     def loss_terms(self, output: MatchingOutput, batch: MatchingBatch) -> Tensor:
         """What the loss of a batch is the mean of: a term a list, or with cross entropy a term a pair."""

@@ -145,8 +145,8 @@ def _log_choose(n: Tensor, k: Tensor) -> Tensor:
     return (n + 1).lgamma() - (k + 1).lgamma() - (n - k + 1).lgamma()
 
 
-def area_under_curve(score: Tensor, target: Tensor) -> float:
-    """Chance that a positive's score is above a negative's, a tie counting half; 0.5 where one kind is missing.
+def area_under_curve(score: Tensor, target: Tensor) -> float | None:
+    """Chance that a positive's score is above a negative's, a tie counting half; None where one kind is missing.
 
     Args:
         score: [P]; nan below all numbers.
@@ -156,7 +156,7 @@ def area_under_curve(score: Tensor, target: Tensor) -> float:
 
     positive = (target > 0).cpu().numpy()
     if positive.all() or not positive.any():
-        return 0.5
+        return None
     lowest = torch.finfo(torch.float32).min
     return float(roc_auc_score(positive, score.float().nan_to_num(nan=lowest).cpu().numpy()))
 
@@ -184,7 +184,15 @@ class MatchingScores(Metric):
         self.add_state("score", [], dist_reduce_fx="cat")
         self.add_state("target", [], dist_reduce_fx="cat")
 
-    def update(self, score: Tensor, target: Tensor, weight: Tensor, query: Tensor, loss: Tensor) -> None:
+    def update(
+        self,
+        score: Tensor,
+        target: Tensor,
+        weight: Tensor,
+        query: Tensor,
+        loss: Tensor,
+        is_copy: Tensor | None = None,
+    ) -> None:
         """Count a batch.
 
         Args:
@@ -193,6 +201,8 @@ class MatchingScores(Metric):
             weight: [P], 0 for pairs that only pad a batch.
             query: int64 [P]: the list (question) of each pair; a list is in one batch only.
             loss: [n]: the terms that the loss is the mean of, of counted pairs.
+            is_copy: bool [P]: pairs that scores without copies leave out, all of a question to rank or none;
+                None = none.
         """
         counted = (weight > 0) & ~target.isnan()
         score, target, query = score[counted].detach().float(), target[counted].float(), query[counted]
@@ -202,18 +212,20 @@ class MatchingScores(Metric):
         self.graded += ((target != 0) & (target != 1)).sum()
         self.score.append(score)
         self.target.append(target)
-        self.count(score, target, query)
+        other = torch.ones_like(counted) if is_copy is None else ~is_copy
+        self.count(score, target, query, other[counted])
 
-    def count(self, score: Tensor, target: Tensor, query: Tensor) -> None:
-        """Add what one kind of scores counts; arguments as in `update`, of counted pairs only."""
+    def count(self, score: Tensor, target: Tensor, query: Tensor, other: Tensor) -> None:
+        """Add what one kind of scores counts; arguments as in `update`, of counted pairs only; `other`: no copies."""
         raise NotImplementedError
 
     def compute(self) -> dict[str, Tensor]:
-        """Metric name -> value; AUC where there are two grades only."""
+        """Metric name -> value; AUC where there are two grades only, and pairs of both."""
         scores = {"loss": self.loss_sum / self.loss_terms.clamp(min=1)}
         if self.graded == 0 and self.pairs > 0:
             score, target = (_joined(state) for state in (self.score, self.target))
-            scores["auc"] = self.loss_sum.new_tensor(area_under_curve(score, target))
+            if (area := area_under_curve(score, target)) is not None:
+                scores["auc"] = self.loss_sum.new_tensor(area)
         return {**scores, "pairs": self.pairs.double()}
 
 
@@ -231,30 +243,46 @@ class RankingScores(MatchingScores):
 
     questions: Tensor
     questions_without_positive: Tensor
+    other_questions: Tensor
     sums: Tensor
+    other_sums: Tensor
 
     def __init__(self, keep_questions_without_positive: bool = False) -> None:
         super().__init__()
         self.keep = keep_questions_without_positive
         self.names = ["map", "mrr", *(f"ndcg@{k}" for k in CUTOFFS), "p@1"]
-        self.add_state("sums", torch.zeros(len(self.names), dtype=torch.long), dist_reduce_fx="sum")
-        for name in ("questions", "questions_without_positive"):
+        for name in ("sums", "other_sums"):
+            self.add_state(name, torch.zeros(len(self.names), dtype=torch.long), dist_reduce_fx="sum")
+        for name in ("questions", "questions_without_positive", "other_questions"):
             self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
-    def count(self, score: Tensor, target: Tensor, query: Tensor) -> None:
+    def count(self, score: Tensor, target: Tensor, query: Tensor, other: Tensor) -> None:
         """Measure the batch's lists."""
         query = torch.unique(query, return_inverse=True)[1]
         found = measure_lists(score, target, query)
         values = torch.cat([found.map[:, None], found.mrr[:, None], found.ndcg, found.p1[:, None]], dim=1)
-        self.sums += (values * PARTS).round().long().sum(dim=0)
-        self.questions += len(values) if self.keep else found.has_positive.sum()
+        parts = (values * PARTS).round().long()
+        measured = torch.ones_like(found.has_positive) if self.keep else found.has_positive
+        others = torch.zeros_like(measured).index_put((query,), other)
+        self.sums += parts.sum(dim=0)
+        self.questions += measured.sum()
+        self.other_sums += parts[others].sum(dim=0)
+        self.other_questions += (measured & others).sum()
         self.questions_without_positive += (~found.has_positive).sum()
 
     def compute(self) -> dict[str, Tensor]:
-        """Metric name -> value; `questions` are those that the means are over."""
-        means = self.sums.double() / PARTS / self.questions.clamp(min=1)
+        """Metric name -> value; `questions` are those that the means are over. Without one, there are no means.
+
+        Means without copies are there if some of these questions are copies, and not all.
+        """
+        means: dict[str, Tensor] = {}
+        if self.questions > 0:
+            means |= zip(self.names, self.sums.double() / PARTS / self.questions, strict=True)
+        if 0 < self.other_questions < self.questions:
+            names = [f"{name}_without_copies" for name in self.names]
+            means |= zip(names, self.other_sums.double() / PARTS / self.other_questions, strict=True)
         return {
-            **dict(zip(self.names, means, strict=True)),
+            **means,
             **super().compute(),
             "questions": self.questions.double(),
             "questions_without_positive": self.questions_without_positive.double(),
@@ -265,15 +293,24 @@ class PairScores(MatchingScores):
     """Accuracy, AUC and loss of pairs that match or do not."""
 
     correct: Tensor
+    others: Tensor
+    other_correct: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.add_state("correct", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        for name in ("correct", "others", "other_correct"):
+            self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
-    def count(self, score: Tensor, target: Tensor, query: Tensor) -> None:
+    def count(self, score: Tensor, target: Tensor, query: Tensor, other: Tensor) -> None:
         """Count the pairs on the right side of score 0."""
-        self.correct += ((score > 0) == (target > 0)).sum()
+        correct = (score > 0) == (target > 0)
+        self.correct += correct.sum()
+        self.others += other.sum()
+        self.other_correct += (correct & other).sum()
 
     def compute(self) -> dict[str, Tensor]:
-        """Metric name -> value."""
-        return {"accuracy": self.correct.double() / self.pairs.clamp(min=1), **super().compute()}
+        """Metric name -> value; `accuracy_without_copies` if some pairs are copies, and not all."""
+        scores = {"accuracy": self.correct.double() / self.pairs.clamp(min=1), **super().compute()}
+        if 0 < self.others < self.pairs:
+            scores["accuracy_without_copies"] = self.other_correct.double() / self.others
+        return scores

@@ -32,11 +32,14 @@ def start_from(model: Any, checkpoint: str) -> None:
         checkpoint: a file that `zoo fit` wrote.
 
     Raises:
-        InputError: the file is no checkpoint, nothing of it fits, or what is not to be trained would stay fresh.
+        InputError: the file is no checkpoint, nothing of it fits, what is not to be trained would stay fresh, or
+            rows that it was trained on are to be validated.
     """
     contents = read_checkpoint(checkpoint)
     theirs: dict[str, Tensor] = contents["state_dict"]
     state = contents[CHECKPOINT_KEY]["data"]
+    if model.data is not None:
+        model.data.check_split(state, "validation", f"model.init_from={checkpoint}")
     # Buffers (a tuned vote) belong to the other model's memory.
     mine = dict(model.named_parameters())
     taken = []

@@ -156,3 +156,32 @@ def test_no_labels():
     for choose in (lambda rows: limit_classes(rows, 1, seed=0), lambda rows: select_classes(rows, ["a"])):
         with pytest.raises(InputError, match=r"mine.csv: no labels"):
             choose(table(None))
+
+
+def test_groups_of_single_rows_change_nothing():
+    random = np.random.default_rng(0)
+    labels = [str(label) for label in random.integers(0, 5, 300)]
+    for seed in range(3):
+        for validation in (0.1, 0.5, 7):
+            alone = stratified_split(labels, validation, seed)
+            grouped = stratified_split(labels, validation, seed, random.permutation(300))
+            assert [side.tolist() for side in alone] == [side.tolist() for side in grouped]
+
+
+@pytest.mark.parametrize("validation", [0.1, 0.4, 7])
+def test_a_group_is_on_one_side(validation):
+    random = np.random.default_rng(1)
+    labels = [str(label) for label in random.integers(0, 5, 400)]
+    groups = random.integers(0, 200, 400)
+    train, chosen = stratified_split(labels, validation, 0, groups)
+    assert sorted([*train, *chosen]) == list(range(400))
+    assert not set(groups[train]) & set(groups[chosen])
+    wanted = 5 * validation if isinstance(validation, int) else 400 * validation
+    assert len(chosen) == pytest.approx(wanted, abs=5)  # a row a class
+
+
+def test_a_class_keeps_rows_to_train_on():
+    # All rows of b are copies of rows of a; c is one row, many times.
+    labels = ["a"] * 6 + ["b"] * 3 + ["c"] * 5
+    train, _ = stratified_split(labels, 0.5, 0, np.array([0, 1, 2, 3, 4, 5, 0, 1, 2, *[6] * 5]))
+    assert {labels[row] for row in train} == {"a", "b", "c"}

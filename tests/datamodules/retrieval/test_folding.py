@@ -17,6 +17,11 @@ from datamodules.retrieval.folding import fold, fold_hashes
         ("STRASSE", "straße"),
         ("ΟΔΟΣ", "οδος"),
         ("", " \n"),
+        ("the lion", "The lion ."),
+        ("the lion", '"the lion\u201d\u2026'),
+        ("a well-known caf\u00e9", "a well known cafe\u0301!"),
+        ("\ufb01ne \uff11", "fine 1"),
+        ("zero width", "zero\u200b width"),
     ],
 )
 def test_copies_have_equal_hashes(a: str, b: str) -> None:
@@ -26,7 +31,19 @@ def test_copies_have_equal_hashes(a: str, b: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "b"), [("the lion", "the lion."), ("the lion", "thelion"), ("a b", "b a"), ("1", "2"), ("", "x")]
+    ("a", "b"),
+    [
+        ("the lion", "thelion"),
+        ("a b", "b a"),
+        ("1", "2"),
+        ("", "x"),
+        ("", "."),
+        ("?", "!"),
+        ("\u2026", "\u2014"),
+        ("\u0915\u093f", "\u0915\u093e"),  # vowels that are marks
+        ("$5", "\u20ac5"),
+        ("cafe", "caf\u00e9"),
+    ],
 )
 def test_other_texts_have_other_hashes(a: str, b: str) -> None:
     assert fold(a) != fold(b)

@@ -30,14 +30,20 @@ class RecordedMemory(FolderMemory):
     last: int | None = None
     full = False
 
-    def search(self, texts: Sequence[str], k: int, leave_out_copies: bool = False) -> Neighbors:
+    def search(
+        self,
+        texts: Sequence[str],
+        k: int,
+        leave_out_copies: bool = False,
+        own_ids: Sequence[str] | None = None,
+    ) -> Neighbors:
         if self.searches() == self.last:
             if self.full:
                 raise OSError(28, "No space left on device")
             os.kill(os.getpid(), signal.SIGKILL)
         with self.log.open("a") as file:
             file.write(f"{texts[0]}\n")
-        return super().search(texts, k, leave_out_copies)
+        return super().search(texts, k, leave_out_copies, own_ids)
 
     def searches(self) -> int:
         return len(self.log.read_text().splitlines()) if self.log.exists() else 0
