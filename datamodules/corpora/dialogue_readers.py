@@ -70,7 +70,9 @@ def read_hmn4qa(path: str | Path) -> Dialogues:
         if count == 1 and last != 1:
             found.append(_Open(str(len(found) + 1), []))
         elif count != last + 1 or not found:
-            twice = f"the id {count} stands twice in this dialogue" if count <= last else f"{count} after {last}"
+            twice = (
+                f"the id {count} stands twice in this dialogue" if count <= last else f"{count} after {last}"
+            )
             raise InputError(f"{place}: {twice}; number the lines of a dialogue 1, 2, 3, ...")
         last = count
         if not fields:
@@ -119,10 +121,13 @@ def read_dialogues(
             turns = _strings(fields[0], place, turns_column)
             if not turns:
                 raise InputError(f"{place}: a dialogue without turns; give at least one in {turns_column!r}")
-            key = tuple(turns) if id_column is None else str(fields[-1])
-            one = found.setdefault(key, _Open(str(len(found) + 1) if id_column is None else key, turns))
+            name = str(len(found) + 1 if id_column is None else fields[-1])
+            key = tuple(turns) if id_column is None else name
+            one = found.setdefault(key, _Open(name, turns))
             if one.turns != turns:
-                raise InputError(f"{place}: the id {key!r} stands for another dialogue already; give it its own")
+                raise InputError(
+                    f"{place}: the id {name!r} stands for another dialogue already; give it its own"
+                )
             _add_questions(one, fields, place, question_column, answer_column)
     return _table(list(found.values()), records.source)
 

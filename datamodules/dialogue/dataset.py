@@ -51,11 +51,10 @@ class DialogueSplit:
         """
         folder = {name: (cache / part[0], part[1]) for name, part in parts.items() if name != "source"}
         check_folder(*folder["dialogues"])
-        return cls(
-            Dialogues.load(folder["dialogues"][0], parts["source"]),
-            *(TokenStore.open(*folder[name]) for name in ("turn_tokens", "question_tokens", "answer_tokens")),
-            origin=(cache, parts),
-        )
+        tokens = (TokenStore.open(*folder[f"{name}_tokens"]) for name in ("turn", "question", "answer"))
+        turns, questions, answers = tokens
+        dialogues = Dialogues.load(folder["dialogues"][0], parts["source"])
+        return cls(dialogues, turns, questions, answers, (cache, parts))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker that is spawned (not forked) gets its data set pickled: let it map the same files.
@@ -94,7 +93,7 @@ class DialogueDataset(Dataset[DialogueBatch]):
         split: DialogueSplit,
         vocabulary: Vocabulary,
         frequency: Sequence[int],
-        lengths: tuple[int, int],
+        max_length: int,
         max_turns: int,
     ) -> None:
         """Bind a split to a vocabulary.
@@ -103,13 +102,13 @@ class DialogueDataset(Dataset[DialogueBatch]):
             split: dialogues and their tokens.
             vocabulary: the words that a model knows.
             frequency: in how many training dialogues each of them is.
-            lengths: words that are read of a turn and of a question.
+            max_length: words that are read of a turn or a question.
             max_turns: turns that are read of a dialogue, the latest ones.
         """
         self.split = split
         lexicon = Lexicon()
-        self.turns = Texts.of(split.turn_tokens, lengths[0], lexicon)
-        self.questions = Texts.of(split.question_tokens, lengths[1], lexicon)
+        self.turns = Texts.of(split.turn_tokens, max_length, lexicon)
+        self.questions = Texts.of(split.question_tokens, max_length, lexicon)
         answers = Texts.of(split.answer_tokens, 1, lexicon)
         self.answers = np.zeros(len(answers.counts), np.int64)
         self.answers[answers.counts > 0] = answers.words

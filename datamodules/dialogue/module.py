@@ -62,10 +62,11 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
         id_column: Column | None = None,
         vocabulary_files: Files | None = None,
         max_turns: int = 256,
-        turn_length: int = 64,
-        question_length: int = 64,
+        max_length: int = 64,
         tokenizer: str = "whitespace",
+        lowercase: bool | None = False,
         min_count: int = 2,
+        batch_size: int = 10,
         **shared: Any,
     ) -> None:
         """Describe the data; nothing is read yet.
@@ -84,23 +85,25 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
             vocabulary_files: tables whose words join the vocabulary whatever their count; the paper names the
                 validation and the test table here. Their vectors stay as they were drawn.
             max_turns: turns kept of a dialogue, the latest ones.
-            turn_length: words kept of a turn.
-            question_length: words kept of a question.
+            max_length: words kept of a turn or a question.
             tokenizer: `whitespace`, or `words` (Unicode words and punctuation). A question mark at the end of a word
                 is always a token of its own.
+            lowercase: fold case before words are looked up; answers are then in lower case.
             min_count: words that fewer training dialogues have are told by their spelling.
-            **shared: options of `TextDataModule`: words, batches (a row is a dialogue). Case is kept unless
-                `lowercase` is true.
+            batch_size: dialogues a training batch of one device.
+            **shared: options of `TextDataModule`: words, batches.
         """
         super().__init__(
             train_file=train_file,  # type: ignore[arg-type]
             validation_file=validation_file,  # type: ignore[arg-type]
             test_file=test_file,  # type: ignore[arg-type]
             tokenizer=tokenizer,
+            lowercase=lowercase,
             min_count=min_count,
-            **{"batch_size": 10, "lowercase": False, **shared},
+            batch_size=batch_size,
+            **shared,
         )
-        check_least(self.options, dict.fromkeys(("max_turns", "turn_length", "question_length"), 1))
+        check_least(self.options, {"max_turns": 1, "max_length": 1})
         check_choices(self.options, {"layout": ("table", "hmn4qa"), "tokenizer": WORD_TOKENIZERS})
         if self.options.characters or self.options.word_vectors is not None:
             raise InputError("data.characters, data.word_vectors: of no use for dialogues; leave them out")
@@ -157,28 +160,22 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
 
     # --- splits ---
 
-    @property
-    def lengths(self) -> tuple[int, int]:
-        """Words kept of a turn and of a question."""
-        return self.options.turn_length, self.options.question_length
-
     @override
     def text_lengths(self) -> dict[str, int]:
-        return dict(zip(("turn_length", "question_length"), self.lengths, strict=True))
+        return {"max_length": self.options.max_length}
 
     @override
     def prepare_split(self, name: str, table: Dialogues) -> DialogueSplit:
-        tokens = [
-            self.tokenise(rows, length)
-            for rows, length in zip(_texts(table), (*self.lengths, 1), strict=True)
-        ]
-        _check_answers(table, tokens[2])
+        turns, questions, answers = (self.tokenise(rows, self.options.max_length) for rows in _texts(table))
+        _check_answers(table, answers)
         parts = {
             "source": table.source,
             "dialogues": prepared_folder(self.cache, "dialogues", table.fingerprint, table.save),
-            **dict(zip(("turn_tokens", "question_tokens", "answer_tokens"), (t.part for t in tokens), strict=True)),
+            "turn_tokens": turns.part,
+            "question_tokens": questions.part,
+            "answer_tokens": answers.part,
         }
-        return DialogueSplit(table, *tokens, origin=(self.cache, parts))
+        return DialogueSplit(table, turns, questions, answers, (self.cache, parts))
 
     @override
     def open_split(self, parts: Mapping[str, Any]) -> DialogueSplit:
@@ -186,17 +183,16 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
 
     def split_of(self, table: Dialogues) -> DialogueSplit:
         """A split in memory, for dialogues that come now (prediction)."""
-        tokens = [
-            self.tokenise_now(rows, length)
-            for rows, length in zip(_texts(table), (*self.lengths, 1), strict=True)
-        ]
-        _check_answers(table, tokens[2])
-        return DialogueSplit(table, *tokens)
+        turns, questions, answers = (
+            self.tokenise_now(rows, self.options.max_length) for rows in _texts(table)
+        )
+        _check_answers(table, answers)
+        return DialogueSplit(table, turns, questions, answers)
 
     @override
     def texts_of(self, split: DialogueSplit) -> list[tuple[TokenStore, int]]:
         stores = (split.turn_tokens, split.question_tokens, split.answer_tokens)
-        return list(zip(stores, (*self.lengths, 1), strict=True))
+        return [(tokens, self.options.max_length) for tokens in stores]
 
     @override
     def describe_split(self, name: str, split: DialogueSplit) -> Iterator[Message]:
@@ -243,9 +239,8 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
 
     @override
     def dataset(self, split: DialogueSplit) -> DialogueDataset:
-        return DialogueDataset(
-            split, self.vocabulary, self._facts["frequency"], self.lengths, self.options.max_turns
-        )
+        frequency, options = self._facts["frequency"], self.options
+        return DialogueDataset(split, self.vocabulary, frequency, options.max_length, options.max_turns)
 
     @override
     def _loader(self, dataset: DialogueDataset, training: bool) -> DataLoader[DialogueBatch]:
