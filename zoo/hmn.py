@@ -22,11 +22,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from typing_extensions import override
 
 from datamodules.batch import DialogueBatch, DialogueSpec
 from datamodules.errors import InputError
+from zoo.layers.gru import AllStatesGRU
 from zoo.tasks.base import check_choices, check_sizes
 from zoo.tasks.dialogue import DialogueOutput, DialogueTask, Pointer, Readout
 
@@ -217,7 +217,7 @@ class WordMemory(nn.Module):
         super().__init__()
         self.gru = None
         if kind != "embedding":
-            self.gru = nn.GRU(size, size, batch_first=True, bidirectional=kind == "bigru")
+            self.gru = AllStatesGRU(size, size, bidirectional=kind == "bigru")
         self.probe = nn.Linear(size, size, bias=False)  # W
         self.memory = nn.Linear(size, size, bias=False)  # U
         self.v = nn.Parameter(torch.empty(size))
@@ -227,13 +227,10 @@ class WordMemory(nn.Module):
 
     def states(self, vectors: Tensor, text: Tensor) -> Tensor:
         """m_t: the sum of the GRUs' states, of vectors [U, d] where `text` [B, L] says; [B, L, d]."""
-        inputs = vectors[text]
-        lengths = (text != 0).sum(dim=1).cpu()
-        if self.gru is None or not lengths.any():
-            return inputs
-        packed = pack_padded_sequence(inputs, lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
-        states, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=text.shape[1])
-        return states.view(*text.shape, -1, inputs.shape[2]).sum(dim=2)
+        if self.gru is None:
+            return vectors[text]
+        states: Tensor = self.gru(vectors, text, (text != 0).sum(dim=1))
+        return states.sum(dim=2)
 
     def attend(self, states: Tensor, probe: Tensor, place: Tensor, mask: Tensor, dialogue: Tensor) -> Tensor:
         """alpha_W = softmax_t(v . tanh(W u_R + U m_t)) over the kept words (Equation 6).
@@ -288,14 +285,13 @@ class HMNNetwork(nn.Module):
 
     def forward(self, batch: DialogueBatch) -> DialogueOutput:
         """Answer the questions of a batch; see `DialogueBatch` for the shapes."""
-        sentences, device = self.sentences, batch.text.device.type
-        with torch.autocast(device, enabled=False):
+        sentences = self.sentences
+        with torch.autocast(batch.text.device.type, enabled=False):
             vectors, drawn = sentences.words(batch)
             read = sentences(batch, vectors)
             log_sentence = sentences.answer(batch, read.found, vectors, drawn)
-        states = self.word_memory.states(vectors[:, -sentences.size :], batch.text)
-        with torch.autocast(device, enabled=False):
-            pointer = self._point(batch, read, states.float(), log_sentence.shape[1])
+            states = self.word_memory.states(vectors[:, -sentences.size :], batch.text)
+            pointer = self._point(batch, read, states, log_sentence.shape[1])
         return DialogueOutput(log_sentence, read.attention, pointer)
 
     def _point(self, batch: DialogueBatch, read: Sentences, states: Tensor, choices: int) -> Pointer:
