@@ -112,7 +112,7 @@ def encode_positions(vectors: Tensor, words: Tensor, place: Tensor, counts: Tens
     Returns:
         [S, D]; 0 for a text without words.
     """
-    share = (place / counts.repeat_interleave(counts)).to(vectors.dtype)
+    share = place.to(vectors.dtype) / counts.repeat_interleave(counts)
     starts = counts.cumsum(0) - counts
     level, slope = (
         functional.embedding_bag(words, vectors, starts, mode="sum", per_sample_weights=weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -114,7 +115,7 @@ class DialogueTask(Task):
             terms = -sentence
         else:
             word = output.pointer.choice.gather(1, answer).squeeze(1).clamp(min=_LEAST).log()
-            joint = torch.logaddexp(sentence, word) - torch.log(torch.tensor(2.0))
+            joint = torch.logaddexp(sentence, word) - math.log(2)
             terms = -joint if self.options.loss == "joint" else -sentence - word
         if self.options.sentence_loss:
             holds = turns_with_answer(batch)  # [P, N]
