@@ -89,9 +89,11 @@ def compare(data: DialogueDataModule, contenders: dict[str, Any], steps: int) ->
     torch.manual_seed(0)
     model: Any = HMN()
     model._build(data.spec, None, None)
-    losses = [
-        model.loss_terms(model(batch), batch).mean() for batch in (one(0) for one in contenders.values())
-    ]
+    model.eval()
+    with torch.no_grad():
+        losses = [
+            model.loss_terms(model(batch), batch).mean() for batch in (m(0) for m in contenders.values())
+        ]
     print(f"difference of the loss: {abs(float(losses[0] - losses[1])):.1e}")
     assert abs(losses[0] - losses[1]) < 1e-4
     model.train()

@@ -84,53 +84,55 @@ class _Steps(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gates: Tensor, weight: Tensor, bias: Tensor, alive: list[int]) -> Tensor:
         """States [T, directions, N, H] of gates [T, directions, N, 3H]; `alive` rows take part in each step."""
-        _, directions, rows, width = gates.shape
+        steps, directions, rows, width = gates.shape
         size = width // 3
-        states = gates.new_zeros(len(alive), directions, rows, size)
+        # Everything is written where it is kept; the first state is 0.
+        states = gates.new_zeros(steps + 1, directions, rows, size)
+        products, reset_update = gates.new_zeros(gates.shape), gates.new_zeros(gates.shape)[..., : 2 * size]
+        candidates = gates.new_zeros(steps, directions, rows, size)
         transposed, offset = weight.transpose(1, 2), bias.unsqueeze(1)
-        last = gates.new_zeros(directions, rows, size)
-        kept = []
         for step, n in enumerate(alive):
-            if n == 0:
-                break
-            last, inputs = last[:, :n], gates[step, :, :n]
-            products = torch.baddbmm(offset, last, transposed)
-            reset_update = torch.sigmoid_(inputs[..., : 2 * size] + products[..., : 2 * size])
-            reset, update = reset_update[..., :size], reset_update[..., size:]
-            candidate = torch.addcmul(inputs[..., 2 * size :], reset, products[..., 2 * size :]).tanh_()
-            kept.append((last, reset_update, candidate, products[..., 2 * size :]))
-            last = torch.lerp(candidate, last, update)
-            states[step, :, :n] = last
-        ctx.save_for_backward(weight)
-        ctx.kept, ctx.shape = kept, gates.shape
-        return states
+            last, inputs, product = (part[:, :n] for part in (states[step], gates[step], products[step]))
+            torch.baddbmm(offset, last, transposed, out=product)
+            gate, candidate = reset_update[step][:, :n], candidates[step][:, :n]
+            torch.add(inputs[..., : 2 * size], product[..., : 2 * size], out=gate).sigmoid_()
+            torch.addcmul(
+                inputs[..., 2 * size :], gate[..., :size], product[..., 2 * size :], out=candidate
+            ).tanh_()
+            torch.lerp(candidate, last, gate[..., size:], out=states[step + 1][:, :n])
+        ctx.save_for_backward(weight, states, reset_update, candidates, products)
+        ctx.alive = alive
+        return states[1:]
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """Gradients of the gates, the recurrent weights and their bias."""
-        (weight,) = ctx.saved_tensors
-        size = ctx.shape[3] // 3
-        of_gates = grad.new_zeros(ctx.shape)
-        of_products, lasts = [], []
-        flowing = grad.new_zeros(grad.shape[1:])
-        for step in range(len(ctx.kept) - 1, -1, -1):
-            last, reset_update, candidate, product = ctx.kept[step]
-            n = last.shape[1]
-            reset, update = reset_update[..., :size], reset_update[..., size:]
-            of_state = flowing[:, :n] + grad[step, :, :n]
-            of_candidate = of_state * (1 - update) * (1 - candidate * candidate)
-            gate = of_gates[step, :, :n]
-            gate[..., :size] = of_candidate * product
-            gate[..., size : 2 * size] = of_state * (last - candidate)
-            gate[..., : 2 * size] *= reset_update * (1 - reset_update)
-            gate[..., 2 * size :] = of_candidate
-            of_product = torch.cat([gate[..., : 2 * size], of_candidate * reset], dim=2)
-            flowing[:, :n] = torch.baddbmm(of_state * update, of_product, weight)
-            of_products.append(of_product)
-            lasts.append(last)
-        if not of_products:
-            return of_gates, torch.zeros_like(weight), weight.new_zeros(weight.shape[:2]), None
-        all_products, all_lasts = torch.cat(of_products, dim=1), torch.cat(lasts, dim=1)
-        of_weight = all_products.transpose(1, 2) @ all_lasts
-        return of_gates, of_weight, all_products.sum(dim=1), None
+        weight, states, reset_update, candidates, products = ctx.saved_tensors
+        steps, directions, rows, size = candidates.shape
+        last = states[:-1]
+        reset, update = reset_update.chunk(2, dim=3)
+        # A state's gradient times these factors is that of the products; all steps at once.
+        of_candidate = (1 - update) * (1 - candidates * candidates)
+        factors = torch.stack(
+            [
+                of_candidate * products[..., 2 * size :] * reset * (1 - reset),
+                (last - candidates) * update * (1 - update),
+                of_candidate * reset,
+            ],
+            dim=3,
+        )  # [T, directions, N, 3, H]
+        flowing = grad.new_zeros(directions, rows, size)
+        of_states = grad.new_zeros(candidates.shape)
+        of_products = grad.new_zeros(factors.shape)
+        for step in range(steps - 1, -1, -1):
+            n = ctx.alive[step]
+            of_state, of_product = of_states[step][:, :n], of_products[step][:, :n]
+            torch.add(flowing[:, :n], grad[step][:, :n], out=of_state)
+            torch.mul(of_state.unsqueeze(2), factors[step][:, :n], out=of_product)
+            flowing[:, :n] = torch.baddbmm(of_state * update[step][:, :n], of_product.flatten(2), weight)
+        of_gates = of_products.clone()
+        of_gates[:, :, :, 2] = of_states * of_candidate
+        joined = of_products.flatten(3).transpose(0, 1).flatten(1, 2)  # [directions, T * N, 3H]
+        of_weight = joined.transpose(1, 2) @ last.transpose(0, 1).flatten(1, 2)
+        return of_gates.flatten(3), of_weight, joined.sum(dim=1), None
