@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from datamodules.batch import DialogueBatch
 from datamodules.corpora.dialogues import Dialogues, ragged, within
+from datamodules.dialogue.reading import Reading
 from datamodules.storage import check_folder
 from datamodules.text.tokenization import Lexicon
 from datamodules.text.tokens import TokenStore
@@ -33,6 +34,7 @@ class DialogueSplit:
     question_tokens: TokenStore
     #: of each question; one token, or none where the answer is not known.
     answer_tokens: TokenStore
+    reading: Reading
     #: cache folder, and folder name and fingerprint of each part; None for dialogues that came just now.
     origin: tuple[Path, Mapping[str, Any]] | None = None
 
@@ -54,13 +56,16 @@ class DialogueSplit:
         tokens = (TokenStore.open(*folder[f"{name}_tokens"]) for name in ("turn", "question", "answer"))
         turns, questions, answers = tokens
         dialogues = Dialogues.load(folder["dialogues"][0], parts["source"])
-        return cls(dialogues, turns, questions, answers, (cache, parts))
+        check_folder(*folder["reading"])
+        reading = Reading.load(folder["reading"][0])
+        return cls(dialogues, turns, questions, answers, reading, (cache, parts))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker that is spawned (not forked) gets its data set pickled: let it map the same files.
         if self.origin is not None:
             return DialogueSplit.open, self.origin
-        return DialogueSplit, (self.dialogues, self.turn_tokens, self.question_tokens, self.answer_tokens)
+        tokens = self.turn_tokens, self.question_tokens, self.answer_tokens
+        return DialogueSplit, (self.dialogues, *tokens, self.reading)
 
 
 class Texts(NamedTuple):
@@ -94,7 +99,6 @@ class DialogueDataset(Dataset[DialogueBatch]):
         vocabulary: Vocabulary,
         frequency: Sequence[int],
         max_length: int,
-        max_turns: int,
     ) -> None:
         """Bind a split to a vocabulary.
 
@@ -103,7 +107,6 @@ class DialogueDataset(Dataset[DialogueBatch]):
             vocabulary: the words that a model knows.
             frequency: in how many training dialogues each of them is.
             max_length: words that are read of a turn or a question.
-            max_turns: turns that are read of a dialogue, the latest ones.
         """
         self.split = split
         lexicon = Lexicon()
@@ -122,16 +125,18 @@ class DialogueDataset(Dataset[DialogueBatch]):
         ]
         self.frequency = np.array(frequency, np.float32)[self.ids]
         self.num_words = len(vocabulary)
-        offsets = split.dialogues.turn_offsets
-        self.turn_counts = np.minimum(np.diff(offsets), max_turns)
-        self.turn_starts = offsets[1:] - self.turn_counts
         self.question_counts = np.diff(split.dialogues.question_offsets)
+        # Of each dialogue, the turns that any of its questions reads, in their order.
+        self.kept = np.unique(split.reading.turns)
+        bounds = np.searchsorted(self.kept, split.dialogues.turn_offsets)
+        self.kept_starts, self.turn_counts = bounds[:-1], np.diff(bounds)
+        self.reading_starts = np.cumsum(split.reading.counts) - split.reading.counts
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Words of each dialogue [n], as kept."""
-        ends = np.concatenate([[0], np.cumsum(self.turns.counts)])
-        lengths: NDArray[np.int64] = ends[self.turn_starts + self.turn_counts] - ends[self.turn_starts]
+        ends = np.concatenate([[0], np.cumsum(self.turns.counts[self.kept])])
+        lengths: NDArray[np.int64] = ends[self.kept_starts + self.turn_counts] - ends[self.kept_starts]
         return lengths
 
     def __len__(self) -> int:
@@ -158,7 +163,6 @@ class DialogueDataset(Dataset[DialogueBatch]):
         position = position.reshape(-1)
         word_position, question_position = position[1 : 1 + len(words.word)], position[1 + len(words.word) :]
         choice, own, answer = self._choices(words, word_position, self.answers[questions], dialogue)
-        turns = self.turn_counts[row]
         fields = {
             "word": self.ids[distinct],
             "spelling": self.spellings[distinct],
@@ -168,20 +172,37 @@ class DialogueDataset(Dataset[DialogueBatch]):
             "place": padded(words.place, words.counts),
             "choice": padded(choice, words.counts),
             "own": own,
-            "age": np.maximum(turns[:, None] - 1 - np.arange(turns.max()), 0),
+            "age": self._ages(row),
             "question": padded(question_position, self.questions.counts[questions]),
             "dialogue": dialogue,
-            "readable": (np.arange(turns.max()) < turns[:, None])[dialogue],
+            "readable": self._readable(row, questions, dialogue),
             "answer": answer,
             "weight": (index >= 0)[dialogue].astype(np.float32),
             "row": questions,
         }
         return DialogueBatch(**{name: torch.from_numpy(value) for name, value in fields.items()})
 
+    def _ages(self, row: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many turns of the dialogue are later than each kept one [B, N]."""
+        counts = self.turn_counts[row]
+        last = np.repeat(self.split.dialogues.turn_offsets[row + 1] - 1, counts)
+        return padded(last - self.kept[ragged(self.kept_starts[row], counts)], counts)
+
+    def _readable(
+        self, row: NDArray[np.int64], questions: NDArray[np.int64], dialogue: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Which of the kept turns are read for each question [P, N]."""
+        counts = self.split.reading.counts[questions]
+        turns = self.split.reading.turns[ragged(self.reading_starts[questions], counts)]
+        readable = np.zeros((len(questions), int(self.turn_counts[row].max())), bool)
+        places = np.searchsorted(self.kept, turns) - np.repeat(self.kept_starts[row[dialogue]], counts)
+        readable[np.repeat(np.arange(len(questions)), counts), places] = True
+        return readable
+
     def _words_of(self, row: NDArray[np.int64]) -> _Words:
         """The words of some dialogues, one dialogue after another."""
         counts = self.turn_counts[row]
-        turns = ragged(self.turn_starts[row], counts)
+        turns = self.kept[ragged(self.kept_starts[row], counts)]
         sizes = self.turns.counts[turns]
         dialogue = np.repeat(np.repeat(np.arange(len(row)), counts), sizes)
         return _Words(

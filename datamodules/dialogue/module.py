@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -20,9 +23,12 @@ from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
 from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
+from datamodules.dialogue.reading import Reading
 from datamodules.errors import InputError
 from datamodules.parts.options import check_choices, check_least
-from datamodules.storage import prepared_folder
+from datamodules.retrieval import EmbeddedRetriever, Retriever, is_existing_index
+from datamodules.retrieval.base import Ranking
+from datamodules.storage import fingerprint_of, prepared_folder
 from datamodules.text.tokenization import WORD_TOKENIZERS
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -32,6 +38,7 @@ log = logging.getLogger(__name__)
 #: A table, or several that are joined.
 Files: TypeAlias = str | list[str]
 Layout: TypeAlias = Literal["table", "hmn4qa"]
+TurnsKept: TypeAlias = Literal["latest", "retrieved"]
 
 
 class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
@@ -62,11 +69,11 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
         id_column: Column | None = None,
         vocabulary_files: Files | None = None,
         max_turns: int = 256,
+        turns_kept: TurnsKept = "latest",
         max_length: int = 64,
         tokenizer: str = "whitespace",
         lowercase: bool | None = False,
         min_count: int = 2,
-        batch_size: int = 10,
         **shared: Any,
     ) -> None:
         """Describe the data; nothing is read yet.
@@ -84,14 +91,15 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
             id_column: of an id of the dialogue; without one, equal turns are the same dialogue.
             vocabulary_files: tables whose words join the vocabulary whatever their count; the paper names the
                 validation and the test table here. Their vectors stay as they were drawn.
-            max_turns: turns kept of a dialogue, the latest ones.
+            max_turns: turns of a dialogue that are read for a question.
+            turns_kept: which ones, where a dialogue has more: the `latest`, or those `retrieved` for the question
+                from among them all.
             max_length: words kept of a turn or a question.
             tokenizer: `whitespace`, or `words` (Unicode words and punctuation). A question mark at the end of a word
                 is always a token of its own.
             lowercase: fold case before words are looked up; answers are then in lower case.
             min_count: words that fewer training dialogues have are told by their spelling.
-            batch_size: dialogues a training batch of one device.
-            **shared: options of `TextDataModule`: words, batches.
+            **shared: options of `TextDataModule`: words, retriever, batches (`batch_size` counts dialogues).
         """
         super().__init__(
             train_file=train_file,  # type: ignore[arg-type]
@@ -100,11 +108,17 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
             tokenizer=tokenizer,
             lowercase=lowercase,
             min_count=min_count,
-            batch_size=batch_size,
             **shared,
         )
         check_least(self.options, {"max_turns": 1, "max_length": 1})
-        check_choices(self.options, {"layout": ("table", "hmn4qa"), "tokenizer": WORD_TOKENIZERS})
+        choices = {
+            "layout": ("table", "hmn4qa"),
+            "turns_kept": ("latest", "retrieved"),
+            "tokenizer": WORD_TOKENIZERS,
+        }
+        check_choices(self.options, choices)
+        if is_existing_index(self.retriever):
+            raise InputError("data.retriever.index: holds no turns of these dialogues; leave it out")
         if self.options.characters or self.options.word_vectors is not None:
             raise InputError("data.characters, data.word_vectors: of no use for dialogues; leave them out")
 
@@ -175,7 +189,22 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
             "question_tokens": questions.part,
             "answer_tokens": answers.part,
         }
-        return DialogueSplit(table, turns, questions, answers, (self.cache, parts))
+        mark = self._reading_mark(table)
+        folder = self.cache / f"turns-{mark[:16]}"
+        reading = self._read_turns(table, self.retriever, folder, mark)
+        parts["reading"] = prepared_folder(self.cache, "reading", mark, reading.save)
+        return DialogueSplit(table, turns, questions, answers, reading, (self.cache, parts))
+
+    def _reading_mark(self, table: Dialogues) -> str:
+        """Fingerprint of what is read for each question."""
+        options = {name: self.options[name] for name in ("max_turns", "turns_kept")}
+        ranking = self.retriever.ranking.describe() if self.options.turns_kept == "retrieved" else None
+        return fingerprint_of({"dialogues": table.fingerprint, "ranking": ranking, **options})
+
+    def _read_turns(self, table: Dialogues, retriever: Retriever, folder: Path, mark: str) -> Reading:
+        if self.options.turns_kept == "latest":
+            return Reading.latest(table, self.options.max_turns)
+        return Reading.retrieved(table, self.options.max_turns, retriever, folder, mark)
 
     @override
     def open_split(self, parts: Mapping[str, Any]) -> DialogueSplit:
@@ -187,7 +216,12 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
             self.tokenise_now(rows, self.options.max_length) for rows in _texts(table)
         )
         _check_answers(table, answers)
-        return DialogueSplit(table, turns, questions, answers)
+        ranking = self.retriever.ranking
+        # Both back ends rank alike: a server need not keep an index of what is asked once.
+        retriever = EmbeddedRetriever(**asdict(ranking)) if isinstance(ranking, Ranking) else self.retriever
+        with TemporaryDirectory() as folder:
+            reading = self._read_turns(table, retriever, Path(folder) / "turns", self._reading_mark(table))
+        return DialogueSplit(table, turns, questions, answers, reading)
 
     @override
     def texts_of(self, split: DialogueSplit) -> list[tuple[TokenStore, int]]:
@@ -207,7 +241,7 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
             yield (
                 logging.WARNING,
                 f"{table.source}: {long} of {len(table)} dialogues have more than data.max_turns={options.max_turns}"
-                " turns; the latest are kept",
+                f" turns; for each question, the {options.turns_kept} ones are read",
             )
 
     # --- words ---
@@ -225,10 +259,10 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
     @override
     def learn(self, train: DialogueSplit, vocabulary: Vocabulary) -> dict[str, Any]:
         counts = _dialogues_with(train)
-        turns = np.diff(train.dialogues.turn_offsets)
+        turns, retrieved = np.diff(train.dialogues.turn_offsets), self.options.turns_kept == "retrieved"
         return {
             "frequency": [counts[word] for word in vocabulary.words],
-            "num_turns": int(min(turns.max(), self.options.max_turns)),
+            "num_turns": int(turns.max() if retrieved else min(turns.max(), self.options.max_turns)),
         }
 
     @override
@@ -239,8 +273,7 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
 
     @override
     def dataset(self, split: DialogueSplit) -> DialogueDataset:
-        frequency, options = self._facts["frequency"], self.options
-        return DialogueDataset(split, self.vocabulary, frequency, options.max_length, options.max_turns)
+        return DialogueDataset(split, self.vocabulary, self._facts["frequency"], self.options.max_length)
 
     @override
     def _loader(self, dataset: DialogueDataset, training: bool) -> DataLoader[DialogueBatch]:

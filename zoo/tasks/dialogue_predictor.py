@@ -156,9 +156,11 @@ class _Evidence:
         """
         self.dataset, self.batch, self.output, self.row = dataset, batch, output, row
         self.place = int(batch.dialogue[row])
-        #: number of the first turn that is read, in the table and in the dialogue.
-        self.first = int(dataset.turn_starts[first + self.place])
-        self.skipped = self.first - int(dataset.split.dialogues.turn_offsets[first + self.place])
+        dialogue = first + self.place
+        start = int(dataset.kept_starts[dialogue])
+        #: numbers of the turns that were read, in the table; and of the dialogue's first turn.
+        self.numbers = dataset.kept[start : start + int(dataset.turn_counts[dialogue])].tolist()
+        self.first = int(dataset.split.dialogues.turn_offsets[dialogue])
 
     @property
     def question(self) -> str:
@@ -172,7 +174,7 @@ class _Evidence:
         if self.output.pointer is not None:
             kept = [number for number in self.output.pointer.kept[self.row].tolist() if number >= 0]
         texts = self.dataset.split.dialogues.turns.texts
-        found = [ReadTurn(self.skipped + n, texts[self.first + n], attention[n]) for n in kept]
+        found = [ReadTurn(self.numbers[n] - self.first, texts[self.numbers[n]], attention[n]) for n in kept]
         return sorted(found, key=lambda turn: -turn.attention)
 
     def words(self) -> list[PointedWord]:
@@ -183,19 +185,21 @@ class _Evidence:
         places = self.output.pointer.place[self.row].tolist()
         strongest = weights.topk(min(NUM_WORDS, len(weights)))
         return [
-            PointedWord(self.word_at(places[at]), self.skipped + self.turn_of(places[at]), weight)
+            PointedWord(self.word_at(places[at]), self.turn_of(places[at]) - self.first, weight)
             for weight, at in zip(strongest.values.tolist(), strongest.indices.tolist(), strict=True)
             if weight > 0
         ]
 
     def turn_of(self, place: int) -> int:
-        """The turn of a word of the dialogue."""
-        return int(self.batch.turn[self.place, place])
+        """Number of the turn, in the table, of a word of the dialogue."""
+        number: int = self.numbers[int(self.batch.turn[self.place, place])]
+        return number
 
     def word_at(self, place: int) -> str:
         """A word of the dialogue."""
-        turn = self.first + self.turn_of(place)
-        return self.dataset.split.turn_tokens.words(turn)[int(self.batch.place[self.place, place]) - 1]
+        return self.dataset.split.turn_tokens.words(self.turn_of(place))[
+            int(self.batch.place[self.place, place]) - 1
+        ]
 
     def own_word(self, number: int) -> str:
         """One of the words that are choices of this dialogue alone."""
