@@ -40,6 +40,9 @@ Files: TypeAlias = str | list[str]
 Layout: TypeAlias = Literal["table", "hmn4qa"]
 TurnsKept: TypeAlias = Literal["latest", "retrieved"]
 
+#: Turns this long ago and longer are equally old for a model that reads any turn of a long dialogue.
+OLDEST = 1024
+
 
 class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
     """Dialogues, each with questions that one of its words answers.
@@ -259,10 +262,11 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
     @override
     def learn(self, train: DialogueSplit, vocabulary: Vocabulary) -> dict[str, Any]:
         counts = _dialogues_with(train)
-        turns, retrieved = np.diff(train.dialogues.turn_offsets), self.options.turns_kept == "retrieved"
+        turns, options = np.diff(train.dialogues.turn_offsets), self.options
+        limit = OLDEST if options.turns_kept == "retrieved" else options.max_turns
         return {
             "frequency": [counts[word] for word in vocabulary.words],
-            "num_turns": int(turns.max() if retrieved else min(turns.max(), self.options.max_turns)),
+            "num_turns": int(min(turns.max(), limit)),
         }
 
     @override

@@ -42,7 +42,7 @@ class Reading(NamedTuple):
             table: the dialogues.
             k: turns a question.
             retriever: ranks the turns of all dialogues; it is closed afterwards.
-            folder: of its index.
+            folder: where its index goes.
             mark: fingerprint of the turns and the ranking.
         """
         latest = cls.latest(table, k)
@@ -50,11 +50,12 @@ class Reading(NamedTuple):
         long = np.flatnonzero(np.diff(table.turn_offsets)[of] > k)
         if len(long) == 0:
             return latest
+        index = folder / "index"
         with lock(folder):
-            if is_whole(folder, mark):
-                retriever.open(folder, mark)
+            if is_whole(index, mark):
+                retriever.open(index, mark)
             else:
-                retriever.index(Collection(table.turns.texts, mark), folder)
+                retriever.index(Collection(table.turns.texts, mark), index)
         texts = [table.questions.texts[int(row)] for row in long]
         starts, ends = table.turn_offsets[of[long]], table.turn_offsets[of[long] + 1]
         found = search_within(retriever, texts, k, starts, ends)

@@ -141,6 +141,7 @@ def test_an_answer_of_several_tokens_is_refused(tmp_path: Path) -> None:
         ({"layout": "xml"}, "data.layout=xml"),
         ({"tokenizer": "bert"}, "data.tokenizer=bert"),
         ({"max_turns": 0}, "data.max_turns=0"),
+        ({"turns_kept": "best"}, "data.turns_kept=best"),
         ({"characters": True}, "data.characters"),
     ],
 )
@@ -277,3 +278,69 @@ def test_long_turns_are_cut(tmp_path: Path) -> None:
     batch = data.dataset(data.split("train")).__getitems__([0])
     assert batch.place.tolist() == [[1, 2, 3, 1]]
     assert batch.question.shape == (1, 3)
+
+
+# --- turns that are retrieved ---
+
+
+def test_with_room_for_all_turns_retrieval_changes_nothing(tmp_path: Path) -> None:
+    file = str(write_published(tmp_path / "a.txt", made_up(6, seed=3)))
+    batches = []
+    for kept, k in (("latest", 256), ("retrieved", 256), ("retrieved", 8)):
+        data = module(tmp_path, train_file=file, validation_file=file, turns_kept=kept, max_turns=k)
+        assert data.spec.num_turns == 8
+        batches.append(data.dataset(data.split("train")).__getitems__(range(6)))
+    for batch in batches[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(batch, batches[0], strict=True))
+
+
+def test_retrieved_turns_are_the_questions_own(tmp_path: Path) -> None:
+    file = lines(
+        tmp_path / "a.txt",
+        *(
+            "1 the ship leaves at dawn",
+            "2 nothing here",
+            "3 her name is kim",
+            "4 nothing there",
+            "5 good bye",
+        ),
+        *("6 when does the ship leave dawn\tdawn\t5", "7 which name\tkim\t5", "8 unheard\tbye\t5"),
+        # Better hits, but of another dialogue.
+        *("1 name which name", "2 ship ship dawn", "3 the ship", "4 which which name\tship\t3"),
+    )
+    options = {"train_file": str(file), "validation_file": str(file), "turns_kept": "retrieved"}
+    data = module(tmp_path, **options, max_turns=1)
+    table = data.split("train").dialogues
+    assert [table.turns.texts[turn] for turn in data.split("train").reading.turns.tolist()] == [
+        "the ship leaves at dawn",
+        "her name is kim",
+        "good bye",  # nothing is found: the latest
+        "name which name",
+    ]
+    batch = data.dataset(data.split("train")).__getitems__([0, 1])
+    assert batch.readable.tolist() == [
+        [True, False, False],
+        [False, True, False],
+        [False, False, True],
+        [True, False, False],
+    ]
+    assert batch.age[0].tolist() == [4, 2, 0]
+    assert batch.age[1].tolist()[0] == 2
+    # In memory as from the cache, and filled up with the latest.
+    now = data.split_of(table)
+    assert np.array_equal(now.reading.turns, data.split("train").reading.turns)
+    more = module(tmp_path, **options, max_turns=2).split("train").reading
+    assert more.turns[:6].tolist() == [0, 4, 2, 4, 3, 4]
+
+
+def test_more_hits_are_asked_for_until_enough_are_inside(tmp_path: Path) -> None:
+    other = [f"{i} the same words again" for i in range(1, 61)]
+    file = lines(
+        tmp_path / "a.txt",
+        *other, "61 same\tsame\t60",
+        *("1 a longer turn with the same words once more", "2 nothing", "3 same words\tnothing\t2"),
+    )  # fmt: skip
+    data = module(
+        tmp_path, train_file=str(file), validation_file=str(file), turns_kept="retrieved", max_turns=1
+    )
+    assert data.split("train").reading.turns.tolist()[-1] == 60

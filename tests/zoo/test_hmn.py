@@ -329,6 +329,15 @@ def test_a_trained_model_answers_with_words_that_it_has_never_seen(
     assert predictor.predict(turns, []) == []
 
 
+def test_turns_are_named_by_their_place_in_the_whole_dialogue(tmp_path: Path, zoo_command: Command) -> None:
+    kept = ("--data.turns_kept=retrieved", "--data.max_turns=2", "--trainer.max_epochs=1")
+    predictor = zoo.load(fitted(tmp_path, zoo_command, *kept))
+    turns = ["hello", "the name ?", "hm", "it is for Zappelin", "bye"]
+    (answer,) = predictor.predict(turns, "the name for it ?")
+    assert {(turn.number, turn.text) for turn in answer.turns} == {(1, turns[1]), (3, turns[3])}
+    assert all(word.word in turns[word.turn].split() for word in answer.words)
+
+
 # --- scores ---
 
 
