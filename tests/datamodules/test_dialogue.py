@@ -16,6 +16,7 @@ from datamodules import DialogueDataModule, InputError
 from datamodules.corpora.dialogue_readers import read_dialogues, read_hmn4qa, with_free_question_marks
 from datamodules.corpora.dialogues import Dialogues
 from datamodules.dialogue.dataset import spelling_of
+from datamodules.retrieval import ElasticsearchRetriever
 from tests.dialogues import made_up, write_jsonl, write_published
 
 
@@ -344,3 +345,23 @@ def test_more_hits_are_asked_for_until_enough_are_inside(tmp_path: Path) -> None
         tmp_path, train_file=str(file), validation_file=str(file), turns_kept="retrieved", max_turns=1
     )
     assert data.split("train").reading.turns.tolist()[-1] == 60
+
+
+@pytest.mark.server
+def test_a_server_finds_the_same_turns(tmp_path: Path, elasticsearch_url: str, index_prefix: str) -> None:
+    file = str(write_published(tmp_path / "a.txt", made_up(12, seed=3)))
+    server = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
+    readings = [
+        module(
+            tmp_path / back_end,
+            train_file=file,
+            validation_file=file,
+            turns_kept="retrieved",
+            max_turns=2,
+            **options,
+        )
+        .split("train")
+        .reading
+        for back_end, options in (("embedded", {}), ("server", {"retriever": server}))
+    ]
+    assert np.array_equal(readings[0].turns, readings[1].turns)
