@@ -344,11 +344,12 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, Configured, Generic[Table
         memory = state["memory"] if is_memory(state["memory"]) else options["memory"]
         if command == "test":
             return {**options, "memory": memory, "test_file": None}
-        train_file = given.get("train_file") or options["train_file"]
+        train_file = options["train_file"]
         if state.get("own_memory") or given.get("validation_file") or options["validation_file"]:
             return {**options, "memory": memory}
         files = [train_file] if isinstance(train_file, str) else train_file or []
-        if all(file.startswith("hub:") or Path(file).exists() for file in files):
+        # One that the user gives is read, or found missing, like any other.
+        if given.get("train_file") or all(file.startswith("hub:") or Path(file).exists() for file in files):
             return options
         raise InputError(
             f"{train_file}: no such file, and the validation rows were split off it; say where it is now"

@@ -344,11 +344,6 @@ class MemNN(DialogueTask):
     ) -> nn.Module:
         return MemNNNetwork(spec, self.options)
 
-    @property
-    @override
-    def uses_memory(self) -> bool:
-        return False
-
 
 class HMN(MemNN):
     """Hierarchical memory network with its three read-outs: HMN-Sent, HMN-Word, HMN-Joint.
