@@ -113,6 +113,9 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
             min_count=min_count,
             **shared,
         )
+        self._check_options()
+
+    def _check_options(self) -> None:
         check_least(self.options, {"max_turns": 1, "max_length": 1})
         choices = {
             "layout": ("table", "hmn4qa"),
