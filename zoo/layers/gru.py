@@ -88,8 +88,9 @@ class _Steps(torch.autograd.Function):
         size = width // 3
         # Everything is written where it is kept; the first state is 0.
         states = gates.new_zeros(steps + 1, directions, rows, size)
-        products, reset_update = gates.new_zeros(gates.shape), gates.new_zeros(gates.shape)[..., : 2 * size]
-        candidates = gates.new_zeros(steps, directions, rows, size)
+        products, reset_update, candidates = (
+            gates.new_zeros(steps, directions, rows, parts * size) for parts in (3, 2, 1)
+        )
         transposed, offset = weight.transpose(1, 2), bias.unsqueeze(1)
         for step, n in enumerate(alive):
             last, inputs, product = (part[:, :n] for part in (states[step], gates[step], products[step]))
