@@ -10,14 +10,16 @@ from datamodules.errors import InputError
 if TYPE_CHECKING:
     from datamodules.base import TextDataModule
     from datamodules.classification import ClassificationDataModule
+    from datamodules.dialogue import DialogueDataModule
     from datamodules.matching import MatchingDataModule
 
-__all__ = ["ClassificationDataModule", "InputError", "MatchingDataModule", "find"]
+__all__ = ["ClassificationDataModule", "DialogueDataModule", "InputError", "MatchingDataModule", "find"]
 
 #: Name -> module of every data module. They are imported when they are asked for: retrieval alone needs neither
 #: PyTorch nor Lightning (seconds, and 700 MB).
 MODULES = {
     "ClassificationDataModule": "datamodules.classification",
+    "DialogueDataModule": "datamodules.dialogue",
     "MatchingDataModule": "datamodules.matching",
 }
 

@@ -147,6 +147,10 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
     def texts_of(self, split: SplitT) -> list[tuple[TokenStore, int]]:
         """All texts of a split, with the tokens that a model reads of each: those of training make the vocabulary."""
 
+    def count_words(self, train: SplitT) -> Mapping[str, int] | None:
+        """What `min_count` counts of each word that may join the vocabulary; None: its occurrences in training."""
+        return None
+
     @abstractmethod
     def learn(self, train: SplitT, vocabulary: Vocabulary) -> dict[str, Any]:
         """What a model must know of the training rows: a value for each of `fact_names`."""
@@ -213,7 +217,7 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
                 plan["messages"] += marks.describe(name)
             if name == "train":
                 stores = [tokens for tokens, _ in self.texts_of(split)]
-                plan["vocabulary"] = self.prepare_vocabulary(stores)
+                plan["vocabulary"] = self.prepare_vocabulary(stores, self.count_words(split))
                 plan["facts"] = self.learn(split, self.open_vocabulary(plan["vocabulary"]))
         self.close_memory()
         return plan
@@ -396,10 +400,12 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
         memory = state["memory"] if is_memory(state["memory"]) else options["memory"]
         if command == "test":
             return {**options, "memory": memory, "test_file": None}
-        train_file = given.get("train_file") or options["train_file"]
+        train_file = options["train_file"]
         if state.get("own_memory") or given.get("validation_file") or options["validation_file"]:
             return {**options, "memory": memory}
-        if train_file is None or train_file.startswith("hub:") or Path(train_file).exists():
+        files = [train_file] if isinstance(train_file, str) else train_file or []
+        # One that the user gives is read, or found missing, like any other.
+        if given.get("train_file") or all(file.startswith("hub:") or Path(file).exists() for file in files):
             return options
         raise InputError(
             f"{train_file}: no such file, and the validation rows were split off it; say where it is now"

@@ -142,3 +142,52 @@ class MatchingSpec(NamedTuple):
     def num_outputs(self) -> int:
         """Logits of a pair: its score, or one for "does not match" and one for "matches"."""
         return 1 if self.goal == "ranking" else 2
+
+
+class DialogueBatch(NamedTuple):
+    """Dialogues, each with its questions: a dialogue is there once, however many questions it has.
+
+    B dialogues of at most N turns and L words in all, P questions of at most T words. A choice is what can be
+    answered: the V words of the vocabulary, then at most X words of the question's own dialogue that the vocabulary
+    lacks.
+    """
+
+    #: int64 [U]: vocabulary ids of the distinct words of the batch; row 0 is padding.
+    word: Tensor
+    #: int64 [U]: a number made of the spelling of a word that the vocabulary lacks, 0 for all others.
+    spelling: Tensor
+    #: float32 [U]: how many training dialogues have the word.
+    frequency: Tensor
+    #: int64 [B, L]: the words of a dialogue, turn after turn, positions in `word`, 0 = padding.
+    text: Tensor
+    #: int64 [B, L]: the turn that a word is in, 0..N-1; anything at padding.
+    turn: Tensor
+    #: int64 [B, L]: a word's place in its turn, from 1; 0 at padding.
+    place: Tensor
+    #: int64 [B, L]: the choice that a word is, 0..V+X-1; 0 at padding.
+    choice: Tensor
+    #: int64 [B, X]: the words that are choices of their dialogue alone, positions in `word`, 0 = padding.
+    own: Tensor
+    #: int64 [B, N]: how many turns of the dialogue are later, 0 = the latest; anything at padding.
+    age: Tensor
+    #: int64 [P, T]: the questions, positions in `word`, 0 = padding.
+    question: Tensor
+    #: int64 [P]: the dialogue that a question is about, 0..B-1.
+    dialogue: Tensor
+    #: bool [P, N]: the turns that are read for a question.
+    readable: Tensor
+    #: int64 [P]: choices; -1: the answer is none of them; -100: unknown (prediction).
+    answer: Tensor
+    #: float32 [P]: 1, or 0 for a question that pads a distributed evaluation.
+    weight: Tensor
+    #: int64 [P]: row numbers in the table of questions.
+    row: Tensor
+
+
+class DialogueSpec(NamedTuple):
+    """What a network must know of dialogues before it can be built; plain values, kept in checkpoints."""
+
+    #: V: vocabulary size, padding (0) and the unknown word (1) included.
+    num_words: int
+    #: turns of the longest training dialogue, as kept.
+    num_turns: int

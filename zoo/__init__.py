@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from zoo.baselines.reference_labels import Majority, NeighborVote, TfidfSVM
     from zoo.baselines.reference_pairs import FileOrder, PairBM25, RandomOrder, WordOverlap
     from zoo.baselines.transformer_matcher import TransformerMatcher
+    from zoo.hmn import HMN, MemNN
     from zoo.knn_bilstm import KNNBiLSTM
     from zoo.loading import load
     from zoo.tasks.base import Task
     from zoo.tasks.classification_predictor import ClassificationPredictor, Prediction, RetrievedMemory
+    from zoo.tasks.dialogue_predictor import Answer, DialoguePredictor, PointedWord, ReadTurn
     from zoo.tasks.matching_predictor import Candidate, MatchingPredictor, PairPrediction, WordPair
     from zoo.tasks.predictor import Predictor
 
@@ -38,9 +40,11 @@ MODELS = {
     "CDSSM": "zoo.baselines.dssm",
     "DSSM": "zoo.baselines.dssm",
     "FileOrder": "zoo.baselines.reference_pairs",
+    "HMN": "zoo.hmn",
     "KNNBiLSTM": "zoo.knn_bilstm",
     "Majority": "zoo.baselines.reference_labels",
     "MatchPyramid": "zoo.baselines.match_pyramid",
+    "MemNN": "zoo.hmn",
     "NeighborVote": "zoo.baselines.reference_labels",
     "PairBM25": "zoo.baselines.reference_pairs",
     "RandomOrder": "zoo.baselines.reference_pairs",
@@ -49,12 +53,16 @@ MODELS = {
     "WordOverlap": "zoo.baselines.reference_pairs",
 }
 _OTHERS = {
+    "Answer": "zoo.tasks.dialogue_predictor",
     "Candidate": "zoo.tasks.matching_predictor",
     "ClassificationPredictor": "zoo.tasks.classification_predictor",
+    "DialoguePredictor": "zoo.tasks.dialogue_predictor",
     "MatchingPredictor": "zoo.tasks.matching_predictor",
     "PairPrediction": "zoo.tasks.matching_predictor",
+    "PointedWord": "zoo.tasks.dialogue_predictor",
     "Prediction": "zoo.tasks.classification_predictor",
     "Predictor": "zoo.tasks.predictor",
+    "ReadTurn": "zoo.tasks.dialogue_predictor",
     "RetrievedMemory": "zoo.tasks.classification_predictor",
     "WordPair": "zoo.tasks.matching_predictor",
     "load": "zoo.loading",
@@ -67,19 +75,25 @@ __all__ = [
     "ARCII",
     "CDSSM",
     "DSSM",
+    "HMN",
+    "Answer",
     "Candidate",
     "ClassificationPredictor",
+    "DialoguePredictor",
     "FileOrder",
     "KNNBiLSTM",
     "Majority",
     "MatchPyramid",
     "MatchingPredictor",
+    "MemNN",
     "NeighborVote",
     "PairBM25",
     "PairPrediction",
+    "PointedWord",
     "Prediction",
     "Predictor",
     "RandomOrder",
+    "ReadTurn",
     "RetrievedMemory",
     "TfidfSVM",
     "TransformerMatcher",

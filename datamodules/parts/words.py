@@ -146,8 +146,14 @@ class WordPart:
         """The tokens of texts in memory, for a prediction."""
         return TokenStore.from_texts(rows.texts, self.tokenizer, max_tokens=kept_tokens(length))
 
-    def prepare_vocabulary(self, stores: Sequence[TokenStore]) -> Part:
+    def prepare_vocabulary(
+        self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None = None
+    ) -> Part:
         """Choose the words of tokenised texts and their vectors, unless it is done.
+
+        Args:
+            stores: the texts.
+            counts: what is counted of each word in place of its occurrences.
 
         Returns:
             A folder that `open_vocabulary` opens.
@@ -159,6 +165,7 @@ class WordPart:
             "path": options.word_vectors,
             **{name: options[name] for name in VOCABULARY_OPTIONS},
             **({"unit length": True} if options.normalize_vectors else {}),
+            **({} if counts is None else {"counts": fingerprint_of(counts)}),
         }
         fingerprint = fingerprint_of(description)
         folder = self.cache / f"vocabulary-{fingerprint[:16]}"
@@ -168,7 +175,7 @@ class WordPart:
             if isinstance(self.tokenizer, TransformersTokenizer):
                 vocabulary, table = Vocabulary.from_transformers(self.tokenizer), None
             else:
-                vocabulary, table = choose_words(stores, options, self.tokenizer)
+                vocabulary, table = choose_words(stores, options, self.tokenizer, counts)
             if table is not None and options.normalize_vectors:
                 table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
             with new_folder(folder, fingerprint) as partial:
@@ -192,7 +199,10 @@ def kept_tokens(length: int) -> int:
 
 
 def choose_words(
-    stores: Sequence[TokenStore], options: Mapping[str, Any], tokenizer: Tokenizer
+    stores: Sequence[TokenStore],
+    options: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    counts: Mapping[str, int] | None = None,
 ) -> tuple[Vocabulary, NDArray[np.float32] | None]:
     """The vocabulary of texts, and what its word table starts from (None: no vector file)."""
     known = {word for store in stores for word in store.lexicon}
@@ -206,6 +216,7 @@ def choose_words(
         max_words=options["max_words"],
         extra_words=() if vectors is None else vectors.words,
         characters=options["characters"],
+        counts=counts,
     )
     if vectors is None:
         return vocabulary, None

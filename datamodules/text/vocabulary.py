@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
@@ -57,6 +57,7 @@ class Vocabulary:
         max_words: int | None = None,
         extra_words: Iterable[str] = (),
         characters: bool,
+        counts: Mapping[str, int] | None = None,
     ) -> Vocabulary:
         """The words of tokenised texts, the frequent ones first and equally frequent ones in their order.
 
@@ -67,10 +68,11 @@ class Vocabulary:
             max_words: keep so many, the most frequent; None keeps all.
             extra_words: words that are kept whatever their count, such as those of a vector file.
             characters: number the characters of all words too, the left out ones included.
+            counts: what is counted of each word in place of its occurrences.
         """
         if min_count < 1 or (max_words is not None and max_words < 0):
             raise InputError(f"min_count={min_count}, max_words={max_words}: use at least 1 and at least 0")
-        counts = word_counts(stores)
+        counts = word_counts(stores) if counts is None else counts
         frequent = _ordered({word: n for word, n in counts.items() if n >= min_count})[:max_words]
         # A text may hold the literal words <pad> and <unk>: both mean an unknown word.
         words = dict.fromkeys([PAD, UNK, *frequent, *extra_words])
@@ -150,12 +152,12 @@ class Vocabulary:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _ordered(counts: dict[str, int]) -> list[str]:
+def _ordered(counts: Mapping[str, int]) -> list[str]:
     """By falling frequency, then by the word: the same whatever the order of the texts."""
     return sorted(counts, key=lambda word: (-counts[word], word))
 
 
-def _character_counts(words: dict[str, int]) -> dict[str, int]:
+def _character_counts(words: Mapping[str, int]) -> dict[str, int]:
     """How often each character occurs in words that occur so often."""
     if not words:
         return {}

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from datamodules import ClassificationDataModule, MatchingDataModule
+from datamodules import ClassificationDataModule, DialogueDataModule, MatchingDataModule
 from datamodules.base import TextDataModule
+from tests.dialogues import made_up, write_published
 from tests.zoo.conftest import pair_rows, sentences, write_pairs, write_table
 from zoo.tasks.base import Task
 from zoo.tasks.classification import ClassificationTask
+from zoo.tasks.dialogue import DialogueTask
 from zoo.tasks.matching import MatchingTask
 
 #: name of a variant -> constructor arguments.
@@ -372,8 +374,117 @@ class PairClassification(Ranking):
     goal = "classification"
 
 
+# What a draw replaces can't be learned by heart.
+HOPS = {"word_size": 14, "word_dropout": 0.0}
+
+
+class Dialogue(Adapter):
+    task, examples = DialogueTask, 5
+    variants: ClassVar = {
+        "MemNN": {
+            "": {**HOPS},
+            "one-hop": {**HOPS, "hops": 1},
+            "no-time": {**HOPS, "temporal_encoding": False, "sentence_loss": 0.0},
+        },
+        "HMN": {
+            "joint": {**HOPS, "k": 3, "loss": "joint"},
+            "word-gru": {**HOPS, "readout": "word", "word_memory": "gru", "k": 9},
+            "sentence-embedding": {**HOPS, "readout": "sentence", "word_memory": "embedding", "k": 1},
+        },
+    }
+    by_question = ("question", "dialogue", "readable", "answer", "weight", "row")
+    by_dialogue = ("text", "turn", "place", "choice", "own", "age")
+
+    def make_data(self, folder: Path) -> DialogueDataModule:
+        table = write_published(folder / "train.txt", made_up(24, seed=4))
+        return DialogueDataModule(
+            layout="hmn4qa",
+            train_file=str(table),
+            validation_split=0.25,
+            batch_size=5,
+            cache_dir=str(folder / "cache"),
+            seed=0,
+        )
+
+    def results(self, model: Task, batch: Any) -> Tensor:
+        assert model.spec is not None
+        output, words = model(batch), model.spec.num_words
+        choices = output.choices()
+        for probabilities in choices.values():
+            assert probabilities.shape == (len(batch.row), words + batch.own.shape[1])
+            assert not probabilities[:, :2].any()
+            # Behind a dialogue's own words there is none.
+            assert not probabilities[:, words:][batch.own[batch.dialogue] == 0].any()
+        assert not output.attention[~batch.readable].any()
+        known = torch.cat([probabilities[:, :words] for probabilities in choices.values()], dim=1)
+        own = torch.stack(
+            [probabilities[:, words:].square().sum(dim=1) for probabilities in choices.values()], dim=1
+        )
+        return torch.cat([known, own], dim=1)
+
+    def loss(self, model: Task, batch: Any) -> Tensor:
+        assert isinstance(model, DialogueTask)
+        return model.loss_terms(model(batch), batch).mean()
+
+    def is_learned(self, model: Task, batch: Any) -> bool:
+        assert isinstance(model, DialogueTask)
+        return bool((model(batch).choices()[model.readout].argmax(dim=1) == batch.answer).all())
+
+    def padded(self, batch: Any) -> Any:
+        wider = {
+            name: functional.pad(getattr(batch, name), (0, 3)) for name in (*self.by_dialogue, "question")
+        }
+        return batch._replace(**wider, readable=functional.pad(batch.readable, (0, 3)))
+
+    def hidden(self, batch: Any) -> list[Any]:
+        nothing, no_turn = batch.text == 0, torch.ones_like(batch.age, dtype=torch.bool)
+        no_turn[batch.dialogue] = ~batch.readable
+        return [
+            batch._replace(turn=batch.turn.masked_fill(nothing, 1), age=batch.age.masked_fill(no_turn, 2))
+        ]
+
+    def alone(self, batch: Any, row: int) -> Any:
+        one = int(batch.dialogue[row])
+        length, turns = int((batch.text[one] != 0).sum()), int(batch.readable[row].sum())
+        own = max(1, int((batch.own[one] != 0).sum()))
+        sizes = dict.fromkeys(("text", "turn", "place", "choice"), length) | {"own": own, "age": turns}
+        of_dialogue = {name: getattr(batch, name)[one : one + 1, :size] for name, size in sizes.items()}
+        return put(batch, self.by_question, slice(row, row + 1))._replace(
+            **of_dialogue,
+            dialogue=torch.zeros(1, dtype=torch.long),
+            readable=batch.readable[row : row + 1, :turns],
+        )
+
+    def reordered(self, batch: Any) -> list[tuple[Any, Tensor]]:
+        same = torch.arange(len(batch.row))
+        dialogues = {name: getattr(batch, name).flip(0) for name in self.by_dialogue}
+        words = torch.cat([same[:1], 1 + torch.arange(len(batch.word) - 1).flip(0)])
+        renamed = {name: getattr(batch, name)[words] for name in ("word", "spelling", "frequency")}
+        renamed |= {name: words.argsort()[getattr(batch, name)] for name in ("text", "own", "question")}
+        return [
+            (put(batch, self.by_question, same.flip(0)), same.flip(0)),
+            (batch._replace(**dialogues, dialogue=len(batch.text) - 1 - batch.dialogue), same),
+            (batch._replace(**renamed), same),
+        ]
+
+    def emptied(self, batch: Any) -> list[tuple[Any, Tensor]]:
+        """A dialogue without words, a question without words, a turn without words, nothing readable."""
+        rows = batch.dialogue != 1
+        text, place, own = batch.text.clone(), batch.place.clone(), batch.own.clone()
+        text[1], place[1], own[1] = 0, 0, 0
+        question, readable = batch.question.clone(), batch.readable.clone()
+        question[0], readable[0] = 0, False
+        others = torch.arange(len(batch.row)) != 0
+        return [
+            (batch._replace(text=text, place=place, own=own), rows),
+            (batch._replace(question=question), others),
+            (batch._replace(readable=readable), others),
+        ]
+
+
 ADAPTERS: dict[str, type[Adapter]] = {
     "classification": Classification,
     "ranking": Ranking,
     "pair classification": PairClassification,
+    "dialogue": Dialogue,
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.dialogues import made_up, write_jsonl, write_published
 from tests.zoo.conftest import LABELS, Result, sentences
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,10 @@ SMALL = [
     "--model.hidden_size=4",
     "--data.batch_size=16",
 ]
+SMALL_OF = {
+    "amv_lstm": SMALL,
+    "hmn": [*(option for option in SMALL if "hidden_size" not in option), "--model.word_size=6"],
+}
 SMALL_CLASSIFIER = [*SMALL, "--model.char_hidden_size=4", "--data.validation_split=0.2"]
 
 
@@ -59,6 +64,9 @@ def _named_files(tmp_path: Path) -> None:
                 table.writerow([text, label, "news", 1 + LABELS.index(label)])
     for name in ("WikiQA-train.tsv", "WikiQA-dev.tsv", "WikiQA-test.tsv"):
         write_wikiqa(tmp_path / name)
+    for name, seed in (("train", 1), ("dev", 2), ("test", 3)):
+        write_published(tmp_path / f"task_01_{name}.txt", made_up(20, seed))
+        write_jsonl(tmp_path / f"{name}.jsonl", made_up(20, seed))
     (tmp_path / "texts.txt").write_text("some ripe apple\nthe rain\n")
     (tmp_path / "questions.txt").write_text("which apple 3 ?\nwhich rain ?\n")
     (tmp_path / "articles.jsonl").write_text(
@@ -100,6 +108,7 @@ def test_commands_of(page: Path, zoo_command: Callable[..., Result]) -> None:
             continue
         if page.parent.name == "elasticsearch":
             continue  # It reads what a server would have made.
-        small = SMALL if "amv_lstm" in text else SMALL_CLASSIFIER
+        folder = re.search(r"examples/(\w+)/", text)
+        small = SMALL_OF.get(folder[1], SMALL_CLASSIFIER) if folder else SMALL_CLASSIFIER
         result = zoo_command(*command, *(small if trains else []))
         assert result.code == 0, (text, result.err)

@@ -526,7 +526,7 @@ def test_a_test_without_a_header_is_read_by_number(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["no-such-table", "--data_dir=data"], r"no-such-table: no such table; there are knn-features, "),
+        (["no-such-table", "--data_dir=data"], r"no-such-table: no such table; there are hmn, hmn-k, "),
         (["absent.yaml", "--data_dir=data"], r"absent.yaml: can't be read"),
         (["small.yaml"], r"give a table and --data_dir"),
         (["--data_dir=data"], r"give a table and --data_dir"),
@@ -715,10 +715,19 @@ def test_the_options_of_the_rows_are_options_of_zoo(zoo_command: Command) -> Non
     rows = [(table, row) for table in map(load_table, shipped_tables()) for row in table.rows.values()]
     for table, row in rows:
         # Classifiers and matching models have options of the same name. One number of an option stands for the
-        # others.
+        # others, and one file.
         model = str(row.overrides.get("model", table.base["model"]["class_path"]))
+        files = {f"data.{name}" for name in table.data_type.files}
         kinds = {
-            (model, key, "number" if type(value) in (int, float) else str(value))
+            (
+                model,
+                key,
+                type(value).__name__
+                if key in files
+                else "number"
+                if type(value) in (int, float)
+                else str(value),
+            )
             for key, value in row.overrides.items()
         }
         if kinds <= seen:

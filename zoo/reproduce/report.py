@@ -78,12 +78,18 @@ class Report:
         lines = [f"# {self.table.name}", "", self.table.description, ""]
         lines += [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
         for row, metrics in figures.items():
-            cells = [_percent(metrics.get(name)) for name in shown]
-            published = (metrics.get(name, {}).get("paper") for name in papers)
-            cells += ["" if figure is None else f"{100 * figure:.1f}" for figure in published]
+            cells = [self._cell(name, metrics.get(name)) for name in shown]
+            published = {name: metrics.get(name, {}).get("paper") for name in papers}
+            cells += [
+                "" if figure is None else f"{self.table.shown(name, figure):.1f}"
+                for name, figure in published.items()
+            ]
             cells.append(str(len(self.results[row])))
             lines.append(f"| {' | '.join([row, *cells])} |")
-        lines += ["", "Percent; mean ± standard deviation over seeds. Epochs are chosen on validation rows."]
+        lines += [
+            "",
+            f"{self._unit()}; mean ± standard deviation over seeds. Epochs are chosen on validation rows.",
+        ]
         if any(row.grow for row in self.rows):
             lines += [
                 "Where a memory has grown, the vote is refitted on validation rows: for their own figure on one"
@@ -93,6 +99,16 @@ class Report:
         lines += [f"\nFailed: {run}: {reason}" for run, reason in self.failed.items()]
         return "\n".join(lines) + "\n"
 
+    def _unit(self) -> str:
+        counted = [_title(metric) for metric in self.table.metrics if metric in self.table.counts]
+        return f"Percent, but {', '.join(counted)} are numbers" if counted else "Percent"
+
+    def _cell(self, metric: str, figure: Mapping[str, float | None] | None) -> str:
+        if figure is None or figure["mean"] is None:
+            return ""
+        spread = "" if figure["sd"] is None else f" ± {self.table.shown(metric, figure['sd']):.1f}"
+        return f"{self.table.shown(metric, figure['mean']):.1f}{spread}"
+
     def _paper_title(self, metric: str) -> str:
         split, _, name = metric.partition("/")
         return f"paper ({SPLITS[split]}{f' {_title(name)}' if len(self.table.metrics) > 1 else ''})"
@@ -101,13 +117,14 @@ class Report:
         """Write `table.png`: bars with the paper's figures as diamonds, or lines where the table is a curve."""
         from matplotlib.figure import Figure  # a second, that other commands need not pay
 
-        figures = self.figures()
-        first = self.table.metrics[0]
+        figures, shown = self.figures(), self.table.shown
+        named = self.table.paper_metric.partition("/")[2]
+        first = named if named in self.table.metrics else self.table.metrics[0]
         tested = any(f"test/{first}" in metrics for metrics in figures.values())
         metric = f"test/{first}" if tested else f"val/{first}"
         rows = [row for row in self.rows if row.plot]
         found = {
-            row.name: (100 * figure["mean"], 100 * (figure["sd"] or 0))
+            row.name: (shown(metric, figure["mean"]), shown(metric, figure["sd"] or 0))
             for row in rows
             if (figure := figures[row.name].get(metric)) is not None and figure["mean"] is not None
         }
@@ -116,7 +133,7 @@ class Report:
         axes = figure_.subplots()
         place = self._draw_curves(axes, rows, found) if is_curve else self._draw_bars(axes, rows, found)
         published = self.table.paper_metric
-        paper = {row.name: 100 * row.paper[published] for row in rows if published in row.paper}
+        paper = {row.name: shown(published, row.paper[published]) for row in rows if published in row.paper}
         marked = [row for row in paper if row in place]
         if marked:
             label = self._paper_title(published)
@@ -124,7 +141,9 @@ class Report:
             axes.plot(x, y, linestyle="", marker="D", color="black", label=label)
         if axes.get_legend_handles_labels()[0]:
             figure_.legend(loc="outside right center")
-        axes.set_ylabel(f"{SPLITS[metric.partition('/')[0]]} {_title(first)}, %")
+        axes.set_ylabel(
+            f"{SPLITS[metric.partition('/')[0]]} {_title(first)}{'' if first in self.table.counts else ', %'}"
+        )
         figure_.savefig(out / "table.png", dpi=150)
 
     def _draw_curves(
@@ -135,7 +154,7 @@ class Report:
         curves: dict[str, list[str]] = {}
         for row in rows:
             if row.name in at and row.name in found:
-                curve = self.table.name if row.grow is None else f"{row.grow.row}, grown"
+                curve = (row.curve or self.table.name) if row.grow is None else f"{row.grow.row}, grown"
                 curves.setdefault(curve, []).append(row.name)
         for curve, names in curves.items():
             line = sorted(names, key=lambda name: at[name])
@@ -157,20 +176,16 @@ class Report:
         axes.bar([at[name] for name in found], means, yerr=[sd for _, sd in found.values()])
         axes.set_xticks(range(len(rows)), list(at), rotation=45, ha="right")
         published = [
-            100 * row.paper[self.table.paper_metric] for row in rows if self.table.paper_metric in row.paper
+            self.table.shown(self.table.paper_metric, row.paper[self.table.paper_metric])
+            for row in rows
+            if self.table.paper_metric in row.paper
         ]
         heights = [*means, *published]
-        axes.set_ylim(max(0, min(heights, default=0) - 5), min(100, max(heights, default=98) + 2))
+        if self.table.paper_metric.partition("/")[2] not in self.table.counts:
+            axes.set_ylim(max(0, min(heights, default=0) - 5), min(100, max(heights, default=98) + 2))
         return at
 
 
 def _title(metric: str) -> str:
     """`accuracy`, but `MAP` and `NDCG@3`."""
     return metric if metric == "accuracy" else metric.upper()
-
-
-def _percent(figure: Mapping[str, float | None] | None) -> str:
-    if figure is None or figure["mean"] is None:
-        return ""
-    spread = "" if figure["sd"] is None else f" ± {100 * figure['sd']:.1f}"
-    return f"{100 * figure['mean']:.1f}{spread}"

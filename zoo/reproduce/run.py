@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -73,16 +73,18 @@ class Reproduction:
         """
         self.table, self.seeds, self.data_dir, self.out = table, seeds, data_dir, out
         self.skipped: dict[str, str] = {}
+        if table.skip_absent:
+            self._leave_out_absent_tests()
         self.rows = []
-        for row in rows:
-            missing = [str(file) for _, file in self._files(row) if not file.exists()]
+        for row in (self.table.rows[row.name] for row in rows):
+            missing = self._missing(row)
             if not missing:
                 self.rows.append(row)
             elif table.skip_absent:
-                self.skipped[row.name] = f"{missing[0]} is not there"
+                self.skipped[row.name] = f"{missing[0][1]} is not there"
             else:
                 raise InputError(
-                    f"{missing[0]}: no such file, but row {row.name} of {table.name} needs it; name the folder"
+                    f"{missing[0][1]}: no such file, but row {row.name} of {table.name} needs it; name the folder"
                     " that holds it with --data_dir"
                 )
         if not self.rows:
@@ -93,13 +95,42 @@ class Reproduction:
 
     # --- a row's data ---
 
-    def _files(self, row: Row) -> Iterator[tuple[str, Path]]:
-        """The files that the row's data is read from, by option: those that are one file each."""
+    def _missing(self, row: Row) -> list[tuple[str, Path]]:
+        return [(name, file) for name, file in self._each_file(row) if not file.exists()]
+
+    def _leave_out_absent_tests(self) -> None:
+        """Rows of which nothing but their own test is missing are run without it."""
+        rows = dict(self.table.rows)
+        for row in rows.values():
+            missing = self._missing(row)
+            if missing and all(name.startswith("test_file") for name, _ in missing):
+                kept = {key: value for key, value in row.overrides.items() if key != "data.test_file"}
+                rows[row.name] = replace(row, overrides=kept)
+        self.table = replace(self.table, rows=rows)
+
+    def _files(self, row: Row) -> dict[str, str | list[str]]:
+        """Where the files are that the row's data is read from, by option: one, or a list of them."""
         options = self.table.data_options(row)
+        found: dict[str, str | list[str]] = {}
         for name in self.table.data_type.files:
             value = options.get(name)
-            if isinstance(value, str) and not value.startswith("hub:"):
-                yield name, (self.data_dir / value).resolve()
+            if isinstance(value, list):
+                found[name] = [self._place(file) for file in value]
+            elif isinstance(value, str) and not value.startswith("hub:"):
+                found[name] = self._place(value)
+        return found
+
+    def _place(self, file: str) -> str:
+        return file if file.startswith("hub:") else str((self.data_dir / file).resolve())
+
+    def _each_file(self, row: Row) -> Iterator[tuple[str, Path]]:
+        """The row's files one by one: option, or option and number, and path."""
+        for name, files in self._files(row).items():
+            if isinstance(files, str):
+                yield name, Path(files)
+            else:
+                places = ((f"{name}[{i}]", file) for i, file in enumerate(files))
+                yield from ((place, Path(file)) for place, file in places if not file.startswith("hub:"))
 
     def _data(self, row: Row, **changes: Any) -> TextDataModule[Any, Any]:
         """The row's data module; nothing is read yet.
@@ -108,7 +139,7 @@ class Reproduction:
             row: a row of the table.
             **changes: options in place of the row's.
         """
-        options = {**self.table.data_options(row), **{key: str(file) for key, file in self._files(row)}}
+        options = {**self.table.data_options(row), **self._files(row)}
         # Neither vectors nor memories are of use here.
         no_use = {"retriever", "word_vectors", "memory"}
         options = {key: value for key, value in options.items() if key.partition(".")[0] not in no_use}
@@ -231,7 +262,7 @@ class Reproduction:
 
     def _identity(self, row: Row, seed: int) -> dict[str, Any]:
         """What a finished run must have been run with to be kept; where the data lies does not matter."""
-        files = {name: contents_of(file) for name, file in self._files(row) if file.exists()}
+        files = {name: contents_of(file) for name, file in self._each_file(row) if file.exists()}
         identity = {"base": self.table.base, "overrides": row.overrides, "seed": seed, "files": files}
         if row.grow is not None:
             identity["grow"] = {"rows_per_class": row.grow.rows_per_class}
@@ -246,7 +277,7 @@ class Reproduction:
         return None if self.test is None else self.test.identity
 
     def _train(self, row: Row, seed: int, folder: Path) -> Metrics:
-        options = {**row.overrides, **{f"data.{name}": str(file) for name, file in self._files(row)}}
+        options = {**row.overrides, **{f"data.{name}": value for name, value in self._files(row).items()}}
         if row.init_from is not None:
             options["model.init_from"] = str(self._start(row, seed))
         options |= {
@@ -297,7 +328,7 @@ class Reproduction:
         if self._brings_its_test(row):
             # Where the test lies, or the table that it is split off.
             read = ("test_file", "train_file")
-            options |= {f"data.{name}": str(file) for name, file in self._files(row) if name in read}
+            options |= {f"data.{name}": value for name, value in self._files(row).items() if name in read}
         else:
             assert self.test is not None
             options["data.test_file"] = str(self.test.file)

@@ -55,11 +55,12 @@ class Row:
     Attributes:
         name: also the name of its folder.
         overrides: options on top of the table's base, e.g. `model.features: M1`.
-        paper: metric -> the paper's figure as a share of 1. A number in the YAML is of the table's
-            `paper_metric`.
+        paper: metric -> the paper's figure as a share of 1, or as it is for one of the table's `counts`. A number in
+            the YAML is of the table's `paper_metric`.
         init_from: the row whose checkpoint of the same seed this one starts from (`--model.init_from`).
         grow: the row's model is another row's, with more rows in its memory. Its overrides are that row's.
         x: place on the x axis, where the table is a curve.
+        curve: which curve it is on, where there are several.
         plot: whether the row is in the picture: one that lies far below the others would flatten them.
     """
 
@@ -69,6 +70,7 @@ class Row:
     init_from: str | None = None
     grow: Growth | None = None
     x: float | None = None
+    curve: str | None = None
     plot: bool = True
 
     @property
@@ -88,6 +90,7 @@ class Table:
         paper_metric: what the paper's figures are, e.g. `val/accuracy` or `test/map`.
         metrics: what is shown, e.g. `accuracy`, or `map` and `ndcg@3`. The first is the one by which an epoch is
             chosen: the data's `monitor`.
+        counts: those of the metrics that count something, such as errors, and are no shares of 1.
         seeds: how many; they are 1, 2, ...
         base: a configuration for `zoo fit`.
         rows: in the order of the paper.
@@ -104,9 +107,14 @@ class Table:
     base: Mapping[str, Any]
     rows: Mapping[str, Row]
     metrics: Sequence[str] = ("accuracy",)
+    counts: Sequence[str] = ()
     x_label: str | None = None
     skip_absent: bool = False
     columns_without_header: Mapping[str, Any] | None = None
+
+    def shown(self, metric: str, figure: float) -> float:
+        """A figure as people read it: in percent, but a count as it is."""
+        return figure if metric.partition("/")[2] in self.counts else 100 * figure
 
     @property
     def data_type(self) -> type[TextDataModule[Any, Any]]:
@@ -132,6 +140,7 @@ _TABLE_KEYS: dict[str, Any] = {
     "minutes": (int, float),
     "paper_metric": str,
     "metrics": list,
+    "counts": list,
     "seeds": int,
     "base": (dict, str),
     "overrides": dict,
@@ -148,6 +157,7 @@ _ROW_KEYS: dict[str, Any] = {
     "init_from": str,
     "grow": object,
     "x": object,
+    "curve": str,
     "plot": bool,
 }
 
@@ -218,7 +228,7 @@ def load_table(name: str, encoder: str | None = None) -> Table:
             raise InputError(f"{path}: row {row.name}: {key} names no trained row: {row.starts_from}")
         if row.grow is not None:
             rows[row.name] = replace(row, overrides=start.overrides)
-    optional = ("metrics", "x_label", "skip_absent", "columns_without_header")
+    optional = ("metrics", "counts", "x_label", "skip_absent", "columns_without_header")
     return Table(
         name=path.stem,
         description=str(contents["description"]),
@@ -315,14 +325,18 @@ def _make_row(path: Path, name: str, entry: Any, table: Mapping[str, Any]) -> Ro
             raise InputError(
                 f"{path}: row {name}: paper: {metric}: must be a number, not {excerpt(repr(figure))}"
             )
-    own = entry.get("overrides") or {}
+    own, counts = entry.get("overrides") or {}, table.get("counts", ())
     return Row(
         name,
         overrides={**_shared_overrides(table.get("overrides", {}), own.get("model")), **own},
-        paper={str(metric): round(figure / 100, 6) for metric, figure in paper.items()},
+        paper={
+            str(metric): figure if metric.partition("/")[2] in counts else round(figure / 100, 6)
+            for metric, figure in paper.items()
+        },
         init_from=entry.get("init_from"),
         grow=growth,
         x=entry.get("x"),
+        curve=entry.get("curve"),
         plot=entry.get("plot", True),
     )
 

@@ -1,0 +1,98 @@
+"""`zoo reproduce` with dialogues: joint sets of several files, tests that are not there, figures that are counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import zoo.reproduce.run as runs_of_a_table
+from tests.dialogues import made_up, write_published
+from zoo.cli import main
+from zoo.reproduce.command import run_table
+from zoo.reproduce.table import load_table
+
+BASE: dict[str, Any] = {
+    "model": {"class_path": "HMN", "init_args": {"word_size": 6}},
+    "data": {"class_path": "DialogueDataModule", "init_args": {"layout": "hmn4qa", "batch_size": 10}},
+    "trainer": {"accelerator": "cpu", "max_epochs": 1},
+}
+ROWS: dict[str, Any] = {
+    "joint set": {
+        "x": 1,
+        "curve": "HMN",
+        "paper": {"test/errors_joint": 4.2, "test/accuracy": 99.0},
+        "overrides": {
+            "data.train_file": ["a/train.txt", "b/train.txt"],
+            "data.validation_file": ["a/dev.txt", "b/dev.txt"],
+            "data.test_file": ["a/test.txt"],
+        },
+    },
+    "no test": {
+        "x": 1,
+        "curve": "MemNN",
+        "overrides": {
+            "model": "MemNN",
+            "data.train_file": "b/train.txt",
+            "data.validation_file": "b/dev.txt",
+            "data.test_file": "b/test.txt",
+        },
+    },
+    "no data": {"overrides": {"data.train_file": ["a/train.txt", "c/train.txt"]}},
+}
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    for number, name in enumerate(("a/train", "a/dev", "a/test", "b/train", "b/dev")):
+        file = tmp_path / "data" / f"{name}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_published(file, made_up(8, seed=number))
+    return tmp_path / "data"
+
+
+def in_this_process(arguments: list[str], log: Path) -> None:
+    assert main(arguments) == 0, log
+
+
+def test_joint_sets_absent_tests_and_counts(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_of_a_table, "_zoo", in_this_process)
+    table = {
+        **{"description": "made up", "minutes": 1, "seeds": 1, "base": BASE, "rows": ROWS},
+        **{"paper_metric": "test/errors_joint", "metrics": ["probability", "errors_joint"]},
+        **{"counts": ["errors_joint"], "skip_absent": True, "x_label": "k"},
+    }
+    Path("small.yaml").write_text(yaml.safe_dump(table, sort_keys=False))
+    figures = run_table("small.yaml", str(data_dir), run_dir="out")
+    assert figures["joint set"]["val/questions"]["mean"] == 40
+    assert figures["joint set"]["test/questions"]["mean"] == 20
+    assert figures["joint set"]["test/errors_joint"]["paper"] == 4.2
+    assert figures["joint set"]["test/accuracy"]["paper"] == 0.99
+    assert "test/questions" not in figures["no test"]
+    assert figures["no test"]["val/errors_sentence"]["n"] == 1
+    text = Path("out/table.md").read_text()
+    errors = figures["joint set"]["test/errors_joint"]["mean"]
+    assert f"| {errors:.1f} | 4.2 | 99.0 |" in text
+    assert "Percent, but ERRORS_JOINT are numbers" in text
+    assert "Skipped: no data:" in text
+    assert "c/train.txt is not there" in text
+    assert Path("out/table.png").exists()
+    # Done already.
+    monkeypatch.setattr(runs_of_a_table, "_zoo", lambda *_: pytest.fail("nothing was left to run"))
+    assert run_table("small.yaml", str(data_dir), run_dir="out") == figures
+
+
+def test_the_papers_figures() -> None:
+    table = load_table("hmn")
+    assert table.rows["air-EN HMN"].paper == {
+        "test/errors_sentence": 112.8,
+        "test/errors_word": 24.8,
+        "test/errors_joint": 4.4,
+    }
+    assert table.rows["all MemNN"].paper == {"test/errors_sentence": 225.6}
+    papers = table.rows["hotel-CH HMN paper recipe and vocabulary"].overrides
+    assert papers["data.min_count"] == 1
+    assert papers["model.loss"] == "joint"
+    assert load_table("hmn-k").rows["gru k=7"].paper["test/errors_word"] == 155.0
