@@ -382,13 +382,13 @@ class Dialogue(Adapter):
     task, examples = DialogueTask, 5
     variants: ClassVar = {
         "MemNN": {
-            "": {**HOPS},
+            "": HOPS,
             "one-hop": {**HOPS, "hops": 1},
             "no-time": {**HOPS, "temporal_encoding": False, "sentence_loss": 0.0},
         },
         "HMN": {
             "joint": {**HOPS, "k": 3, "loss": "joint"},
-            "word-gru": {**HOPS, "readout": "word", "word_memory": "gru", "k": 9},
+            "word-gru": {**HOPS, "word_size": 24, "readout": "word", "word_memory": "gru", "k": 9},
             "sentence-embedding": {**HOPS, "readout": "sentence", "word_memory": "embedding", "k": 1},
         },
     }
