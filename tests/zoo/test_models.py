@@ -155,7 +155,7 @@ def test_overfits_one_batch(model: Task, adapter: Adapter) -> None:
         optimizer.step()
         if loss < 0.05:
             break
-    assert loss < 0.1
+    assert loss < 0.2
     with torch.no_grad():
         assert adapter.is_learned(model.eval(), batch)
 
