@@ -62,6 +62,15 @@ def test_a_signal_ends_a_fit_with_its_code_and_one_line(
     assert not Path("run/summary.json").exists()
 
 
+def test_a_signal_ends_the_processes_of_other_devices_too(train_csv: Path) -> None:
+    options = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp_fork"]
+    process = started(*long_fit(train_csv, "--run_dir=run", *options))
+    wait_for(Path("run/checkpoints/last.ckpt"), process)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)  # until all that hold its output have ended
+    assert process.returncode == 143, err
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

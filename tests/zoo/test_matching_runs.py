@@ -198,7 +198,7 @@ def test_predict_scores_pairs_and_answers_questions(
     ("options", "message"),
     [
         (["--input=questions.txt", "--memory=gone"], "gone"),
-        (["--input=questions.txt", "--candidates=0"], "--candidates 0: must be 1 or more"),
+        (["--input=questions.txt", "--candidates=0"], "--candidates 0: must be 1 to 10,000"),
         (["--input=gone.jsonl"], "gone.jsonl: no such file"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import threading
 from collections.abc import Iterator
@@ -29,6 +30,15 @@ def raising_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def end_children() -> None:
+    """End the processes that were forked for devices or batches; Python would wait for them, perhaps for hours.
+
+    What they have written is whole, so that they need not be asked.
+    """
+    for child in multiprocessing.active_children():
+        child.kill()
 
 
 def ending_signal(end: BaseException) -> signal.Signals | None:

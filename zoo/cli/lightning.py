@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import tempfile
 import time
 import uuid
@@ -144,7 +145,7 @@ class ZooCLI(LightningCLI):
             self.datamodule.leave_out_memory()
         if self.trained is not None:
             for server in servers_of(self.datamodule.retriever):
-                server.is_named = all(host in self.said for host in server.hosts)
+                server.is_named = all(_is_host_in(self.said, host) for host in server.hosts)
         if self.subcommand in ("validate", "test") and self.trained is not None:
             name = "validation" if self.subcommand == "validate" else "test"
             self.datamodule.check_split(self.trained, name, f"--ckpt_path {self._option('ckpt_path')}")
@@ -281,6 +282,11 @@ def run(command: str, options: list[str]) -> None:
                 ZooCLI(args=[command, *options, "--weights_only", "true"], **settings)
             finally:
                 os.environ.pop("ZOO_RUN_DIR", None)
+
+
+def _is_host_in(said: str, host: str) -> bool:
+    """Whether a URL in a text is of the host."""
+    return re.search(rf"(//|@){re.escape(host)}(?![\w.-])", said) is not None
 
 
 def _said(options: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from importlib import import_module
 
 from datamodules.errors import InputError
 from datamodules.secrets import hide, redact_arguments, secrets_of
-from zoo.cli.ends import ending_signal, raising_sigterm
+from zoo.cli.ends import end_children, ending_signal, raising_sigterm
 from zoo.cli.errors import explain
 
 USAGE = """usage: zoo COMMAND [OPTIONS]
@@ -83,6 +83,7 @@ def main(args: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # or a reader that is gone would be noticed after the end
     except (SystemExit, KeyboardInterrupt) as end:
         if (ended_by := ending_signal(end)) is not None:
+            end_children()
             _say("zoo: interrupted" if ended_by == signal.SIGINT else f"zoo: ended by {ended_by.name}")
             return 128 + ended_by
         # --help and --print_config end this way.

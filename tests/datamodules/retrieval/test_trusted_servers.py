@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from datamodules.retrieval import ElasticsearchRetriever, make_retriever
-from zoo.cli.lightning import _said
+from zoo.cli.lightning import _is_host_in, _said
 
 FAR = "https://far.example:9200"
 
@@ -60,3 +60,15 @@ def test_what_the_user_said_is_his_options_and_his_files(tmp_path: Any) -> None:
         ["--config", f"{tmp_path}/a.yaml", f"--config={tmp_path}/b.yaml", "--data.retriever.url", FAR]
     )
     assert all(word in said for word in ("first", "second", FAR))
+
+
+def test_a_host_is_named_by_a_url_and_not_by_chance() -> None:
+    assert _is_host_in("--data.retriever.url=https://a:b@far.example:9200", "far.example")
+    assert _is_host_in("url: http://far.example", "far.example")
+    for said in (
+        "/data/far.example",
+        "https://far.example.org:9200",
+        "https://not-far.example:9200",
+        "far.example",
+    ):
+        assert not _is_host_in(said, "far.example")
