@@ -56,6 +56,7 @@ def lock(folder: Path) -> Iterator[None]:
     held = FileLock(folder.parent / f".{folder.name}.lock")
     with named_disk_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
+        Path(held.lock_file).touch()  # the lock would try for ever where no file can be made
         held.acquire()
     try:
         yield
@@ -80,6 +81,10 @@ def named_disk_errors(folder: Path, option: str = "--data.cache_dir") -> Iterato
         if error.errno in (errno.EEXIST, errno.ENOTDIR):
             raise InputError(
                 f"{folder}: can't be made, a file is in its way. Choose another {option}"
+            ) from error
+        if error.errno == errno.ENOENT:
+            raise InputError(
+                f"{folder}: can't be made, nothing can be written there. Choose another {option}"
             ) from error
         raise
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.corpora.table import read_table
-from datamodules.errors import DamagedError, InputError
+from datamodules.errors import DamagedError, InputError, excerpt
 from datamodules.retrieval import (
     POINTER,
     EmbeddedRetriever,
@@ -31,7 +31,7 @@ from datamodules.retrieval import (
     open_memory,
     read_pointer,
 )
-from datamodules.storage import check_folder, fingerprint_of
+from datamodules.storage import fingerprint_of, is_whole
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +95,10 @@ class MemoryPart:
     @abstractmethod
     def own_memory(self, tables: Mapping[str, Any]) -> Rows | None:
         """What the memory is made of where the user names none: rows of the tables that were read, if they do."""
+
+    @abstractmethod
+    def read_tables(self, wanted: Sequence[str]) -> Mapping[str, Any]:
+        """Read the wanted splits."""
 
     def check_memory_size(self, rows: int) -> None:
         """Refuse a memory that is too small, before it is built."""
@@ -219,16 +223,20 @@ class MemoryPart:
         return memory
 
     def _rows_of_memory(self, folder: Path) -> Rows:
-        """The table that the memory is made of, from the cache."""
+        """The table that the memory is made of: from the cache or, where it is gone from there, read again."""
         assert self.memory_rows is not None
         rows, fingerprint = Path(self.memory_rows[0]), self.memory_rows[1]
-        if not rows.exists():
-            raise InputError(
-                f"{folder}: no memory here, and the rows to build it of are gone from the cache ({rows}); build one"
-                " with `zoo index` and name it"
-            )
-        check_folder(rows, fingerprint)
-        return Rows.load(rows / "rows.arrow")
+        if is_whole(rows, fingerprint):
+            return Rows.load(rows / "rows.arrow")
+        gone = f"{folder}: no memory here, the rows to build it of are gone from the cache ({rows}), and"
+        build = "build a memory with `zoo index` and name it"
+        try:
+            found = self._given_memory(training=True) or self.own_memory(self.read_tables(["train"]))
+        except InputError as error:
+            raise InputError(f"{gone} their table can't be read again ({excerpt(error)}); {build}") from error
+        if not isinstance(found, Rows) or found.fingerprint != fingerprint:
+            raise InputError(f"{gone} their table holds others now; {build}")
+        return found
 
 
 def _has_pointer(folder: Path) -> bool:

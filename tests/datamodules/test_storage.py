@@ -287,3 +287,10 @@ def test_the_manifest_is_json_that_people_can_read(tmp_path: Path) -> None:
     text = (build(tmp_path / "a") / MANIFEST).read_text()
     assert json.loads(text)["fingerprint"] == "f"
     assert len(text.splitlines()) > 5
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a place where no file can be made")
+def test_where_no_file_can_be_made_nobody_waits_for_ever() -> None:
+    with pytest.raises(InputError, match="/proc/self/x: can't be made") as error, lock(Path("/proc/self/x")):
+        pass
+    one_line(error)

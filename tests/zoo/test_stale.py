@@ -16,7 +16,7 @@ import torch
 
 import zoo
 from datamodules.errors import InputError
-from tests.zoo.conftest import Result, sentences, write_table
+from tests.zoo.conftest import Result, pair_rows, sentences, write_pairs, write_table
 from zoo.tasks.checkpoint import CHECKPOINT_KEY, read_checkpoint
 
 Fit = Callable[..., Path]
@@ -242,3 +242,39 @@ def test_damaged_rows_of_an_addition_leave_the_version_before(grown: Path) -> No
     ):
         zoo.load(best(grown))
     assert zoo.load(best(grown), memory_version=1).predict(texts) == before  # as the message says
+
+
+# --- what the cache has lost ---
+
+
+def test_a_memory_that_was_never_asked_is_made_of_its_table_again(
+    zoo_command: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A matching model's memory is built when the first question comes alone."""
+    table = write_pairs(tmp_path / "pairs.tsv", pair_rows(20, seed=1))
+    done = zoo_command(
+        "fit", "--model=ANMM", "--model.word_size=8", "--data=MatchingDataModule", f"--data.train_file={table}",
+        "--data.validation_split=0.2", "--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--run_dir=run",
+        "--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    question = pair_rows(20, seed=1)[0][0]
+    shutil.rmtree(tmp_path / "cache")
+    (found,) = zoo.load(best(Path("run"))).answer(question)
+    assert found
+    shutil.rmtree(tmp_path / "cache")
+    kept = table.read_text()
+    table.write_text(kept.replace("old", "new"))
+    with pytest.raises(
+        InputError, match=r"gone from the cache .*, and their table holds others now; build a memory"
+    ):
+        zoo.load(best(Path("run"))).answer(question)
+    table.unlink()
+    with pytest.raises(
+        InputError, match=r"and their table can't be read again .*no such file.*; build a memory"
+    ):
+        zoo.load(best(Path("run"))).answer(question)
+    # As the message says.
+    other = write_table(tmp_path / "other.csv", [("where is the plum",), ("a fig",)], ("text",))
+    assert zoo_command("index", "--file", other, "--label_column=null", "--memory=other").code == 0
+    assert zoo.load(best(Path("run")), memory="other").answer("where is plum 1")[0]
