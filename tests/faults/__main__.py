@@ -32,12 +32,13 @@ import numpy as np
 from datamodules.errors import InputError
 from tests.faults import campaigns
 
-SECONDS = 60
+#: After which a case is called endless; the second number is for those that run commands.
+SECONDS = 60, 900
 #: A case's outcomes, the good ones first.
 OUTCOMES = ("same", "refused", "wrong", "traceback", "died", "endless")
 
 
-def outcome_of(case: Callable[[], Any], expected: Any) -> tuple[str, str]:
+def outcome_of(case: Callable[[], Any], expected: Any, seconds: float) -> tuple[str, str]:
     """What becomes of a case in a process of its own, and a line about it."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -50,13 +51,13 @@ def outcome_of(case: Callable[[], Any], expected: Any) -> tuple[str, str]:
             pickle.dump(_run(case, expected), pipe)
         os._exit(0)
     os.close(writing)
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + seconds
     while (done := os.waitpid(child, os.WNOHANG))[0] == 0:
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             os.close(reading)
-            return "endless", f"more than {SECONDS} s"
+            return "endless", f"more than {seconds} s"
         time.sleep(0.002)
     with os.fdopen(reading, "rb") as pipe:
         said = pipe.read()
@@ -103,7 +104,7 @@ def main() -> int:
                 work = Path(folder) / "case"
                 shutil.rmtree(work, ignore_errors=True)
                 case = campaign.case(np.random.default_rng(seed), work)
-                outcome, line = outcome_of(case, campaign.expected)
+                outcome, line = outcome_of(case, campaign.expected, SECONDS[campaign.is_slow])
                 outcomes[outcome] += 1
                 if outcome not in ("same", "refused"):
                     defects += 1
