@@ -160,6 +160,8 @@ def contents_of(path: str | Path | None) -> Any:
     if place.is_dir():
         files = sorted(one for one in place.rglob("*") if one.is_file())
         return {str(one.relative_to(place)): contents_of(one) for one in files}
+    if not place.is_file():
+        return None  # a pipe, a device: whoever reads it says what is wrong with it
     stat = place.stat()
     return _known_checksum(place, (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
 
