@@ -430,7 +430,8 @@ def test_a_damaged_part_is_named_and_made_again(
     for path, contents in whole.items():
         path.write_bytes(contents[:-4])
     prepared(tmp_path, files)
-    assert caplog.text.count("target.npy: damaged") == len(whole) == 2
+    assert len(whole) > 1
+    assert all(f"{path}: damaged" in caplog.text for path in whole)
     assert {path: path.read_bytes() for path in whole} == whole
 
 

@@ -582,13 +582,19 @@ def test_resuming_another_model_is_refused(fit: Fit, zoo_command: Command, train
     one_line(result, "--ckpt_path", "hidden_size 6, not 7")
 
 
-def test_missing_memory_folder(fit: Fit, zoo_command: Command, test_csv: Path, tmp_path: Path) -> None:
+def test_missing_memory_folder(
+    fit: Fit, zoo_command: Command, train_csv: Path, test_csv: Path, tmp_path: Path
+) -> None:
     checkpoint = fit("run") / "checkpoints" / "best.ckpt"
     for folder in (tmp_path / "cache").glob("memory-*"):
         shutil.rmtree(folder)
     # The rows are there still: the memory is built of them again.
     assert zoo_command("predict", "--ckpt_path", checkpoint, "--input", test_csv).code == 0
     shutil.rmtree(tmp_path / "cache")
+    # And if they are not, they are read again.
+    assert zoo_command("predict", "--ckpt_path", checkpoint, "--input", test_csv).code == 0
+    shutil.rmtree(tmp_path / "cache")
+    train_csv.unlink()
     one_line(zoo_command("predict", "--ckpt_path", checkpoint, "--input", test_csv), "memory", "zoo index")
     one_line(
         zoo_command("test", "--ckpt_path", checkpoint, "--data.test_file", test_csv), "memory", "zoo index"

@@ -403,7 +403,10 @@ class Task(pl.LightningModule):
             self.log(f"{stage}/{name}", value.to(precision), prog_bar=bar, rank_zero_only=False)
         # A name of Lightning's costs a millisecond, and nobody reads thousands.
         if len(self.class_scores) <= MOST_CLASS_SCORES:
-            logged = {f"{stage}/{name}": value for name, value in self.class_scores.items()}
+            logged = {
+                f"{stage}/{name}": torch.tensor(value, dtype=precision)
+                for name, value in self.class_scores.items()
+            }
             self.log_dict(logged, rank_zero_only=False)
 
 
