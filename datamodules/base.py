@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -52,13 +52,36 @@ from datamodules.text.vocabulary import Vocabulary
 log = logging.getLogger(__name__)
 
 
-class PreparedSplit(Protocol):
-    """One table, ready for batches."""
+class PreparedSplit:
+    """One table, ready for batches; its class method `open` maps what is in the cache."""
+
+    #: cache folder, and folder name and fingerprint of each part; None for rows that came just now.
+    origin: tuple[Path, Mapping[str, Any]] | None
 
     @property
     def parts(self) -> Mapping[str, Any]:
-        """What `TextDataModule.open_split` needs to open it again: plain values, of which those of length 2 are
-        name and fingerprint of a folder in the cache."""
+        """What `TextDataModule.open_split` needs to open it again: plain values, of which those that are lists or
+        tuples are name and fingerprint of a folder in the cache."""
+        assert self.origin is not None
+        return self.origin[1]
+
+    @classmethod
+    @abstractmethod
+    def open(cls, cache: Path, parts: Mapping[str, Any]) -> Any:
+        """Map what was prepared.
+
+        Raises:
+            InputError: a part is missing or damaged.
+        """
+
+    @staticmethod
+    def folders(cache: Path, parts: Mapping[str, Any]) -> dict[str, tuple[Path, str]]:
+        """Folder and fingerprint of each part that is kept in one."""
+        return {name: (cache / part[0], part[1]) for name, part in parts.items() if name != "source"}
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # A worker that is spawned (not forked) gets its data set pickled: let it map the same files.
+        return super().__reduce_ex__(protocol) if self.origin is None else (type(self).open, self.origin)
 
 
 TableT = TypeVar("TableT")
@@ -405,7 +428,7 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
             return {**options, "memory": memory}
         files = [train_file] if isinstance(train_file, str) else train_file or []
         # One that the user gives is read, or found missing, like any other.
-        if given.get("train_file") or all(file.startswith("hub:") or Path(file).exists() for file in files):
+        if given.get("train_file") or all(file.startswith(HUB) or Path(file).exists() for file in files):
             return options
         raise InputError(
             f"{train_file}: no such file, and the validation rows were split off it; say where it is now"

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datamodules.base import TextDataModule
+from datamodules.base import PreparedSplit, TextDataModule
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.encodings import Encodings
 from datamodules.errors import InputError
@@ -37,7 +37,7 @@ from datamodules.text.tokens import TokenStore
 
 
 @dataclass(frozen=True)
-class TextSplit:
+class TextSplit(PreparedSplit):
     """One table of texts, ready for batches: rows, tokens, and what the memory returned for them."""
 
     rows: Rows
@@ -50,12 +50,6 @@ class TextSplit:
     #: None where nothing is measured: in training, and for texts that came just now.
     copies: CopyMarks | None = None
 
-    @property
-    def parts(self) -> Mapping[str, Any]:
-        """What `open` needs to open it again."""
-        assert self.origin is not None
-        return self.origin[1]
-
     @classmethod
     def open(cls, cache: Path, parts: Mapping[str, Any]) -> TextSplit:
         """Map what `prepare` made.
@@ -63,7 +57,7 @@ class TextSplit:
         Raises:
             InputError: a part is missing or damaged.
         """
-        folder = {name: (cache / part[0], part[1]) for name, part in parts.items() if name != "source"}
+        folder = cls.folders(cache, parts)
         check_folder(*folder["rows"])
         with_memories = "neighbors" in folder
         rows = Rows.load(folder["rows"][0] / "rows.arrow")
@@ -76,12 +70,6 @@ class TextSplit:
             copies=CopyMarks.open(*folder["copies"]) if "copies" in folder else None,
             origin=(cache, parts),
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A worker that is spawned (not forked) gets its data set pickled: let it map the same files.
-        if self.origin is not None:
-            return TextSplit.open, self.origin
-        return TextSplit, (self.rows, self.tokens, self.neighbors, self.memory_tokens)
 
 
 class TextRowsDataModule(TextDataModule[Rows, TextSplit]):

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
+from datamodules.base import PreparedSplit
 from datamodules.batch import DialogueBatch
 from datamodules.corpora.dialogues import Dialogues, ragged, within
 from datamodules.dialogue.reading import Reading
@@ -26,7 +27,7 @@ NO_CHOICE, NO_ANSWER = -1, -100
 
 
 @dataclass(frozen=True)
-class DialogueSplit:
+class DialogueSplit(PreparedSplit):
     """One table of dialogues, ready for batches."""
 
     dialogues: Dialogues
@@ -38,12 +39,6 @@ class DialogueSplit:
     #: cache folder, and folder name and fingerprint of each part; None for dialogues that came just now.
     origin: tuple[Path, Mapping[str, Any]] | None = None
 
-    @property
-    def parts(self) -> Mapping[str, Any]:
-        """What `open` needs to open it again."""
-        assert self.origin is not None
-        return self.origin[1]
-
     @classmethod
     def open(cls, cache: Path, parts: Mapping[str, Any]) -> DialogueSplit:
         """Map what was prepared.
@@ -51,7 +46,7 @@ class DialogueSplit:
         Raises:
             InputError: a part is missing or damaged.
         """
-        folder = {name: (cache / part[0], part[1]) for name, part in parts.items() if name != "source"}
+        folder = cls.folders(cache, parts)
         check_folder(*folder["dialogues"])
         tokens = (TokenStore.open(*folder[f"{name}_tokens"]) for name in ("turn", "question", "answer"))
         turns, questions, answers = tokens
@@ -59,13 +54,6 @@ class DialogueSplit:
         check_folder(*folder["reading"])
         reading = Reading.load(folder["reading"][0])
         return cls(dialogues, turns, questions, answers, reading, (cache, parts))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A worker that is spawned (not forked) gets its data set pickled: let it map the same files.
-        if self.origin is not None:
-            return DialogueSplit.open, self.origin
-        tokens = self.turn_tokens, self.question_tokens, self.answer_tokens
-        return DialogueSplit, (self.dialogues, *tokens, self.reading)
 
 
 class Texts(NamedTuple):

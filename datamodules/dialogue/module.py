@@ -21,7 +21,6 @@ from datamodules.corpora.dialogue_readers import read_dialogues, read_hmn4qa
 from datamodules.corpora.dialogues import Dialogues
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
-from datamodules.corpora.split import stratified_split
 from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
 from datamodules.dialogue.reading import Reading
 from datamodules.errors import InputError
@@ -141,9 +140,7 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
         tables = {name: self.read(files[name]) for name in dict.fromkeys(needed)}
         if files["validation"] is None and "validation" in wanted:
             table = tables["train"]
-            train, validation = stratified_split(
-                ["dialogue"] * len(table), options.validation_split, options.split_seed
-            )
+            train, validation = self.split_off(["dialogue"] * len(table), table)
             tables |= {"train": table.select(train), "validation": table.select(validation)}
         return {name: tables[name] for name in wanted}
 

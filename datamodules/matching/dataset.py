@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from datamodules.base import TextDataModule
+from datamodules.base import PreparedSplit, TextDataModule
 from datamodules.batch import MatchingBatch
 from datamodules.corpora.pairs import Pairs
 from datamodules.matching.negatives import (
@@ -29,7 +29,7 @@ from datamodules.text.tokens import TokenStore
 
 
 @dataclass(frozen=True)
-class MatchingSplit:
+class MatchingSplit(PreparedSplit):
     """One table of pairs, ready for batches."""
 
     pairs: Pairs
@@ -49,7 +49,7 @@ class MatchingSplit:
         Raises:
             InputError: a part is missing or damaged.
         """
-        folder = {name: (cache / part[0], part[1]) for name, part in parts.items() if name != "source"}
+        folder = cls.folders(cache, parts)
         check_folder(*folder["pairs"])
         return cls(
             Pairs.load(folder["pairs"][0], parts["source"]),
@@ -59,18 +59,6 @@ class MatchingSplit:
             (cache, parts),
             CopyMarks.open(*folder["copies"]) if "copies" in folder else None,
         )
-
-    @property
-    def parts(self) -> Mapping[str, Any]:
-        """What `open` needs to open it again."""
-        assert self.origin is not None
-        return self.origin[1]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A worker that is spawned (not forked) gets its data set pickled: let it map the same files.
-        if self.origin is not None:
-            return MatchingSplit.open, self.origin
-        return MatchingSplit, (self.pairs, self.first_tokens, self.second_tokens, self.pool)
 
     @property
     def is_copy(self) -> NDArray[np.bool_] | None:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 
+from datamodules.corpora.readers import HUB
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.corpora.table import read_table
@@ -151,7 +152,7 @@ class MemoryPart:
             return None
         if given is None or (Path(given) / POINTER).exists():
             return None if given is None else open_memory(given, self.retriever)
-        if not given.startswith("hub:") and not Path(given).exists():
+        if not given.startswith(HUB) and not Path(given).exists():
             raise InputError(
                 f"data.memory={given}: no such memory folder or table; name the one to use, or build one with"
                 " `zoo index`"
