@@ -33,8 +33,9 @@ from datamodules.parts.copies import CopyPart, Message
 from datamodules.parts.loaders import LoaderPart
 from datamodules.parts.memory import MemoryPart
 from datamodules.parts.options import Configured, check_least
+from datamodules.parts.prepared import PreparedSplit
 from datamodules.parts.words import WordPart
-from datamodules.retrieval import POINTER, is_existing_index, is_memory
+from datamodules.retrieval import POINTER, contents_of_memory, is_existing_index, is_memory
 from datamodules.retrieval.folding import FOLDING
 from datamodules.storage import (
     are_whole,
@@ -50,38 +51,6 @@ from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
-
-
-class PreparedSplit:
-    """One table, ready for batches; its class method `open` maps what is in the cache."""
-
-    #: cache folder, and folder name and fingerprint of each part; None for rows that came just now.
-    origin: tuple[Path, Mapping[str, Any]] | None
-
-    @property
-    def parts(self) -> Mapping[str, Any]:
-        """What `TextDataModule.open_split` needs to open it again: plain values, of which those that are lists or
-        tuples are name and fingerprint of a folder in the cache."""
-        assert self.origin is not None
-        return self.origin[1]
-
-    @classmethod
-    @abstractmethod
-    def open(cls, cache: Path, parts: Mapping[str, Any]) -> Any:
-        """Map what was prepared.
-
-        Raises:
-            InputError: a part is missing or damaged.
-        """
-
-    @staticmethod
-    def folders(cache: Path, parts: Mapping[str, Any]) -> dict[str, tuple[Path, str]]:
-        """Folder and fingerprint of each part that is kept in one."""
-        return {name: (cache / part[0], part[1]) for name, part in parts.items() if name != "source"}
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        # A worker that is spawned (not forked) gets its data set pickled: let it map the same files.
-        return super().__reduce_ex__(protocol) if self.origin is None else (type(self).open, self.origin)
 
 
 TableT = TypeVar("TableT")
@@ -144,6 +113,7 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
         self._splits: dict[str, SplitT] = {}
         self._facts: dict[str, Any] = {}
         self._spec: Any = None
+        self._held: dict[str, Any] | None = None
         # Of the texts of a store, cut to a length, by its fingerprint and that length; and whose they are.
         self._encodings: dict[tuple[str, int], Encodings] = {}
         self._encoder: str | None = None
@@ -208,6 +178,7 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
 
     def prepare_data(self) -> None:
         """Read, retrieve and tokenise what the stage needs, unless the cache has it."""
+        self._held = None
         wanted = self.wanted_splits()
         plan_file = self._plan_file(wanted)
         plan = self._whole_plan(plan_file)
@@ -268,7 +239,7 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
         description = {
             "class": type(self).__name__,
             "options": options,
-            "files": self.file_contents(),
+            "files": self.held,
             "splits": list(splits),
             "retriever": self.retriever.describe(),
             # The ranking too: it knows what is in the folder that an encoder is named by.
@@ -279,6 +250,13 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
             **self.describe_past(),
         }
         return self.cache / f"plan-{fingerprint_of(description)[:16]}.json"
+
+    @property
+    def held(self) -> dict[str, Any]:
+        """What `file_contents` found in the last `prepare_data` or `setup`: the Hub is asked once for each."""
+        if self._held is None:
+            self._held = self.file_contents()
+        return self._held
 
     def file_contents(self) -> dict[str, Any]:
         """What the files that the options name hold, by option: other contents are other data."""
@@ -305,6 +283,7 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
 
     def setup(self, stage: str) -> None:
         """Map what `prepare_data` made."""
+        self._held = None
         plan_file = self._plan_file(self.wanted_splits())
         if not plan_file.exists():
             raise InputError(f"{plan_file}: the data is not prepared; call prepare_data() first")
@@ -354,7 +333,7 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
             "memory": self.memory_location,
             "memory_rows": None if self.memory_rows is None else list(self.memory_rows),
             "memory_version": self.memory_version,
-            "files": self.file_contents(),
+            "files": self.held,
             "vocabulary": self.vocabulary.to_dict(),
             "seen": self.seen,
             **self._facts,
@@ -488,4 +467,6 @@ def _contents(files: Any) -> Any:
         return [_contents(file) for file in files]
     if not isinstance(files, str):
         return None
-    return hub_fingerprint(files) if files.startswith(HUB) else contents_of(files)
+    if files.startswith(HUB):
+        return hub_fingerprint(files)
+    return contents_of_memory(files) if is_memory(files) else contents_of(files)

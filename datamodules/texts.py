@@ -16,12 +16,13 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datamodules.base import PreparedSplit, TextDataModule
+from datamodules.base import TextDataModule
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.encodings import Encodings
 from datamodules.errors import InputError
 from datamodules.parts.copies import CopyMarks
 from datamodules.parts.options import check_least
+from datamodules.parts.prepared import PreparedSplit
 from datamodules.retrieval import (
     Memory,
     NeighborStore,

@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from datamodules.base import PreparedSplit
 from datamodules.batch import DialogueBatch
 from datamodules.corpora.dialogues import Dialogues, ragged, within
 from datamodules.dialogue.reading import Reading
+from datamodules.parts.prepared import PreparedSplit
 from datamodules.storage import check_folder
 from datamodules.text.tokenization import Lexicon
 from datamodules.text.tokens import TokenStore

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from datamodules.base import PreparedSplit, TextDataModule
+from datamodules.base import TextDataModule
 from datamodules.batch import MatchingBatch
 from datamodules.corpora.pairs import Pairs
 from datamodules.matching.negatives import (
@@ -23,6 +23,7 @@ from datamodules.matching.negatives import (
     text_codes,
 )
 from datamodules.parts.copies import CopyMarks
+from datamodules.parts.prepared import PreparedSplit
 from datamodules.storage import check_folder
 from datamodules.text.gather import TextGroup, distinct_rows, gather
 from datamodules.text.tokens import TokenStore

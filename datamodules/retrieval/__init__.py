@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
     from datamodules.retrieval.elasticsearch_dense import ElasticsearchDenseRetriever
     from datamodules.retrieval.embedded import EmbeddedRetriever
-    from datamodules.retrieval.folder_memory import POINTER, FolderMemory, read_pointer
+    from datamodules.retrieval.folder_memory import POINTER, FolderMemory, contents_of_memory, read_pointer
     from datamodules.retrieval.fused import FusedRetriever
     from datamodules.retrieval.index_memory import IndexMemory
     from datamodules.retrieval.memory import Memory, Neighbors, UnknownLabels
@@ -43,6 +43,7 @@ __all__ = [
     "Retriever",
     "UnknownLabels",
     "build_neighbors",
+    "contents_of_memory",
     "is_existing_index",
     "is_memory",
     "load_all_retrievers",
@@ -59,7 +60,7 @@ _NAMES = {
     "elasticsearch": ("ElasticsearchRetriever",),
     "elasticsearch_dense": ("ElasticsearchDenseRetriever",),
     "embedded": ("EmbeddedRetriever",),
-    "folder_memory": ("POINTER", "FolderMemory", "read_pointer"),
+    "folder_memory": ("POINTER", "FolderMemory", "contents_of_memory", "read_pointer"),
     "fused": ("FusedRetriever",),
     "index_memory": ("IndexMemory",),
     "memory": ("Memory", "Neighbors", "UnknownLabels"),

@@ -22,8 +22,10 @@ from datamodules.retrieval.base import Collection, Retriever
 from datamodules.retrieval.folding import FOLDING, fold_hashes
 from datamodules.retrieval.memory import Addition, Memory, Neighbors, UnknownLabels
 from datamodules.storage import (
+    MANIFEST,
     REBUILD,
     check_folder,
+    contents_of,
     fingerprint_of,
     is_whole,
     lock,
@@ -347,6 +349,15 @@ def read_pointer(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{path}: damaged; build the memory again with `zoo index`") from error
     return pointer
+
+
+def contents_of_memory(folder: str) -> dict[str, Any]:
+    """Identifies the rows of a memory folder and how they are ranked, without reading the rows or an index.
+
+    A version's manifest holds the checksums of its rows, and they are compared when the memory is opened.
+    """
+    noted = [Path(folder, POINTER), *sorted(Path(folder).glob(f"rows-*/{MANIFEST}"))]
+    return {str(path.relative_to(folder)): contents_of(path) for path in noted}
 
 
 def write_pointer(folder: Path, pointer: dict[str, Any]) -> None:

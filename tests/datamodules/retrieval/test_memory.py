@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
 from datamodules.retrieval import folder_memory, inverted_index
 from datamodules.retrieval.embedded import EmbeddedRetriever
-from datamodules.retrieval.folder_memory import POINTER, FolderMemory
+from datamodules.retrieval.folder_memory import POINTER, FolderMemory, contents_of_memory
 from datamodules.retrieval.opening import open_memory
 from tests.datamodules.corpus import LABELS, in_processes, rows
 
@@ -223,6 +224,19 @@ def flip_a_bit(path: Path) -> bytes:
     damaged[len(whole) // 2] ^= 1
     path.write_bytes(damaged)
     return whole
+
+
+def test_a_memory_is_told_apart_from_others_that_took_its_place(tmp_path: Path) -> None:
+    """Without a look at its rows or its index: a start must not read gigabytes."""
+    found = []
+    for texts in (rows(20), rows(30)):
+        shutil.rmtree(tmp_path / "m", ignore_errors=True)
+        memory = build(tmp_path / "m", texts)
+        found.append(contents_of_memory(str(tmp_path / "m")))
+    memory.add(Rows.from_lists(["a new zebra"], LABELS[:1]), progress=False)
+    found.append(contents_of_memory(str(tmp_path / "m")))
+    assert len({str(one) for one in found}) == 3
+    assert set(found[-1]) == {"memory.json", "rows-1/manifest.json", "rows-2/manifest.json"}
 
 
 def test_damaged_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
