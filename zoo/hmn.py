@@ -147,15 +147,18 @@ class SentenceMemory(nn.Module):
     def forward(self, batch: DialogueBatch, vectors: Tensor) -> Sentences:
         """Read the memory; `vectors` [U, D] are those of `words`."""
         memory, probe = self._encode(batch, vectors)
-        memory = memory.view(*batch.age.shape, -1, self.size)[batch.dialogue]  # [P, N, R + 1, d]
+        tables = [
+            table.index_select(0, batch.dialogue)  # [P, N, d]
+            for table in memory.view(*batch.age.shape, -1, self.size).unbind(2)
+        ]
         lowest = torch.finfo(probe.dtype).min
         found, attention = probe, probe.new_zeros(batch.readable.shape)
         for hop in range(self.hops):
             # A_{r+1} = C_r and T_A^{r+1} = T_C^r (Equation 4): a hop's output memory is the next one's input.
             probe = found
-            energy = torch.einsum("pnd,pd->pn", memory[:, :, hop], probe)
+            energy = (tables[hop] @ probe.unsqueeze(2)).squeeze(2)
             attention = energy.masked_fill(~batch.readable, lowest).softmax(dim=1) * batch.readable
-            found = probe + torch.einsum("pn,pnd->pd", attention, memory[:, :, hop + 1])
+            found = probe + (attention.unsqueeze(1) @ tables[hop + 1]).squeeze(1)
         return Sentences(probe, found, attention)
 
     def _encode(self, batch: DialogueBatch, vectors: Tensor) -> tuple[Tensor, Tensor]:

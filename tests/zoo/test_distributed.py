@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 import yaml
 
+from tests.dialogues import made_up, write_published
 from tests.zoo.conftest import SMALL, Result
 
 DDP = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp_fork"]
@@ -56,6 +57,31 @@ def test_two_processes_train(train_csv: Path) -> None:
     assert not any(name.startswith("module.") for name in checkpoints[0]["state_dict"])
     assert yaml.safe_load(Path("run/config.yaml").read_text())["trainer"]["devices"] in (2, "2")
     assert not list(Path().glob("run.*"))  # the second process did not move the first one's folder
+
+
+def test_dialogues_in_two_processes(zoo_command: Callable[..., Result]) -> None:
+    """Seven dialogues in batches of 2, of unlike numbers of questions."""
+    train, test = (
+        write_published(Path(f"{name}.txt"), made_up(number, seed=number))
+        for name, number in (("train", 24), ("test", 7))
+    )
+    zoo_process(
+        "fit", "--model=HMN", "--model.word_size=8", "--data=DialogueDataModule", "--data.layout=hmn4qa",
+        "--data.train_file", train, "--data.batch_size=3", "--trainer.max_epochs=2", "--run_dir=run", *DDP,
+    )  # fmt: skip
+    assert json.loads(Path("run/summary.json").read_text())["processes"] == 2
+    options = [
+        "test",
+        "--ckpt_path=run/checkpoints/last.ckpt",
+        "--data.test_file",
+        test,
+        "--data.eval_batch_size=2",
+    ]
+    assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
+    zoo_process(*options, "--output=two.json", *DDP)
+    one, two = (json.loads(Path(name).read_text()) for name in ("one.json", "two.json"))
+    assert one["questions"] == sum(len(dialogue.questions) for dialogue in made_up(7, seed=7))
+    assert one == two
 
 
 def test_what_a_process_refuses_is_one_line() -> None:

@@ -27,6 +27,7 @@ def test_states_and_gradients_are_those_of_pytorch(bidirectional: bool) -> None:
     states, _ = pad_packed_sequence(nn.GRU.forward(gru, packed)[0], batch_first=True, total_length=9)
     expected = states.view(found.shape)
     torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gru.packed(table, ids, LENGTHS), expected)
     for one, other in zip(gradients, torch.autograd.grad((expected * weight).sum(), inputs), strict=True):
         torch.testing.assert_close(one, other)
 

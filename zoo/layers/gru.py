@@ -7,6 +7,7 @@ is one matrix product at the end. On GPUs PyTorch's fused kernel runs.
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -35,8 +36,10 @@ class AllStatesGRU(nn.GRU):
             [N, T, directions, hidden_size]: the states after reading a place from the left, and from the right;
             0 behind a sequence's end.
         """
-        if table.device.type == "cpu":
-            return self._on_cpu(table, ids, lengths)
+        return (self._on_cpu if table.device.type == "cpu" else self.packed)(table, ids, lengths)
+
+    def packed(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
+        """The same by PyTorch's kernels."""
         packed = pack_padded_sequence(
             table[ids], lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
         )
@@ -49,24 +52,23 @@ class AllStatesGRU(nn.GRU):
     def _on_cpu(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
         n, t = ids.shape
         order = lengths.argsort(descending=True, stable=True)
-        place = torch.arange(t).unsqueeze(0)
-        # What each direction reads at a step: from the left, and from a sequence's last place to its first.
-        read = torch.stack([place.expand(n, t), (lengths.unsqueeze(1) - 1 - place).clamp(min=0)])
-        read = read[: self.directions, order]  # [directions, N, T]
-        alive = (place < lengths.unsqueeze(1)).sum(dim=0).tolist()
+        ids, length = ids[order], lengths[order].unsqueeze(1)
+        place, direction = torch.arange(t), torch.arange(self.directions)
+        alive = (place < length).sum(dim=0).tolist()
         input_weight, input_bias = (self._joined(name) for name in ("weight_ih", "bias_ih"))
         weight, bias = (self._joined(name) for name in ("weight_hh", "bias_hh"))
         products = functional.linear(table, input_weight.flatten(0, 1), input_bias.flatten())
         products = products.view(len(table) * self.directions, -1)  # a row for each row and direction
-        direction = torch.arange(self.directions).view(-1, 1, 1)
-        rows = ids[order].expand(self.directions, n, t).gather(2, read) * self.directions + direction
-        gates = functional.embedding(rows.permute(2, 0, 1), products)  # [T, directions, N, 3H]
-        states = _Steps.apply(gates, weight, bias, alive).permute(2, 0, 1, 3)  # [N, T, directions, H]
+        # The place that a direction reads at a step, and the step at which it reads a place: from the left the same,
+        # from the right counted from a sequence's end. Behind it nothing is read, and the state is 0.
+        from_right = torch.where(place < length, length - 1 - place, place)
+        turned = torch.stack([place.expand(n, t), from_right])[: self.directions]  # [directions, N, T]
+        read = ids.expand(turned.shape).gather(2, turned) * self.directions + direction.view(-1, 1, 1)
+        states = _Steps.apply(products, read.transpose(1, 2), weight, bias, alive)  # [directions, T, N, H]
         # Back to places and to the order of the rows.
-        states = states.gather(1, read.permute(1, 2, 0).unsqueeze(3).expand(states.shape))
-        inside = (place < lengths.unsqueeze(1)).view(n, t, 1, 1)
-        found: Tensor = states[order.argsort()] * inside
-        return found
+        row = order.argsort()
+        step = (direction.view(-1, 1, 1) * t + turned[:, row]) * n + row.view(1, -1, 1)
+        return functional.embedding(step.permute(1, 2, 0), states.reshape(-1, self.hidden_size))
 
     def _joined(self, name: str) -> Tensor:
         """A parameter of all directions, [directions, ...]."""
@@ -82,58 +84,105 @@ class _Steps(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, gates: Tensor, weight: Tensor, bias: Tensor, alive: list[int]) -> Tensor:
-        """States [T, directions, N, H] of gates [T, directions, N, 3H]; `alive` rows take part in each step."""
-        steps, directions, rows, width = gates.shape
-        size = width // 3
-        # Everything is written where it is kept; the first state is 0.
-        states = gates.new_zeros(steps + 1, directions, rows, size)
-        products, reset_update, candidates = (
-            gates.new_zeros(steps, directions, rows, parts * size) for parts in (3, 2, 1)
-        )
+    def forward(
+        ctx: Any, products: Tensor, rows: Tensor, weight: Tensor, bias: Tensor, alive: list[int]
+    ) -> Tensor:
+        """States of all steps.
+
+        Args:
+            ctx: what the backward pass is given.
+            products: [V, 3H], x_r, x_z and x_c of what can be read.
+            rows: int64 [directions, T, N], what is read: rows of `products`.
+            weight: [directions, 3H, H].
+            bias: [directions, 3H].
+            alive: how many of the N take part in each step, the first ones.
+
+        Returns:
+            [directions, T, N, H], 0 where a sequence takes no part.
+        """
+        directions, steps, n_rows = rows.shape
+        size = weight.shape[2]
+        # What is read becomes the gates and the candidate in place.
+        gates = products.index_select(0, rows.flatten()).view(directions, steps, n_rows, 3 * size)
+        states = gates.new_empty(directions, steps + 1, n_rows, size)
+        states[:, 0] = 0
+        recurrent = gates.new_empty(directions, steps, n_rows, size)  # h_c
+        product = gates.new_empty(directions, n_rows, 3 * size)
         transposed, offset = weight.transpose(1, 2), bias.unsqueeze(1)
-        for step, n in enumerate(alive):
-            last, inputs, product = (part[:, :n] for part in (states[step], gates[step], products[step]))
-            torch.baddbmm(offset, last, transposed, out=product)
-            gate, candidate = reset_update[step][:, :n], candidates[step][:, :n]
-            torch.add(inputs[..., : 2 * size], product[..., : 2 * size], out=gate).sigmoid_()
-            torch.addcmul(
-                inputs[..., 2 * size :], gate[..., :size], product[..., 2 * size :], out=candidate
-            ).tanh_()
-            torch.lerp(candidate, last, gate[..., size:], out=states[step + 1][:, :n])
-        ctx.save_for_backward(weight, states, reset_update, candidates, products)
-        ctx.alive = alive
-        return states[1:]
+        for span, n in _spans(alive):
+            states[:, 1:][:, span, n:] = 0
+            h = product[:, :n]
+            h_rz, h_c = h[..., : 2 * size], h[..., 2 * size :]
+            # Views of all steps at once: a slice a step would cost as much as the arithmetic.
+            of_steps = (
+                states[:, span, :n],
+                states[:, 1:][:, span, :n],
+                gates[:, span, :n, : 2 * size],
+                gates[:, span, :n, :size],
+                gates[:, span, :n, size : 2 * size],
+                gates[:, span, :n, 2 * size :],
+                recurrent[:, span, :n],
+            )
+            for last, state, rz, r, z, c, kept in zip(*(part.unbind(1) for part in of_steps), strict=True):
+                torch.baddbmm(offset, last, transposed, out=h)
+                kept.copy_(h_c)
+                rz.add_(h_rz).sigmoid_()
+                c.addcmul_(r, h_c).tanh_()
+                torch.lerp(c, last, z, out=state)
+        ctx.save_for_backward(rows, weight, states, gates, recurrent)
+        ctx.alive, ctx.table_rows = alive, len(products)
+        return states[:, 1:]
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Gradients of the gates, the recurrent weights and their bias."""
-        weight, states, reset_update, candidates, products = ctx.saved_tensors
-        steps, directions, rows, size = candidates.shape
-        last = states[:-1]
-        reset, update = reset_update.chunk(2, dim=3)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor, Tensor, None]:
+        """Gradients of the products, the recurrent weights and their bias."""
+        rows, weight, states, gates, recurrent = ctx.saved_tensors
+        directions, steps, n_rows, size = recurrent.shape
+        reset, update, candidates = gates.chunk(3, dim=3)
+        last = states[:, :-1]
         # A state's gradient times these factors is that of the products; all steps at once.
-        of_candidate = (1 - update) * (1 - candidates * candidates)
-        factors = torch.stack(
-            [
-                of_candidate * products[..., 2 * size :] * reset * (1 - reset),
-                (last - candidates) * update * (1 - update),
-                of_candidate * reset,
-            ],
-            dim=3,
-        )  # [T, directions, N, 3, H]
-        flowing = grad.new_zeros(directions, rows, size)
-        of_states = grad.new_zeros(candidates.shape)
-        of_products = grad.new_zeros(factors.shape)
-        for step in range(steps - 1, -1, -1):
-            n = ctx.alive[step]
-            of_state, of_product = of_states[step][:, :n], of_products[step][:, :n]
-            torch.add(flowing[:, :n], grad[step][:, :n], out=of_state)
-            torch.mul(of_state.unsqueeze(2), factors[step][:, :n], out=of_product)
-            flowing[:, :n] = torch.baddbmm(of_state * update[step][:, :n], of_product.flatten(2), weight)
-        of_gates = of_products.clone()
-        of_gates[:, :, :, 2] = of_states * of_candidate
-        joined = of_products.flatten(3).transpose(0, 1).flatten(1, 2)  # [directions, T * N, 3H]
-        of_weight = joined.transpose(1, 2) @ last.transpose(0, 1).flatten(1, 2)
-        return of_gates.flatten(3), of_weight, joined.sum(dim=1), None
+        factors = gates.new_empty(directions, steps, n_rows, 3, size)
+        of_reset, of_update, of_recurrent = factors.unbind(3)
+        of_candidate = torch.addcmul(gates.new_ones(()), candidates, candidates, value=-1)
+        of_candidate.addcmul_(of_candidate, update, value=-1)  # (1 - z) (1 - c^2)
+        torch.mul(of_candidate, reset, out=of_recurrent)
+        torch.mul(of_recurrent, recurrent, out=of_reset)
+        of_reset.addcmul_(of_reset, reset, value=-1)
+        torch.sub(last, candidates, out=of_update)
+        of_update.mul_(update).addcmul_(of_update, update, value=-1)
+        of_states = torch.empty_like(recurrent)
+        of_products = torch.empty_like(factors)
+        flowing = grad.new_zeros(directions, n_rows, size)
+        for span, n in reversed(_spans(ctx.alive)):
+            of_states[:, span, n:] = 0
+            of_products[:, span, n:] = 0
+            backwards = (
+                part[:, span, :n].unbind(1)[::-1]
+                for part in (grad, of_states, factors, of_products, of_products.flatten(3), update)
+            )
+            carried = flowing[:, :n]
+            for given, of_state, factor, of_product, flat, z in zip(*backwards, strict=True):
+                torch.add(carried, given, out=of_state)
+                torch.mul(of_state.unsqueeze(2), factor, out=of_product)
+                carried = torch.baddbmm(of_state * z, flat, weight)
+            flowing[:, :n] = carried
+        joined = of_products.view(directions, -1, 3 * size)  # [directions, T * N, 3H]
+        of_weight = joined.transpose(1, 2) @ last.flatten(1, 2)
+        of_bias = joined.sum(dim=1)
+        # What is read for the candidate does not pass the reset gate.
+        torch.mul(of_states, of_candidate, out=of_products[:, :, :, 2])
+        of_table = torch.ops.aten.embedding_dense_backward(
+            of_products.flatten(3), rows, ctx.table_rows, -1, False
+        )
+        return of_table, None, of_weight, of_bias, None
+
+
+def _spans(alive: list[int]) -> list[tuple[slice, int]]:
+    """Consecutive steps in which as many rows take part, and the rows."""
+    spans, start = [], 0
+    for n, same in groupby(alive):
+        end = start + len(list(same))
+        spans.append((slice(start, end), n))
+        start = end
+    return spans
