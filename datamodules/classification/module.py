@@ -48,7 +48,7 @@ class ClassificationDataModule(TextRowsDataModule):
         label_column: Column = "label",
         id_column: Column | None = None,
         header: bool | None = None,
-        class_names: str | list[str] | None = None,
+        class_names: str | list[str] | dict[str, str] | None = None,
         classes: list[str] | None = None,
         rows_per_class: int | float | dict[str, int] | None = None,
         memory_label_column: Column | None = None,
@@ -68,7 +68,8 @@ class ClassificationDataModule(TextRowsDataModule):
             label_column: name or number of the label.
             id_column: name or number of an id; row numbers otherwise.
             header: whether CSV files have a header line; None finds out.
-            class_names: names for labels that are numbers from 1: a list, or a file with one a line.
+            class_names: names for labels that are numbers from 1: a list, or a file with one a line; or a name
+                for each label (`{0: World, 1: Sports}`).
             classes: keep these classes only.
             rows_per_class: keep so many training rows a class, or this share, or so many of each class named
                 (`{World: 2000, Sports: 4000}`); chosen by `split_seed`.

@@ -6,7 +6,7 @@ import csv
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -35,7 +35,7 @@ def open_records(
     columns: Columns,
     header: bool | None = None,
     quotes: bool | None = None,
-    class_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | Mapping[str, str] | None = None,
     encoding_errors: EncodingErrors | None = None,
 ) -> Records:
     """The records of any table; see `read_table` for the arguments, and `open_lines` for `encoding_errors`."""
@@ -218,17 +218,16 @@ def _parquet_records(path: Path, columns: Columns) -> Iterator[Record]:
 
 
 def _dataset_records(
-    dataset: Any, source: str, columns: Columns, class_names: Sequence[str] | None
+    dataset: Any, source: str, columns: Columns, class_names: Sequence[str] | Mapping[str, str] | None
 ) -> Iterator[Record]:
-    """The rows of a `datasets.Dataset`; numbers of a ClassLabel become names, or count from 1."""
+    """The rows of a `datasets.Dataset`; numbers of a ClassLabel become names, or count from 1 for a list of names."""
     names = dataset.column_names
     wanted = [names[position] for position in columns.find(names, source)]
     label = len(columns.texts)
     own_names = None if columns.label is None else getattr(dataset.features[wanted[label]], "names", None)
-    if own_names and class_names is not None and len(own_names) != len(class_names):
-        raise InputError(
-            f"{source}: {len(own_names)} classes but {len(class_names)} class_names; give as many"
-        )
+    counted = None if isinstance(class_names, Mapping) else class_names
+    if own_names and counted is not None and len(own_names) != len(counted):
+        raise InputError(f"{source}: {len(own_names)} classes but {len(counted)} class_names; give as many")
     batches = dataset.select_columns(list(dict.fromkeys(wanted))).with_format("arrow").iter(BLOCK)
     for row, fields in _batch_records(batches, wanted, source):
         if own_names:
@@ -237,7 +236,7 @@ def _dataset_records(
             if number is None or number < 0:
                 fields[label] = None
             else:
-                fields[label] = own_names[number] if class_names is None else number + 1
+                fields[label] = own_names[number] if counted is None else number + 1
         yield row, fields
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ def read_table(
     id_column: Column | None = None,
     header: bool | None = None,
     quotes: bool | None = None,
-    class_names: str | Path | Sequence[str] | None = None,
+    class_names: str | Path | Sequence[str] | Mapping[str, str] | None = None,
 ) -> Rows:
     """Read texts, with their labels and ids, from a file, a saved data set or the Hub.
 
@@ -47,7 +47,8 @@ def read_table(
         quotes: whether a field of a CSV or TSV file may stand in double quotes, which are doubled inside it
             (RFC 4180; a backslash means itself). None: in CSV they may, in TSV a quote is a character.
         class_names: names that replace labels counted from 1 (and a ClassLabel's own names), or a file of
-            them, one a line, like the `classes.txt` of the published data sets.
+            them, one a line, like the `classes.txt` of the published data sets; or a label -> its name, for
+            labels of any other kind.
 
     Raises:
         InputError: the table can't be read; the message names file, line or row, and what to do.
@@ -55,10 +56,12 @@ def read_table(
     columns = Columns(text_column, label_column, id_column)
     if isinstance(class_names, (str, Path)):
         class_names = [name for line in open_lines(class_names) if (name := line.strip())]
+    elif isinstance(class_names, Mapping):
+        class_names = {str(label): name for label, name in class_names.items()}  # YAML reads 0 as a number
     return _rows(open_records(path, columns, header, quotes, class_names), class_names)
 
 
-def _rows(records: Records, class_names: Sequence[str] | None) -> Rows:
+def _rows(records: Records, class_names: Sequence[str] | Mapping[str, str] | None) -> Rows:
     """Turn records into an Arrow table, counting on the way what deserves a word."""
     columns, source, repairs = records.columns, records.source, Repairs()
     batches, hashes = [], []
@@ -95,7 +98,7 @@ def _texts(block: Block, num_columns: int) -> list[str]:
     return [" ".join(filter(None, fields)) for fields in zip(*parts, strict=True)]
 
 
-def _labels(block: Block, column: int, class_names: Sequence[str] | None) -> list[str]:
+def _labels(block: Block, column: int, class_names: Sequence[str] | Mapping[str, str] | None) -> list[str]:
     """The label of each record, its number replaced by its name; each distinct one is worked out once."""
     labels = list(map(str.strip, block.strings(column)))
     names: dict[str, str] = {}
@@ -105,14 +108,18 @@ def _labels(block: Block, column: int, class_names: Sequence[str] | None) -> lis
     return list(map(names.__getitem__, labels))
 
 
-def _class_name(label: str, class_names: Sequence[str] | None, place: str) -> str:
+def _class_name(label: str, class_names: Sequence[str] | Mapping[str, str] | None, place: str) -> str:
     if not label:
         raise InputError(f"{place}: no label; add one or remove the row")
     if class_names is None:
         return label
+    if isinstance(class_names, Mapping):
+        if label not in class_names:
+            raise InputError(f"{place}: label {excerpt(label)!r} has no name in class_names; give it one")
+        return class_names[label]
     if not label.isdecimal() or not 1 <= int(label) <= len(class_names):
         raise InputError(
-            f"{place}: label {excerpt(label)!r} is no number from 1 to {len(class_names)}; "
-            "correct it or leave class_names out"
+            f"{place}: label {excerpt(label)!r} is no number from 1 to {len(class_names)}; correct it, leave"
+            " class_names out, or name each label, as in '{0: World, 1: Sports}'"
         )
     return class_names[int(label) - 1]

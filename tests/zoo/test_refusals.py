@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pytorch_lightning.loggers import CSVLogger
 
 import zoo
 from datamodules import ClassificationDataModule
@@ -64,6 +65,7 @@ def refused_fit(zoo_command: Command, train_csv: Path, *options: object) -> Resu
         ("--config=nul.yaml", "control characters"),
         ("--model=" + "x" * 5000, "no model"),
         ("--data.text_column=" + "x" * 5000, "no column"),
+        ("--optimizer.lr=0.1", "write --model.optimizer.lr"),
     ],
     ids=lambda value: value[:40].replace("\0", "NUL"),
 )
@@ -71,6 +73,22 @@ def test_options_of_fit(option: str, word: str, zoo_command: Command, train_csv:
     Path("binary.yaml").write_bytes(bytes(range(256)))
     Path("nul.yaml").write_bytes(b"a: \0\n")
     refused(refused_fit(zoo_command, train_csv, option), word)
+
+
+class AbsentLogger(CSVLogger):
+    """As one whose package is not installed."""
+
+    def __init__(self, save_dir: str) -> None:
+        raise ModuleNotFoundError("no package 'absent'; pip install absent")
+
+
+def test_one_of_several_loggers_is_not_installed(zoo_command: Command, train_csv: Path) -> None:
+    names = ("CSVLogger", f"{__name__}.AbsentLogger")
+    loggers = [{"class_path": name, "init_args": {"save_dir": "."}} for name in names]
+    line = refused(
+        refused_fit(zoo_command, train_csv, f"--trainer.logger={json.dumps(loggers)}"), "pip install absent"
+    )
+    assert "subclass" not in line
 
 
 @pytest.mark.parametrize("callback", ["EarlyStopping", "ModelCheckpoint"])

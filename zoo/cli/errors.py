@@ -103,4 +103,6 @@ def _of_the_parser(message: str) -> str:
 
         return f"no model {found[1]!r}; there are {', '.join(MODELS)}"
     message = re.sub(r"Does not validate against any of the Union subtypes .*?Errors: - ", "", message)
-    return excerpt(re.sub(r" - Expected a <class 'NoneType'>.*", "", message), 2 * LONGEST)
+    # Of a list of classes, the parser first says that it is not one class; then, which item is wrong and why.
+    message = re.sub(r"Not a valid subclass of .* - (?=Problem with given class_path)", "", message)
+    return excerpt(re.sub(r" - Expected a <class .*", "", message), 2 * LONGEST)

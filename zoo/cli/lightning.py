@@ -250,6 +250,9 @@ def run(command: str, options: list[str]) -> None:
     zoo.list_models()
     for name in datamodules.MODULES:
         datamodules.find(name)
+    for option in given(options):
+        if option.partition(".")[0] in ("--optimizer", "--lr_scheduler"):
+            raise InputError(f"{option}: it is the model's; write --model.{option.removeprefix('--')}")
     checkpoint = given(options).get("--ckpt_path")
     if checkpoint is None and command in ("validate", "test") and "--help" not in options:
         raise InputError(f"zoo {command}: name a trained model with --ckpt_path")

@@ -79,6 +79,8 @@ def test_saved_data_set_gives_the_names_of_its_classes(tmp_path):
     assert list(rows.texts) == TEXTS
     assert rows.labels == LABELS
     assert read_table(tmp_path / "saved", class_names=["A", "B"]).labels == ["A", "B", "A"]
+    named = {"News": "A", "Sport": "B"}
+    assert read_table(tmp_path / "saved", class_names=named).labels == ["A", "B", "A"]
     assert "2 classes but 3 class_names" in error(tmp_path / "saved", class_names=["A", "B", "C"])
 
 
@@ -222,6 +224,18 @@ def test_class_names_from_a_file(tmp_path):
     path = write(tmp_path / "t.csv", "2,a\n1,b\n")
     rows = read_table(path, text_column=1, label_column=0, class_names=names)
     assert rows.labels == ["Sci/Tech", "World"]
+
+
+def test_a_name_for_each_label(tmp_path):
+    path = write(tmp_path / "t.csv", "1,a\n0,b\n-,c\n")
+    names = {0: "World", "1": "Sports", "-": "none"}
+    assert read_table(path, text_column=1, label_column=0, class_names=names).labels == [
+        "Sports",
+        "World",
+        "none",
+    ]
+    message = error(path, text_column=1, label_column=0, class_names={"1": "Sports", "-": "none"})
+    assert "line 2: label '0' has no name" in message
 
 
 @pytest.mark.parametrize("label", ["3", "0", "World", "²", "-1"])
