@@ -32,6 +32,8 @@ Use and look:
   memory     grow, tune, show         zoo memory add CKPT more.csv
   search     the best memories        zoo search "some words" --memory FOLDER
 
+  compare    runs side by side        zoo compare runs/KNNBiLSTM/* --output comparison
+
 Tables of the papers:
   reproduce  every row for every seed zoo reproduce NAME --data_dir FOLDER (zoo reproduce --list)
 
@@ -50,6 +52,7 @@ COMMANDS = {
     "search": "zoo.cli.commands:run",
     "memory": "zoo.cli.commands:run",
     "reproduce": "zoo.cli.commands:run",
+    "compare": "zoo.cli.compare:run",
 }
 
 
