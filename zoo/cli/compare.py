@@ -24,8 +24,16 @@ from datamodules.storage import new_file
 #: A cell of a table.
 Value: TypeAlias = "str | float | None"
 
-#: Settings that say where a run is and what it is called, not what it does.
-_PLACES = ("run_dir", "ckpt_path", "output", "config", "trainer.default_root_dir", "trainer.logger")
+#: Settings that say where a run is and what it shows, not what it does.
+_PLACES = (
+    "run_dir",
+    "ckpt_path",
+    "output",
+    "config",
+    "trainer.default_root_dir",
+    "trainer.logger",
+    "trainer.enable_",
+)
 #: Figures beside the validation's: column -> key of `summary.json`.
 _FACTS = {"epochs": "epochs", "seconds": "seconds", "parameters": "trained_parameters"}
 _COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#d44c47", "#cb912f", "#64473a", "#787774")
@@ -82,7 +90,8 @@ def compare(runs: list[str], metrics: str | None = None, output: str | None = No
 
     Args:
         runs: run folders, as `zoo fit` writes them.
-        metrics: names of metrics, "val/accuracy,val/loss"; null: all of the validation's but those of single classes.
+        metrics: names of metrics, "val/accuracy,val/loss"; null: the validation's in which the runs differ, but for
+            those of single classes.
         output: a folder for `compare.md` and for `compare.html`, which also draws the curves; null writes nothing.
     """
     if not runs:
@@ -161,10 +170,12 @@ def _curves(file: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def _metric_names(runs: Sequence[Run]) -> list[str]:
-    """The monitored metric first, then the validation's others that are of no single class."""
+    """The monitored metric first, then the validation's others that are of no single class and differ."""
     first = [run.monitor for run in runs if run.monitor is not None]
-    others = sorted({name for run in runs for name in run.curves if name.startswith("val/")})
-    return [*dict.fromkeys([*first, *(name for name in others if name.count("/") == 1)])]
+    names = sorted({name for run in runs for name in run.curves if name.startswith("val/")})
+    differ = [name for name in names if len(runs) == 1 or len({run.best(name) for run in runs}) > 1]
+    others = [name for name in differ if name.count("/") == 1]
+    return [*dict.fromkeys([*first, *others])]
 
 
 # --- the table ---
