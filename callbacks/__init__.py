@@ -1,7 +1,9 @@
 """Callbacks that watch a run and write files; none of them changes what is learned."""
 
+from callbacks.charts import Chart, Charts
+from callbacks.gradient_norms import GradientNorms
 from callbacks.prediction_table import PredictionTable
 from callbacks.run_folder import RunFolder
 from callbacks.throughput import Throughput
 
-__all__ = ["PredictionTable", "RunFolder", "Throughput"]
+__all__ = ["Chart", "Charts", "GradientNorms", "PredictionTable", "RunFolder", "Throughput"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from pytorch_lightning.loggers import WandbLogger
 
 from callbacks.csv_metrics import CSVMetrics
 from tests.zoo.conftest import _one_thread, _own_world, fit, sentences, train_csv, zoo_command  # noqa: F401
+from zoo.tasks.classification_charts import charts_of
+from zoo.tasks.classification_predictor import Prediction, RetrievedMemory
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -94,3 +97,56 @@ def test_a_table_reaches_the_files_of_wandb(
     run = fit("run", "--config", EXAMPLES / "logger" / "wandb.yaml")
     (table,) = run.glob("wandb/offline-run-*/files/media/table/val/predictions*.json")
     assert '"memories"' in table.read_text()
+
+
+CHARTS = ["--trainer.callbacks+=callbacks.Charts", "--trainer.callbacks+=callbacks.GradientNorms"]
+
+
+def test_charts_of_a_classifier(fit: Callable[..., Path]) -> None:  # noqa: F811
+    """Each chart is a table and a picture; what is learned is the same as without."""
+    plain, watched = fit("plain"), fit("watched", *CHARTS)
+    folder = watched / "charts"
+    names = ["attention", "attention_by_rank", "classes", "confusion", "retrieval"]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        f"{name}.{kind}" for name in names for kind in ("csv", "png")
+    )
+    for picture in folder.glob("*.png"):
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    confusion = read(folder / "confusion.csv")
+    summary = json.loads((watched / "summary.json").read_text())["metrics"]
+    counted = [float(line[other["label"]]) for line in confusion for other in confusion]
+    right = sum(float(line[line["label"]]) for line in confusion)
+    assert right / sum(counted) == pytest.approx(summary["val/accuracy"])
+    for line in read(folder / "classes.csv"):
+        assert float(line["recall"]) == pytest.approx(summary[f"val/recall/{line['label']}"])
+    shares = [float(line["share of the weight"]) for line in read(folder / "attention_by_rank.csv")]
+    assert sum(shares) == pytest.approx(1, abs=0.01)  # every text has all of its memories here
+    hits = [float(line["texts with such a memory up to here"]) for line in read(folder / "retrieval.csv")]
+    assert hits == sorted(hits)
+
+    weights = [
+        torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+        for run in (plain, watched)
+    ]
+    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
+    norms = [row["train/gradient_norm"] for row in read(watched / "metrics.csv")]
+    assert any(float(norm) > 0 for norm in norms if norm)
+
+
+def test_same_label_by_rank() -> None:
+    """Two texts: one with its label at the first rank, one at the second."""
+
+    def prediction(*labels: str) -> Prediction:
+        weighted = zip(labels, (3.0, -1.0), strict=False)
+        memories = [RetrievedMemory("m", label, 1.0, weight) for label, weight in weighted]
+        return Prediction("t", "a", 1.0, {"a": 1.0}, memories)
+
+    charts = {
+        chart.name: chart for chart in charts_of([prediction("a", "b"), prediction("a", "b")], ["a", "b"])
+    }
+    assert charts["retrieval"].lines == [[1, 0.5, 0.5], [2, 0.5, 1.0]]
+    assert charts["attention_by_rank"].lines == [[1, 0.75], [2, 0.25]]
+    assert charts["confusion"].lines == [["a", 1, 0], ["b", 1, 0]]
+    assert charts["attention"].lines[0] == ["t", 3.0, -1.0]
+    alone = list(charts_of([prediction()], ["a"]))
+    assert [chart.name for chart in alone] == ["confusion", "classes"]

@@ -64,8 +64,8 @@ def test_the_page_draws_a_curve_a_run_and_loads_nothing(tmp_path: Path, zoo_comm
     }
     assert list(curves) == [f"{runs[0]}: 0.3", f"{runs[1]}: 0.4"]
     # The highest value is at the top, the lowest at the bottom; a run of one epoch is a point.
-    assert curves[f"{runs[0]}: 0.3"] == "40.0,40.0 380.0,180.0"
-    assert curves[f"{runs[1]}: 0.4"] == "40.0,110.0"
+    assert curves[f"{runs[0]}: 0.3"] == "56.0,56.0 384.0,184.0"
+    assert curves[f"{runs[1]}: 0.4"] == "56.0,120.0"
 
 
 def test_a_run_that_has_not_ended(tmp_path: Path, zoo_command: Command) -> None:

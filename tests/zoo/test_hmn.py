@@ -468,3 +468,19 @@ def test_a_model_of_another_kind_of_data_is_refused(tmp_path: Path, zoo_command:
     result = zoo_command("fit", "--model=AMVLSTM", *SMALL[5:], "--data.train_file", table)
     assert result.code == 2
     assert "AMVLSTM is a model for matching, which a DialogueDataModule is not for" in result.err
+
+
+def test_charts(tmp_path: Path, zoo_command: Command) -> None:
+    checkpoint = fitted(
+        tmp_path, zoo_command, "--trainer.max_epochs=1", "--trainer.callbacks=callbacks.Charts"
+    )
+    folder = checkpoint.parents[1] / "charts"
+    assert len(list(folder.glob("*.png"))) == 2
+    attention, kept = (
+        (folder / name).read_text().splitlines() for name in ("attention.csv", "kept_turns.csv")
+    )
+    assert len(attention) > 2
+    assert kept[0].startswith("rank,questions")
+    hits = [float(line.split(",")[1]) for line in kept[1:]]
+    assert len(hits) == 2  # --model.k
+    assert 0 < hits[0] <= hits[1] <= 1

@@ -37,7 +37,7 @@ _PLACES = (
 #: Figures beside the validation's: column -> key of `summary.json`.
 _FACTS = {"epochs": "epochs", "seconds": "seconds", "parameters": "trained_parameters"}
 _COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#d44c47", "#cb912f", "#64473a", "#787774")
-_WIDTH, _HEIGHT, _MARGIN = 420, 220, 40
+_WIDTH, _HEIGHT, _MARGIN = 440, 240, 56
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,8 @@ class ZooCLI(LightningCLI):
         # The loggers and callbacks of a run folder beside what the user configured.
         configured = self._get(self.config_init, "trainer")
         logger = configured.get("logger")
-        callbacks: list[Callback] = list(configured.get("callbacks") or [])
+        chosen = configured.get("callbacks") or []
+        callbacks: list[Callback] = [chosen] if isinstance(chosen, Callback) else list(chosen)
         if self.subcommand != "fit":
             if logger is None:
                 kwargs["logger"] = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from typing_extensions import override
 
+from callbacks.charts import Chart
 from datamodules.base import TextDataModule
 from datamodules.errors import InputError
 from zoo.tasks.checkpoint import CHECKPOINT_KEY, making_of, plain
@@ -187,6 +188,15 @@ class Task(pl.LightningModule):
         Returns:
             Names of the columns, and the lines.
         """
+
+    def charts(self, data: TextDataModule[Any, Any], rows: int) -> Iterable[Chart]:
+        """What the model does with the first validation rows, for `callbacks.Charts`; none unless a kind has some.
+
+        Args:
+            data: prepared.
+            rows: of how many.
+        """
+        return ()
 
     # --- from data or checkpoint to network ---
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from callbacks.charts import Chart
 from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from zoo.tasks.base import Task
+from zoo.tasks.classification_charts import charts_of
 from zoo.tasks.classification_predictor import ClassificationPredictor
 from zoo.tasks.classification_scores import ClassificationScores
 
@@ -64,6 +67,12 @@ class ClassificationTask(Task):
     def encode_texts(self, batch: ClassificationBatch) -> Tensor:
         """The texts' vectors [B, vector_size]."""
         raise NotImplementedError(f"a {type(self).__name__} makes no vectors of texts")
+
+    @override
+    def charts(self, data: TextDataModule[Any, Any], rows: int) -> Iterator[Chart]:
+        split = data.split("validation")
+        predictions = list(ClassificationPredictor(self, data).predict_split(split, rows=rows))
+        return charts_of(predictions, [split.rows.label(row) for row in range(len(predictions))])
 
     @override
     def shown_predictions(

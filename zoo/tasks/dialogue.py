@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from callbacks.charts import Chart
 from datamodules.base import TextDataModule
 from datamodules.batch import DialogueBatch, DialogueSpec
 from datamodules.errors import InputError
 from zoo.tasks.base import Task, check_choices
+from zoo.tasks.dialogue_charts import charts_of
 from zoo.tasks.dialogue_predictor import DialoguePredictor
 from zoo.tasks.dialogue_scores import DialogueScores
 
@@ -139,6 +143,11 @@ class DialogueTask(Task):
     @override
     def on_train_end(self) -> None:
         torch.set_flush_denormal(False)
+
+    @override
+    def charts(self, data: TextDataModule[Any, Any], rows: int) -> Iterator[Chart]:
+        answers = DialoguePredictor(self, data).predict_split(data.split("validation"))
+        return charts_of(list(islice(answers, rows)))
 
     @override
     def shown_predictions(
