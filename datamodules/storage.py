@@ -167,7 +167,7 @@ def contents_of(path: str | Path | None) -> Any:
 
 
 def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: Any) -> None:
-    """Sync the files of `partial`, write its manifest and rename it to `folder`.
+    """Sync the files of `partial`, write their manifest and rename it to `folder`.
 
     Args:
         partial: the built folder, on the same file system as `folder`.
@@ -177,6 +177,8 @@ def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: Any) -
     """
     files = {}
     for path in sorted(partial.iterdir()):
+        if path.is_dir():
+            continue  # a memory has a manifest of its own
         with path.open("rb") as file:
             os.fsync(file.fileno())
         files[path.name] = {"bytes": path.stat().st_size, "xxh3": checksum_of(path)}

@@ -32,7 +32,8 @@ def load(
     """Load a trained model for prediction; nothing but the checkpoint (and its memory) is needed.
 
     Args:
-        checkpoint: a file that `zoo fit` wrote, e.g. `runs/NAME/checkpoints/best.ckpt`.
+        checkpoint: a file that `zoo fit` wrote, e.g. `runs/NAME/checkpoints/best.ckpt`, or its run folder; a folder
+            that `zoo export` wrote; or the name of a model on the Hugging Face Hub, `user/name`.
         memory: a memory folder to use instead of the one that the model was trained with. A matching model
             finds the candidates of questions that come alone there.
         retriever: back end and ranking to use instead (credentials, another server).

@@ -28,6 +28,7 @@ from datamodules.retrieval import (
     open_memory,
 )
 from datamodules.storage import new_file
+from zoo import sharing
 from zoo.cli.options import value_of
 from zoo.cli.outputs import check_output
 from zoo.loading import known_model, load, option_names
@@ -45,6 +46,7 @@ def run(command: str, options: list[str]) -> None:
         "index": index,
         "search": search,
         "reproduce": reproduce,
+        "export": export_model,
         "memory": {"add": memory.add, "tune": memory.tune, "show": memory.show},
     }[command]
     # What a command is about reads best first, without an option's name.
@@ -52,8 +54,8 @@ def run(command: str, options: list[str]) -> None:
     if first and options and not options[0].startswith("-"):
         options = [first, *options]
     options = ["--list=true" if option == "--list" else option for option in options]
-    # The memory's commands take their checkpoint and table by place.
-    positional = command == "memory"
+    # These take their checkpoint, table or folder by place.
+    positional = command in ("memory", "export")
     auto_cli(components, options, as_positional=positional, prog=f"zoo {command}", exit_on_error=False)
 
 
@@ -130,6 +132,21 @@ def search(
         if row >= 0:
             label = found.memories.label(row)
             print(f"{score:8.3f}  {'' if label is None else f'[{label}] '}{found.memories.texts[row]}")
+
+
+def export_model(ckpt_path: str, folder: str, push: str | None = None, private: bool = False) -> None:
+    """Write a trained model as a folder that works alone on another machine: no pickle, a checksum for every file.
+
+    Args:
+        ckpt_path: a checkpoint that `zoo fit` wrote, or its run folder.
+        folder: to make.
+        push: name of a repository of the Hugging Face Hub, `user/name`, that the folder is uploaded to.
+        private: make that repository one that only its owner sees.
+    """
+    made = sharing.export(ckpt_path, folder)
+    print(f"{made}: {sum(file.stat().st_size for file in made.rglob('*') if file.is_file()) / 1e6:.1f} MB")
+    if push is not None:
+        print(sharing.push(made, push, private))
 
 
 # --- predict ---

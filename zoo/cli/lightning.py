@@ -37,7 +37,15 @@ from zoo.cli.outputs import check_output
 from zoo.cli.run_dir import check_run_dir, run_dir
 from zoo.loading import known_model
 from zoo.tasks.base import Task
-from zoo.tasks.checkpoint import CHECKPOINT_KEY, WholeCheckpoints, making_of, model_options, read_checkpoint
+from zoo.tasks.checkpoint import (
+    CHECKPOINT_KEY,
+    WholeCheckpoints,
+    making_of,
+    model_options,
+    read_checkpoint,
+    write_checkpoint,
+)
+from zoo.tasks.exported import local_model
 
 log = logging.getLogger("zoo")
 
@@ -156,7 +164,7 @@ class ZooCLI(LightningCLI):
         """What the model that this one starts from was trained on, this one has seen, too."""
         if start is None:
             return
-        if Path(start).is_file():
+        if local_model(start).exists():
             state = read_checkpoint(start)[CHECKPOINT_KEY]["data"]
             self.datamodule.check_split(state, "validation", f"model.init_from={start}")
         elif resumes and self.trained is not None:  # it has gone, but the resumed run remembers
@@ -262,6 +270,16 @@ def run(command: str, options: list[str]) -> None:
         if checkpoint is not None:
             contents = read_checkpoint(checkpoint)
             known_model(contents, checkpoint)
+            if not Path(checkpoint).is_file():
+                if command == "fit":
+                    raise InputError(
+                        f"--ckpt_path {checkpoint}: a run is resumed from a file, such as checkpoints/last.ckpt; to"
+                        " start a new one from this model, write --model.init_from"
+                    )
+                # Lightning reads files.
+                checkpoint = str(Path(folder) / "model.ckpt")
+                write_checkpoint(contents, Path(checkpoint))
+                options = [*options, "--ckpt_path", checkpoint]
             trained = contents[CHECKPOINT_KEY]["data"]
             file = Path(folder) / "checkpoint.yaml"
             with making_of(checkpoint):

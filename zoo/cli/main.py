@@ -28,6 +28,7 @@ Train and evaluate (options and YAML, see `zoo fit --help`):
 Use and look:
   predict    labels or scores         zoo predict --ckpt_path CKPT --input FILE_OR_- --output out.jsonl
   list       the models
+  export     a folder to share        zoo export CKPT FOLDER --push user/name
   index      build a memory           zoo index --file FILE --memory FOLDER
   memory     grow, tune, show         zoo memory add CKPT more.csv
   search     the best memories        zoo search "some words" --memory FOLDER
@@ -53,6 +54,7 @@ COMMANDS = {
     "memory": "zoo.cli.commands:run",
     "reproduce": "zoo.cli.commands:run",
     "compare": "zoo.cli.compare:run",
+    "export": "zoo.cli.commands:run",
 }
 
 

@@ -35,6 +35,7 @@ from zoo.tasks.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from zoo.tasks.exported import is_model_folder, local_model
 from zoo.tasks.predictor import TextColumn
 
 
@@ -93,7 +94,7 @@ def add(
     if not labelled:
         columns["label_column"] = label_column
     rows = read_table(file, **columns)
-    own = Path(own_memory(Path(checkpoint).resolve()))
+    own = Path(own_memory(local_model(checkpoint).resolve()))
     is_shared = memory is None and data is not None and data.memory_rows is not None
     if is_shared and isinstance(found, FolderMemory):
         # Other runs on the same table use it, too.
@@ -101,7 +102,7 @@ def add(
     known = data.memory_labels if data is not None and labelled else None
     done = found.add(rows, known, unknown_labels, keep_ids=id_column is not None)
     if data is not None and found.location() == str(own):
-        note_memory(checkpoint, str(own), done.version)
+        note_memory(local_model(checkpoint), str(own), done.version)
     left_out = [(done.copies, "copies left out"), (done.unknown, "rows with unknown labels left out")]
     kept = [(done.relabelled, "of them with a text that is there with another label")]
     facts = ", ".join(f"{number} {what}" for number, what in [*kept, *left_out] if number)
@@ -207,7 +208,7 @@ def open_memory_of(checkpoint: str, memory: str | None = None, retriever: Retrie
     Raises:
         InputError: there is none, it can't be opened, or it belongs to another model.
     """
-    if Path(checkpoint).is_dir():
+    if Path(checkpoint).is_dir() and not is_model_folder(checkpoint):
         if memory is not None:
             raise InputError(f"{checkpoint}: is a folder; give a checkpoint, or leave --memory out")
         return Opened(open_memory(checkpoint, retriever), None)

@@ -42,6 +42,8 @@ class Task(pl.LightningModule):
     no task by name.
     """
 
+    #: what the Hugging Face Hub calls the task; "" where it has no name for it.
+    pipeline_tag: ClassVar[str] = ""
     #: the publication that the model is from.
     paper: ClassVar[str] = ""
     #: what the task is called in `zoo list`.

@@ -16,6 +16,7 @@ from typing_extensions import override
 from datamodules.errors import InputError, reason
 from datamodules.retrieval import is_memory
 from datamodules.storage import named_disk_errors, new_file
+from zoo.tasks.exported import MEMORY, local_model, read_parts
 
 #: Key of our part of a checkpoint.
 CHECKPOINT_KEY = "memory_zoo"
@@ -25,9 +26,11 @@ def own_memory(path: str | Path) -> Path:
     """Where the memory of a checkpoint's run is, once it has one of its own.
 
     At first runs on the same rows share a memory in the cache. `zoo memory add` gives the run a copy, beside
-    its checkpoints, and that one grows: the other runs' predictions stay as they are.
+    its checkpoints, and that one grows: the other runs' predictions stay as they are. An exported model has its
+    memory in its folder.
     """
-    return Path(path).absolute().parent / "memory"
+    place = Path(path).absolute()
+    return (place if place.is_dir() else place.parent) / MEMORY
 
 
 def note_memory(path: str | Path, memory: str, version: int) -> None:
@@ -43,10 +46,23 @@ def note_memory(path: str | Path, memory: str, version: int) -> None:
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """The contents of a checkpoint, tensors on the CPU; its memory is the run's own, if it has one.
 
+    Args:
+        path: a checkpoint; or an exported model, a folder or a name of the Hugging Face Hub.
+
     Raises:
         InputError: no such file, truncated or damaged, or not of this project.
     """
-    path = Path(path)
+    path = local_model(path)
+    checkpoint = read_parts(path) if path.is_dir() else _read_file(path)
+    _check_parts(checkpoint, path)
+    data, own = checkpoint[CHECKPOINT_KEY]["data"], own_memory(path)
+    # The whole run may have been moved; and what a training goes on writing does not know of additions.
+    if (data.get("memory_rows") is not None or data.get("own_memory")) and is_memory(str(own)):
+        data.update(memory=str(own), memory_rows=None, own_memory=True)
+    return checkpoint
+
+
+def _read_file(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{path}: no such checkpoint")
     try:
@@ -60,11 +76,6 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         ) from error
     if not isinstance(checkpoint, dict) or CHECKPOINT_KEY not in checkpoint:
         raise InputError(f"{path}: not a Memory Zoo checkpoint; give one that `zoo fit` wrote")
-    _check_parts(checkpoint, path)
-    data, own = checkpoint[CHECKPOINT_KEY]["data"], own_memory(path)
-    # The whole run may have been moved; and what a training goes on writing does not know of additions.
-    if (data.get("memory_rows") is not None or data.get("own_memory")) and is_memory(str(own)):
-        data.update(memory=str(own), memory_rows=None, own_memory=True)
     return checkpoint
 
 

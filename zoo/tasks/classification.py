@@ -31,6 +31,7 @@ class ClassificationTask(Task):
     """Base of the classifiers."""
 
     task = "classification"
+    pipeline_tag = "text-classification"
     spec_type = ClassificationSpec
     predictor_type = ClassificationPredictor
     spec: ClassificationSpec | None

@@ -55,6 +55,8 @@ class Prediction(NamedTuple):
 class ClassificationPredictor(Predictor):
     """Texts in, labels with their evidence out."""
 
+    example = 'model.predict(["a text"])[0]'
+
     def predict(self, texts: str | Sequence[str], batch_size: int = 256) -> list[Prediction]:
         """Classify texts.
 

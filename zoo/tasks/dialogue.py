@@ -64,6 +64,7 @@ class DialogueTask(Task):
     """Base of the models that answer a question with one word."""
 
     task = "dialogue"
+    pipeline_tag = "question-answering"
     spec_type = DialogueSpec
     predictor_type = DialoguePredictor
     shown = ("accuracy", "errors")

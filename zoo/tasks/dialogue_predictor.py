@@ -57,6 +57,8 @@ class Answer(NamedTuple):
 class DialoguePredictor(Predictor):
     """Answers questions about dialogues."""
 
+    example = 'model.predict(["it is for Kim ."], ["who is it for ?"])[0]'
+
     def predict(
         self, turns: Sequence[str], questions: str | Sequence[str], batch_size: int = 64
     ) -> list[Answer]:

@@ -40,6 +40,7 @@ class MatchingTask(Task):
     """Base of the models that score pairs."""
 
     task = "matching"
+    pipeline_tag = "text-ranking"
     spec_type = MatchingSpec
     predictor_type = MatchingPredictor
     shown = ("map", "accuracy")

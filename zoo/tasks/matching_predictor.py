@@ -72,6 +72,8 @@ class MatchingPredictor(Predictor):
     The memory is where candidates of questions alone are found; it is opened, or even built, when it is first needed.
     """
 
+    example = 'model.rank("a question", ["an answer", "another"])'
+
     @classmethod
     @override
     def opens_memory_at_once(cls, data: TextDataModule[Any, Any]) -> bool:

@@ -6,7 +6,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO, TypeAlias
+from typing import Any, ClassVar, TextIO, TypeAlias
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ MOST_HITS = 10_000
 
 class Predictor(ABC):
     """Base of the predictors, one for each kind of task."""
+
+    #: how a model card shows its use, of a predictor `model`.
+    example: ClassVar[str] = "model"
 
     def __init__(self, model: Any, data: TextDataModule[Any, Any], memory: Memory | None = None) -> None:
         """Put the two together.
