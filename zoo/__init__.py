@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from zoo.amv_lstm import AMVLSTM
     from zoo.baselines.anmm import ANMM
     from zoo.baselines.arc import ARCI, ARCII
+    from zoo.baselines.bi_gru import BiGRU
     from zoo.baselines.dssm import CDSSM, DSSM
+    from zoo.baselines.fasttext import FastText
     from zoo.baselines.match_pyramid import MatchPyramid
     from zoo.baselines.reference_labels import Majority, NeighborVote, TfidfSVM
     from zoo.baselines.reference_pairs import FileOrder, PairBM25, RandomOrder, WordOverlap
+    from zoo.baselines.text_cnn import TextCNN
     from zoo.baselines.transformer_matcher import TransformerMatcher
     from zoo.hmn import HMN, MemNN
     from zoo.knn_bilstm import KNNBiLSTM
@@ -37,8 +40,10 @@ MODELS = {
     "ANMM": "zoo.baselines.anmm",
     "ARCI": "zoo.baselines.arc",
     "ARCII": "zoo.baselines.arc",
+    "BiGRU": "zoo.baselines.bi_gru",
     "CDSSM": "zoo.baselines.dssm",
     "DSSM": "zoo.baselines.dssm",
+    "FastText": "zoo.baselines.fasttext",
     "FileOrder": "zoo.baselines.reference_pairs",
     "HMN": "zoo.hmn",
     "KNNBiLSTM": "zoo.knn_bilstm",
@@ -48,6 +53,7 @@ MODELS = {
     "NeighborVote": "zoo.baselines.reference_labels",
     "PairBM25": "zoo.baselines.reference_pairs",
     "RandomOrder": "zoo.baselines.reference_pairs",
+    "TextCNN": "zoo.baselines.text_cnn",
     "TfidfSVM": "zoo.baselines.reference_labels",
     "TransformerMatcher": "zoo.baselines.transformer_matcher",
     "WordOverlap": "zoo.baselines.reference_pairs",
@@ -77,9 +83,11 @@ __all__ = [
     "DSSM",
     "HMN",
     "Answer",
+    "BiGRU",
     "Candidate",
     "ClassificationPredictor",
     "DialoguePredictor",
+    "FastText",
     "FileOrder",
     "KNNBiLSTM",
     "Majority",
@@ -95,6 +103,7 @@ __all__ = [
     "RandomOrder",
     "ReadTurn",
     "RetrievedMemory",
+    "TextCNN",
     "TfidfSVM",
     "TransformerMatcher",
     "WordOverlap",

@@ -1,0 +1,63 @@
+"""What the classifiers share that read a text and no memories: its vector, and a linear layer on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from datamodules.batch import ClassificationBatch
+from zoo.tasks.classification import ClassificationOutput, ClassificationTask
+
+
+class TextNetwork(nn.Module):
+    """Makes a text's vector, which is all that it is classified by."""
+
+    def __init__(self, size: int, num_classes: int, dropout: float = 0.0) -> None:
+        """Make the linear layer.
+
+        Args:
+            size: l, numbers in a text's vector.
+            num_classes: C.
+            dropout: probability of zeroing a component of a text's vector in training.
+        """
+        super().__init__()
+        self.size = size
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(size, num_classes)
+
+    def encode_texts(self, batch: ClassificationBatch) -> Tensor:
+        """The texts' vectors [B, l]."""
+        raise NotImplementedError
+
+    def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
+        """Classify the texts of a batch; see `ClassificationBatch` for the shapes."""
+        vectors = self.encode_texts(batch)
+        # Scores are float32 whatever the precision.
+        with torch.autocast(vectors.device.type, enabled=False):
+            logits = self.classifier(self.dropout(vectors.float()))
+        return ClassificationOutput(logits, torch.zeros_like(batch.memory_score))
+
+
+class TextOnly(ClassificationTask):
+    """Base of the classifiers with a `TextNetwork`."""
+
+    network: Any
+    head = "network.classifier."
+
+    @property
+    @override
+    def uses_memory(self) -> bool:
+        return False
+
+    @property
+    @override
+    def vector_size(self) -> int:
+        return int(self.network.size)
+
+    @override
+    def encode_texts(self, batch: ClassificationBatch) -> Tensor:
+        vectors: Tensor = self.network.encode_texts(batch)
+        return vectors
