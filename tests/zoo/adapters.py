@@ -111,10 +111,21 @@ class Classification(Adapter):
             "sharp": {**SIZES, "features": "M5", "attention": "softmax", "text_dropout": 0.5},
             "mixed": {**SIZES, "features": "M1", "mix": 0.4},
         },
+        "BOWRocchio": {"": {}, "weight": {"weight": 0.4, "max_ngram": 2}},
         "BiGRU": {"": {"word_size": 10, "hidden_size": 8, "dropout": 0.0}},
         "FastText": {"": {"num_buckets": 50}, "words": {"num_buckets": 0}},
         "TextCNN": {"": {"word_size": 10, "windows": (2, 3), "filters": 8, "dropout": 0.0}},
+        "LINE": {
+            "": {"word_size": 8, "epochs": 20},
+            "first-expanded": {"word_size": 8, "epochs": 20, "order": "first", "expand": True},
+        },
+        "PTE": {
+            "": {"word_size": 8, "epochs": 20},
+            "expanded": {"word_size": 8, "epochs": 20, "expand": True},
+        },
+        "SkipGram": {"": {"word_size": 8}, "expanded": {"word_size": 8, "expand": True}},
         "Majority": {"": {}},
+        "NGrams": {"": {}, "tfidf": {"tfidf": True, "max_ngram": 2, "max_features": 30}},
         "NeighborVote": {"": {}},
         "TfidfSVM": {"": {}},
     }
