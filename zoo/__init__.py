@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from zoo.baselines.arc import ARCI, ARCII
     from zoo.baselines.bag_of_words import BOWRocchio, NGrams
     from zoo.baselines.bi_gru import BiGRU
+    from zoo.baselines.char_cnn import CharCNN
+    from zoo.baselines.char_crnn import CharCRNN
     from zoo.baselines.dssm import CDSSM, DSSM
     from zoo.baselines.fasttext import FastText
     from zoo.baselines.line import LINE, PTE
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from zoo.baselines.skip_gram import SkipGram
     from zoo.baselines.text_cnn import TextCNN
     from zoo.baselines.transformer_matcher import TransformerMatcher
+    from zoo.baselines.vdcnn import VDCNN
     from zoo.hmn import HMN, MemNN
     from zoo.knn_bilstm import KNNBiLSTM
     from zoo.loading import load
@@ -46,6 +49,8 @@ MODELS = {
     "BOWRocchio": "zoo.baselines.bag_of_words",
     "BiGRU": "zoo.baselines.bi_gru",
     "CDSSM": "zoo.baselines.dssm",
+    "CharCNN": "zoo.baselines.char_cnn",
+    "CharCRNN": "zoo.baselines.char_crnn",
     "DSSM": "zoo.baselines.dssm",
     "FastText": "zoo.baselines.fasttext",
     "FileOrder": "zoo.baselines.reference_pairs",
@@ -64,6 +69,7 @@ MODELS = {
     "TextCNN": "zoo.baselines.text_cnn",
     "TfidfSVM": "zoo.baselines.reference_labels",
     "TransformerMatcher": "zoo.baselines.transformer_matcher",
+    "VDCNN": "zoo.baselines.vdcnn",
     "WordOverlap": "zoo.baselines.reference_pairs",
 }
 _OTHERS = {
@@ -92,10 +98,13 @@ __all__ = [
     "HMN",
     "LINE",
     "PTE",
+    "VDCNN",
     "Answer",
     "BOWRocchio",
     "BiGRU",
     "Candidate",
+    "CharCNN",
+    "CharCRNN",
     "ClassificationPredictor",
     "DialoguePredictor",
     "FastText",

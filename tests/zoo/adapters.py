@@ -224,6 +224,26 @@ class Classification(Adapter):
         ]  # fmt: skip
 
 
+class CharacterClassification(Classification):
+    """Texts read letter by letter."""
+
+    variants: ClassVar = {
+        "CharCNN": {"": {"length": 130, "filters": 12, "hidden_size": 16, "dropout": 0.0}},
+        "CharCRNN": {
+            "": {"filters": 8, "hidden_size": 6, "dropout": 0.0},
+            "even-window": {"windows": (4, 2, 3), "filters": 8, "hidden_size": 6, "dropout": 0.0},
+        },
+        "VDCNN": {
+            "": {"filters": 4, "hidden_size": 16},
+            "shortcuts": {"depth": 17, "filters": 4, "hidden_size": 16, "shortcut": True},
+        },
+    }
+
+    def make_data(self, folder: Path) -> ClassificationDataModule:
+        data = super().make_data(folder)
+        return ClassificationDataModule(**{**data.options, "tokenizer": "characters", "max_length": 130})
+
+
 WORDS = {"word_size": 12}
 FIRM = {**WORDS, "dropout": 0.0}
 AMV = {**WORDS, "hidden_size": 7, "k": 16}
@@ -498,6 +518,7 @@ class Dialogue(Adapter):
 
 ADAPTERS: dict[str, type[Adapter]] = {
     "classification": Classification,
+    "classification of characters": CharacterClassification,
     "ranking": Ranking,
     "pair classification": PairClassification,
     "dialogue": Dialogue,

@@ -8,7 +8,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch
+from datamodules.errors import InputError
+from datamodules.text.tokenization import CHARACTERS
 from zoo.tasks.classification import ClassificationOutput, ClassificationTask
 
 
@@ -61,3 +64,17 @@ class TextOnly(ClassificationTask):
     def encode_texts(self, batch: ClassificationBatch) -> Tensor:
         vectors: Tensor = self.network.encode_texts(batch)
         return vectors
+
+
+class CharactersOnly(TextOnly):
+    """Base of those that read a text as its characters: the words of the data's vocabulary are characters then."""
+
+    @override
+    def check_data(self, data: TextDataModule[Any, Any]) -> None:
+        # Characters as tokens.
+        super().check_data(data)
+        if data.options.tokenizer != CHARACTERS:
+            raise InputError(
+                f"{type(self).__name__} reads characters, but data.tokenizer={data.options.tokenizer}: set"
+                f" --data.tokenizer {CHARACTERS}, and --data.max_length to the characters kept of a text"
+            )
