@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from datamodules.base import TextDataModule
-from datamodules.batch import ClassificationBatch
+from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.errors import InputError
 from datamodules.text.tokenization import CHARACTERS
 from zoo.tasks.classification import ClassificationOutput, ClassificationTask
@@ -68,6 +68,13 @@ class TextOnly(ClassificationTask):
 
 class CharactersOnly(TextOnly):
     """Base of those that read a text as its characters: the words of the data's vocabulary are characters then."""
+
+    @classmethod
+    @override
+    def example_spec(cls) -> tuple[ClassificationSpec, str]:
+        spec, _ = super().example_spec()
+        # Beside padding and the unknown one.
+        return spec._replace(num_words=72), "70 characters and 4 classes"
 
     @override
     def check_data(self, data: TextDataModule[Any, Any]) -> None:
