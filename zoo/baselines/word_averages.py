@@ -54,7 +54,8 @@ class AverageNetwork(FittedNetwork):
         """Classify; a memory's weight is its share of the words that the mean is over."""
         mean, shares = self.means(batch)
         weight, bias = (self.fitted[name].to(mean.device) for name in ("weight", "bias"))
-        distance = mean @ weight.T + bias
+        with torch.autocast(mean.device.type, enabled=False):  # scores are float32 whatever the precision
+            distance = mean @ weight.T + bias
         if distance.shape[1] == 1:
             distance = torch.cat([-distance, distance], dim=1)
         return ClassificationOutput(distance, shares)
