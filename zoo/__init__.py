@@ -15,11 +15,20 @@ if TYPE_CHECKING:
     from zoo.amv_lstm import AMVLSTM
     from zoo.baselines.anmm import ANMM
     from zoo.baselines.arc import ARCI, ARCII
+    from zoo.baselines.bag_of_words import BOWRocchio, NGrams
+    from zoo.baselines.bi_gru import BiGRU
+    from zoo.baselines.char_cnn import CharCNN
+    from zoo.baselines.char_crnn import CharCRNN
     from zoo.baselines.dssm import CDSSM, DSSM
+    from zoo.baselines.fasttext import FastText
+    from zoo.baselines.line import LINE, PTE
     from zoo.baselines.match_pyramid import MatchPyramid
     from zoo.baselines.reference_labels import Majority, NeighborVote, TfidfSVM
     from zoo.baselines.reference_pairs import FileOrder, PairBM25, RandomOrder, WordOverlap
+    from zoo.baselines.skip_gram import SkipGram
+    from zoo.baselines.text_cnn import TextCNN
     from zoo.baselines.transformer_matcher import TransformerMatcher
+    from zoo.baselines.vdcnn import VDCNN
     from zoo.hmn import HMN, MemNN
     from zoo.knn_bilstm import KNNBiLSTM
     from zoo.loading import load
@@ -37,19 +46,30 @@ MODELS = {
     "ANMM": "zoo.baselines.anmm",
     "ARCI": "zoo.baselines.arc",
     "ARCII": "zoo.baselines.arc",
+    "BOWRocchio": "zoo.baselines.bag_of_words",
+    "BiGRU": "zoo.baselines.bi_gru",
     "CDSSM": "zoo.baselines.dssm",
+    "CharCNN": "zoo.baselines.char_cnn",
+    "CharCRNN": "zoo.baselines.char_crnn",
     "DSSM": "zoo.baselines.dssm",
+    "FastText": "zoo.baselines.fasttext",
     "FileOrder": "zoo.baselines.reference_pairs",
     "HMN": "zoo.hmn",
     "KNNBiLSTM": "zoo.knn_bilstm",
+    "LINE": "zoo.baselines.line",
     "Majority": "zoo.baselines.reference_labels",
     "MatchPyramid": "zoo.baselines.match_pyramid",
     "MemNN": "zoo.hmn",
+    "NGrams": "zoo.baselines.bag_of_words",
     "NeighborVote": "zoo.baselines.reference_labels",
+    "PTE": "zoo.baselines.line",
     "PairBM25": "zoo.baselines.reference_pairs",
     "RandomOrder": "zoo.baselines.reference_pairs",
+    "SkipGram": "zoo.baselines.skip_gram",
+    "TextCNN": "zoo.baselines.text_cnn",
     "TfidfSVM": "zoo.baselines.reference_labels",
     "TransformerMatcher": "zoo.baselines.transformer_matcher",
+    "VDCNN": "zoo.baselines.vdcnn",
     "WordOverlap": "zoo.baselines.reference_pairs",
 }
 _OTHERS = {
@@ -76,16 +96,25 @@ __all__ = [
     "CDSSM",
     "DSSM",
     "HMN",
+    "LINE",
+    "PTE",
+    "VDCNN",
     "Answer",
+    "BOWRocchio",
+    "BiGRU",
     "Candidate",
+    "CharCNN",
+    "CharCRNN",
     "ClassificationPredictor",
     "DialoguePredictor",
+    "FastText",
     "FileOrder",
     "KNNBiLSTM",
     "Majority",
     "MatchPyramid",
     "MatchingPredictor",
     "MemNN",
+    "NGrams",
     "NeighborVote",
     "PairBM25",
     "PairPrediction",
@@ -95,6 +124,8 @@ __all__ = [
     "RandomOrder",
     "ReadTurn",
     "RetrievedMemory",
+    "SkipGram",
+    "TextCNN",
     "TfidfSVM",
     "TransformerMatcher",
     "WordOverlap",

@@ -20,7 +20,7 @@ from datamodules.errors import InputError
 from datamodules.parts.options import check_least
 from datamodules.storage import Part, check_folder, contents_of, fingerprint_of, is_whole, lock, new_folder
 from datamodules.text.gather import WordTable
-from datamodules.text.tokenization import WORD_TOKENIZERS, Tokenizer, TransformersTokenizer, make_tokenizer
+from datamodules.text.tokenization import OWN_TOKENIZERS, Tokenizer, TransformersTokenizer, make_tokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vectors import initial_table, read_vectors
 from datamodules.text.vocabulary import Vocabulary
@@ -56,8 +56,8 @@ class WordPart:
         """Choose the words.
 
         Args:
-            tokenizer: `words` (Unicode words and punctuation), `whitespace`, or a `transformers` tokenizer by
-                name or folder.
+            tokenizer: `words` (Unicode words and punctuation), `whitespace`, `characters` (then lengths are
+                characters, too), or a `transformers` tokenizer by name or folder.
             lowercase: fold case before words are looked up; None = yes, but a `transformers` tokenizer keeps
                 to its own rule.
             min_count: words that occur less often in the training texts are unknown words.
@@ -80,7 +80,7 @@ class WordPart:
     def tokenizer(self) -> Tokenizer:
         """What cuts texts into tokens."""
         name, lowercase = self.options.tokenizer, self.options.lowercase
-        return make_tokenizer(name, name in WORD_TOKENIZERS if lowercase is None else lowercase)
+        return make_tokenizer(name, name in OWN_TOKENIZERS if lowercase is None else lowercase)
 
     @property
     def special_tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""Cutting texts into tokens: words by Unicode's rules, white space, or any `transformers` tokenizer.
+"""Cutting texts into tokens: words by Unicode's rules, white space, characters, or any `transformers` tokenizer.
 
 A tokenizer here is a specification: a name and a switch, small enough to pickle, compare and write into a
 fingerprint. Its one job is `encode`: texts in, numbers of a growing `Lexicon` out. Most words of a corpus
@@ -51,8 +51,12 @@ class Tokenizer(ABC):
         return {"name": self.name, "lowercase": self.lowercase}
 
 
-#: Names of the tokenizers whose tokens are words; all others are of `transformers`.
+#: Names of the tokenizers whose tokens are words.
 WORD_TOKENIZERS = ("words", "whitespace")
+#: The tokenizer whose tokens are single characters.
+CHARACTERS = "characters"
+#: Names of the tokenizers that are made here; all others are of `transformers`.
+OWN_TOKENIZERS = (*WORD_TOKENIZERS, CHARACTERS)
 
 
 def make_tokenizer(name: str, lowercase: bool) -> Tokenizer:
@@ -60,7 +64,7 @@ def make_tokenizer(name: str, lowercase: bool) -> Tokenizer:
 
     Args:
         name: `words` (UAX #29 words, and each other character that isn't a space as a token of its own),
-            `whitespace`, or a `transformers` tokenizer: a name on the Hub or a local folder.
+            `whitespace`, `characters`, or a `transformers` tokenizer: a name on the Hub or a local folder.
         lowercase: fold the case of a text before it is cut. A `transformers` tokenizer that folds by itself
             does so either way.
 
@@ -71,6 +75,8 @@ def make_tokenizer(name: str, lowercase: bool) -> Tokenizer:
         return WordTokenizer(name, lowercase)
     if name == "whitespace":
         return WhitespaceTokenizer(name, lowercase)
+    if name == CHARACTERS:
+        return CharacterTokenizer(name, lowercase)
     _load(name)  # A wrong name is better known now than after the corpus is read.
     return TransformersTokenizer(name, lowercase)
 
@@ -82,6 +88,15 @@ class WhitespaceTokenizer(Tokenizer):
         """See `Tokenizer.encode`."""
         for text in texts:
             yield list(map(lexicon.__getitem__, (text.lower() if self.lowercase else text).split()))
+
+
+class CharacterTokenizer(Tokenizer):
+    """Every code point of a text, spaces included: for models that read texts letter by letter."""
+
+    def encode(self, texts: Iterable[str], lexicon: Lexicon) -> Iterator[list[int]]:
+        """See `Tokenizer.encode`."""
+        for text in texts:
+            yield list(map(lexicon.__getitem__, text.lower() if self.lowercase else text))
 
 
 # Unicode Standard Annex #29, "Word Boundary Rules", as one expression: it matches one segment. The names of
@@ -244,7 +259,7 @@ def _load(name: str) -> Any:
     except Exception as error:  # Rust code, the network and remote configurations all fail in their own ways.
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise InputError(
-            f"tokenizer {name!r}: use words, whitespace, or the name or folder of a transformers tokenizer "
+            f"tokenizer {name!r}: use words, whitespace, characters, or the name or folder of a transformers tokenizer "
             f"(which said: {reason})"
         ) from error
     if tokenizer.is_fast:

@@ -111,7 +111,21 @@ class Classification(Adapter):
             "sharp": {**SIZES, "features": "M5", "attention": "softmax", "text_dropout": 0.5},
             "mixed": {**SIZES, "features": "M1", "mix": 0.4},
         },
+        "BOWRocchio": {"": {}, "weight": {"weight": 0.4, "max_ngram": 2}},
+        "BiGRU": {"": {"word_size": 10, "hidden_size": 8, "dropout": 0.0}},
+        "FastText": {"": {"num_buckets": 50}, "words": {"num_buckets": 0}},
+        "TextCNN": {"": {"word_size": 10, "windows": (2, 3), "filters": 8, "dropout": 0.0}},
+        "LINE": {
+            "": {"word_size": 8, "epochs": 20},
+            "first-expanded": {"word_size": 8, "epochs": 20, "order": "first", "expand": True},
+        },
+        "PTE": {
+            "": {"word_size": 8, "epochs": 20},
+            "expanded": {"word_size": 8, "epochs": 20, "expand": True},
+        },
+        "SkipGram": {"": {"word_size": 8}, "expanded": {"word_size": 8, "expand": True}},
         "Majority": {"": {}},
+        "NGrams": {"": {}, "tfidf": {"tfidf": True, "max_ngram": 2, "max_features": 30}},
         "NeighborVote": {"": {}},
         "TfidfSVM": {"": {}},
     }
@@ -208,6 +222,26 @@ class Classification(Adapter):
             (without, rows == 0),
             (without._replace(memory_text=batch.memory_text[:0], memory_string=[]), rows == 0),
         ]  # fmt: skip
+
+
+class CharacterClassification(Classification):
+    """Texts read letter by letter."""
+
+    variants: ClassVar = {
+        "CharCNN": {"": {"length": 130, "filters": 12, "hidden_size": 16, "dropout": 0.0}},
+        "CharCRNN": {
+            "": {"filters": 8, "hidden_size": 6, "dropout": 0.0},
+            "even-window": {"windows": (4, 2, 3), "filters": 8, "hidden_size": 6, "dropout": 0.0},
+        },
+        "VDCNN": {
+            "": {"filters": 4, "hidden_size": 16},
+            "shortcuts": {"depth": 17, "filters": 4, "hidden_size": 16, "shortcut": True},
+        },
+    }
+
+    def make_data(self, folder: Path) -> ClassificationDataModule:
+        data = super().make_data(folder)
+        return ClassificationDataModule(**{**data.options, "tokenizer": "characters", "max_length": 130})
 
 
 WORDS = {"word_size": 12}
@@ -484,6 +518,7 @@ class Dialogue(Adapter):
 
 ADAPTERS: dict[str, type[Adapter]] = {
     "classification": Classification,
+    "classification of characters": CharacterClassification,
     "ranking": Ranking,
     "pair classification": PairClassification,
     "dialogue": Dialogue,

@@ -157,6 +157,9 @@ def test_overfits_one_batch(model: Task, adapter: Adapter) -> None:
             break
     assert loss < 0.2
     with torch.no_grad():
+        if any("running_mean" in name for name, _ in model.named_buffers()):
+            for _ in range(50):  # what evaluation normalises by lags behind the weights
+                adapter.loss(model, batch)
         assert adapter.is_learned(model.eval(), batch)
 
 

@@ -28,6 +28,10 @@ SMALL = [
 ]
 SMALL_OF = {
     "amv_lstm": SMALL,
+    "baselines": [
+        *(option for option in SMALL if "hidden_size" not in option),
+        "--data.validation_split=0.2",
+    ],
     "hmn": [*(option for option in SMALL if "hidden_size" not in option), "--model.word_size=6"],
 }
 SMALL_CLASSIFIER = [*SMALL, "--model.char_hidden_size=4", "--data.validation_split=0.2"]

@@ -65,12 +65,14 @@ class SVMNetwork(FittedNetwork):
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
         """Distances from the classes' planes; they are no logarithms of probabilities."""
         assert batch.text_string is not None
-        products = self.vectorizer.transform(batch.text_string) @ self.fitted["weight"].numpy().T
+        distance = self.distances(self.vectorizer.transform(batch.text_string))
+        return ClassificationOutput(distance.to(batch.target.device), torch.zeros_like(batch.memory_score))
+
+    def distances(self, vectors: Any) -> Tensor:
+        """float32 [B, C] for sparse vectors of n-grams [B, V]."""
+        products = vectors @ self.fitted["weight"].numpy().T
         distance = torch.from_numpy(products + self.fitted["bias"].numpy()).float()
-        if distance.shape[1] == 1:
-            distance = torch.cat([-distance, distance], dim=1)
-        logits = distance.to(batch.target.device)
-        return ClassificationOutput(logits, torch.zeros_like(batch.memory_score))
+        return torch.cat([-distance, distance], dim=1) if distance.shape[1] == 1 else distance
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """From the state dict."""

@@ -16,7 +16,7 @@ from datamodules.base import TextDataModule
 from datamodules.batch import TextBatch
 from datamodules.errors import InputError
 from datamodules.storage import fingerprint_of
-from datamodules.text.tokenization import WORD_TOKENIZERS, make_tokenizer
+from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
 from zoo.layers.encoders import WordEncoder, positions_of
 
 
@@ -103,7 +103,7 @@ class ReadsTransformer:
         transformer, tokenizer = self.options.transformer, data.options.tokenizer
         if transformer is None:
             return
-        if tokenizer in WORD_TOKENIZERS:
+        if tokenizer in OWN_TOKENIZERS:
             raise InputError(
                 f"data.tokenizer={tokenizer}: a pre-trained transformer wants its own tokens: set"
                 f" --data.tokenizer {transformer}"

@@ -43,6 +43,12 @@ def test_case_is_folded_on_request_only() -> None:
     assert tokens("whitespace", "Ab AB!") == ["Ab", "AB!"]
 
 
+def test_characters_are_code_points_spaces_included() -> None:
+    assert tokens("characters", "Ab a\u0301\n") == ["A", "b", " ", "a", "\u0301", "\n"]
+    assert tokens("characters", "AB", lowercase=True) == ["a", "b"]
+    assert tokens("characters", "") == []
+
+
 def test_remembered_stretches_are_forgotten_without_changing_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenization, "_REMEMBERED", 10)
     texts = [f"w{i}, w{i % 7}." for i in range(1000)]
@@ -65,7 +71,7 @@ def test_equal_specifications_describe_themselves_alike() -> None:
     assert pickle.loads(pickle.dumps(one)) == one
     assert one.describe() == other.describe()
     assert len({str(make_tokenizer(*given).describe()) for given in
-                [("words", True), ("words", False), ("whitespace", True)]}) == 3  # fmt: skip
+                [("words", True), ("words", False), ("whitespace", True), ("characters", True)]}) == 4  # fmt: skip
 
 
 def test_transformers_tokens_are_strings_of_the_vocabulary(

@@ -1,0 +1,134 @@
+"""Bags of words and n-grams against scikit-learn and plain loops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
+
+from datamodules import ClassificationDataModule
+from datamodules.corpora.rows import Rows
+from datamodules.errors import InputError
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from tests.zoo.baselines.test_reference_labels import fitted, labels_of
+from tests.zoo.conftest import sentences, write_table
+from zoo.baselines.bag_of_words import WEIGHTS, BOWRocchio, NGrams
+
+TRAIN, QUERIES = sentences(90, seed=7), [text for text, _ in sentences(30, seed=8)]
+
+
+@pytest.mark.parametrize("tfidf", [False, True])
+@pytest.mark.parametrize("labels", [("fruit", "metal"), ("fruit", "metal", "weather")])
+def test_n_grams_are_scikit_learns(tmp_path: Path, tfidf: bool, labels: tuple[str, ...]) -> None:
+    train = sentences(90, seed=7, labels=labels)
+    texts, classes = zip(*train, strict=True)
+    vectorizer = (TfidfVectorizer if tfidf else CountVectorizer)(ngram_range=(1, 3), max_features=120)
+    regression = LogisticRegression(C=0.5, max_iter=1000).fit(vectorizer.fit_transform(texts), classes)
+    expected = regression.predict_proba(vectorizer.transform(QUERIES))
+    model = NGrams(max_ngram=3, max_features=120, tfidf=tfidf, c=0.5)
+    predictions = fitted(tmp_path, model, train, num_memories=0).predict(QUERIES)
+    found = [[prediction.probabilities[label] for label in labels] for prediction in predictions]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.unique(expected.argmax(axis=1)).size == len(labels)
+
+
+def expanded(
+    texts: list[str], found: list[list[str]], weight: float, vectorizer: TfidfVectorizer
+) -> np.ndarray:
+    """Equation 14, one text after the other."""
+    rows = []
+    for text, memories in zip(texts, found, strict=True):
+        own = vectorizer.transform([text]).toarray()[0]
+        if memories:
+            mean = sum(vectorizer.transform([memory]).toarray()[0] for memory in memories) / len(memories)
+            own = (1 - weight) * own + weight * mean
+        rows.append(own)
+    return np.stack(rows)
+
+
+def memories_of(texts: list[str], folder: Path, leave_out_copies: bool = False) -> list[list[str]]:
+    rows = Rows.from_lists(*zip(*TRAIN, strict=True))
+    memory = FolderMemory.build(rows, EmbeddedRetriever(), folder)
+    found = memory.search(texts, 4 + len(TRAIN) * leave_out_copies)
+    lists = [[found.memories.texts[int(row)] for row in one if row >= 0] for one in found.rows]
+    if leave_out_copies:
+        lists = [
+            [other for other in one if other != text][:4] for text, one in zip(texts, lists, strict=True)
+        ]
+    return lists
+
+
+def test_rocchio_is_equation_14(tmp_path: Path) -> None:
+    texts, classes = map(list, zip(*TRAIN, strict=True))
+    assert len({frozenset(text.split()) for text in texts}) == len(texts)  # no copies but a text itself
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(texts)
+    train = expanded(texts, memories_of(texts, tmp_path / "train", leave_out_copies=True), 0.4, vectorizer)
+    queries = [*QUERIES, "unheard words"]
+    test = expanded(queries, memories_of(queries, tmp_path / "test"), 0.4, vectorizer)
+    machine = LinearSVC(C=0.5, random_state=0).fit(train, classes)
+    model = BOWRocchio(weight=0.4, max_ngram=2, c=0.5)
+    predictions = fitted(tmp_path, model, TRAIN, num_memories=4).predict(queries)
+    distances = machine.decision_function(test)
+    shares = np.exp(distances) / np.exp(distances).sum(axis=1, keepdims=True)
+    found = [[prediction.probabilities[label] for label in machine.classes_] for prediction in predictions]
+    np.testing.assert_allclose(found, shares, atol=2e-3)
+    assert [memory.weight for memory in predictions[0].memories] == pytest.approx([0.1] * 4)
+    assert predictions[-1].memories == []
+
+
+def test_the_weight_is_the_best_on_validation_rows(tmp_path: Path) -> None:
+    """Labels are those of the memories' words; the texts' own words say nothing."""
+    train = [(f"key{i} the", "x" if i % 2 else "y") for i in range(40)]
+    validation = [(f"key{i} the", "x" if i % 2 else "y") for i in range(40, 60)]
+    memory = [(f"key{i} {'cross' if i % 2 else 'why'}",) for i in range(60)]
+    files = {
+        name: str(write_table(tmp_path / f"{name}.csv", rows, columns))
+        for name, rows, columns in (
+            ("train_file", train, ("text", "label")),
+            ("validation_file", validation, ("text", "label")),
+            ("memory", memory, ("text",)),
+        )
+    }
+    data = ClassificationDataModule(**files, num_memories=1, cache_dir=str(tmp_path / "cache"))
+    data.with_strings = True
+    data.prepare_data()
+    data.setup("fit")
+    model = BOWRocchio()
+    model._build(data.spec, None, None)
+    model.fit_to(data)
+    chosen = model.network.fitted["memory_weight"]
+    assert chosen in WEIGHTS
+    assert chosen > 0
+    batch = data.dataset(data.split("validation")).__getitems__(range(20))
+    assert (model(batch).logits.argmax(dim=1) == batch.target).all()
+
+
+def test_a_memory_of_another_kind_decides(tmp_path: Path) -> None:
+    """A word that no training text has is known by what is found for it."""
+    memory = write_table(
+        tmp_path / "m.csv", [("zzz apple pear plum",), *((text,) for text, _ in TRAIN)], ("text",)
+    )
+    predictor = fitted(tmp_path, BOWRocchio(weight=0.5), TRAIN, num_memories=1, memory=str(memory))
+    [prediction] = predictor.predict("zzz")
+    assert prediction.label == "fruit"
+    assert [memory.text for memory in prediction.memories] == ["zzz apple pear plum"]
+
+
+def test_impossible_options(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model\.weight=1\.5: must be in 0\.\.1"):
+        BOWRocchio(weight=1.5)
+    with pytest.raises(InputError, match=r"model\.max_ngram=0"):
+        NGrams(max_ngram=0)
+    with pytest.raises(InputError, match=r"model\.c=0"):
+        NGrams(c=0)
+    with pytest.raises(InputError, match=r"set --data\.num_memories"):
+        BOWRocchio().check_data(ClassificationDataModule(num_memories=0))
+    with pytest.raises(InputError, match="empty vocabulary"):
+        fitted(tmp_path, NGrams(), [("!", "a"), ("?", "b"), ("!!", "a"), ("??", "b")], num_memories=0)
+    assert labels_of(fitted(tmp_path, NGrams(max_ngram=1), TRAIN, num_memories=0), ["apple plum"]) == [
+        "fruit"
+    ]

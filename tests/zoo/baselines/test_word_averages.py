@@ -1,0 +1,225 @@
+"""SkipGram, LINE and PTE against gensim, plain loops and counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gensim.models import Word2Vec
+
+from datamodules import ClassificationDataModule
+from datamodules.errors import InputError
+from tests.zoo.adapters import Classification
+from tests.zoo.baselines.test_reference_labels import fitted
+from tests.zoo.conftest import sentences, write_table
+from zoo.baselines.line import LINE, PTE, draw_edge, noise_tables, sample_edges
+from zoo.baselines.skip_gram import SkipGram
+from zoo.baselines.word_averages import Corpus, WordAverages, read_corpus
+
+TRAIN = sentences(60, seed=3)
+#: Three texts of five words, one without any, one memory.
+CORPUS = Corpus(
+    np.array([2, 3, 4, 5, 6, 2, 2, 3, 7, 8, 9], np.int32),
+    np.array([0, 5, 5, 7, 8, 11]),
+    np.array([0, 1, 0, 1, -1]),
+)
+TEXT_OF = np.repeat(np.arange(5), np.diff(CORPUS.offsets))
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Classification:
+    return Classification(tmp_path_factory.mktemp("averages"))
+
+
+def fit(model: Any, data: Any) -> Any:
+    model._build(data.spec, None, None)
+    model.fit_to(data)
+    return model
+
+
+# --- means ---
+
+
+def test_the_mean_is_over_the_words_of_a_text_and_its_memories(adapter: Classification) -> None:
+    model, batch = fit(SkipGram(word_size=6, expand=True), adapter.data), adapter.batch
+    vectors, known = model.network.fitted["vectors"], model.network.fitted["known"]
+    found, shares = model.network.means(batch)
+    for row, text in enumerate(batch.text):
+        texts = [text, *batch.memory_text[batch.memory[row]][batch.memory_mask[row]]]
+        words = [batch.word[one[one != 0]] for one in texts]
+        counts = [int(known[one].sum()) for one in words]
+        expected = vectors[torch.cat(words)].sum(dim=0) / sum(counts)
+        torch.testing.assert_close(found[row], expected)
+        torch.testing.assert_close(
+            shares[row][batch.memory_mask[row]], torch.tensor(counts[1:]) / sum(counts)
+        )
+    assert not known[:2].any()  # padding, the unknown word
+    alone, none = SkipGram(word_size=6).build_network(adapter.data.spec, None, None), batch
+    alone.fitted = model.network.fitted
+    assert not alone.means(none)[1].any()
+
+
+def test_the_corpus_is_cut_and_has_other_tables_memories(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "t.csv", [("a b c d", "x"), ("e a", "y")] * 3)
+    memory = write_table(tmp_path / "m.csv", [("a z y w",), ("e",)], ("text",))
+    data = ClassificationDataModule(
+        train_file=str(table),
+        validation_file=str(table),
+        memory=str(memory),
+        num_memories=2,
+        max_length=3,
+        memory_max_length=2,
+        cache_dir=str(tmp_path / "cache"),
+    )
+    data.prepare_data()
+    data.setup("fit")
+
+    def texts_of(corpus: Corpus) -> list[str]:
+        words = [data.vocabulary.words[number] for number in corpus.words]
+        ends = corpus.offsets
+        return [" ".join(words[start:end]) for start, end in pairwise(ends)]
+
+    labels = np.array([0, 1] * 3)
+    assert texts_of(read_corpus(data, labels, with_memories=False)) == ["a b c", "e a"] * 3
+    corpus = read_corpus(data, labels, with_memories=True)
+    assert sorted(texts_of(corpus)[6:]) == ["a z", "e"]
+    assert corpus.labels.tolist() == [*labels, -1, -1]
+
+
+@pytest.mark.parametrize("model", [SkipGram, LINE, PTE])
+def test_memories_decide_on_words_without_labels(tmp_path: Path, model: Any) -> None:
+    memory = write_table(
+        tmp_path / "m.csv", [("zzz apple pear plum apple",), *((text,) for text, _ in TRAIN)], ("text",)
+    )
+    predictor = fitted(
+        tmp_path,
+        model(word_size=12, epochs=200, c=10, expand=True),
+        TRAIN,
+        num_memories=1,
+        memory=str(memory),
+    )
+    [prediction] = predictor.predict("zzz")
+    assert prediction.label == "fruit"
+    assert prediction.memories[0].weight == pytest.approx(5 / 6)
+
+
+def test_the_seed_decides(adapter: Classification, monkeypatch: pytest.MonkeyPatch) -> None:
+    for model in (SkipGram, LINE, PTE):
+        found = []
+        for seed in ("1", "1", "2"):
+            monkeypatch.setenv("PL_GLOBAL_SEED", seed)
+            found.append(fit(model(word_size=5, epochs=3), adapter.data).network.fitted)
+        assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+        assert not torch.equal(found[0]["vectors"], found[2]["vectors"])
+
+
+# --- skip-gram ---
+
+
+def test_skip_gram_is_gensims(adapter: Classification) -> None:
+    model = fit(SkipGram(word_size=6, window=3, epochs=4), adapter.data)
+    texts = [text.split() for text in adapter.data.split("train").rows.texts]
+    reference = Word2Vec(texts, sg=1, vector_size=6, window=3, epochs=4, min_count=1, workers=1, seed=0)
+    number = {word: i for i, word in enumerate(adapter.data.vocabulary.words)}
+    for word in reference.wv.index_to_key:
+        found = model.network.fitted["vectors"][number[word]].numpy()
+        np.testing.assert_array_equal(found, reference.wv[word])
+
+
+# --- edges ---
+
+
+def plain_edges(network: int, window: int) -> Counter[tuple[int, int]]:
+    """Every edge as often as its weight says."""
+    edges: Counter[tuple[int, int]] = Counter()
+    for text, (start, end) in enumerate(pairwise(CORPUS.offsets)):
+        words = CORPUS.words[start:end].tolist()
+        for place, word in enumerate(words):
+            if network == 0:
+                for other in range(max(0, place - window), min(len(words), place + window + 1)):
+                    edges[word, words[other]] += other != place
+            elif network == 1:
+                edges[word, text] += 1
+            elif CORPUS.labels[text] >= 0:
+                edges[word, int(CORPUS.labels[text])] += 1
+    return +edges
+
+
+@pytest.mark.parametrize("network", [0, 1, 2])
+def test_edges_are_drawn_by_their_weights(network: int) -> None:
+    state, drawn, draws = np.uint64(12345), Counter[tuple[int, int]](), 60_000
+    for _ in range(draws):
+        word, end, state = draw_edge(network, state, CORPUS.words, TEXT_OF, CORPUS.offsets, CORPUS.labels, 2)
+        if end >= 0:
+            drawn[int(word), int(end)] += 1
+    expected = plain_edges(network, window=2)
+    assert drawn.keys() == expected.keys()
+    for edge, weight in expected.items():
+        share = weight / expected.total()
+        error = (share * (1 - share) / drawn.total()) ** 0.5
+        assert abs(drawn[edge] / drawn.total() - share) < 5 * error, edge
+
+
+def test_negatives_are_drawn_by_degree() -> None:
+    tables = noise_tables(CORPUS, 12, window=2)
+    for network, table in enumerate(tables):
+        degree: Counter[int] = Counter()
+        for (word, _), weight in plain_edges(network, window=2).items():
+            degree[word] += weight
+        share = np.array([degree[word] for word in range(12)]) ** 0.75
+        found = np.bincount(table, minlength=12) / len(table)
+        np.testing.assert_allclose(found, share / share.sum(), atol=1e-5)
+
+
+def test_a_step_is_the_gradient_of_the_loss() -> None:
+    """One edge only, one word that can be a negative only: log s(u.v) + log s(-n.v) rises."""
+    vectors = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+    corpus = Corpus(np.array([2], np.int32), np.array([0, 1]), np.array([0]))
+    learned = vectors.numpy().copy()
+    noise = np.full((3, 8), 3, np.int32)
+    starts = np.array([-1, 5, -1])
+    sample_edges(
+        learned, corpus.words, np.array([0]), corpus.offsets, corpus.labels, starts, noise, 2, 1, 1, 0.1, 7
+    )
+    word, negative, text = (vectors[row].clone().requires_grad_() for row in (2, 3, 5))
+    loss = -torch.sigmoid(word @ text).log() - torch.sigmoid(-negative @ text).log()
+    loss.backward()
+    for row, vector in ((2, word), (3, negative), (5, text)):
+        assert vector.grad is not None
+        np.testing.assert_allclose(learned[row], (vectors[row] - 0.1 * vector.grad).numpy(), atol=1e-6)
+    assert (learned[[0, 1, 4]] == vectors[[0, 1, 4]].numpy()).all()
+
+
+def test_labels_bring_the_words_of_a_class_together(adapter: Classification) -> None:
+    data = adapter.data
+    labels = data.split("train").rows.labels
+
+    def share_explained(model: WordAverages) -> float:
+        """How much of the variance of the texts' means is between classes."""
+        fit(model, data)
+        dataset = data.dataset(data.split("train"))
+        means = model.network.means(dataset.__getitems__(range(len(dataset))))[0].numpy()
+        classes = [means[np.array(labels) == label] for label in set(labels)]
+        between = sum(len(one) * ((one.mean(axis=0) - means.mean(axis=0)) ** 2).sum() for one in classes)
+        return float(between / ((means - means.mean(axis=0)) ** 2).sum())
+
+    options: dict[str, Any] = {"word_size": 8, "epochs": 60}
+    assert share_explained(PTE(**options)) > 1.3 * share_explained(LINE(**options))
+
+
+def test_impossible_options(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model\.order='third': choose one of first, second"):
+        LINE(order="third")
+    with pytest.raises(InputError, match=r"model\.window=0"):
+        SkipGram(window=0)
+    with pytest.raises(InputError, match=r"model\.c=-1"):
+        PTE(c=-1)
+    with pytest.raises(InputError, match=r"model\.expand joins .* set --data\.num_memories"):
+        SkipGram(expand=True).check_data(ClassificationDataModule(num_memories=0))
+    with pytest.raises(InputError, match="no text has a word"):
+        fitted(tmp_path, SkipGram(), [("", "a"), (" ", "b"), ("", "a"), (" ", "b")], num_memories=0)

@@ -1,0 +1,123 @@
+"""TextCNN, BiGRU and FastText against plain loops over one text at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from datamodules.batch import ClassificationBatch, ClassificationSpec
+from datamodules.errors import InputError
+from tests.zoo.adapters import Classification
+from zoo.baselines.bi_gru import BiGRU
+from zoo.baselines.fasttext import FastText, bigram_buckets
+from zoo.baselines.text_cnn import TextCNN
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[ClassificationSpec, ClassificationBatch]:
+    """A spec and a batch; one text has no words, one has a single one."""
+    adapter = Classification(tmp_path_factory.mktemp("words"))
+    text = adapter.batch.text.clone()
+    text[2] = 0
+    text[3, 1:] = 0
+    return adapter.data.spec, adapter.batch._replace(text=text)
+
+
+def network_of(model: Any, spec: ClassificationSpec) -> Any:
+    torch.manual_seed(3)
+    return model.build_network(spec, None, None).eval()
+
+
+def words_of(network: Any, batch: ClassificationBatch) -> list[Tensor]:
+    """The vectors of each text's words [T, D]."""
+    return [network.words.table[batch.word[text[text != 0]]] for text in batch.text]
+
+
+def compare(network: Any, batch: ClassificationBatch, expected: list[Tensor]) -> None:
+    found = network.encode_texts(batch)
+    torch.testing.assert_close(found, torch.stack(expected))
+    logits = network(batch).logits
+    torch.testing.assert_close(logits, network.classifier(found))
+    assert not found[2].any()
+
+
+def test_text_cnn(made: tuple[ClassificationSpec, ClassificationBatch]) -> None:
+    spec, batch = made
+    network = network_of(TextCNN(windows=(2, 3), filters=4, word_size=6), spec)
+    expected = []
+    for words in words_of(network, batch):
+        parts = []
+        for convolution in network.convolutions:
+            weight = convolution.places.weight.view(convolution.window, 4, 6)
+            before = (convolution.window - 1) // 2
+            features = torch.zeros(1, 4)
+            for place in range(len(words)):
+                feature = convolution.bias.clone()
+                for i in range(convolution.window):
+                    if 0 <= place + i - before < len(words):
+                        feature = feature + weight[i] @ words[place + i - before]
+                features = torch.cat([features, feature.relu()[None]])
+            parts.append(features.amax(dim=0))
+        expected.append(torch.cat(parts))
+    compare(network, batch, expected)
+
+
+def test_bi_gru_is_pytorchs(made: tuple[ClassificationSpec, ClassificationBatch]) -> None:
+    spec, batch = made
+    network = network_of(BiGRU(hidden_size=5, word_size=6), spec)
+    plain = nn.GRU(6, 5, bidirectional=True)
+    plain.load_state_dict(network.gru.state_dict())
+    expected = [
+        plain(words)[1].flatten() if len(words) else torch.zeros(10) for words in words_of(network, batch)
+    ]
+    compare(network, batch, expected)
+
+
+@pytest.mark.parametrize("num_buckets", [0, 40])
+def test_fasttext(made: tuple[ClassificationSpec, ClassificationBatch], num_buckets: int) -> None:
+    spec, batch = made
+    network = network_of(FastText(num_buckets=num_buckets, word_size=6), spec)
+    expected = []
+    for text, words in zip(batch.text, words_of(network, batch), strict=True):
+        features = list(words)
+        real = text[text != 0]
+        for i in range(len(real) - 1 if num_buckets else 0):
+            [[bucket]] = bigram_buckets(batch.word, real[None, i : i + 2], num_buckets).tolist()
+            assert bucket >= 1
+            features.append(network.bigrams[bucket])
+        expected.append(torch.stack(features).mean(dim=0) if features else torch.zeros(6))
+    compare(network, batch, expected)
+
+
+def test_buckets_tell_orders_apart_and_are_used_evenly() -> None:
+    word = torch.arange(300)
+    first, second = torch.meshgrid(torch.arange(1, 300), torch.arange(1, 300), indexing="ij")
+    pairs = torch.stack([first.flatten(), second.flatten()], dim=1)
+    buckets = bigram_buckets(word, pairs, 1000).flatten()
+    assert buckets.min() == 1
+    assert buckets.max() == 1000
+    counts = torch.bincount(buckets, minlength=1001)[1:]
+    # 89 pairs a bucket; of drawn numbers 1 bucket in 30,000 would have more than 89 + 4.2 sqrt(89).
+    assert counts.max() < 132
+    reversed_pairs = bigram_buckets(word, pairs.flip(1), 1000).flatten()
+    assert (reversed_pairs == buckets).float().mean() < 0.01  # equal words, and a thousandth of the others
+
+
+def test_impossible_options() -> None:
+    with pytest.raises(InputError, match=r"model\.num_buckets=-1"):
+        FastText(num_buckets=-1)
+    with pytest.raises(InputError, match=r"model\.windows=\(\)"):
+        TextCNN(windows=())
+    with pytest.raises(InputError, match=r"model\.hidden_size=0"):
+        BiGRU(hidden_size=0)
+
+
+def test_vectors_for_retrieval(made: tuple[ClassificationSpec, ClassificationBatch], tmp_path: Path) -> None:
+    spec, batch = made
+    model = TextCNN(windows=(2,), filters=4, word_size=6)
+    model._build(spec, None, None)
+    assert model.encode_texts(batch).shape == (len(batch.text), model.vector_size)
