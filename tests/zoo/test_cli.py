@@ -625,3 +625,15 @@ def test_bad_tables_of_test_and_predict(fit: Fit, zoo_command: Command, test_csv
 def test_drawn_word_vectors_stay_trained_in_a_model_made_from_its_checkpoint(fit: Fit) -> None:
     checkpoint = fit("run") / "checkpoints" / "best.ckpt"
     assert zoo.load(checkpoint).model.network.encoder.words.table.requires_grad
+
+
+def test_compiled_networks_learn_the_same(fit: Callable[..., Path]) -> None:
+    """`eager` runs what `torch.compile` captured as it is, so the digits are equal."""
+    plain, compiled = fit("plain"), fit("compiled", "--model.compile=eager")
+    one, other = (
+        torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+        for run in (plain, compiled)
+    )
+    assert one.keys() == other.keys()
+    for name, weight in one.items():
+        torch.testing.assert_close(weight, other[name])

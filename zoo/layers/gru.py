@@ -24,6 +24,8 @@ class AllStatesGRU(nn.GRU):
         super().__init__(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
         self.directions = 2 if bidirectional else 1
 
+    # Its steps are run by code of our own, or by one kernel.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """Run over sequences of rows.
 

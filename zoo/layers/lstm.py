@@ -22,6 +22,8 @@ class LastStateLSTM(nn.LSTM):
     def __init__(self, input_size: int, hidden_size: int, bidirectional: bool = False) -> None:
         super().__init__(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
 
+    # Its steps are run by code of our own, or by one kernel.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """Run over sequences of rows.
 
@@ -52,6 +54,8 @@ class AllStatesLSTM(nn.LSTM):
     def __init__(self, input_size: int, hidden_size: int, bidirectional: bool = False) -> None:
         super().__init__(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
 
+    # Its steps are run by code of our own, or by one kernel.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """Run over sequences of rows; arguments as of `LastStateLSTM.forward`.
 

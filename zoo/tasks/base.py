@@ -70,6 +70,7 @@ class Task(pl.LightningModule):
         init_from: str | None = None,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True),
         lr_scheduler: LRSchedulerCallable | None = None,
+        compile: str | None = None,
     ) -> None:
         """Configure the model; its network is built when the data is known.
 
@@ -79,6 +80,8 @@ class Task(pl.LightningModule):
             optimizer: makes the optimizer. Adam's `fused=True` does the same in one pass: with a trained table of
                 word vectors, PyTorch's usual version takes most of a step on a CPU.
             lr_scheduler: makes a schedule, stepped once an epoch.
+            compile: backend of `torch.compile` for training, such as `inductor`; null: none. Names of weights stay as
+                they are. It needs a C++ compiler, pays on GPUs, and costs the first steps a minute or more.
         """
         super().__init__()
         # Of all constructors before this one: every class names its own options and passes the rest on.
@@ -329,6 +332,8 @@ class Task(pl.LightningModule):
     @override
     def on_fit_start(self) -> None:
         self._is_finite = True
+        if self.options.get("compile") is not None:
+            self.network.compile(backend=self.options.compile, dynamic=True)
         # A resumed run has its own weights by now.
         if self.options.init_from is not None and self.trainer.ckpt_path is None:
             start_from(self, self.options.init_from)
