@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from datamodules.errors import InputError
 from datamodules.text.pooling import Pooling, pool
 from zoo.layers.lstm import LastStateLSTM
+from zoo.layers.rows import RowTable
 
 
-class WordEncoder(nn.Module):
+class WordEncoder(RowTable):
     """A word's vector: its row of a table and, if wanted, the last state of an LSTM over its characters.
 
     It runs once on each distinct word of a batch, so its cost does not grow with the length of the texts.
@@ -64,7 +65,7 @@ class WordEncoder(nn.Module):
             [U, size]; zero for padding (word 0).
         """
         real = (word != 0).unsqueeze(1)
-        vectors = self.table[word] * real  # [U, word_size]
+        vectors = self.rows(word) * real  # [U, word_size]
         if self.char_table is None:
             return vectors
         spelled = self.char_lstm(self.char_table.weight, char, (char != 0).sum(dim=1))

@@ -13,6 +13,7 @@ import torch
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torchmetrics import Metric
 from typing_extensions import override
 
@@ -376,10 +377,15 @@ class Task(pl.LightningModule):
             optimizer = self.make_optimizer(p for p in self.parameters() if p.requires_grad)
         except ValueError as error:
             raise InputError(f"model.optimizer: {error}") from error
+        optimizer = self.adapt_optimizer(optimizer)
         if self.make_lr_scheduler is None:
             return optimizer
         scheduler = self.make_lr_scheduler(optimizer)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val/loss"}}
+
+    def adapt_optimizer(self, optimizer: Optimizer) -> Optimizer:
+        """What is trained with in place of the optimizer that the user chose, with the same result."""
+        return optimizer
 
     # --- evaluation ---
 

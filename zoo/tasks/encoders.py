@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from datamodules.base import TextDataModule
 from datamodules.batch import TextBatch
@@ -18,6 +19,17 @@ from datamodules.errors import InputError
 from datamodules.storage import fingerprint_of
 from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
 from zoo.layers.encoders import WordEncoder, positions_of
+from zoo.layers.rows import (
+    RowTable,
+    clip_values,
+    sum_sparse_gradients,
+    update_by_rows,
+    update_densely,
+    why_dense,
+)
+
+#: Rows of a table from which on updates by rows are faster than a fused step over all of them.
+MANY_ROWS = 5_000
 
 
 class WordVectors:
@@ -25,16 +37,92 @@ class WordVectors:
 
     options: Any
     data_state: dict[str, Any]
+    network: Any
+    trainer: Any
 
-    def __init__(self, word_size: int = 300, train_word_vectors: bool = False, **shared: Any) -> None:
+    def __init__(
+        self,
+        word_size: int = 300,
+        train_word_vectors: bool = False,
+        sparse_updates: bool | None = None,
+        **shared: Any,
+    ) -> None:
         """Choose the vectors.
 
         Args:
             word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
             train_word_vectors: train the word vectors too. Vectors that are not pre-trained are always trained.
+            sparse_updates: whether a training step updates the rows of a batch's words alone, with the result that it
+                has by updating all (see `zoo.layers.rows`); None = where that is faster and the optimizer allows it:
+                tables of many words, on one CPU.
             **shared: options of the task.
         """
         super().__init__(**shared)
+
+    # --- updates by rows ---
+
+    def _row_tables(self) -> list[RowTable]:
+        tables = (module for module in self.network.modules() if isinstance(module, RowTable))
+        return [table for table in tables if table.table.requires_grad]
+
+    def adapt_optimizer(self, optimizer: Optimizer) -> Optimizer:
+        """See `Task.adapt_optimizer`: large tables are updated by rows."""
+        tables, wanted = self._row_tables(), self.options.sparse_updates
+        update_densely(tables)
+        reason = why_dense(optimizer)
+        if self.trainer.world_size > 1:
+            reason = "several processes exchange whole gradients"
+        if wanted and reason:
+            raise InputError(
+                f"model.sparse_updates is on, but {reason}; change that, or leave the option out"
+            )
+        if wanted is None:
+            # On other devices a pass over the whole table costs next to nothing.
+            is_cpu = self.trainer.strategy.root_device.type == "cpu"
+            tables = [table for table in tables if is_cpu and len(table.table) >= MANY_ROWS]
+        if wanted is False or reason or not tables:
+            return optimizer
+        return update_by_rows(optimizer, tables)
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Lightning's own, but of sparse gradients, too."""
+        if gradient_clip_val:
+            sum_sparse_gradients(self._row_tables())
+            if gradient_clip_algorithm == "value":
+                clip_values(self.network.parameters(), gradient_clip_val)
+                return
+        super().configure_gradient_clipping(  # type: ignore[misc]
+            optimizer, gradient_clip_val, gradient_clip_algorithm
+        )
+
+    def _settle(self) -> None:
+        for table in self._row_tables():
+            if table.settle is not None:
+                table.settle(None)
+
+    # What has been put off is done at the same places of every run, whatever callbacks read the weights.
+
+    def on_validation_start(self) -> None:
+        """Bring the tables up to date."""
+        super().on_validation_start()  # type: ignore[misc]
+        self._settle()
+
+    def on_train_epoch_end(self) -> None:
+        """Bring the tables up to date."""
+        super().on_train_epoch_end()  # type: ignore[misc]
+        self._settle()
+
+    def on_fit_end(self) -> None:
+        """Let go of the optimizer."""
+        super().on_fit_end()  # type: ignore[misc]
+        update_densely(self._row_tables())
+
+    # --- the table ---
 
     def make_words(self, spec: Any, word_vectors: Tensor | None) -> WordEncoder:
         """The words of a vocabulary, from pre-trained vectors where the data brings them.
