@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from zoo.baselines.text_cnn import TextCNN
     from zoo.baselines.transformer_matcher import TransformerMatcher
     from zoo.baselines.vdcnn import VDCNN
+    from zoo.expanet import ExpaNet, MemNet
     from zoo.hmn import HMN, MemNN
     from zoo.knn_bilstm import KNNBiLSTM
     from zoo.loading import load
@@ -52,6 +53,7 @@ MODELS = {
     "CharCNN": "zoo.baselines.char_cnn",
     "CharCRNN": "zoo.baselines.char_crnn",
     "DSSM": "zoo.baselines.dssm",
+    "ExpaNet": "zoo.expanet",
     "FastText": "zoo.baselines.fasttext",
     "FileOrder": "zoo.baselines.reference_pairs",
     "HMN": "zoo.hmn",
@@ -60,6 +62,7 @@ MODELS = {
     "Majority": "zoo.baselines.reference_labels",
     "MatchPyramid": "zoo.baselines.match_pyramid",
     "MemNN": "zoo.hmn",
+    "MemNet": "zoo.expanet",
     "NGrams": "zoo.baselines.bag_of_words",
     "NeighborVote": "zoo.baselines.reference_labels",
     "PTE": "zoo.baselines.line",
@@ -107,6 +110,7 @@ __all__ = [
     "CharCRNN",
     "ClassificationPredictor",
     "DialoguePredictor",
+    "ExpaNet",
     "FastText",
     "FileOrder",
     "KNNBiLSTM",
@@ -114,6 +118,7 @@ __all__ = [
     "MatchPyramid",
     "MatchingPredictor",
     "MemNN",
+    "MemNet",
     "NGrams",
     "NeighborVote",
     "PairBM25",

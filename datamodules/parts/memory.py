@@ -157,7 +157,14 @@ class MemoryPart:
                 f"data.memory={given}: no such memory folder or table; name the one to use, or build one with"
                 " `zoo index`"
             )
-        return read_table(given, **self.memory_columns())
+        columns = self.memory_columns()
+        rows = read_table(given, **columns)
+        if not any(rows.texts):
+            raise InputError(
+                f"data.memory={given}: no row has text in {columns['text_column']!r}; name the column that has it with"
+                " --data.memory_text_column"
+            )
+        return rows
 
     def use_memory_of(self, state: Mapping[str, Any]) -> None:
         """Take the memory that a trained model's state, or a plan, names; unless there is one already."""

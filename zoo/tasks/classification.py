@@ -25,6 +25,8 @@ class ClassificationOutput(NamedTuple):
     logits: Tensor
     #: float32 [B, K]: what each memory counted for; 0 where there is none.
     memory_weight: Tensor
+    #: float32 [B, H, K]: the same for each of H hops; None where a network reads its memories once.
+    hop_weight: Tensor | None = None
 
 
 class ClassificationTask(Task):

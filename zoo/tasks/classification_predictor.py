@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm
 from typing_extensions import override
@@ -37,6 +38,8 @@ class RetrievedMemory(NamedTuple):
     retrieval_score: float
     #: what the memory counted for in the network; see the model's output.
     weight: float
+    #: the same for each of the hops of a network that reads its memories several times.
+    hop_weights: list[float] = []  # noqa: RUF012 (a NamedTuple's default; nobody changes it)
 
 
 class Prediction(NamedTuple):
@@ -91,14 +94,17 @@ class ClassificationPredictor(Predictor):
                     output = self.model(on_device(batch, self.model))
                 probabilities = output.logits.softmax(dim=1).cpu().tolist()
                 weights = output.memory_weight.cpu().tolist()
-                for row, probability, weight in zip(count(start), probabilities, weights, strict=False):
+                hops = _by_memory(output.memory_weight, output.hop_weight)
+                for row, probability, weight, of_hops in zip(
+                    count(start), probabilities, weights, hops, strict=False
+                ):
                     best = max(range(len(labels)), key=probability.__getitem__)
                     yield Prediction(
                         text=split.rows.texts[row],
                         label=labels[best],
                         probability=probability[best],
                         probabilities=dict(zip(labels, probability, strict=True)),
-                        memories=_memories(split, row, weight),
+                        memories=_memories(split, row, weight, of_hops),
                     )
 
     @override
@@ -146,7 +152,16 @@ class ClassificationPredictor(Predictor):
         return vectors
 
 
-def _memories(split: TextSplit, row: int, weights: Sequence[float]) -> list[RetrievedMemory]:
+def _by_memory(weight: Tensor, hop_weight: Tensor | None) -> list[list[list[float]]]:
+    """The weights of each text's memories in each hop [B, K, H]; H is 0 where the network has no hops."""
+    hops = weight.new_zeros(len(weight), 0, weight.shape[1]) if hop_weight is None else hop_weight
+    by_memory: list[list[list[float]]] = hops.transpose(1, 2).cpu().tolist()
+    return by_memory
+
+
+def _memories(
+    split: TextSplit, row: int, weights: Sequence[float], hops: Sequence[list[float]]
+) -> list[RetrievedMemory]:
     if split.neighbors is None:
         return []
     memories = split.neighbors.memories
@@ -156,9 +171,10 @@ def _memories(split: TextSplit, row: int, weights: Sequence[float]) -> list[Retr
             label=memories.label(int(number)),
             retrieval_score=float(score),
             weight=weight,
+            hop_weights=of_hops,
         )
-        for number, score, weight in zip(
-            split.neighbors.rows[row], split.neighbors.scores[row], weights, strict=True
+        for number, score, weight, of_hops in zip(
+            split.neighbors.rows[row], split.neighbors.scores[row], weights, hops, strict=True
         )
         if number >= 0
     ]

@@ -95,3 +95,38 @@ class ClassificationScores(Metric):
         if 0 < self.others[0] < rows.sum():
             scores["accuracy_without_copies"] = self.others[1] / self.others[0]
         return {name: value.double() for name, value in scores.items()}
+
+
+class AttentionScores(ClassificationScores):
+    """The same, and the mean attention that texts pay to the memory of each rank in each hop."""
+
+    attention: Tensor
+    texts: Tensor
+
+    def __init__(self, labels: Sequence[str], hops: int, num_memories: int) -> None:
+        super().__init__(labels)
+        self.add_state("attention", torch.zeros(hops, num_memories, dtype=torch.double), dist_reduce_fx="sum")
+        # Texts with a memory of each rank.
+        self.add_state("texts", torch.zeros(num_memories, dtype=torch.long), dist_reduce_fx="sum")
+
+    def update_attention(self, hop_weight: Tensor, mask: Tensor, weight: Tensor) -> None:
+        """Count a batch, after `update`.
+
+        Args:
+            hop_weight: [B, H, K] attention.
+            mask: bool [B, K], True where there is a memory; they stand in order of rank.
+            weight: [B], 0 for rows that only pad a batch.
+        """
+        counted = weight > 0
+        self.attention += hop_weight[counted].double().sum(dim=0)
+        self.texts += mask[counted].sum(dim=0)
+
+    def compute(self) -> dict[str, Tensor]:
+        """As in `ClassificationScores`, and `hop<h>_attention@<rank>` from 1, of texts with a memory of that rank."""
+        mean = self.attention / self.texts.clamp(min=1)
+        of_ranks = {
+            f"hop{hop}_attention@{rank}": value
+            for hop, values in enumerate(mean, start=1)
+            for rank, value in enumerate(values, start=1)
+        }
+        return super().compute() | of_ranks
