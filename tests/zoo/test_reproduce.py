@@ -203,6 +203,26 @@ def test_a_curve_is_drawn_over_x(data_dir: Path, stand_in: Any, monkeypatch: pyt
     assert Path("out/table.png").stat().st_size > 5000
 
 
+def test_profiles_are_drawn_over_their_places(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, stand_in: Any
+) -> None:
+    from matplotlib.axes import Axes
+
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(Axes, "plot", lambda self, *values, label, **_: drawn.update({label: values}))
+    figures = "val/accuracy,val/hop1@1,val/hop1@2,val/hop1@10\\n0.5,0.7,0.2,0.1\\n"
+    (data_dir.parent / "stand_in.py").write_text(
+        STAND_IN.replace('"step,train/loss', f'"{figures}" if True else "step,train/loss')
+    )
+    reproduce(
+        write_yaml({"M1": ROWS["M1"]}, profiles=["hop1", "hop2"], x_label="rank"),
+        str(data_dir),
+        run_dir="out",
+    )
+    assert drawn == {"M1: hop1": ([1, 2, 10], pytest.approx([70, 20, 10]))}
+    assert Path("out/table.png").stat().st_size > 5000
+
+
 # --- memories that grow ---
 
 
@@ -801,6 +821,9 @@ def test_the_papers_figures() -> None:
     assert papers["knn-table3"]["Yelp F M7"] == 0.619
     assert papers["wikiqa"]["aMV-LSTM Q"] == max(papers["wikiqa"].values()) == 0.651
     assert len(papers["wikiqa"]) == 10
+    assert papers["expanet-dblp-short"] == {"MemNet": 0.7794, "ExpaNet-S": 0.7905, "ExpaNet-H": 0.7894}
+    assert papers["expanet-dblp-long"] == {"MemNet": 0.7916, "ExpaNet-S": 0.8032, "ExpaNet-H": 0.8012}
+    assert tables["expanet-dblp-long"].rows["ExpaNet-S"].paper["test/macro_f1"] == 0.776
     assert tables["hmn"].rows["air-EN HMN"].paper["test/errors_joint"] == 4.4
     assert tables["wikiqa"].rows["aNMM"].paper["test/ndcg@5"] == 0.613
 

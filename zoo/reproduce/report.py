@@ -117,6 +117,12 @@ class Report:
         """Write `table.png`: bars with the paper's figures as diamonds, or lines where the table is a curve."""
         from matplotlib.figure import Figure  # a second, that other commands need not pay
 
+        if self.table.profiles:
+            figure_ = Figure(figsize=(9, 4), layout="constrained")
+            self._draw_profiles(figure_.subplots())
+            figure_.legend(loc="outside right center")
+            figure_.savefig(out / "table.png", dpi=150)
+            return
         figures, shown = self.figures(), self.table.shown
         named = self.table.paper_metric.partition("/")[2]
         first = named if named in self.table.metrics else self.table.metrics[0]
@@ -145,6 +151,19 @@ class Report:
             f"{SPLITS[metric.partition('/')[0]]} {_title(first)}{'' if first in self.table.counts else ', %'}"
         )
         figure_.savefig(out / "table.png", dpi=150)
+
+    def _draw_profiles(self, axes: Any) -> None:
+        """What the rows have at each place of a list, of the test if there is one: a curve for each row and name."""
+        for name, figures in self.figures().items():
+            split = "test" if any(metric.startswith("test/") for metric in figures) else "val"
+            for profile in self.table.profiles:
+                start = f"{split}/{profile}@"
+                places = sorted(int(key.removeprefix(start)) for key in figures if key.startswith(start))
+                values = [100 * (figures[f"{start}{place}"]["mean"] or 0) for place in places]
+                if places:
+                    axes.plot(places, values, marker=".", label=f"{name}: {profile}")
+        axes.set_xlabel(self.table.x_label)
+        axes.set_ylabel("%")
 
     def _draw_curves(
         self, axes: Any, rows: Sequence[Row], found: Mapping[str, tuple[float, float]]

@@ -94,6 +94,8 @@ class Table:
         seeds: how many; they are 1, 2, ...
         base: a configuration for `zoo fit`.
         rows: in the order of the paper.
+        profiles: metrics with a figure for each place of a list, NAME@1, NAME@2, ...: the picture shows these over the
+            place, a curve for each row and name.
         x_label: name of the x axis; None = the table is no curve.
         skip_absent: leave out rows whose data is not under --data_dir, instead of refusing to start.
         columns_without_header: data options for test files that have no header line.
@@ -108,6 +110,7 @@ class Table:
     rows: Mapping[str, Row]
     metrics: Sequence[str] = ("accuracy",)
     counts: Sequence[str] = ()
+    profiles: Sequence[str] = ()
     x_label: str | None = None
     skip_absent: bool = False
     columns_without_header: Mapping[str, Any] | None = None
@@ -141,6 +144,7 @@ _TABLE_KEYS: dict[str, Any] = {
     "paper_metric": str,
     "metrics": list,
     "counts": list,
+    "profiles": list,
     "seeds": int,
     "base": (dict, str),
     "overrides": dict,
@@ -228,7 +232,7 @@ def load_table(name: str, encoder: str | None = None) -> Table:
             raise InputError(f"{path}: row {row.name}: {key} names no trained row: {row.starts_from}")
         if row.grow is not None:
             rows[row.name] = replace(row, overrides=start.overrides)
-    optional = ("metrics", "counts", "x_label", "skip_absent", "columns_without_header")
+    optional = ("metrics", "counts", "profiles", "x_label", "skip_absent", "columns_without_header")
     return Table(
         name=path.stem,
         description=str(contents["description"]),
