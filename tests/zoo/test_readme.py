@@ -33,6 +33,7 @@ SMALL_OF = {
         "--data.validation_split=0.2",
     ],
     "hmn": [*(option for option in SMALL if "hidden_size" not in option), "--model.word_size=6"],
+    "expanet": [*(option for option in SMALL if "hidden_size" not in option), "--model.word_size=6"],
 }
 SMALL_CLASSIFIER = [*SMALL, "--model.char_hidden_size=4", "--data.validation_split=0.2"]
 
@@ -75,6 +76,9 @@ def _named_files(tmp_path: Path) -> None:
     (tmp_path / "questions.txt").write_text("which apple 3 ?\nwhich rain ?\n")
     (tmp_path / "articles.jsonl").write_text(
         "".join(json.dumps({"body": text, "category": label}) + "\n" for text, label in sentences(20, seed=3))
+    )
+    (tmp_path / "abstracts.jsonl").write_text(
+        "".join(json.dumps({"abstract": text}) + "\n" for text, _ in sentences(30, seed=6))
     )
     (tmp_path / "glove.6B.100d.txt").write_text("the" + " 0.5" * 100 + "\napple" + " -0.5" * 100 + "\n")
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from zoo.layers.encoders import WordEncoder
-from zoo.layers.rows import RowTable
+from zoo.layers.rows import RowTable, distinct_rows
 
 
 class BigramTable(RowTable):
@@ -24,6 +24,10 @@ class BigramTable(RowTable):
         table = torch.empty(num_rows, size).normal_(std=0.1)
         table[0] = 0
         self.table = nn.Parameter(table)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Vectors [n, size] of rows [n]; zero for padding."""
+        return self.rows(rows) * (rows != 0).unsqueeze(1)
 
     def numbers(self, word: Tensor, text: Tensor) -> Tensor:
         """Rows of the pairs of words.
@@ -69,14 +73,14 @@ class TextBag(nn.Module):
         Returns:
             [N, size]; zero for a text without words.
         """
-        vectors = self.dropout(self.words(word, word.new_zeros(len(word), 0)))
-        total = bag_sum(vectors, text)
+        # Of the batch's words, those of these texts alone.
+        rows, place = distinct_rows(word[text], len(self.words.table))
+        total = bag_sum(self.dropout(self.words(rows, rows.new_zeros(len(rows), 0))), place)
         count = (text != 0).sum(dim=1, keepdim=True)
         if self.bigrams is not None and text.shape[1] > 1:
             numbers = self.bigrams.numbers(word, text)
-            distinct, pair = torch.unique(numbers, return_inverse=True)
-            vectors = self.dropout(self.bigrams.rows(distinct)) * (distinct != 0).unsqueeze(1)
-            total = total + bag_sum(vectors, pair)
+            rows, place = distinct_rows(numbers, len(self.bigrams.table))
+            total = total + bag_sum(self.dropout(self.bigrams(rows)), place)
             count = count + (numbers != 0).sum(dim=1, keepdim=True)
         return total / count.clamp(min=1)
 

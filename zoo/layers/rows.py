@@ -13,7 +13,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numba import njit
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
@@ -50,13 +52,31 @@ class RowTable(nn.Module):
         return functional.embedding(ids, self.table, sparse=self.is_sparse)
 
 
+def distinct_rows(ids: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """The distinct rows that are read, in order, found without sorting.
+
+    Args:
+        ids: int64 [...], rows of a table.
+        num_rows: of the table.
+
+    Returns:
+        int64 [n], and int64 [...], the place of each id among them.
+    """
+    is_read = torch.zeros(num_rows, dtype=torch.bool, device=ids.device)
+    is_read[ids.flatten()] = True
+    rows = is_read.nonzero().squeeze(1)
+    place = torch.empty(num_rows, dtype=torch.int64, device=ids.device)
+    place[rows] = torch.arange(len(rows), device=ids.device)
+    return rows, place[ids]
+
+
 def _settle_all(table: RowTable, prefix: str, keep_vars: bool) -> None:
     if table.settle is not None:
         table.settle(None)
 
 
 class RowAdam(Adam):
-    """Adam, with the moves of rows that have no gradient put off until they are read.
+    """Adam, with the moves of rows that have no gradient put off until they are read; for tables on a CPU.
 
     Adam (Kingma and Ba, 2015) keeps for each number the means m of its gradients and v of their squares. Without a
     gradient, m falls by beta1 and v by beta2 a step, and the number still moves by lr m / sqrt(v), both corrected
@@ -97,36 +117,25 @@ class RowAdam(Adam):
             table.grad = gradient
         return loss
 
-    @torch.no_grad()
     def _update(self, table: Tensor, group: dict[str, Any]) -> None:
-        assert table.grad is not None
-        if (overflow := getattr(self, "found_inf", None)) is not None and overflow.item():
-            return  # a step that the scaler of half-precision gradients skips
-        gradient = table.grad.coalesce()
-        rows, values = gradient.indices()[0], gradient.values()
-        if (scale := getattr(self, "grad_scale", None)) is not None:
-            values = values / scale
+        rows, values = _sums(table.grad)
         state = self.state[table]
         if not state:
-            device = table.device if group["fused"] or group["capturable"] else "cpu"
-            state["step"] = torch.zeros((), dtype=torch.float32, device=device)
+            state["step"] = torch.zeros((), dtype=torch.float32)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(table), torch.zeros_like(table)
+        if table not in self._waiting:
+            self._waiting[table] = _Waiting(len(table), *group["betas"])
         self.settle(table, rows)
         state["step"] += 1
         step, (beta1, beta2), lr = int(state["step"]), group["betas"], float(group["lr"])
-        mean = state["exp_avg"].index_select(0, rows).lerp_(values, 1 - beta1)
-        square = (
-            state["exp_avg_sq"].index_select(0, rows).mul_(beta2).addcmul_(values, values, value=1 - beta2)
-        )
-        state["exp_avg"].index_copy_(0, rows, mean)
-        state["exp_avg_sq"].index_copy_(0, rows, square)
-        size = square.sqrt_().div_(math.sqrt(1 - beta2**step)).add_(group["eps"])
-        table.index_add_(0, rows, mean.div_(size), alpha=-lr / (1 - beta1**step))
-        if table not in self._waiting:
-            self._waiting[table] = _Waiting(len(table), table.device, beta1, beta2)
-        self._waiting[table].count_step(rows, step, lr)
+        waiting = self._waiting[table]
+        waiting.count_step(step, lr)
+        numbers = beta1, beta2, lr / (1 - beta1**step), math.sqrt(1 - beta2**step), group["eps"]
+        _update_rows(
+            *_arrays(table, state), rows.numpy(), values.numpy(), waiting.since, waiting.steps,
+            *map(np.float32, numbers)
+        )  # fmt: skip
 
-    @torch.no_grad()
     def settle(self, table: Tensor, rows: Tensor | None = None) -> None:
         """Make the moves that were put off.
 
@@ -137,18 +146,12 @@ class RowAdam(Adam):
         waiting = self._waiting.get(table)
         if waiting is None or waiting.steps == 0:
             return
-        rows = waiting.late(rows)
-        if len(rows):
-            group = next(group for group in self.param_groups if any(p is table for p in group["params"]))
-            state, (beta1, beta2) = self.state[table], group["betas"]
-            count, by_mean, by_ratio = waiting.sums(rows)
-            mean, square = state["exp_avg"].index_select(0, rows), state["exp_avg_sq"].index_select(0, rows)
-            # A row that never had a gradient has no mean and no square: 0 / 0 where epsilon is 0.
-            size = square.sqrt().mul_(by_mean / by_ratio).add_(group["eps"]).clamp_(min=1e-38)
-            table.index_copy_(0, rows, table.index_select(0, rows).addcdiv_(mean * by_mean, size, value=-1))
-            state["exp_avg"].index_copy_(0, rows, mean.mul_(torch.pow(beta1, count).float()))
-            state["exp_avg_sq"].index_copy_(0, rows, square.mul_(torch.pow(beta2, count).float()))
-        waiting.mark(rows)
+        group = next(group for group in self.param_groups if any(p is table for p in group["params"]))
+        _settle_rows(
+            *_arrays(table, self.state[table]),
+            np.arange(len(table)) if rows is None else rows.numpy(),
+            waiting.since, waiting.steps, *waiting.totals, *group["betas"], np.float32(group["eps"])
+        )  # fmt: skip
 
     def settle_all(self) -> None:
         """Make all moves that were put off."""
@@ -170,49 +173,86 @@ class RowAdam(Adam):
 class _Waiting:
     """Since when each row of a table waits, and the sums A and R of `RowAdam` for every such time."""
 
-    def __init__(self, rows: int, device: torch.device, beta1: float, beta2: float) -> None:
+    def __init__(self, rows: int, beta1: float, beta2: float) -> None:
         #: steps that were counted.
         self.steps = 0
         #: the step after which each row is as it should be [rows].
-        self.since = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.since = np.zeros(rows, np.int64)
         # The moves of a row shrink by this factor a step, or a little faster.
         shrink = beta1 / math.sqrt(beta2)
         reach = 1 if shrink == 0 else math.ceil(math.log(NEGLIGIBLE) / math.log(shrink))
         self.betas = beta1, beta2
-        after = torch.arange(reach, 0, -1, dtype=torch.float64)
         # What a step counts for rows that wait since so many steps: reach, ..., 1.
-        self.by_mean, self.by_ratio = beta1**after, shrink**after
-        #: float64 [2, steps and more]: A and R of the rows that wait since then.
-        self.totals = torch.zeros(2, 1024, dtype=torch.float64)
+        self.weights = np.array([[beta1], [shrink]]) ** np.arange(reach, 0, -1)
+        #: [2, steps and more]: A and R of the rows that wait since then.
+        self.totals = np.zeros((2, 1024))
 
-    def count_step(self, rows: Tensor, step: int, lr: float) -> None:
-        """One more step, the optimizer's `step`-th, in which only `rows` were updated."""
+    def count_step(self, step: int, lr: float) -> None:
+        """One more step, the optimizer's `step`-th."""
         if self.steps == self.totals.shape[1]:
-            self.totals = torch.cat([self.totals, torch.zeros_like(self.totals)], dim=1)
+            self.totals = np.concatenate([self.totals, np.zeros_like(self.totals)], axis=1)
         beta1, beta2 = self.betas
-        n = min(len(self.by_mean), self.steps + 1)
-        recent = self.totals[:, self.steps + 1 - n : self.steps + 1]
-        weight = lr / (1 - beta1**step)
-        recent[0].add_(self.by_mean[-n:], alpha=weight)
-        recent[1].add_(self.by_ratio[-n:], alpha=weight * math.sqrt(1 - beta2**step))
+        n = min(self.weights.shape[1], self.steps + 1)
+        weight = lr / (1 - beta1**step) * np.array([[1.0], [math.sqrt(1 - beta2**step)]])
+        self.totals[:, self.steps + 1 - n : self.steps + 1] += weight * self.weights[:, -n:]
         self.steps += 1
-        self.since[rows] = self.steps
 
-    def late(self, rows: Tensor | None) -> Tensor:
-        """Those of the rows that have moves to make, each as often as it is named; None = of all."""
-        if rows is None:
-            return (self.since < self.steps).nonzero().squeeze(1)
-        return rows[self.since[rows] < self.steps]
 
-    def sums(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """For late rows, each [n, 1]: the steps that they waited (float64), A and R (float32)."""
-        since = self.since[rows]
-        total = self.totals.to(since.device)[:, since].float().unsqueeze(2)
-        return (self.steps - since).double().unsqueeze(1), total[0], total[1].clamp(min=1e-38)
+def _arrays(table: Tensor, state: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """A table, and what Adam keeps of its gradients, as arrays that share their memory."""
+    return table.detach().numpy(), state["exp_avg"].numpy(), state["exp_avg_sq"].numpy()
 
-    def mark(self, rows: Tensor) -> None:
-        """The rows are as they should be."""
-        self.since[rows] = self.steps
+
+def _sums(gradient: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Rows [n] and their gradients [n, size] of a sparse gradient, each row once."""
+    assert gradient is not None
+    rows = gradient._indices()[0]
+    # Most often they are in order, and once each: then there is nothing to sort and to add up.
+    if not bool((rows[1:] > rows[:-1]).all()):
+        gradient = gradient.coalesce()
+        rows = gradient.indices()[0]
+    return rows.contiguous(), gradient._values().contiguous()
+
+
+# One pass over the rows: PyTorch's operations, one by one, take longer than a small network's whole step.
+
+
+@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _update_rows(  # type: ignore[no-untyped-def]
+    table, mean, square, rows, gradient, since, now, beta1, beta2, rate, correction, eps
+):
+    """Adam's step; the rows are as they should be after step `now`."""
+    one = np.float32(1)
+    for i in range(len(rows)):
+        row = rows[i]
+        for j in range(table.shape[1]):
+            g = gradient[i, j]
+            m = beta1 * mean[row, j] + (one - beta1) * g
+            v = beta2 * square[row, j] + (one - beta2) * g * g
+            mean[row, j], square[row, j] = m, v
+            table[row, j] -= rate * m / (np.sqrt(v) / correction + eps)
+        since[row] = now
+
+
+@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _settle_rows(  # type: ignore[no-untyped-def]
+    table, mean, square, rows, since, now, by_mean, by_ratio, beta1, beta2, eps
+):
+    """The moves of rows that wait; see `RowAdam` for A (`by_mean`) and R (`by_ratio`)."""
+    # Where a row never had a gradient, m and v are 0, and so may be epsilon.
+    tiny = np.float32(1e-38)
+    for row in rows:
+        start = since[row]
+        if start == now:
+            continue
+        since[row] = now
+        shrink_mean, shrink_square = np.float32(beta1 ** (now - start)), np.float32(beta2 ** (now - start))
+        a = np.float32(by_mean[start])
+        ratio = np.float32(by_mean[start] / by_ratio[start] if by_ratio[start] > 0 else 1)
+        for j in range(table.shape[1]):
+            m, v = mean[row, j], square[row, j]
+            table[row, j] -= a * m / (ratio * np.sqrt(v) + eps + tiny)
+            mean[row, j], square[row, j] = shrink_mean * m, shrink_square * v
 
 
 def why_dense(optimizer: Optimizer) -> str | None:
