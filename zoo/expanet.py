@@ -25,6 +25,7 @@ from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.errors import InputError
 from zoo.layers.bags import TextBag
+from zoo.layers.encoders import WordEncoder
 from zoo.tasks.base import check_choices, check_sizes
 from zoo.tasks.classification import ClassificationOutput, ClassificationTask
 from zoo.tasks.classification_scores import AttentionScores, ClassificationScores
@@ -137,20 +138,20 @@ class MemoryNetwork(nn.Module):
         self.hops: int = options.hops
         self.duplicates: bool = options.duplicate_memories
 
-        def new_bag() -> TextBag:
-            words = model.make_words(spec, None if vectors is None else vectors.clone())
-            return TextBag(words, options.bigrams, options.dropout)
+        def new_words() -> WordEncoder:
+            return model.make_words(spec, None if vectors is None else vectors.clone())
 
-        self.text = new_bag()  # matrix A
+        self.text = TextBag(new_words(), options.bigrams, options.dropout)  # matrix A
         size = self.text.size
         #: what is read of a memory, where that is not what attention compares.
         self.output: TextBag | None = None
         #: a vector for each label of a memory.
         self.label: nn.Parameter | None = None
         if self.hops:
-            self.memory = self.text if options.tie_matrices else new_bag()  # matrix B
+            words = self.text.words if options.tie_matrices else new_words()  # matrix B
+            self.memory = TextBag(words, dropout=options.dropout)
             if model.has_output_matrix:
-                self.output = new_bag()
+                self.output = TextBag(new_words(), dropout=options.dropout)
             self.read, self.expand = model.new_read(), model.new_expansion(size)
             if options.label_vectors:
                 self.label = nn.Parameter(DEVIATION * torch.randn(len(spec.memory_labels), size))
@@ -243,8 +244,8 @@ class MemNet(WordVectors, ClassificationTask):
             hops: H, how often the memories are read, 0 to 4; 0 = never: then none are retrieved.
             tie_matrices: encode texts and memories by one matrix (A = B).
             label_vectors: add a vector of its label to each memory's.
-            bigrams: rows of a table of vectors of pairs of words, which join the mean; a pair's row is drawn from the
-                pair. 0 = words alone, as in the paper.
+            bigrams: rows of a table of vectors of pairs of words, which join the mean of a text (not of its memories);
+                a pair's row is drawn from the pair. 0 = words alone, as in the paper.
             dropout: probability of zeroing a component of a word's vector in training; the paper has none.
             duplicate_memories: where fewer than K memories are found, have them fill all K places, as in the paper, in
                 place of leaving places empty.

@@ -158,7 +158,7 @@ def test_matrices() -> None:
         "memory.words.table",
     ]
     tied = make_network(tie_matrices=True)
-    assert tied.memory is tied.text
+    assert tied.memory.words is tied.text.words
     assert [name for name, _ in make_network(MemNet).named_parameters()] == [
         "text.words.table",
         "memory.words.table",
