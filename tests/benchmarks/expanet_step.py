@@ -11,6 +11,7 @@ whole: forward, backward and optimizer.
 from __future__ import annotations
 
 import argparse
+import copy
 import time
 from collections.abc import Callable
 
@@ -108,6 +109,9 @@ def main() -> None:
                 batch.word[batch.text], batch.word[batch.memory_text[batch.memory]]
             ),
         )
+    dense = copy.deepcopy(network)
+    optimizer: torch.optim.Optimizer = torch.optim.Adam(dense.parameters(), lr=1e-3, fused=True)
+    contenders["zoo, fused dense Adam"] = dense, optimizer, lambda batch: dense(batch).logits
     tables = [module for module in network.modules() if isinstance(module, RowTable)]
     optimizer = update_by_rows(torch.optim.Adam(network.parameters(), lr=1e-3, fused=True), tables)
     contenders["zoo"] = network, optimizer, lambda batch: network(batch).logits

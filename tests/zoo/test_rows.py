@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 import zoo
 from datamodules import ClassificationDataModule
+from datamodules.batch import ClassificationSpec
 from datamodules.errors import InputError
 from tests.zoo.conftest import sentences, write_table
 from zoo.layers.bags import BigramTable
@@ -253,6 +255,27 @@ def test_small_tables_are_updated_whole_unless_asked(tmp_path: Path, monkeypatch
     assert type(trainer.optimizers[0]) is RowAdam
     _, trainer = run(tmp_path, None, max_epochs=1, optimizer=lambda weights: AdamW(weights))
     assert type(trainer.optimizers[0]) is AdamW
+
+
+@pytest.mark.parametrize(
+    ("processes", "device", "why"), [(2, "cpu", "several processes"), (1, "cuda", "on cuda")]
+)
+def test_other_places_update_densely(processes: int, device: str, why: str) -> None:
+    spec = ClassificationSpec(6000, 0, ["a", "b"], ["a", "b"], 3)
+    place = SimpleNamespace(
+        world_size=processes, strategy=SimpleNamespace(root_device=torch.device(device)), precision="32-true"
+    )
+    for wanted in (None, True):
+        model = zoo.ExpaNet(word_size=4, sparse_updates=wanted)
+        model.network = model.build_network(spec, None, None)
+        model._trainer = place
+        optimizer = Adam(model.network.parameters())
+        if wanted:
+            with pytest.raises(InputError, match=f"sparse_updates is on, but {why}"):
+                model.adapt_optimizer(optimizer)
+        else:
+            assert model.adapt_optimizer(optimizer) is optimizer
+            assert not model.network.text.words.is_sparse
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

@@ -297,21 +297,11 @@ def update_densely(tables: Iterable[RowTable]) -> None:
         table.is_sparse, table.settle = False, None
 
 
-def sum_sparse_gradients(tables: Iterable[RowTable]) -> None:
-    """Make one of the gradients of a row that was read several times, so that norms are of the sums."""
-    for table in tables:
-        gradient = table.table.grad
-        if gradient is not None and gradient.is_sparse:
-            table.table.grad = gradient.coalesce()
-
-
 def clip_values(parameters: Iterable[nn.Parameter], most: float) -> None:
-    """Clip every number of the gradients to -most..most, as `torch.nn.utils.clip_grad_value_`; of sparse ones, too.
-
-    Args:
-        parameters: sparse gradients among theirs are sums, see `sum_sparse_gradients`.
-        most: 0 or more.
-    """
+    """Clip every number of the gradients to -most..most, as `torch.nn.utils.clip_grad_value_`; of sparse ones, too."""
     for parameter in parameters:
-        if (gradient := parameter.grad) is not None:
-            (gradient.values() if gradient.is_sparse else gradient).clamp_(-most, most)
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()  # a row that was read twice has one gradient
+            parameter.grad.values().clamp_(-most, most)
+        elif parameter.grad is not None:
+            parameter.grad.clamp_(-most, most)

@@ -19,14 +19,7 @@ from datamodules.errors import InputError
 from datamodules.storage import fingerprint_of
 from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
 from zoo.layers.encoders import WordEncoder, positions_of
-from zoo.layers.rows import (
-    RowTable,
-    clip_values,
-    sum_sparse_gradients,
-    update_by_rows,
-    update_densely,
-    why_dense,
-)
+from zoo.layers.rows import RowTable, clip_values, update_by_rows, update_densely, why_dense
 
 #: Rows of a table from which on updates by rows are faster than a fused step over all of them.
 MANY_ROWS = 5_000
@@ -72,14 +65,14 @@ class WordVectors:
         reason = why_dense(optimizer)
         if self.trainer.world_size > 1:
             reason = "several processes exchange whole gradients"
+        elif (device := self.trainer.strategy.root_device.type) != "cpu":
+            reason = f"on {device}, a pass over a whole table costs next to nothing"
         if wanted and reason:
             raise InputError(
                 f"model.sparse_updates is on, but {reason}; change that, or leave the option out"
             )
         if wanted is None:
-            # On other devices a pass over the whole table costs next to nothing.
-            is_cpu = self.trainer.strategy.root_device.type == "cpu"
-            tables = [table for table in tables if is_cpu and len(table.table) >= MANY_ROWS]
+            tables = [table for table in tables if len(table.table) >= MANY_ROWS]
         if wanted is False or reason or not tables:
             return optimizer
         return update_by_rows(optimizer, tables)
@@ -90,12 +83,10 @@ class WordVectors:
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Lightning's own, but of sparse gradients, too."""
-        if gradient_clip_val:
-            sum_sparse_gradients(self._row_tables())
-            if gradient_clip_algorithm == "value":
-                clip_values(self.network.parameters(), gradient_clip_val)
-                return
+        """Lightning's own, but PyTorch clips the values of no sparse gradient."""
+        if gradient_clip_val and gradient_clip_algorithm == "value":
+            clip_values(self.network.parameters(), gradient_clip_val)
+            return
         super().configure_gradient_clipping(  # type: ignore[misc]
             optimizer, gradient_clip_val, gradient_clip_algorithm
         )
