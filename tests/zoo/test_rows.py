@@ -199,7 +199,9 @@ def test_optimizers_that_would_find_something_else(make: Callable[..., Optimizer
 # --- in runs ---
 
 
-def run(folder: Path, sparse: bool | None, **options: Any) -> tuple[dict[str, Tensor], Any]:
+def run(
+    folder: Path, sparse: bool | None, resumed: Path | None = None, **options: Any
+) -> tuple[dict[str, Tensor], Any]:
     """Weights after two epochs of a tiny model."""
     table = write_table(folder / "train.csv", sentences(90, seed=3))
     data = ClassificationDataModule(
@@ -224,7 +226,7 @@ def run(folder: Path, sparse: bool | None, **options: Any) -> tuple[dict[str, Te
         default_root_dir=folder,
         **{"max_epochs": 2, **options},
     )
-    trainer.fit(model, datamodule=data)
+    trainer.fit(model, datamodule=data, ckpt_path=resumed, weights_only=True)
     return model.state_dict(), trainer
 
 
@@ -245,6 +247,16 @@ def test_a_run_learns_the_same(options: dict[str, Any], tmp_path: Path) -> None:
     assert trainer.optimizers[0].param_groups[0]["lr"] in (0.01, 0.5)
     for name in dense:
         torch.testing.assert_close(by_rows[name], dense[name], rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_run_goes_on_from_a_checkpoint_of_either_kind(first: bool, tmp_path: Path) -> None:
+    whole, _ = run(tmp_path, False)
+    _, trainer = run(tmp_path, first, max_epochs=1)
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    resumed, _ = run(tmp_path, not first, tmp_path / "half.ckpt")
+    for name in whole:
+        torch.testing.assert_close(resumed[name], whole[name], rtol=1e-2, atol=1e-4)
 
 
 def test_small_tables_are_updated_whole_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
