@@ -72,6 +72,8 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
         "memory",
         "word_vectors",
     )
+    #: those of them whose lists hold no files.
+    no_file_lists: ClassVar[tuple[str, ...]] = ()
     #: options that change nothing of what is prepared.
     no_effect: ClassVar[tuple[str, ...]] = (
         "batch_size",

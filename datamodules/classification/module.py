@@ -36,6 +36,7 @@ class ClassificationDataModule(TextRowsDataModule):
     spec_type = ClassificationSpec
     monitor = "val/accuracy"
     files = (*TextDataModule.files, "class_names", "dataset_folder")
+    no_file_lists = ("class_names",)
     fact_names = ("labels", "memory_labels", "num_memories")
     eval_batches = 4
 

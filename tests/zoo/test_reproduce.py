@@ -203,6 +203,12 @@ def test_a_curve_is_drawn_over_x(data_dir: Path, stand_in: Any, monkeypatch: pyt
     assert Path("out/table.png").stat().st_size > 5000
 
 
+def test_names_of_classes_are_no_files(data_dir: Path, stand_in: Callable[[], list[list[str]]]) -> None:
+    rows = {"M1": {"overrides": {"model.features": "M1", "data.class_names": ["fruit", "metal", "weather"]}}}
+    reproduce(write_yaml(rows), str(data_dir), seeds=1, run_dir="out")
+    assert '--data.class_names=["fruit", "metal", "weather"]' in stand_in()[0]
+
+
 def test_profiles_are_drawn_over_their_places(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, stand_in: Any
 ) -> None:

@@ -114,7 +114,7 @@ class Reproduction:
         found: dict[str, str | list[str]] = {}
         for name in self.table.data_type.files:
             value = options.get(name)
-            if isinstance(value, list):
+            if isinstance(value, list) and name not in self.table.data_type.no_file_lists:
                 found[name] = [self._place(file) for file in value]
             elif isinstance(value, str) and not value.startswith("hub:"):
                 found[name] = self._place(value)
