@@ -148,8 +148,8 @@ class MemoryNetwork(nn.Module):
         #: a vector for each label of a memory.
         self.label: nn.Parameter | None = None
         if self.hops:
-            words = self.text.words if options.tie_matrices else new_words()  # matrix B
-            self.memory = TextBag(words, dropout=options.dropout)
+            #: matrix B; None = that of the texts.
+            self.memory = None if options.tie_matrices else TextBag(new_words(), dropout=options.dropout)
             if model.has_output_matrix:
                 self.output = TextBag(new_words(), dropout=options.dropout)
             self.read, self.expand = model.new_read(), model.new_expansion(size)
@@ -190,10 +190,10 @@ class MemoryNetwork(nn.Module):
         def of(bag: TextBag) -> Tensor:
             # One empty text stands for the memories where there are none: its vector is 0.
             memories = batch.memory_text if len(batch.memory_text) else batch.text.new_zeros(1, 1)
-            vectors = functional.embedding(batch.memory, bag(batch.word, memories))
+            vectors = functional.embedding(batch.memory, bag(batch.word, memories, words_alone=True))
             return vectors if labels is None else vectors + labels
 
-        compared = of(self.memory)
+        compared = of(self.text if self.memory is None else self.memory)
         return compared, compared if self.output is None else of(self.output)
 
 
@@ -245,7 +245,7 @@ class MemNet(WordVectors, ClassificationTask):
             tie_matrices: encode texts and memories by one matrix (A = B).
             label_vectors: add a vector of its label to each memory's.
             bigrams: rows of a table of vectors of pairs of words, which join the mean of a text (not of its memories);
-                a pair's row is drawn from the pair. 0 = words alone, as in the paper.
+                pairs share rows by their hash. 0 = words alone, as in the paper.
             dropout: probability of zeroing a component of a word's vector in training; the paper has none.
             duplicate_memories: where fewer than K memories are found, have them fill all K places, as in the paper, in
                 place of leaving places empty.
@@ -256,8 +256,8 @@ class MemNet(WordVectors, ClassificationTask):
         check_sizes(self.options, "word_size")
         if not 0 <= hops <= MOST_HOPS:
             raise InputError(f"model.hops={hops}: use 0 (no memory) to {MOST_HOPS}")
-        if bigrams == 1 or bigrams < 0:
-            raise InputError(f"model.bigrams={bigrams}: must be 0, or at least 2 rows of a table")
+        if bigrams < 0:
+            raise InputError(f"model.bigrams={bigrams}: must be 0 (no pairs of words) or more")
 
     # --- what differs in ExpaNet ---
 

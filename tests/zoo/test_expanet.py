@@ -23,6 +23,7 @@ from tests.zoo.conftest import Result, sentences, write_table
 from tests.zoo.test_knn_bilstm import CLASSES, B, K, U, make_batch, numbers
 from zoo import ExpaNet, MemNet
 from zoo.expanet import HardRead, MemoryNetwork, SoftRead, count_copies
+from zoo.layers.bags import bigram_buckets
 
 Vector = NDArray[np.float64]
 LABELS = [str(c) for c in range(CLASSES)]
@@ -50,12 +51,14 @@ def sigmoid(x: float) -> float:
 
 
 def plain_text(weights: dict[str, Vector], part: str, batch: ClassificationBatch, text: list[int]) -> Vector:
-    """Equations 1 and 2, with pairs of neighbouring words as further words."""
+    """Equations 1 and 2, with pairs of neighbouring words as further words of a text."""
+    tied = f"{part}.words.table" not in weights
     ids = [int(batch.word[place]) for place in text if place != 0]
-    vectors = [weights[f"{part}.words.table"][i] for i in ids]
+    vectors = [weights["text.words.table" if tied else f"{part}.words.table"][i] for i in ids]
     if (pairs := weights.get(f"{part}.bigrams.table")) is not None:
         for first, second in itertools.pairwise(ids):
-            vectors.append(pairs[1 + (first * 73856093 ^ second * 19349663) % (len(pairs) - 1)])
+            pair = torch.tensor([0, first, second]), torch.tensor([[1, 2]])
+            vectors.append(pairs[int(bigram_buckets(*pair, len(pairs) - 1))])
     total = np.zeros(5)
     for vector in vectors:
         total = total + vector
@@ -158,7 +161,7 @@ def test_matrices() -> None:
         "memory.words.table",
     ]
     tied = make_network(tie_matrices=True)
-    assert tied.memory.words is tied.text.words
+    assert [name for name, _ in tied.named_parameters() if name.endswith("table")] == ["text.words.table"]
     assert [name for name, _ in make_network(MemNet).named_parameters()] == [
         "text.words.table",
         "memory.words.table",
@@ -437,7 +440,7 @@ def test_bad_options(tmp_path: Path) -> None:
         ({"read": "both"}, r"model\.read='both': choose one of soft, hard"),
         ({"tau": 0.0}, r"model\.tau=0\.0: must be more than 0"),
         ({"final_tau": -1.0}, r"model\.final_tau=-1\.0: must be more than 0"),
-        ({"bigrams": 1}, r"model\.bigrams=1: must be 0, or at least 2"),
+        ({"bigrams": -1}, r"model\.bigrams=-1: must be 0 \(no pairs of words\) or more"),
         ({"word_size": 0}, r"model\.word_size=0: must be at least 1"),
     ):
         with pytest.raises(InputError, match=message):

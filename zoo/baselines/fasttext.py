@@ -10,37 +10,16 @@ from typing import Any
 
 import torch
 from pytorch_lightning.cli import OptimizerCallable
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 from typing_extensions import override
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.errors import InputError
 from zoo.baselines.text_only import TextNetwork, TextOnly
+from zoo.layers.bags import TextBag
 from zoo.layers.encoders import WordEncoder
 from zoo.tasks.base import check_sizes
 from zoo.tasks.encoders import WordVectors
-
-#: Two odd numbers without a pattern in their bits: what neighbouring ids are spread over all buckets by.
-_MULTIPLIERS = (0x9E3779B97F4A7C15 - 2**64, 0xC2B2AE3D27D4EB4F - 2**64)
-
-
-def bigram_buckets(word: Tensor, text: Tensor, num_buckets: int) -> Tensor:
-    """The bucket of each pair of neighbouring words.
-
-    Args:
-        word: int64 [U], vocabulary ids of the batch's distinct words.
-        text: int64 [B, T], positions in `word`, 0 = padding.
-        num_buckets: different buckets.
-
-    Returns:
-        int64 [B, T - 1] in 1..num_buckets; 0 where there is no pair.
-    """
-    first, second = word[text[:, :-1]], word[text[:, 1:]]
-    # Whole numbers overflow alike everywhere. The upper bits depend on all bits of both ids.
-    mixed = (first * _MULTIPLIERS[0] + second) * _MULTIPLIERS[1]
-    bucket = ((mixed >> 32) & 0xFFFFFFFF) % num_buckets + 1
-    return bucket * (text[:, 1:] != 0)
 
 
 class FastTextNetwork(TextNetwork):
@@ -55,23 +34,12 @@ class FastTextNetwork(TextNetwork):
             num_classes: C.
         """
         super().__init__(words.size, num_classes)
-        self.words = words
-        self.num_buckets = num_buckets
-        # Row 0 is no pair.
-        self.bigrams = (
-            nn.Parameter(torch.empty(num_buckets + 1, words.size).normal_(std=0.1)) if num_buckets else None
-        )
+        self.bag = TextBag(words, num_buckets)
 
     def encode_texts(self, batch: ClassificationBatch) -> Tensor:
         """The mean over words and pairs [B, l]; zero for a text without words."""
-        vectors = self.words(batch.word, batch.char)  # [U, D]
-        total = functional.embedding_bag(batch.text, vectors, mode="sum", padding_idx=0)
-        count = (batch.text != 0).sum(dim=1, keepdim=True)
-        if self.bigrams is not None and batch.text.shape[1] > 1:
-            buckets = bigram_buckets(batch.word, batch.text, self.num_buckets)
-            total = total + functional.embedding_bag(buckets, self.bigrams, mode="sum", padding_idx=0)
-            count = count + (buckets != 0).sum(dim=1, keepdim=True)
-        return total / count.clamp(min=1)
+        vectors: Tensor = self.bag(batch.word, batch.text)
+        return vectors
 
 
 class FastText(WordVectors, TextOnly):

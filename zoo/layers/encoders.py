@@ -65,7 +65,7 @@ class WordEncoder(RowTable):
             [U, size]; zero for padding (word 0).
         """
         real = (word != 0).unsqueeze(1)
-        vectors = self.rows(word) * real  # [U, word_size]
+        vectors: Tensor = self.rows(word) * real  # [U, word_size]
         if self.char_table is None:
             return vectors
         spelled = self.char_lstm(self.char_table.weight, char, (char != 0).sum(dim=1))

@@ -38,6 +38,7 @@ class RowTable(nn.Module):
         # Whoever keeps or copies the weights gets them as they should be.
         self.register_state_dict_pre_hook(_settle_all)  # type: ignore[no-untyped-call]
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def rows(self, ids: Tensor) -> Tensor:
         """Read rows.
 

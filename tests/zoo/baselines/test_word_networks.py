@@ -13,8 +13,9 @@ from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.errors import InputError
 from tests.zoo.adapters import Classification
 from zoo.baselines.bi_gru import BiGRU
-from zoo.baselines.fasttext import FastText, bigram_buckets
+from zoo.baselines.fasttext import FastText
 from zoo.baselines.text_cnn import TextCNN
+from zoo.layers.bags import bigram_buckets
 
 
 @pytest.fixture(scope="module")
@@ -82,13 +83,13 @@ def test_fasttext(made: tuple[ClassificationSpec, ClassificationBatch], num_buck
     spec, batch = made
     network = network_of(FastText(num_buckets=num_buckets, word_size=6), spec)
     expected = []
-    for text, words in zip(batch.text, words_of(network, batch), strict=True):
+    for text, words in zip(batch.text, words_of(network.bag, batch), strict=True):
         features = list(words)
         real = text[text != 0]
         for i in range(len(real) - 1 if num_buckets else 0):
             [[bucket]] = bigram_buckets(batch.word, real[None, i : i + 2], num_buckets).tolist()
             assert bucket >= 1
-            features.append(network.bigrams[bucket])
+            features.append(network.bag.bigrams.table[bucket])
         expected.append(torch.stack(features).mean(dim=0) if features else torch.zeros(6))
     compare(network, batch, expected)
 
