@@ -130,13 +130,13 @@ class Classification(Adapter):
         "TextCNN": {"": {"word_size": 10, "windows": (2, 3), "filters": 8, "dropout": 0.0}},
         "LINE": {
             "": {"word_size": 8, "epochs": 20},
-            "first-expanded": {"word_size": 8, "epochs": 20, "order": "first", "expand": True},
+            "first-expanded": {"word_size": 8, "epochs": 20, "order": "first", "expand": "join"},
         },
         "PTE": {
             "": {"word_size": 8, "epochs": 20},
-            "expanded": {"word_size": 8, "epochs": 20, "expand": True},
+            "expanded": {"word_size": 8, "epochs": 20, "expand": "interpolate"},
         },
-        "SkipGram": {"": {"word_size": 8}, "expanded": {"word_size": 8, "expand": True}},
+        "SkipGram": {"": {"word_size": 8}, "expanded": {"word_size": 8, "expand": "join"}},
         "Majority": {"": {}},
         "NGrams": {"": {}, "tfidf": {"tfidf": True, "max_ngram": 2, "max_features": 30}},
         "NeighborVote": {"": {}},

@@ -32,10 +32,10 @@ NOISE_POWER = 0.75
 
 
 class LINE(WordAverages):
-    """Vectors from the networks of words and words and of words and texts; `expand` is the paper's LINE_RF.
+    """Vectors from the networks of words and words and of words and texts; `expand="join"` is the paper's LINE_RF.
 
     Example:
-        >>> model = LINE(order="second", expand=True)
+        >>> model = LINE(order="second", expand="join")
     """
 
     paper = "Tang et al.: LINE: Large-scale Information Network Embedding (2015)"
@@ -95,10 +95,10 @@ class LINE(WordAverages):
 
 
 class PTE(LINE):
-    """LINE's networks and that of words and labels; `expand` is the paper's PTE_RF.
+    """LINE's networks and that of words and labels; `expand="join"` is the paper's PTE_RF.
 
     Example:
-        >>> model = PTE(expand=True)
+        >>> model = PTE(expand="join")
     """
 
     paper = "Tang, Qu, Mei: PTE: Predictive Text Embedding (2015)"

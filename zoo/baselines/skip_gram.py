@@ -19,10 +19,10 @@ from zoo.tasks.base import check_sizes
 
 
 class SkipGram(WordAverages):
-    """Means of skip-gram vectors and a linear support vector machine; `expand` is the paper's Skip-gram_RF.
+    """Means of skip-gram vectors and a linear support vector machine; `expand="join"` is the paper's Skip-gram_RF.
 
     Example:
-        >>> model = SkipGram(word_size=100, expand=True)
+        >>> model = SkipGram(word_size=100, expand="join")
     """
 
     paper = "Mikolov et al.: Distributed Representations of Words and Phrases (2013)"

@@ -2,14 +2,15 @@
 
 What the rows Skip-gram, LINE and PTE share of Jian Tang, Yue Wang, Kai Zheng, Qiaozhu Mei: "End-to-end Learning for
 Short Text Expansion", KDD 2017 (Section 4.2.1). With memories (its rows with the index RF, after Rocchio), a text is
-joined with them before the mean is taken, and the vectors are learned from them, too.
+joined with them before the mean is taken, and the vectors are learned from them, too. What it says of bags of words
+(Equation 14) can be had of these means as well: a share of the memories that the validation rows choose.
 """
 
 from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -24,12 +25,12 @@ from datamodules.classification.dataset import label_numbers
 from datamodules.errors import InputError
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
-from zoo.tasks.base import check_sizes
+from zoo.baselines.bag_of_words import WEIGHTS, blocks_of
+from zoo.tasks.base import check_choices, check_sizes
 from zoo.tasks.classification import ClassificationOutput, ClassificationTask
 from zoo.tasks.fitted import Fitted, FittedNetwork
 
-#: Training rows whose means are taken together.
-BLOCK = 1024
+Expand: TypeAlias = Literal["none", "join", "interpolate"]
 
 
 class Corpus(NamedTuple):
@@ -43,41 +44,71 @@ class Corpus(NamedTuple):
     labels: NDArray[np.int64]
 
 
+class Means(NamedTuple):
+    """Of the known words of texts and of their memories; 0 where there is none."""
+
+    #: float32 [B, d].
+    text: Tensor
+    #: float32 [B, d]: over the words of all memories of a text.
+    memories: Tensor
+    #: float32 [B]: words of a text.
+    text_words: Tensor
+    #: float32 [B, K]: words of each memory.
+    memory_words: Tensor
+
+
 class AverageNetwork(FittedNetwork):
     """Means of word vectors, and the distances from the classes' planes."""
 
-    def __init__(self, expand: bool) -> None:
+    def __init__(self, expand: Expand) -> None:
         super().__init__()
         self.expand = expand
 
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
-        """Classify; a memory's weight is its share of the words that the mean is over."""
-        mean, shares = self.means(batch)
-        weight, bias = (self.fitted[name].to(mean.device) for name in ("weight", "bias"))
-        with torch.autocast(mean.device.type, enabled=False):  # scores are float32 whatever the precision
-            distance = mean @ weight.T + bias
+        """Classify; a memory's weight is its share of a text's vector."""
+        means = self.means(batch)
+        share = self.memory_share(means, self.fitted["memory_weight"])
+        weight, bias = (self.fitted[name].to(share.device) for name in ("weight", "bias"))
+        with torch.autocast(share.device.type, enabled=False):  # scores are float32 whatever the precision
+            distance = mix(means, share) @ weight.T + bias
         if distance.shape[1] == 1:
             distance = torch.cat([-distance, distance], dim=1)
+        words = means.memory_words
+        shares = share.unsqueeze(1) * words / words.sum(dim=1, keepdim=True).clamp(min=1)
         return ClassificationOutput(distance, shares)
 
-    def means(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
-        """The texts' vectors and what their memories count for in them.
-
-        Returns:
-            float32 [B, d], 0 for a text without a known word; and float32 [B, K].
-        """
+    def means(self, batch: ClassificationBatch) -> Means:
+        """What the vectors of a batch's texts are made of."""
         word = batch.word.to("cpu")
         vectors = self.fitted["vectors"][word].to(batch.word.device)  # [U, d], 0 where not known
         known = self.fitted["known"][word].to(batch.word.device)
-        total, count = _sums(batch.text, vectors, known)
-        shares = torch.zeros_like(batch.memory_score)
-        if self.expand and len(batch.memory_text):
-            memory_total, memory_count = _sums(batch.memory_text, vectors, known)
-            counts = memory_count[batch.memory] * batch.memory_mask  # [B, K]
-            total = total + (memory_total[batch.memory] * batch.memory_mask.unsqueeze(2)).sum(dim=1)
-            count = count + counts.sum(dim=1)
-            shares = counts / count.clamp(min=1).unsqueeze(1)
-        return total / count.clamp(min=1).unsqueeze(1), shares
+        text, text_words = _sums(batch.text, vectors, known)
+        memories, memory_words = torch.zeros_like(text), torch.zeros_like(batch.memory_score)
+        if self.expand != "none" and len(batch.memory_text):
+            sums, words = _sums(batch.memory_text, vectors, known)
+            memory_words = words[batch.memory] * batch.memory_mask
+            memories = (sums[batch.memory] * batch.memory_mask.unsqueeze(2)).sum(dim=1)
+        total = memory_words.sum(dim=1)
+        return Means(
+            text / text_words.clamp(min=1).unsqueeze(1),
+            memories / total.clamp(min=1).unsqueeze(1),
+            text_words,
+            memory_words,
+        )
+
+    def memory_share(self, means: Means, weight: float) -> Tensor:
+        """The memories' share of each text's vector [B]; with `join` that of their words, otherwise `weight`."""
+        words = means.memory_words.sum(dim=1)
+        joined = words / (words + means.text_words).clamp(min=1)
+        if self.expand != "interpolate":
+            return joined
+        # Where one of the two has no word, the other is all there is.
+        return torch.where((joined > 0) & (joined < 1), weight, joined)
+
+
+def mix(means: Means, share: Tensor) -> Tensor:
+    """Vectors [B, d] of texts, of which memories have a share [B]."""
+    return torch.lerp(means.text, means.memories, share.unsqueeze(1))
 
 
 def _sums(text: Tensor, vectors: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,16 +123,19 @@ class WordAverages(Fitted, ClassificationTask):
     depends_on_seed = True
     network: AverageNetwork
 
-    def __init__(self, word_size: int = 100, expand: bool = False, c: float = 1.0, **shared: Any) -> None:
+    def __init__(self, word_size: int = 100, expand: Expand = "none", c: float = 1.0, **shared: Any) -> None:
         """Configure vectors and classifier.
 
         Args:
             word_size: d, size of word vectors.
-            expand: join a text with its memories.
+            expand: what is done with memories: `none`; `join`, the mean is over the words of the text and of its
+                memories alike, as in the paper; `interpolate`, (1 - w) times the text's mean plus w times the
+                memories', with the w that is best on the validation rows.
             c: weight of training errors against a small weight vector.
             **shared: options of `Task`.
         """
         super().__init__(**shared)
+        check_choices(self.options, expand=("none", "join", "interpolate"))
         check_sizes(self.options, "word_size")
         if not c > 0:
             raise InputError(f"model.c={c}: must be more than 0")
@@ -113,14 +147,14 @@ class WordAverages(Fitted, ClassificationTask):
     @property
     @override
     def uses_memory(self) -> bool:
-        return bool(self.options.expand)
+        return bool(self.options.expand != "none")
 
     @override
     def check_data(self, data: TextDataModule[Any, Any]) -> None:
         # Memories to expand by.
         super().check_data(data)
-        if self.options.expand and not data.has_memory:
-            raise InputError("model.expand joins texts with their memories: set --data.num_memories")
+        if self.uses_memory and not data.has_memory:
+            raise InputError(f"model.expand={self.options.expand} reads memories: set --data.num_memories")
 
     @override
     def build_network(
@@ -134,7 +168,7 @@ class WordAverages(Fitted, ClassificationTask):
 
         split, vocabulary = data.split("train"), data.vocabulary
         labels = label_numbers(split.rows, data.spec.labels)
-        corpus = read_corpus(data, labels, with_memories=self.options.expand)
+        corpus = read_corpus(data, labels, with_memories=self.uses_memory)
         if not len(corpus.words):
             raise InputError(f"{split.rows.source}: no text has a word of the vocabulary")
         vectors = self.learn_vectors(corpus, vocabulary, seed=int(os.environ.get("PL_GLOBAL_SEED", 0)))
@@ -143,15 +177,35 @@ class WordAverages(Fitted, ClassificationTask):
             "vectors": torch.from_numpy(vectors * known[:, None]),
             "known": torch.from_numpy(known),
         }
-        # The means are made by the code that makes them later, for texts to classify.
+        means = self._means(data, "train")
+        interpolates = self.options.expand == "interpolate"
+        held_out = self._means(data, "validation") if interpolates else None
+        best = -1.0
+        for weight in WEIGHTS if interpolates else (0.0,):
+            machine = LinearSVC(random_state=0, C=self.options.c, dual=False)
+            machine.fit(self._vectors(means, weight), labels)
+            right = 0.0
+            if held_out is not None:
+                truth = label_numbers(data.split("validation").rows, data.spec.labels)
+                right = float((machine.predict(self._vectors(held_out, weight)) == truth).mean())
+            if right > best:
+                best = right
+                self.network.fitted |= {
+                    "memory_weight": weight,
+                    "weight": torch.from_numpy(machine.coef_).float(),
+                    "bias": torch.from_numpy(machine.intercept_).float(),
+                }
+
+    def _means(self, data: TextDataModule[Any, Any], name: str) -> Means:
+        """The means of all rows of a split, by the code that makes them later, for texts to classify."""
+        split = data.split(name)
         dataset = data.dataset(split)
-        blocks = (range(start, min(start + BLOCK, len(labels))) for start in range(0, len(labels), BLOCK))
-        means = torch.cat([self.network.means(dataset.__getitems__(block))[0] for block in blocks])
-        machine = LinearSVC(random_state=0, C=self.options.c, dual=False).fit(means.numpy(), labels)
-        self.network.fitted |= {
-            "weight": torch.from_numpy(machine.coef_).float(),
-            "bias": torch.from_numpy(machine.intercept_).float(),
-        }
+        blocks = [self.network.means(dataset.__getitems__(block)) for block in blocks_of(len(split.rows))]
+        return Means(*(torch.cat(field) for field in zip(*blocks, strict=True)))
+
+    def _vectors(self, means: Means, weight: float) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = mix(means, self.network.memory_share(means, weight)).numpy()
+        return vectors
 
 
 def read_corpus(data: Any, labels: NDArray[np.int64], with_memories: bool) -> Corpus:

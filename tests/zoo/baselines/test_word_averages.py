@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 import torch
 from gensim.models import Word2Vec
+from sklearn.svm import LinearSVC
 
 from datamodules import ClassificationDataModule
+from datamodules.classification.dataset import label_numbers
 from datamodules.errors import InputError
 from tests.zoo.adapters import Classification
 from tests.zoo.baselines.test_reference_labels import fitted
 from tests.zoo.conftest import sentences, write_table
+from zoo.baselines.bag_of_words import WEIGHTS
 from zoo.baselines.line import LINE, PTE, draw_edge, noise_tables, sample_edges
 from zoo.baselines.skip_gram import SkipGram
-from zoo.baselines.word_averages import Corpus, WordAverages, read_corpus
+from zoo.baselines.word_averages import Corpus, WordAverages, mix, read_corpus
 
 TRAIN = sentences(60, seed=3)
 #: Three texts of five words, one without any, one memory.
@@ -46,22 +49,51 @@ def fit(model: Any, data: Any) -> Any:
 
 
 def test_the_mean_is_over_the_words_of_a_text_and_its_memories(adapter: Classification) -> None:
-    model, batch = fit(SkipGram(word_size=6, expand=True), adapter.data), adapter.batch
-    vectors, known = model.network.fitted["vectors"], model.network.fitted["known"]
-    found, shares = model.network.means(batch)
+    model, batch = fit(SkipGram(word_size=6, expand="join"), adapter.data), adapter.batch
+    network = model.network
+    vectors, known = network.fitted["vectors"], network.fitted["known"]
+    means = network.means(batch)
+    found, weights = mix(means, network.memory_share(means, 0.0)), network(batch).memory_weight
     for row, text in enumerate(batch.text):
         texts = [text, *batch.memory_text[batch.memory[row]][batch.memory_mask[row]]]
         words = [batch.word[one[one != 0]] for one in texts]
         counts = [int(known[one].sum()) for one in words]
         expected = vectors[torch.cat(words)].sum(dim=0) / sum(counts)
         torch.testing.assert_close(found[row], expected)
-        torch.testing.assert_close(
-            shares[row][batch.memory_mask[row]], torch.tensor(counts[1:]) / sum(counts)
-        )
+        shares = torch.tensor(counts[1:]) / sum(counts)
+        torch.testing.assert_close(weights[row][batch.memory_mask[row]], shares)
     assert not known[:2].any()  # padding, the unknown word
-    alone, none = SkipGram(word_size=6).build_network(adapter.data.spec, None, None), batch
-    alone.fitted = model.network.fitted
-    assert not alone.means(none)[1].any()
+
+
+def test_a_share_of_the_memories_is_interpolated(adapter: Classification) -> None:
+    model, batch = fit(PTE(word_size=6, epochs=20, expand="interpolate"), adapter.data), adapter.batch
+    network = model.network
+    assert network.fitted["memory_weight"] in WEIGHTS
+    network.fitted["memory_weight"] = 0.3
+    means = network.means(batch)
+    assert not means.memory_words[0].any()
+    expected = 0.7 * means.text + 0.3 * means.memories
+    expected[0] = means.text[0]
+    weight, bias = network.fitted["weight"], network.fitted["bias"]
+    torch.testing.assert_close(network(batch).logits, expected @ weight.T + bias)
+    shares = network(batch).memory_weight.sum(dim=1)
+    assert shares[1:].tolist() == pytest.approx([0.3] * (len(shares) - 1))
+    assert shares[0] == 0
+
+
+def test_the_share_is_the_best_on_validation_rows(adapter: Classification) -> None:
+    data = adapter.data
+    model = fit(PTE(word_size=6, epochs=20, expand="interpolate"), data)
+    train, held_out = (model._means(data, name) for name in ("train", "validation"))
+    labels, truth = (
+        label_numbers(data.split(name).rows, data.spec.labels) for name in ("train", "validation")
+    )
+    right = {}
+    for weight in WEIGHTS:
+        vectors = ((1 - weight) * one.text + weight * one.memories for one in (train, held_out))
+        machine = LinearSVC(random_state=0, dual=False).fit(next(vectors), labels)
+        right[weight] = (machine.predict(next(vectors)) == truth).mean()
+    assert right[model.network.fitted["memory_weight"]] == max(right.values())
 
 
 def test_the_corpus_is_cut_and_has_other_tables_memories(tmp_path: Path) -> None:
@@ -98,7 +130,7 @@ def test_memories_decide_on_words_without_labels(tmp_path: Path, model: Any) -> 
     )
     predictor = fitted(
         tmp_path,
-        model(word_size=12, epochs=200, c=10, expand=True),
+        model(word_size=12, epochs=200, c=10, expand="join"),
         TRAIN,
         num_memories=1,
         memory=str(memory),
@@ -114,7 +146,8 @@ def test_the_seed_decides(adapter: Classification, monkeypatch: pytest.MonkeyPat
         for seed in ("1", "1", "2"):
             monkeypatch.setenv("PL_GLOBAL_SEED", seed)
             found.append(fit(model(word_size=5, epochs=3), adapter.data).network.fitted)
-        assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+        for name in ("vectors", "weight"):
+            assert torch.equal(found[0][name], found[1][name])
         assert not torch.equal(found[0]["vectors"], found[2]["vectors"])
 
 
@@ -202,8 +235,7 @@ def test_labels_bring_the_words_of_a_class_together(adapter: Classification) -> 
     def share_explained(model: WordAverages) -> float:
         """How much of the variance of the texts' means is between classes."""
         fit(model, data)
-        dataset = data.dataset(data.split("train"))
-        means = model.network.means(dataset.__getitems__(range(len(dataset))))[0].numpy()
+        means = model._means(data, "train").text.numpy()
         classes = [means[np.array(labels) == label] for label in set(labels)]
         between = sum(len(one) * ((one.mean(axis=0) - means.mean(axis=0)) ** 2).sum() for one in classes)
         return float(between / ((means - means.mean(axis=0)) ** 2).sum())
@@ -219,7 +251,7 @@ def test_impossible_options(tmp_path: Path) -> None:
         SkipGram(window=0)
     with pytest.raises(InputError, match=r"model\.c=-1"):
         PTE(c=-1)
-    with pytest.raises(InputError, match=r"model\.expand joins .* set --data\.num_memories"):
-        SkipGram(expand=True).check_data(ClassificationDataModule(num_memories=0))
+    with pytest.raises(InputError, match=r"model\.expand=join reads memories: set --data\.num_memories"):
+        SkipGram(expand="join").check_data(ClassificationDataModule(num_memories=0))
     with pytest.raises(InputError, match="no text has a word"):
         fitted(tmp_path, SkipGram(), [("", "a"), (" ", "b"), ("", "a"), (" ", "b")], num_memories=0)
