@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from zoo.hmn import HMN, MemNN
     from zoo.knn_bilstm import KNNBiLSTM
     from zoo.loading import load
+    from zoo.lstm_rnn import LSTMRNN
     from zoo.tasks.base import Task
     from zoo.tasks.classification_predictor import ClassificationPredictor, Prediction, RetrievedMemory
     from zoo.tasks.dialogue_predictor import Answer, DialoguePredictor, PointedWord, ReadTurn
     from zoo.tasks.matching_predictor import Candidate, MatchingPredictor, PairPrediction, WordPair
     from zoo.tasks.predictor import Predictor
+    from zoo.tasks.retrieval_predictor import RankedDocument, RetrievalPredictor
 
 __version__ = "0.1.0"
 
@@ -59,6 +61,7 @@ MODELS = {
     "HMN": "zoo.hmn",
     "KNNBiLSTM": "zoo.knn_bilstm",
     "LINE": "zoo.baselines.line",
+    "LSTMRNN": "zoo.lstm_rnn",
     "Majority": "zoo.baselines.reference_labels",
     "MatchPyramid": "zoo.baselines.match_pyramid",
     "MemNN": "zoo.hmn",
@@ -86,6 +89,8 @@ _OTHERS = {
     "Prediction": "zoo.tasks.classification_predictor",
     "Predictor": "zoo.tasks.predictor",
     "ReadTurn": "zoo.tasks.dialogue_predictor",
+    "RankedDocument": "zoo.tasks.retrieval_predictor",
+    "RetrievalPredictor": "zoo.tasks.retrieval_predictor",
     "RetrievedMemory": "zoo.tasks.classification_predictor",
     "WordPair": "zoo.tasks.matching_predictor",
     "load": "zoo.loading",
@@ -102,6 +107,7 @@ __all__ = [
     "LINE",
     "PTE",
     "VDCNN",
+    "LSTMRNN",
     "Answer",
     "BOWRocchio",
     "BiGRU",
@@ -127,7 +133,9 @@ __all__ = [
     "Prediction",
     "Predictor",
     "RandomOrder",
+    "RankedDocument",
     "ReadTurn",
+    "RetrievalPredictor",
     "RetrievedMemory",
     "SkipGram",
     "TextCNN",

@@ -103,8 +103,10 @@ class Reproduction:
         rows = dict(self.table.rows)
         for row in rows.values():
             missing = self._missing(row)
-            if missing and all(name.startswith("test_file") for name, _ in missing):
-                kept = {key: value for key, value in row.overrides.items() if key != "data.test_file"}
+            if missing and all(name.startswith("test_") for name, _ in missing):
+                kept = {
+                    key: value for key, value in row.overrides.items() if not key.startswith("data.test_")
+                }
                 rows[row.name] = replace(row, overrides=kept)
         self.table = replace(self.table, rows=rows)
 
@@ -327,7 +329,7 @@ class Reproduction:
         options: dict[str, Any] = {"output": str(metrics)}
         if self._brings_its_test(row):
             # Where the test lies, or the table that it is split off.
-            read = ("test_file", "train_file")
+            read = self.table.data_type.test_files
             options |= {f"data.{name}": value for name, value in self._files(row).items() if name in read}
         else:
             assert self.test is not None
