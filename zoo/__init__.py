@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from zoo.baselines.match_pyramid import MatchPyramid
     from zoo.baselines.reference_labels import Majority, NeighborVote, TfidfSVM
     from zoo.baselines.reference_pairs import FileOrder, PairBM25, RandomOrder, WordOverlap
+    from zoo.baselines.retrieval_dssm import RetrievalCLSM, RetrievalDSSM
+    from zoo.baselines.retrieval_lexical import RetrievalBM25, RetrievalULM
+    from zoo.baselines.retrieval_topics import RetrievalDoc2Vec, RetrievalPLSA
     from zoo.baselines.skip_gram import SkipGram
     from zoo.baselines.text_cnn import TextCNN
     from zoo.baselines.transformer_matcher import TransformerMatcher
@@ -71,6 +74,12 @@ MODELS = {
     "PTE": "zoo.baselines.line",
     "PairBM25": "zoo.baselines.reference_pairs",
     "RandomOrder": "zoo.baselines.reference_pairs",
+    "RetrievalBM25": "zoo.baselines.retrieval_lexical",
+    "RetrievalCLSM": "zoo.baselines.retrieval_dssm",
+    "RetrievalDSSM": "zoo.baselines.retrieval_dssm",
+    "RetrievalDoc2Vec": "zoo.baselines.retrieval_topics",
+    "RetrievalPLSA": "zoo.baselines.retrieval_topics",
+    "RetrievalULM": "zoo.baselines.retrieval_lexical",
     "SkipGram": "zoo.baselines.skip_gram",
     "TextCNN": "zoo.baselines.text_cnn",
     "TfidfSVM": "zoo.baselines.reference_labels",
@@ -135,7 +144,13 @@ __all__ = [
     "RandomOrder",
     "RankedDocument",
     "ReadTurn",
+    "RetrievalBM25",
+    "RetrievalCLSM",
+    "RetrievalDSSM",
+    "RetrievalDoc2Vec",
+    "RetrievalPLSA",
     "RetrievalPredictor",
+    "RetrievalULM",
     "RetrievedMemory",
     "SkipGram",
     "TextCNN",

@@ -28,6 +28,7 @@ from typing_extensions import override
 
 from datamodules.batch import ClickSpec
 from datamodules.errors import InputError
+from zoo.layers.dual_encoder import Tower
 from zoo.layers.lstm import last_states
 from zoo.layers.trigrams import TrigramLayer
 from zoo.tasks.base import check_choices, check_sizes
@@ -51,7 +52,7 @@ class Trace(NamedTuple):
     forget_gate: Tensor | None = None
 
 
-class RecurrentTower(nn.Module):
+class RecurrentTower(Tower):
     """The embedding of a text: the recurrent network's state at its last word."""
 
     def __init__(self, num_chars: int, num_trigrams: int, options: Any) -> None:
@@ -93,13 +94,14 @@ class RecurrentTower(nn.Module):
         """
         lengths = (text != 0).sum(dim=1)
         if self.cell == "lstm" and self.peepholes is None:
-            return last_states(self._products(words), self.recurrent, text, lengths)
+            found: Tensor = last_states(self._products(words), self.recurrent, text, lengths)
+            return found
         states = self._steps(words, text).state
         last = (lengths - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, self.hidden_size)
         # The backward network's last state is at the first word.
-        found = [states[..., : self.hidden_size].gather(1, last).squeeze(1)]
-        found += [states[:, 0, self.hidden_size :]] if self.directions == 2 else []
-        return torch.cat(found, dim=1)
+        ends = [states[..., : self.hidden_size].gather(1, last).squeeze(1)]
+        ends += [states[:, 0, self.hidden_size :]] if self.directions == 2 else []
+        return torch.cat(ends, dim=1)
 
     def trace(self, words: Tensor, text: Tensor) -> Trace:
         """All that happens at each word; arguments as of `forward`."""
@@ -142,13 +144,13 @@ class RecurrentTower(nn.Module):
 
     def _lstm_step(self, before: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
         """y, c, i, o and, if there is one, f of Equation 2, of what comes before the nonlinearities [.., gates * H]."""
-        gate = dict(zip(self.gates, before.split(self.hidden_size, dim=2), strict=True))
+        gate = dict(zip(self.gates, torch.split(before, self.hidden_size, dim=2), strict=True))
         peephole = {}
         if self.peepholes is not None:
             peephole = {name: self.peepholes[:, i : i + 1] for i, name in enumerate(self.gates[:-1])}
 
         def opened(name: str, seen: Tensor) -> Tensor:
-            return (gate[name] + peephole[name] * seen if peephole else gate[name]).sigmoid()
+            return torch.sigmoid(gate[name] + peephole[name] * seen if peephole else gate[name])
 
         i, g = opened("input", cell), gate["cell"].tanh()
         f = opened("forget", cell) if "forget" in gate else None

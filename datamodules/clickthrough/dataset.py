@@ -80,7 +80,8 @@ class ClickSplit(PreparedSplit):
     @property
     def empty_queries(self) -> NDArray[np.bool_]:
         """bool [Q]: queries without a word; each document is as good for them."""
-        return np.diff(self.query_tokens.offsets) == 0
+        empty: NDArray[np.bool_] = np.diff(self.query_tokens.offsets) == 0
+        return empty
 
 
 class ClickTexts:
@@ -194,12 +195,19 @@ class ClickDataset(Dataset[ClickBatch]):
         candidate = self._candidates(of_query, documents, place, negative >= 0)
         groups = [self.texts.query_group(queries), self.texts.document_group(documents)]
         gathered = gather(groups)
-        arrays = (gathered.word, gathered.char, *gathered.texts, query, place[:, 0], candidate, row)
-        return ClickBatch(
-            *(torch.from_numpy(array) for array in arrays),
-            query_string=self.texts.query_strings(queries),
-            document_string=self.texts.document_strings(documents),
-        )
+        arrays = {
+            "word": gathered.word,
+            "char": gathered.char,
+            "query_text": gathered.texts[0],
+            "document_text": gathered.texts[1],
+            "query": query,
+            "positive": place[:, 0],
+            "candidate": candidate,
+            "row": row,
+        }
+        tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        strings = (self.texts.query_strings(queries), self.texts.document_strings(documents))
+        return ClickBatch(**tensors, query_string=strings[0], document_string=strings[1])
 
     def _candidates(
         self,
@@ -258,11 +266,12 @@ class RankingDataset(Dataset[QueryBatch]):
         """A block of documents."""
         rows = self.documents[columns]
         gathered = gather([self.texts.document_group(rows)])
-        arrays = (gathered.word, gathered.char, gathered.texts[0], columns)
-        tensors = (torch.from_numpy(array) for array in arrays)
-        return DocumentBatch(*tensors, string=self.texts.document_strings(rows))
+        word, char, text, row = map(
+            torch.from_numpy, (gathered.word, gathered.char, gathered.texts[0], columns)
+        )
+        return DocumentBatch(word, char, text, row, self.texts.document_strings(rows))
 
-    def __getitems__(self, indices: Sequence[int]) -> QueryBatch:
+    def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> QueryBatch:
         """Put a batch of queries together.
 
         Args:

@@ -196,8 +196,8 @@ def _fields(path: str | Path) -> Iterator[tuple[str, str, str, str]]:
         columns: list[Column] = [_first_there(path, names) for names in NAMES]
         records = open_records(path, Columns(columns))
         for block in records.blocks():
-            fields = [list(map(str.strip, block.strings(column))) for column in range(3)]
-            for i, (query, document, grade) in enumerate(zip(*fields, strict=True)):
+            values = [list(map(str.strip, block.strings(column))) for column in range(3)]
+            for i, (query, document, grade) in enumerate(zip(*values, strict=True)):
                 yield query, document, grade, block.place(i)
         return
     for number, line in enumerate(open_lines(path, "strict"), 1):

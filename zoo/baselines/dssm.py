@@ -29,13 +29,14 @@ from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
 from datamodules.text.tokenization import WORD_TOKENIZERS
 from zoo.baselines.convolution import window_sum
+from zoo.layers.dual_encoder import Tower
 from zoo.layers.interactions import ScaledCosine, unit
 from zoo.layers.trigrams import TrigramLayer
 from zoo.tasks.base import check_sizes
 from zoo.tasks.matching import MatchingOutput, MatchingTask
 
 
-class BagTower(nn.Module):
+class BagTower(Tower):
     """DSSM: the MLP over the sum of a text's trigram counts."""
 
     def __init__(self, hashing: TrigramLayer, hidden_sizes: tuple[int, ...], dropout: float) -> None:
@@ -43,18 +44,11 @@ class BagTower(nn.Module):
         self.hashing = hashing
         self.bias = nn.Parameter(torch.zeros(hidden_sizes[0]))
         self.layers = _dense_layers(hidden_sizes)
+        self.size = hidden_sizes[-1]
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, words: Tensor, text: Tensor) -> Tensor:
-        """Encode texts.
-
-        Args:
-            words: float32 [U, size], what `hashing` says of the batch's distinct words.
-            text: int64 [N, T], positions in `words`, 0 = padding.
-
-        Returns:
-            [N, hidden_sizes[-1]].
-        """
+        """See `Tower.forward`."""
         # Row 0 is padding, and a bag of it alone is zero.
         summed = functional.embedding_bag(text, words, mode="sum", padding_idx=0)
         state = torch.tanh(summed + self.bias)
@@ -63,7 +57,7 @@ class BagTower(nn.Module):
         return state
 
 
-class WindowTower(nn.Module):
+class WindowTower(Tower):
     """CDSSM: a convolution over windows of words, the maximum over time, and a dense layer."""
 
     def __init__(
@@ -74,10 +68,11 @@ class WindowTower(nn.Module):
         self.window = window
         self.bias = nn.Parameter(torch.zeros(hidden_sizes[0]))
         self.layers = _dense_layers(hidden_sizes)
+        self.size = hidden_sizes[-1]
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, words: Tensor, text: Tensor) -> Tensor:
-        """Encode texts; arguments and result as in `BagTower.forward`."""
+        """See `Tower.forward`."""
         places = words.view(len(words), self.window, -1)
         sums = window_sum(places, text)  # [N, T, F]
         real = (text != 0).unsqueeze(2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -11,14 +11,25 @@ from datamodules.batch import ClickBatch, TextBatch
 from zoo.layers.interactions import unit
 
 
-class Tower(Protocol):
+class Tower(nn.Module, ABC):
     """An encoder of texts whose words are read letter by letter."""
 
-    #: char [U, L] -> [U, ...]: what the first layer says of each distinct word, before biases; 0 for padding.
+    #: char [U, L] -> [U, F]: what the first layer says of each distinct word, before biases; 0 for padding.
     hashing: nn.Module
+    #: d, the size of a text's vector.
+    size: int
 
-    def __call__(self, words: Tensor, text: Tensor) -> Tensor:
-        """Encode texts: `hashing`'s [U, ...], int64 [N, T] positions in it -> [N, d]."""
+    @abstractmethod
+    def forward(self, words: Tensor, text: Tensor) -> Tensor:
+        """Encode texts.
+
+        Args:
+            words: float32 [U, F], what `hashing` says of the batch's distinct words.
+            text: int64 [N, T], positions in `words`, 0 = padding.
+
+        Returns:
+            [N, d].
+        """
 
 
 class DualEncoder(nn.Module):

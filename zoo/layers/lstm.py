@@ -137,7 +137,7 @@ def _last_states_on_gpu(projected: Tensor, recurrent: Tensor, ids: Tensor, lengt
 
 def _pytorch_gates(weight: Tensor, hidden: int, missing: float) -> Tensor:
     """PyTorch's order of gates, input, forget, cell, output, of rows in ours; a forget gate that lacks is `missing`."""
-    i, *f, o, g = weight.split(hidden)
+    i, *f, o, g = torch.split(weight, hidden)
     return torch.cat([i, f[0] if f else torch.full_like(i, missing), g, o])
 
 
@@ -226,7 +226,7 @@ class _States(torch.autograd.Function):
                 gate.baddbmm_(states[:, before], transposed)
             gate[..., :sigmoids].sigmoid_()
             gate[..., sigmoids:].tanh_()
-            i, *f, o, g = gate.split(hidden, dim=2)
+            i, *f, o, g = torch.split(gate, hidden, dim=2)
             cell = torch.mul(i, g, out=cells[:, now])
             if step and forgets:
                 cell.addcmul_(f[0], cells[:, before])
@@ -267,7 +267,7 @@ class _States(torch.autograd.Function):
             alive = batch_sizes[step]
             start -= alive
             now = slice(start, start + alive)
-            i, *f, o, g = gates[:, now].split(hidden, dim=2)
+            i, *f, o, g = torch.split(gates[:, now], hidden, dim=2)
             d_state, d_cell = grad_state[:, :alive], grad_cell[:, :alive]
             if grad_states is not None:
                 d_state += grad_states[:, now]

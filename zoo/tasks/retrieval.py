@@ -86,7 +86,7 @@ class RetrievalTask(Task):
         Returns:
             float32 [B].
         """
-        logits = self.options.gamma * score.float()[batch.query]
+        logits: Tensor = self.options.gamma * score.float()[batch.query]
         logits = logits.masked_fill(~batch.candidate, torch.finfo(torch.float32).min)
         return functional.cross_entropy(logits, batch.positive, reduction="none")
 
@@ -130,6 +130,15 @@ class RetrievalTask(Task):
         vectors: Tensor = self.network.encode_queries(TextBatch(batch.word, batch.char, batch.text))
         return vectors.float()
 
+    @property
+    def vector_size(self) -> int:
+        """d, numbers in an embedding.
+
+        Raises:
+            InputError: the model embeds no texts.
+        """
+        raise InputError(f"a {type(self).__name__} makes no vectors of texts")
+
     def score(self, batch: QueryBatch, documents: Any) -> Tensor:
         """The relevance of all documents to queries: float32 [B, D].
 
@@ -139,7 +148,8 @@ class RetrievalTask(Task):
         """
         queries = self.encode_queries(batch)
         with torch.autocast(queries.device.type, enabled=False):
-            return queries @ documents.T
+            found: Tensor = queries @ documents.T
+        return found
 
     def ranking_scores(
         self, batch: QueryBatch, documents: Any, weights: Tensor | None = None
@@ -215,7 +225,7 @@ class RetrievalTask(Task):
 
     def ranking_loss(self, score: Tensor, judged: Judged) -> Tensor:
         """The training's loss where all other documents are negatives: the mean over a query's relevant ones [B]."""
-        logits = self.options.gamma * score.float()
+        logits: Tensor = self.options.gamma * score.float()
         relevant = judged.grade > 0
         query, document = judged.query[relevant], judged.document[relevant]
         is_relevant = torch.zeros_like(logits, dtype=torch.bool).index_put(

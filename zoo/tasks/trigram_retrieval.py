@@ -48,6 +48,12 @@ class TrigramRetrieval(RetrievalTask):
                 f"{type(self).__name__} reads the letters of words: leave out --data.characters false"
             )
 
+    @property
+    @override
+    def vector_size(self) -> int:
+        size: int = self.network.query.size
+        return size
+
     @override
     def build_network(
         self, spec: ClickSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
