@@ -20,6 +20,7 @@ its last one reads sentences in both directions and concatenates both embeddings
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -55,12 +56,12 @@ class Trace(NamedTuple):
 class RecurrentTower(Tower):
     """The embedding of a text: the recurrent network's state at its last word."""
 
-    def __init__(self, num_chars: int, num_trigrams: int, options: Any) -> None:
+    def __init__(self, num_chars: int, trigrams: int | Sequence[int], options: Any) -> None:
         """Make the parameters.
 
         Args:
             num_chars: character ids are below this.
-            num_trigrams: buckets of letter trigrams.
+            trigrams: see `TrigramLayer`.
             options: of `LSTMRNN`.
         """
         super().__init__()
@@ -72,7 +73,7 @@ class RecurrentTower(Tower):
             self.gates = ("state",)
         rows, size = len(self.gates) * self.hidden_size, self.hidden_size
         # W of all gates and directions: each word's product is made once, however often the word occurs.
-        self.hashing = TrigramLayer(num_chars, num_trigrams, self.directions * rows, size)
+        self.hashing = TrigramLayer(num_chars, trigrams, self.directions * rows, size)
         self.recurrent = nn.Parameter(torch.empty(self.directions, rows, size))  # R
         self.bias = nn.Parameter(torch.zeros(self.directions, rows))
         bound = size**-0.5
@@ -198,4 +199,4 @@ class LSTMRNN(TrigramRetrieval):
 
     @override
     def make_tower(self, spec: ClickSpec) -> RecurrentTower:
-        return RecurrentTower(spec.num_chars, self.options.num_trigrams, self.options)
+        return RecurrentTower(spec.num_chars, self.trigrams(spec), self.options)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pytorch_lightning.trainer.states import TrainerFn
 from typing_extensions import override
@@ -31,6 +32,7 @@ from datamodules.sampling import LengthBucketSampler, ListSampler
 from datamodules.storage import is_whole, prepared_folder
 from datamodules.text.tokenization import WORD_TOKENIZERS
 from datamodules.text.tokens import TokenStore
+from datamodules.text.trigrams import distinct_trigrams
 from datamodules.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -57,7 +59,7 @@ class ClickthroughDataModule(ClickTables, TextDataModule[Judgements, ClickSplit]
         "word_vectors",
     )
     test_files = ("test_queries", "test_judgements", "corpus_file")
-    fact_names = ()
+    fact_names = ("trigrams",)
     any_ranking = True
 
     def __init__(
@@ -377,11 +379,16 @@ class ClickthroughDataModule(ClickTables, TextDataModule[Judgements, ClickSplit]
 
     @override
     def learn(self, train: ClickSplit, vocabulary: Vocabulary) -> dict[str, Any]:
-        return {}
+        if not self.options.characters:
+            return {"trigrams": []}
+        words = sorted({word for tokens, _ in self.texts_of(train) for word in tokens.lexicon})
+        char = vocabulary.char_table(words, self.options.max_characters).astype(np.int64)
+        return {"trigrams": distinct_trigrams(torch.from_numpy(char), len(vocabulary.characters or ()))}
 
     @override
     def make_spec(self, vocabulary: Vocabulary, facts: Mapping[str, Any]) -> ClickSpec:
-        return ClickSpec(num_words=len(vocabulary), num_chars=len(vocabulary.characters or ()))
+        characters = vocabulary.characters or ()
+        return ClickSpec(len(vocabulary), len(characters), facts["trigrams"])
 
     # --- batches ---
 

@@ -17,7 +17,7 @@ from zoo.tasks.base import Task
 from zoo.tasks.retrieval import RetrievalTask
 
 # What a draw leaves out can't be learned by heart.
-CLICKS = {"num_trigrams": 300, "word_dropout": 0.0}
+CLICKS = {"word_dropout": 0.0}
 CELLS = {**CLICKS, "hidden_size": 7}
 
 
@@ -36,6 +36,7 @@ class Retrieval(Adapter):
         },
         "RetrievalDSSM": {
             "tied": {**CLICKS, "hidden_sizes": (9, 7)},
+            "hashed": {**CLICKS, "hidden_sizes": (9, 7), "num_trigrams": 300},
             "apart": {**CLICKS, "hidden_sizes": (9, 7), "tied": False},
         },
         "RetrievalCLSM": {

@@ -52,7 +52,7 @@ class RetrievalDSSM(TrigramTowers):
     def make_tower(self, spec: ClickSpec) -> BagTower:
         options = self.options
         size = options.hidden_sizes[0]
-        hashing = TrigramLayer(spec.num_chars, options.num_trigrams, size, size)
+        hashing = TrigramLayer(spec.num_chars, self.trigrams(spec), size, size)
         return BagTower(hashing, tuple(options.hidden_sizes), options.dropout)
 
 
@@ -79,5 +79,5 @@ class RetrievalCLSM(TrigramTowers):
     def make_tower(self, spec: ClickSpec) -> WindowTower:
         options = self.options
         size, window = options.hidden_sizes[0], options.window
-        hashing = TrigramLayer(spec.num_chars, options.num_trigrams, window * size, size)
+        hashing = TrigramLayer(spec.num_chars, self.trigrams(spec), window * size, size)
         return WindowTower(hashing, window, tuple(options.hidden_sizes), options.dropout)

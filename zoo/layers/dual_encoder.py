@@ -57,9 +57,13 @@ class DualEncoder(nn.Module):
 
     def forward(self, batch: ClickBatch) -> Tensor:
         """The cosine of each distinct query and each distinct document of a batch: float32 [N, M]."""
-        words = self.query.hashing(batch.char)
-        queries = self._encode(self.query, words, batch.query_text)
-        if self.document is not self.query:
+        if self.document is self.query:
+            words = self.query.hashing(batch.char)
+            queries = self._encode(self.query, words, batch.query_text)
+        else:
+            # Queries have few of a batch's words, and the data puts those first.
+            last = int(batch.query_text.max()) if batch.query_text.numel() else 0
+            queries = self._encode(self.query, self.query.hashing(batch.char[: last + 1]), batch.query_text)
             words = self.document.hashing(batch.char)
         documents = self._encode(self.document, words, batch.document_text)
         with torch.autocast(queries.device.type, enabled=False):

@@ -211,7 +211,8 @@ class _States(torch.autograd.Function):
         directions, _, width = projected.shape
         hidden = recurrent.shape[2]
         sigmoids, forgets = width - hidden, width == 4 * hidden
-        gates = torch.stack([projected[d].index_select(0, steps[d]) for d in range(directions)])  # [D, P, GH]
+        read = [projected[d].index_select(0, steps[d]) for d in range(directions)]
+        gates = torch.stack(read) if directions > 1 else read[0].unsqueeze(0)  # [D, P, GH]
         cells = gates.new_empty(directions, steps.shape[1], hidden)
         cell_tanh = torch.empty_like(cells)
         states = torch.empty_like(cells)

@@ -7,53 +7,44 @@ matrix's rows, made once for each distinct word of a batch; the counts themselve
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-
-def letter_trigrams(char: Tensor, mark: int, num_trigrams: int) -> tuple[Tensor, Tensor]:
-    """The letter trigrams of words, hashed into buckets.
-
-    Args:
-        char: int64 [U, L] character ids, 0 = padding.
-        mark: the id of the mark before and after a word; no character has it.
-        num_trigrams: number of buckets.
-
-    Returns:
-        int64 [G], the buckets of all words' trigrams one after the other, and int64 [U], where each word's
-        begin. A word has as many trigrams as characters, and padding has none.
-    """
-    words, longest = char.shape
-    lengths = (char != 0).sum(dim=1)
-    marked = functional.pad(char, (1, 1))  # [U, L + 2]
-    marked[:, 0] = mark
-    marked[torch.arange(words, device=char.device), lengths + 1] = mark
-    # The usual hash of three whole numbers: each times a large prime of its own, and exclusive or.
-    a, b, c = marked[:, :-2], marked[:, 1:-1], marked[:, 2:]
-    bucket = (a * 73856093 ^ b * 19349663 ^ c * 83492791) % num_trigrams  # [U, L]
-    real = torch.arange(longest, device=char.device) < lengths.unsqueeze(1)
-    return bucket[real], lengths.cumsum(dim=0) - lengths
+from datamodules.text.trigrams import letter_trigrams
 
 
 class TrigramLayer(nn.Module):
     """The product of a matrix and words' trigram counts, as sums of the matrix's rows."""
 
-    def __init__(self, num_chars: int, num_trigrams: int, size: int, fan_out: int) -> None:
+    known: Tensor | None
+
+    def __init__(self, num_chars: int, trigrams: int | Sequence[int], size: int, fan_out: int) -> None:
         """Make the matrix.
 
         Args:
             num_chars: character ids are below this.
-            num_trigrams: number of buckets.
+            trigrams: number of buckets that trigrams are hashed into; or the trigrams that are known, rising numbers of
+                `distinct_trigrams`, with a row each: others count nothing.
             size: columns.
             fan_out: units that a column belongs to, for the scale of the initial values.
         """
         super().__init__()
-        bound = (6 / (num_trigrams + fan_out)) ** 0.5
-        self.table = nn.Parameter(torch.empty(num_trigrams, size).uniform_(-bound, bound))
+        rows = trigrams if isinstance(trigrams, int) else len(trigrams)
+        bound = (6 / (rows + fan_out)) ** 0.5
+        self.table = nn.Parameter(torch.empty(rows, size).uniform_(-bound, bound))
         self.mark = num_chars
+        known = None if isinstance(trigrams, int) else torch.tensor(trigrams, dtype=torch.long)
+        self.register_buffer("known", known, persistent=False)
 
     def forward(self, char: Tensor) -> Tensor:
         """Sum each word's rows: int64 [U, L] character ids to float32 [U, size]; zero for padding."""
-        bucket, start = letter_trigrams(char, self.mark, len(self.table))
-        return functional.embedding_bag(bucket, self.table, start, mode="sum")
+        if self.known is None:
+            bucket, start = letter_trigrams(char, self.mark, len(self.table))
+            return functional.embedding_bag(bucket, self.table, start, mode="sum")
+        trigram, start = letter_trigrams(char, self.mark)
+        row = torch.searchsorted(self.known, trigram).clamp(max=len(self.known) - 1)
+        counts = (self.known[row] == trigram).to(self.table.dtype)
+        return functional.embedding_bag(row, self.table, start, mode="sum", per_sample_weights=counts)

@@ -12,7 +12,6 @@ import torch
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.nn import functional
-from torchmetrics import Metric
 from typing_extensions import override
 
 from datamodules.base import TextDataModule
@@ -21,6 +20,7 @@ from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.errors import InputError
 from zoo.tasks.base import Task
 from zoo.tasks.checkpoint import CHECKPOINT_KEY
+from zoo.tasks.nesterov import ScheduledNesterov
 from zoo.tasks.predictor import on_device
 from zoo.tasks.retrieval_predictor import RetrievalPredictor
 from zoo.tasks.retrieval_scores import Judged, RetrievalScores
@@ -72,7 +72,7 @@ class RetrievalTask(Task):
     @classmethod
     @override
     def example_spec(cls) -> tuple[ClickSpec, str]:
-        return ClickSpec(10_000, num_chars=60), "10,000 words"
+        return ClickSpec(10_000, num_chars=60, trigrams=list(range(50_000))), "50,000 trigrams"
 
     # --- training ---
 
@@ -95,6 +95,14 @@ class RetrievalTask(Task):
         loss = self.loss_terms(self(batch), batch).mean()
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch.row))
         return loss
+
+    @override
+    def configure_optimizers(self) -> Any:
+        configured = super().configure_optimizers()
+        optimizer = configured["optimizer"] if isinstance(configured, dict) else configured
+        if isinstance(optimizer, ScheduledNesterov) and optimizer.total_steps is None:
+            optimizer.total_steps = int(self.trainer.estimated_stepping_batches)
+        return configured
 
     # --- ranking ---
 
@@ -238,8 +246,11 @@ class RetrievalTask(Task):
         return sums / torch.bincount(query, minlength=len(logits)).clamp(min=1)
 
     @override
-    def _log_scores(self, scores: Metric, stage: str, split: str) -> None:
+    def _log_scores(self, scores: Any, stage: str, split: str) -> None:
         super()._log_scores(scores, stage, split)
+        if self.data is not None:
+            ids = self.data.split(split).judgements.queries.ids
+            self.query_scores = {ids[row]: value for row, value in scores.by_query.items()}
         if self.options.mix_retriever:
             self.log(f"{stage}/mixture", self.mixture.double(), rank_zero_only=False)
 
@@ -247,10 +258,7 @@ class RetrievalTask(Task):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # Each query's NDCG@10 in the validation of this epoch: what models are compared by, query by query.
         super().on_save_checkpoint(checkpoint)
-        by_query = self.validation_scores.by_query
-        if by_query and self.data is not None:
-            ids = self.data.split("validation").judgements.queries.ids
-            checkpoint[CHECKPOINT_KEY]["queries"] = {ids[row]: value for row, value in by_query.items()}
+        checkpoint[CHECKPOINT_KEY]["by_query"] = self.query_scores
 
     @override
     def shown_predictions(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,9 @@ from typing_extensions import override
 
 from datamodules.base import TextDataModule
 from datamodules.clickthrough.dataset import ClickSplit, RankingDataset
+from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.rows import Rows
+from datamodules.corpora.trec_runs import run_line
 from datamodules.retrieval import Memory
 from datamodules.text.tokens import TokenStore
 from zoo.tasks.predictor import (
@@ -95,12 +96,15 @@ class RetrievalPredictor(Predictor):
         check_count("batch_size", batch_size)
         if not queries:
             return []
-        split = self.data.split_of(Rows.from_lists(queries, source="queries"), self.collection, self.memory)
-        return list(self.rank_split(split, k, batch_size=batch_size, keep=True))
+        if self._tokens is None:
+            self._tokens = self.data.tokenise_now(self.collection, self.data.options.document_length)
+        rows = Rows.from_lists(queries, source="queries")
+        split = self.data.split_of(rows, self.collection, self._tokens, self._mixed_memory())
+        return self.rank_split(split, k, batch_size=batch_size, keep=True)
 
     def rank_split(
         self, split: ClickSplit, k: int, queries: int | None = None, batch_size: int = 256, keep: bool = False
-    ) -> Iterator[list[RankedDocument]]:
+    ) -> list[list[RankedDocument]]:
         """The best documents for the first queries of a split (None: all).
 
         Args:
@@ -119,9 +123,11 @@ class RetrievalPredictor(Predictor):
                 if keep:
                     self._documents = documents
                 total = len(dataset) if queries is None else min(queries, len(dataset))
+                found: list[list[RankedDocument]] = []
                 for start in range(0, total, batch_size):
                     rows = range(start, min(start + batch_size, total))
-                    yield from self._best(dataset, rows, documents, k)
+                    found += self._best(dataset, rows, documents, k)
+        return found
 
     def _best(
         self, dataset: RankingDataset, rows: Sequence[int], documents: Any, k: int
@@ -173,22 +179,51 @@ class RetrievalPredictor(Predictor):
 
     @override
     def records(
-        self, source: str, batch_size: int = 256, text_column: TextColumn = "text", k: int = 10
-    ) -> Iterator[dict[str, Any]]:
+        self,
+        source: str,
+        batch_size: int = 256,
+        text_column: TextColumn | None = None,
+        k: int = 10,
+        run_name: str | None = None,
+    ) -> Iterator[dict[str, Any]] | Iterator[str]:
         """The best documents of the collection for each query.
 
         Args:
-            source: see `Predictor.records`.
+            source: see `Predictor.records`; of a .jsonl, .parquet or .tsv table, the ids are read as well.
             batch_size: queries, or documents, that go through the network together.
-            text_column: the queries' column or columns, in a table.
+            text_column: the queries' column or columns, in a table; null: as in training.
             k: documents a query.
+            run_name: write lines of a TREC run, `query Q0 document rank score name`, with this name.
 
         Raises:
             InputError: no documents are wanted, or the source can't be read.
         """
         check_count("k", k, MOST_HITS)
-        queries = texts_in(source, {"text_column": text_column})
-        while block := list(islice(queries, BLOCK)):
-            for query, found in zip(block, self.rank(block, k, batch_size), strict=True):
-                documents = [{"id": one.id, "text": one.text, "score": one.score} for one in found]
-                yield {"query": query, "documents": documents}
+        queries = self._queries(source, text_column)
+        ranked = self._ranked(queries, k, batch_size)
+        if run_name is None:
+            return (_record(id_, query, found) for id_, query, found in ranked)
+        return (line for id_, _, found in ranked for line in _run_lines(id_, found, run_name))
+
+    def _queries(self, source: str, text_column: TextColumn | None) -> Rows:
+        if source == "-" or source.endswith(".txt"):
+            return Rows.from_lists(texts_in(source, {}), source=source)
+        return read_identified(source, text_column or self.data.options.query_column)
+
+    def _ranked(
+        self, queries: Rows, k: int, batch_size: int
+    ) -> Iterator[tuple[str, str, list[RankedDocument]]]:
+        for start in range(0, len(queries), BLOCK):
+            block = queries.select(range(start, min(start + BLOCK, len(queries))))
+            found = self.rank(block.texts[:], k, batch_size)
+            yield from zip(block.ids, block.texts, found, strict=True)
+
+
+def _record(id_: str, query: str, found: Sequence[RankedDocument]) -> dict[str, Any]:
+    documents = [{"id": one.id, "text": one.text, "score": one.score} for one in found]
+    return {"id": id_, "query": query, "documents": documents}
+
+
+def _run_lines(id_: str, found: Sequence[RankedDocument], name: str) -> Iterator[str]:
+    for rank, document in enumerate(found, 1):
+        yield run_line(id_, document.id, rank, document.score, name)

@@ -35,7 +35,7 @@ class Judged(NamedTuple):
 
     #: int64 [J]: 0..B-1.
     query: Tensor
-    #: int64 [J]: 0..D-1.
+    #: int64 [J]: 0..D-1; -1 = the document is not ranked, so that it is never found.
     document: Tensor
     #: [J]: above 0 = relevant.
     grade: Tensor
@@ -54,9 +54,11 @@ def measure_rankings(score: Tensor, judged: Judged) -> Tensor:
     queries, documents = score.shape
     score = score.float().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     relevant = judged.grade > 0
-    query, grade = judged.query[relevant], judged.grade[relevant].double()
-    total = torch.bincount(query, minlength=queries)
-    better, upto = _places(score, query, score[query, judged.document[relevant]], total)
+    total = torch.bincount(judged.query[relevant], minlength=queries)
+    best_grades = judged.query[relevant], judged.grade[relevant].double()
+    ranked = relevant & (judged.document >= 0)
+    query, grade = judged.query[ranked], judged.grade[ranked].double()
+    better, upto = _places(score, query, score[query, judged.document[ranked]])
 
     # Groups of tied documents that hold relevant ones, query after query, best first.
     keys, group = torch.unique(query * (documents + 1) + better, return_inverse=True)
@@ -89,13 +91,14 @@ def measure_rankings(score: Tensor, judged: Judged) -> Tensor:
         dcg = _sums(
             gain / n * (discount[end.clamp(max=most)] - discount[a.clamp(max=most)]), of_query, queries
         )
-        best = _ideal(query, grade, total, k)
+        best = _ideal(*best_grades, total, k)
         ndcg.append(torch.where(best > 0, dcg / best, 0.0))
     return torch.stack([*ndcg, *found], dim=1)
 
 
-def _places(score: Tensor, query: Tensor, value: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+def _places(score: Tensor, query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """How many documents are better than each of some documents, and how many are not worse: int64 [relevant]."""
+    total = torch.bincount(query, minlength=len(score))
     place = torch.arange(len(query), device=query.device) - (total.cumsum(0) - total)[query]
     width = int(total.max()) if len(query) else 0
     values = score.new_zeros(len(total), width).index_put((query, place), value)
@@ -202,7 +205,7 @@ class RetrievalScores(Metric):
         self.empty += ((weight > 0) & is_empty).sum()
         self.loss += (loss[counted].double() * PARTS).round().long().sum()
         self.rows.append(row[counted])
-        self.values.append(values[:, counted, CHOICE])
+        self.values.append(values[:, counted, CHOICE].T)  # [queries, mixtures]
 
     def compute(self) -> dict[str, Tensor]:
         """Metric name -> value; `queries` are those that the means are over. Without one, there are no means.
@@ -217,8 +220,8 @@ class RetrievalScores(Metric):
         if self.queries == 0:
             return counts
         self.best = int(self.sums[:, CHOICE].argmax())
-        rows, values = _joined(self.rows, 0), _joined(self.values, 1)
-        self.by_query = dict(zip(rows.tolist(), values[self.best].tolist(), strict=True))
+        rows, values = _joined(self.rows), _joined(self.values)
+        self.by_query = dict(zip(rows.tolist(), values[:, self.best].tolist(), strict=True))
         means = self.sums[self.best].double() / PARTS / self.queries
         found = dict(zip(NAMES, means, strict=True))
         if 0 < self.other_queries < self.queries:
@@ -227,6 +230,6 @@ class RetrievalScores(Metric):
         return {**found, "loss": self.loss.double() / PARTS / self.queries, **counts}
 
 
-def _joined(state: list[Tensor] | Tensor, dim: int) -> Tensor:
+def _joined(state: list[Tensor] | Tensor) -> Tensor:
     # Gathered from several processes, it is one tensor already.
-    return state if isinstance(state, Tensor) else torch.cat(state, dim=dim)
+    return state if isinstance(state, Tensor) else torch.cat(state)

@@ -20,21 +20,27 @@ class TrigramRetrieval(RetrievalTask):
     """Base of the models with two towers over letter trigrams."""
 
     def __init__(
-        self, num_trigrams: int = 10_000, tied: bool = True, word_dropout: float = 0.2, **shared: Any
+        self, num_trigrams: int | None = None, tied: bool = True, word_dropout: float = 0.2, **shared: Any
     ) -> None:
         """Choose what both towers share.
 
         Args:
-            num_trigrams: buckets that letter trigrams are hashed into, each with the first layer's weights. In small
-                data few are frequent, and each bucket costs time in every step.
+            num_trigrams: buckets that letter trigrams are hashed into, each with the first layer's weights; None = each
+                trigram of the training texts has its own, as in the paper, and others count nothing.
             tied: one network for queries and documents; the paper has one each.
             word_dropout: probability that a word of a text is left out in training; the paper has 0.
             **shared: options of `RetrievalTask` and `Task`.
         """
         super().__init__(**shared)
-        check_sizes(self.options, "num_trigrams")
+        if num_trigrams is not None:
+            check_sizes(self.options, "num_trigrams")
         if not 0 <= word_dropout < 1:
             raise InputError(f"model.word_dropout={word_dropout}: must be at least 0 and below 1")
+
+    def trigrams(self, spec: ClickSpec) -> int | list[int]:
+        """What a `TrigramLayer` has rows for."""
+        buckets: int | None = self.options.num_trigrams
+        return spec.trigrams if buckets is None else buckets
 
     @abstractmethod
     def make_tower(self, spec: ClickSpec) -> Tower:
