@@ -46,7 +46,9 @@ def measure(judgements: str, runs: list[str], compare_by: str = "ndcg@10") -> No
             assert difference is not None
             line += [f"{100 * difference.mean:+11.2f}", f"{difference.p:7.4f}"]
         print(" ".join(line))
-    print(f"{len(first)} queries with a relevant document; p: {compare_by} beside {runs[0]}, paired randomisation test")
+    print(
+        f"{len(first)} queries with a relevant document; p: {compare_by} beside {runs[0]}, paired randomisation test"
+    )
 
 
 def measure_run(run: Run, judged: Judgements) -> Mapping[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
