@@ -109,7 +109,7 @@ class RetrievalPLSA(Fitted, RetrievalTask):
     """Likelihood of a query by a document's topics (probabilistic latent semantic analysis).
 
     Example:
-        >>> model = RetrievalPLSA(num_topics=100)
+        >>> model = RetrievalPLSA(num_topics=500)
     """
 
     paper = "Hofmann: Probabilistic Latent Semantic Analysis (1999)"
@@ -118,11 +118,11 @@ class RetrievalPLSA(Fitted, RetrievalTask):
 
     def __init__(
         self,
-        num_topics: int = 100,
-        iterations: int = 50,
+        num_topics: int = 500,
+        iterations: int = 30,
         topic_prior: float = 0.01,
         word_prior: float = 0.01,
-        smoothing: float = 0.5,
+        smoothing: float = 0.3,
         **shared: Any,
     ) -> None:
         """Configure the model.
