@@ -10,15 +10,24 @@ from datamodules.errors import InputError
 if TYPE_CHECKING:
     from datamodules.base import TextDataModule
     from datamodules.classification import ClassificationDataModule
+    from datamodules.clickthrough import ClickthroughDataModule
     from datamodules.dialogue import DialogueDataModule
     from datamodules.matching import MatchingDataModule
 
-__all__ = ["ClassificationDataModule", "DialogueDataModule", "InputError", "MatchingDataModule", "find"]
+__all__ = [
+    "ClassificationDataModule",
+    "ClickthroughDataModule",
+    "DialogueDataModule",
+    "InputError",
+    "MatchingDataModule",
+    "find",
+]
 
 #: Name -> module of every data module. They are imported when they are asked for: retrieval alone needs neither
 #: PyTorch nor Lightning (seconds, and 700 MB).
 MODULES = {
     "ClassificationDataModule": "datamodules.classification",
+    "ClickthroughDataModule": "datamodules.clickthrough",
     "DialogueDataModule": "datamodules.dialogue",
     "MatchingDataModule": "datamodules.matching",
 }

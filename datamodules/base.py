@@ -74,6 +74,8 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
     )
     #: those of them whose lists hold no files.
     no_file_lists: ClassVar[tuple[str, ...]] = ()
+    #: the files that a test is read from, or split off from.
+    test_files: ClassVar[tuple[str, ...]] = ("test_file", "train_file")
     #: options that change nothing of what is prepared.
     no_effect: ClassVar[tuple[str, ...]] = (
         "batch_size",
@@ -370,7 +372,7 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
         # Files may have moved, but must hold what they held.
         held = before.get("files", {})
         for name in cls.files:
-            if name in held and name != "test_file" and held[name] != state["files"][name]:
+            if name in held and not name.startswith("test_") and held[name] != state["files"][name]:
                 others.append(f"data.{name}={now[name]} holds something else than then")
         if not others and (state["memory_rows"], before["memory_rows"]) != (None, None):
             names = [one["memory"] and Path(one["memory"]).name for one in (state, before)]

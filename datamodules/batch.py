@@ -191,3 +191,84 @@ class DialogueSpec(NamedTuple):
     num_words: int
     #: turns of the longest training dialogue, as kept.
     num_turns: int
+
+
+class ClickBatch(NamedTuple):
+    """Queries to train on, each with a document that answers it and others that compete with it.
+
+    B examples, of N distinct queries and M distinct documents. Each distinct text is encoded once, in however many
+    examples it is.
+    """
+
+    #: int64 [U]: vocabulary ids of the distinct words of the batch; row 0 is padding.
+    word: Tensor
+    #: int64 [U, L]: their character ids, 0 = padding; [U, 0] where the model reads no characters.
+    char: Tensor
+    #: int64 [N, T]: the distinct queries, positions in `word`, 0 = padding.
+    query_text: Tensor
+    #: int64 [M, S]: the distinct documents, likewise.
+    document_text: Tensor
+    #: int64 [B]: rows of `query_text`.
+    query: Tensor
+    #: int64 [B]: rows of `document_text`, the relevant documents.
+    positive: Tensor
+    #: bool [B, M]: the documents that are compared in an example: the relevant one and its negatives.
+    candidate: Tensor
+    #: int64 [B]: number of the judgement that an example is of.
+    row: Tensor
+    #: [N] and [M] strings: the texts themselves. None: the model reads none.
+    query_string: list[str] | None = None
+    document_string: list[str] | None = None
+
+
+class DocumentBatch(NamedTuple):
+    """Documents of a collection to encode: a block of B."""
+
+    word: Tensor
+    char: Tensor
+    #: int64 [B, S]: positions in `word`, 0 = padding.
+    text: Tensor
+    #: int64 [B]: columns that the documents have in scores of the collection.
+    row: Tensor
+    #: [B] strings. None: the model reads none.
+    string: list[str] | None = None
+
+
+class QueryBatch(NamedTuple):
+    """Queries that a collection of D documents is ranked for, with their judgements: B queries."""
+
+    word: Tensor
+    char: Tensor
+    #: int64 [B, T]: positions in `word`, 0 = padding.
+    text: Tensor
+    #: int64 [J]: the query of each judgement, 0..B-1.
+    judged_query: Tensor
+    #: int64 [J]: the document of each judgement, 0..D-1.
+    judged_document: Tensor
+    #: float32 [J]: grades; 0 = judged to be irrelevant.
+    grade: Tensor
+    #: bool [B, D]: the documents that are ranked for a query. None: all.
+    candidate: Tensor | None
+    #: float32 [B]: 1, or 0 for a query that pads a distributed evaluation.
+    weight: Tensor
+    #: int64 [B]: row numbers in the table of queries.
+    row: Tensor
+    #: int64 [B, H]: documents that a retriever found, -1 = none, and float32 [B, H], its scores. None: it was not
+    #: asked.
+    hit: Tensor | None = None
+    hit_score: Tensor | None = None
+    #: [B] strings. None: the model reads none.
+    string: list[str] | None = None
+    #: bool [B]: a copy of the query is among the training queries. None: nothing is measured.
+    is_copy: Tensor | None = None
+
+
+class ClickSpec(NamedTuple):
+    """What a network must know of queries and documents before it can be built; plain values, kept in checkpoints."""
+
+    #: vocabulary size, padding and the unknown word included.
+    num_words: int
+    #: number of characters, padding and the unknown one included; 0 where batches carry none.
+    num_chars: int
+    #: the letter trigrams of the training texts, see `datamodules.text.trigrams`; empty where batches carry no letters.
+    trigrams: list[int]

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from zoo.baselines.match_pyramid import MatchPyramid
     from zoo.baselines.reference_labels import Majority, NeighborVote, TfidfSVM
     from zoo.baselines.reference_pairs import FileOrder, PairBM25, RandomOrder, WordOverlap
+    from zoo.baselines.retrieval_dssm import RetrievalCLSM, RetrievalDSSM
+    from zoo.baselines.retrieval_lexical import RetrievalBM25, RetrievalULM
+    from zoo.baselines.retrieval_topics import RetrievalDoc2Vec, RetrievalPLSA
     from zoo.baselines.skip_gram import SkipGram
     from zoo.baselines.text_cnn import TextCNN
     from zoo.baselines.transformer_matcher import TransformerMatcher
@@ -33,11 +36,13 @@ if TYPE_CHECKING:
     from zoo.hmn import HMN, MemNN
     from zoo.knn_bilstm import KNNBiLSTM
     from zoo.loading import load
+    from zoo.lstm_rnn import LSTMRNN
     from zoo.tasks.base import Task
     from zoo.tasks.classification_predictor import ClassificationPredictor, Prediction, RetrievedMemory
     from zoo.tasks.dialogue_predictor import Answer, DialoguePredictor, PointedWord, ReadTurn
     from zoo.tasks.matching_predictor import Candidate, MatchingPredictor, PairPrediction, WordPair
     from zoo.tasks.predictor import Predictor
+    from zoo.tasks.retrieval_predictor import RankedDocument, RetrievalPredictor
 
 __version__ = "0.1.0"
 
@@ -59,6 +64,7 @@ MODELS = {
     "HMN": "zoo.hmn",
     "KNNBiLSTM": "zoo.knn_bilstm",
     "LINE": "zoo.baselines.line",
+    "LSTMRNN": "zoo.lstm_rnn",
     "Majority": "zoo.baselines.reference_labels",
     "MatchPyramid": "zoo.baselines.match_pyramid",
     "MemNN": "zoo.hmn",
@@ -68,6 +74,12 @@ MODELS = {
     "PTE": "zoo.baselines.line",
     "PairBM25": "zoo.baselines.reference_pairs",
     "RandomOrder": "zoo.baselines.reference_pairs",
+    "RetrievalBM25": "zoo.baselines.retrieval_lexical",
+    "RetrievalCLSM": "zoo.baselines.retrieval_dssm",
+    "RetrievalDSSM": "zoo.baselines.retrieval_dssm",
+    "RetrievalDoc2Vec": "zoo.baselines.retrieval_topics",
+    "RetrievalPLSA": "zoo.baselines.retrieval_topics",
+    "RetrievalULM": "zoo.baselines.retrieval_lexical",
     "SkipGram": "zoo.baselines.skip_gram",
     "TextCNN": "zoo.baselines.text_cnn",
     "TfidfSVM": "zoo.baselines.reference_labels",
@@ -86,6 +98,8 @@ _OTHERS = {
     "Prediction": "zoo.tasks.classification_predictor",
     "Predictor": "zoo.tasks.predictor",
     "ReadTurn": "zoo.tasks.dialogue_predictor",
+    "RankedDocument": "zoo.tasks.retrieval_predictor",
+    "RetrievalPredictor": "zoo.tasks.retrieval_predictor",
     "RetrievedMemory": "zoo.tasks.classification_predictor",
     "WordPair": "zoo.tasks.matching_predictor",
     "load": "zoo.loading",
@@ -100,6 +114,7 @@ __all__ = [
     "DSSM",
     "HMN",
     "LINE",
+    "LSTMRNN",
     "PTE",
     "VDCNN",
     "Answer",
@@ -127,7 +142,15 @@ __all__ = [
     "Prediction",
     "Predictor",
     "RandomOrder",
+    "RankedDocument",
     "ReadTurn",
+    "RetrievalBM25",
+    "RetrievalCLSM",
+    "RetrievalDSSM",
+    "RetrievalDoc2Vec",
+    "RetrievalPLSA",
+    "RetrievalPredictor",
+    "RetrievalULM",
     "RetrievedMemory",
     "SkipGram",
     "TextCNN",

@@ -1,9 +1,6 @@
 """Texts that do not match, drawn anew in every epoch.
 
-What is drawn depends on the run's seed, the epoch and the number of the list, and on nothing else: not on the
-process that draws, nor on what was drawn before. So any number of workers draws the same, and a resumed run
-what an uninterrupted one would have. The random numbers are a hash of these (S. Vigna's SplitMix64), which
-costs no state to keep.
+How numbers are drawn: see `datamodules.drawing`.
 """
 
 from __future__ import annotations
@@ -12,14 +9,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from datamodules.corpora.pairs import Pairs
+from datamodules.drawing import choose, choose_foreign, key_of
 from datamodules.retrieval.folding import fold_hashes
-
-#: Draws for one place before it stays empty: a question that owns nearly all texts.
-_TRIES = 64
 
 
 class Drawn(NamedTuple):
@@ -69,7 +63,7 @@ class PoolNegatives:
 
     def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
         """See `Negatives.draw`."""
-        places = _choose(_key(self.seed, epoch), lists, self.size[lists], self.count)
+        places = choose(key_of(self.seed, epoch), lists, self.size[lists], self.count)
         missing = places < 0
         at = np.where(missing, 0, places + self.start[lists][:, None])
         return Drawn(
@@ -99,8 +93,8 @@ class RandomNegatives:
 
     def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
         """See `Negatives.draw`."""
-        second = _choose_foreign(
-            _key(self.seed, epoch),
+        second = choose_foreign(
+            key_of(self.seed, epoch),
             lists,
             self.question[lists],
             self.codes,
@@ -109,63 +103,6 @@ class RandomNegatives:
             self.count,
         )
         return Drawn(second, np.zeros(second.shape, np.float32), np.full(second.shape, -1))
-
-
-def _key(seed: int, epoch: int) -> np.uint64:
-    key: np.uint64 = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0]
-    return key
-
-
-@njit(cache=True, nogil=True)
-def _random(key, number, draw):  # type: ignore[no-untyped-def]
-    """A 63-bit number for a draw of a list."""
-    x = (
-        key
-        + np.uint64(number) * np.uint64(0x9E3779B97F4A7C15)
-        + np.uint64(draw) * np.uint64(0xD1342543DE82EF95)
-    )
-    for _ in range(2):
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        x = x ^ (x >> np.uint64(31))
-    return np.int64(x >> np.uint64(1))
-
-
-@njit(cache=True, nogil=True)
-def _choose(key, lists, size, count):  # type: ignore[no-untyped-def]
-    """`count` distinct places below `size` for each list [n, count], -1 where there are fewer."""
-    chosen = np.full((len(lists), count), -1, np.int64)
-    for i in range(len(lists)):
-        # R. Floyd's way of drawing without replacement: one number a draw, no table of the size.
-        for taken, last in enumerate(range(max(0, size[i] - count), size[i])):
-            place = _random(key, lists[i], last) % (last + 1)
-            for j in range(taken):
-                if chosen[i, j] == place:
-                    place = last
-                    break
-            chosen[i, taken] = place
-    return chosen
-
-
-@njit(cache=True, nogil=True)
-def _choose_foreign(key, lists, question, codes, own, offsets, count):  # type: ignore[no-untyped-def]
-    """Rows of second texts [n, count] that are no copies of the question's own nor of each other."""
-    chosen = np.full((len(lists), count), -1, np.int64)
-    for i in range(len(lists)):
-        mine = own[offsets[question[i]] : offsets[question[i] + 1]]
-        taken = draws = 0
-        while taken < count and draws < count * _TRIES:
-            row = _random(key, lists[i], draws) % len(codes)
-            draws += 1
-            code = codes[row]
-            place = np.searchsorted(mine, code)
-            good = place == len(mine) or mine[place] != code
-            for j in range(taken):
-                good = good and codes[chosen[i, j]] != code
-            if good:
-                chosen[i, taken] = row
-                taken += 1
-    return chosen
 
 
 def own_negatives(

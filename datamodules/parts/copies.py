@@ -103,6 +103,8 @@ class CopyPart:
 
     #: options that say which rows are split off: another run that says otherwise has seen these.
     split_options: ClassVar[tuple[str, ...]] = ("split_seed", "validation_split", "split_copies")
+    #: options that name the table that they are split off.
+    table_options: ClassVar[tuple[str, ...]] = ("train_file", "dataset")
 
     def __init__(self, split_copies: bool = False, **shared: Any) -> None:
         """Choose what a split does.
@@ -177,7 +179,7 @@ class CopyPart:
             InputError: names what differs.
         """
         theirs, ours = {"split_copies": True, **state["options"]}, self.options
-        tables = ("train_file", "dataset")
+        tables = self.table_options
         same_table = all(_place(ours.get(table)) == _place(theirs.get(table)) for table in tables)
         if not (self.is_split_off(name) and same_table):
             return

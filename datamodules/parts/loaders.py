@@ -76,13 +76,17 @@ class LoaderPart:
         """Of the training order: the option's, or the run's."""
         return int(os.environ.get("PL_GLOBAL_SEED", "0")) if self.options.seed is None else self.options.seed
 
+    def new_sampler(self, dataset: Any, training: bool, **options: Any) -> LengthBucketSampler:
+        """What says which rows of a data set make a batch; options as of `LengthBucketSampler`."""
+        return self.sampler_type(dataset.lengths, training=training, **options)
+
     def _loader(self, dataset: Any, training: bool) -> DataLoader[Any]:
         options, trainer = self.options, self.trainer
         eval_batch_size = options.eval_batch_size or self.eval_batches * options.batch_size
-        sampler = self.sampler_type(
-            dataset.lengths,
-            options.batch_size if training else eval_batch_size,
-            training=training,
+        sampler = self.new_sampler(
+            dataset,
+            training,
+            batch_size=options.batch_size if training else eval_batch_size,
             bucket=options.bucket_by_length,
             seed=self.seed,
             process=trainer.global_rank if trainer else 0,

@@ -106,7 +106,10 @@ def test_a_run_of_two_steps(name: str, options: dict[str, Any], adapter: Adapter
     run.fit(model, datamodule=adapter.data)
     assert run.global_step == (1 if isinstance(model, Fitted) else 2)
     assert math.isfinite(run.callback_metrics["val/loss"])
-    assert max(run.callback_metrics.get(f"val/{name}", 0) for name in ("rows", "pairs", "questions")) > 3
+    assert (
+        max(run.callback_metrics.get(f"val/{name}", 0) for name in ("rows", "pairs", "questions", "queries"))
+        > 3
+    )
 
 
 @every_model

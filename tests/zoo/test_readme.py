@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import re
 import shlex
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clicks import write_collection
 from tests.dialogues import made_up, write_jsonl, write_published
 from tests.zoo.conftest import LABELS, Result, sentences
 
@@ -32,6 +34,7 @@ SMALL_OF = {
         *(option for option in SMALL if "hidden_size" not in option),
         "--data.validation_split=0.2",
     ],
+    "lstm_rnn": [option for option in SMALL if "hidden_size" not in option],
     "hmn": [*(option for option in SMALL if "hidden_size" not in option), "--model.word_size=6"],
     "expanet": [*(option for option in SMALL if "hidden_size" not in option), "--model.word_size=6"],
 }
@@ -72,6 +75,14 @@ def _named_files(tmp_path: Path) -> None:
     for name, seed in (("train", 1), ("dev", 2), ("test", 3)):
         write_published(tmp_path / f"task_01_{name}.txt", made_up(20, seed))
         write_jsonl(tmp_path / f"{name}.jsonl", made_up(20, seed))
+    for name in ("train", "dev", "test"):
+        judged = write_collection(tmp_path / "judged", documents=40, queries=20, seed=7)
+        folder = tmp_path / "nfcorpus"
+        folder.mkdir(exist_ok=True)
+        (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(judged.corpus.read_bytes()))
+        (folder / f"queries.{name}.jsonl").write_bytes(judged.queries.read_bytes())
+        (folder / f"qrels.{name}.tsv").write_bytes(judged.judgements.read_bytes())
+        (folder / f"qrels.{name}.tsv.gz").write_bytes(gzip.compress(judged.judgements.read_bytes()))
     (tmp_path / "texts.txt").write_text("some ripe apple\nthe rain\n")
     (tmp_path / "questions.txt").write_text("which apple 3 ?\nwhich rain ?\n")
     (tmp_path / "articles.jsonl").write_text(
@@ -103,7 +114,7 @@ def test_commands_of(page: Path, zoo_command: Callable[..., Result]) -> None:
         if command[0] == "reproduce":
             continue  # Hours; its own tests run it on small tables.
         trains = command[0] in ("fit", "prepare")
-        if trains and "train_file" not in text:
+        if trains and "train_file" not in text and "lstm_rnn" not in text:
             command += ["--data.train_file", "train.csv"]
         if re.search("elasticsearch|wandb|gpu", text, re.IGNORECASE):
             if trains:  # Its configuration is right; server, account and device belong to other tests.

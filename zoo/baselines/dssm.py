@@ -29,59 +29,14 @@ from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
 from datamodules.text.tokenization import WORD_TOKENIZERS
 from zoo.baselines.convolution import window_sum
+from zoo.layers.dual_encoder import Tower
 from zoo.layers.interactions import ScaledCosine, unit
+from zoo.layers.trigrams import TrigramLayer
 from zoo.tasks.base import check_sizes
 from zoo.tasks.matching import MatchingOutput, MatchingTask
 
 
-def letter_trigrams(char: Tensor, mark: int, num_trigrams: int) -> tuple[Tensor, Tensor]:
-    """The letter trigrams of words, hashed into buckets.
-
-    Args:
-        char: int64 [U, L] character ids, 0 = padding.
-        mark: the id of the mark before and after a word; no character has it.
-        num_trigrams: number of buckets.
-
-    Returns:
-        int64 [G], the buckets of all words' trigrams one after the other, and int64 [U], where each word's
-        begin. A word has as many trigrams as characters, and padding has none.
-    """
-    words, longest = char.shape
-    lengths = (char != 0).sum(dim=1)
-    marked = functional.pad(char, (1, 1))  # [U, L + 2]
-    marked[:, 0] = mark
-    marked[torch.arange(words, device=char.device), lengths + 1] = mark
-    # The usual hash of three whole numbers: each times a large prime of its own, and exclusive or.
-    a, b, c = marked[:, :-2], marked[:, 1:-1], marked[:, 2:]
-    bucket = (a * 73856093 ^ b * 19349663 ^ c * 83492791) % num_trigrams  # [U, L]
-    real = torch.arange(longest, device=char.device) < lengths.unsqueeze(1)
-    return bucket[real], lengths.cumsum(dim=0) - lengths
-
-
-class TrigramLayer(nn.Module):
-    """The product of a matrix and words' trigram counts, as sums of the matrix's rows."""
-
-    def __init__(self, num_chars: int, num_trigrams: int, size: int, fan_out: int) -> None:
-        """Make the matrix.
-
-        Args:
-            num_chars: character ids are below this.
-            num_trigrams: number of buckets.
-            size: columns.
-            fan_out: units that a column belongs to, for the scale of the initial values.
-        """
-        super().__init__()
-        bound = (6 / (num_trigrams + fan_out)) ** 0.5
-        self.table = nn.Parameter(torch.empty(num_trigrams, size).uniform_(-bound, bound))
-        self.mark = num_chars
-
-    def forward(self, char: Tensor) -> Tensor:
-        """Sum each word's rows: int64 [U, L] character ids to float32 [U, size]; zero for padding."""
-        bucket, start = letter_trigrams(char, self.mark, len(self.table))
-        return functional.embedding_bag(bucket, self.table, start, mode="sum")
-
-
-class BagTower(nn.Module):
+class BagTower(Tower):
     """DSSM: the MLP over the sum of a text's trigram counts."""
 
     def __init__(self, hashing: TrigramLayer, hidden_sizes: tuple[int, ...], dropout: float) -> None:
@@ -89,18 +44,11 @@ class BagTower(nn.Module):
         self.hashing = hashing
         self.bias = nn.Parameter(torch.zeros(hidden_sizes[0]))
         self.layers = _dense_layers(hidden_sizes)
+        self.size = hidden_sizes[-1]
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, words: Tensor, text: Tensor) -> Tensor:
-        """Encode texts.
-
-        Args:
-            words: float32 [U, size], what `hashing` says of the batch's distinct words.
-            text: int64 [N, T], positions in `words`, 0 = padding.
-
-        Returns:
-            [N, hidden_sizes[-1]].
-        """
+        """See `Tower.forward`."""
         # Row 0 is padding, and a bag of it alone is zero.
         summed = functional.embedding_bag(text, words, mode="sum", padding_idx=0)
         state = torch.tanh(summed + self.bias)
@@ -109,7 +57,7 @@ class BagTower(nn.Module):
         return state
 
 
-class WindowTower(nn.Module):
+class WindowTower(Tower):
     """CDSSM: a convolution over windows of words, the maximum over time, and a dense layer."""
 
     def __init__(
@@ -120,10 +68,11 @@ class WindowTower(nn.Module):
         self.window = window
         self.bias = nn.Parameter(torch.zeros(hidden_sizes[0]))
         self.layers = _dense_layers(hidden_sizes)
+        self.size = hidden_sizes[-1]
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, words: Tensor, text: Tensor) -> Tensor:
-        """Encode texts; arguments and result as in `BagTower.forward`."""
+        """See `Tower.forward`."""
         places = words.view(len(words), self.window, -1)
         sums = window_sum(places, text)  # [N, T, F]
         real = (text != 0).unsqueeze(2)

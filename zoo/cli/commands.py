@@ -1,4 +1,4 @@
-"""The commands that are not training: list, index, search, predict, memory, reproduce."""
+"""The commands that are not training: list, index, search, predict, measure, memory, reproduce."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from datamodules.retrieval import (
 )
 from datamodules.storage import new_file
 from zoo import sharing
+from zoo.cli.measure import measure
 from zoo.cli.options import value_of
 from zoo.cli.outputs import check_output
 from zoo.loading import known_model, load, option_names
@@ -43,6 +44,7 @@ def run(command: str, options: list[str]) -> None:
     load_all_retrievers()  # so that options can name them
     components: Any = {
         "list": list_models,
+        "measure": measure,
         "index": index,
         "search": search,
         "reproduce": reproduce,
@@ -187,7 +189,7 @@ def predict(
 
     A classifier writes a text's label, probabilities and memories. A matching model writes the score of each
     pair of a table; or of texts alone (a .txt file, -, or a table's text_column), each with candidates from the
-    memory, ranked.
+    memory, ranked. A retrieval model writes the best documents of its collection for each query.
 
     Args:
         ckpt_path: a checkpoint that `zoo fit` wrote.
@@ -213,7 +215,8 @@ def predict(
             partial = stack.enter_context(new_file(path))
             file = stack.enter_context(partial.open("w", encoding="utf-8"))
         for record in tqdm(records, desc="predicting", unit="text", delay=2, disable=None):
-            file.write(_as_json(record, ckpt_path) + "\n")
+            line = record if isinstance(record, str) else _as_json(record, ckpt_path)
+            file.write(line + "\n")
 
 
 def _as_json(record: dict[str, Any], checkpoint: str) -> str:

@@ -239,12 +239,14 @@ class ZooCLI(LightningCLI):
     def _write_scores(self, stage: str) -> None:
         if not self.trainer.is_global_zero:
             return
-        scores = {
+        scores: dict[str, Any] = {
             name.removeprefix(f"{stage}/"): float(value)
             for name, value in self.trainer.callback_metrics.items()
         }
         if isinstance(self.model, Task):
             scores |= self.model.class_scores
+            if self.model.query_scores:
+                scores["by_query"] = self.model.query_scores
         if self.output is not None:
             write_json(self.output, scores)
 

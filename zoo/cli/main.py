@@ -27,6 +27,7 @@ Train and evaluate (options and YAML, see `zoo fit --help`):
 
 Use and look:
   predict    labels or scores         zoo predict --ckpt_path CKPT --input FILE_OR_- --output out.jsonl
+  measure    scores of TREC runs      zoo measure --judgements QRELS --runs "[ONE.run, OTHER.run]"
   list       the models
   export     a folder to share        zoo export CKPT FOLDER --push user/name
   index      build a memory           zoo index --file FILE --memory FOLDER
@@ -48,6 +49,7 @@ COMMANDS = {
     "test": "zoo.cli.lightning:run",
     "prepare": "zoo.cli.lightning:run",
     "predict": "zoo.cli.commands:run_predict",
+    "measure": "zoo.cli.commands:run",
     "list": "zoo.cli.commands:run",
     "index": "zoo.cli.commands:run",
     "search": "zoo.cli.commands:run",

@@ -79,6 +79,68 @@ class AllStatesLSTM(nn.LSTM):
         return states * (lengths > 0).view(n, 1, 1)
 
 
+def last_states(projected: Tensor, recurrent: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
+    """The last states of LSTMs whose input products are known, such as those of words that are sums of letters.
+
+    Gates are in the order input, forget, output, cell, or input, output, cell where nothing is forgotten. On CPUs the
+    latter cost no forget gate; PyTorch's fused kernel for GPUs has one, which a large bias then holds at exactly 1.
+
+    Args:
+        projected: [D, V, GH], of each table row, bias included; D = 1 or 2 directions, G = 3 or 4 gates.
+        recurrent: [D, GH, H].
+        ids: int64 [N, T], rows of the table; anything after a sequence's end.
+        lengths: int64 [N], 0..T.
+
+    Returns:
+        [N, D H]: last forward state, last backward state; 0 where the sequence is empty.
+    """
+    if projected.device.type == "cpu":
+        packing = _Packing(ids, lengths, len(projected) == 2)
+        steps = torch.stack([ids.flatten()[places] for places in packing.places])
+        last, _ = _States.apply(projected, recurrent, steps, packing.batch_sizes)
+        last = last[:, packing.unsorted]
+    else:
+        last = _last_states_on_gpu(projected, recurrent, ids, lengths)
+    joined: Tensor = last.transpose(0, 1).flatten(1) * (lengths > 0).unsqueeze(1)
+    return joined
+
+
+#: A gate of this much is 1 in float32, and its slope 0.
+_OPEN = 40.0
+
+
+def _last_states_on_gpu(projected: Tensor, recurrent: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
+    """Last states [D, N, H] by PyTorch's kernel, whose inputs are the products and whose input weights pass them on."""
+    directions, hidden = len(projected), recurrent.shape[2]
+    size = 4 * hidden
+    weights = []
+    tables = []
+    passing = torch.eye(size, device=projected.device, dtype=projected.dtype)
+    for d in range(directions):
+        table, own = (
+            _pytorch_gates(projected[d].T, hidden, _OPEN).T,
+            _pytorch_gates(recurrent[d], hidden, 0.0),
+        )
+        tables.append(table)
+        columns = [passing if other == d else torch.zeros_like(passing) for other in range(directions)]
+        weights += [torch.cat(columns, dim=1), own.contiguous()]
+    packed = _pack(ids, lengths)
+    inputs = torch.cat(tables, dim=1)[packed.data]
+    zeros = projected.new_zeros(directions, len(ids), hidden)
+    _, last, _ = torch._VF.lstm(  # type: ignore[attr-defined]
+        inputs, packed.batch_sizes, (zeros, zeros), weights, False, 1, 0.0, True, directions == 2
+    )
+    assert packed.unsorted_indices is not None
+    found: Tensor = last[:, packed.unsorted_indices]
+    return found
+
+
+def _pytorch_gates(weight: Tensor, hidden: int, missing: float) -> Tensor:
+    """PyTorch's order of gates, input, forget, cell, output, of rows in ours; a forget gate that lacks is `missing`."""
+    i, *f, o, g = torch.split(weight, hidden)
+    return torch.cat([i, f[0] if f else torch.full_like(i, missing), g, o])
+
+
 def _pack(table: Tensor, lengths: Tensor) -> PackedSequence:
     # A sequence without tokens reads one, and its state is zeroed: kernels know no empty sequences.
     return pack_padded_sequence(table, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
@@ -125,6 +187,7 @@ def _sigmoid_gates_first(weight: Tensor) -> Tensor:
 class _States(torch.autograd.Function):
     """D LSTMs side by side over packed sequences, longest first; D = 1 or 2 directions.
 
+    There are G = 4 gates (input, forget, output, cell), or 3 without the forget gate: then a cell keeps what it holds.
     P is the number of tokens of all sequences: step 0 of all, then step 1 of those that have one, ...
     """
 
@@ -137,8 +200,8 @@ class _States(torch.autograd.Function):
 
         Args:
             ctx: what backward needs.
-            projected: [D, V, 4H], input products of each table row, bias included.
-            recurrent: [D, 4H, H].
+            projected: [D, V, GH], input products of each table row, bias included.
+            recurrent: [D, GH, H].
             steps: int64 [D, P], rows of the table.
             batch_sizes: sequences alive at each step, falling; N at the first.
 
@@ -146,8 +209,10 @@ class _States(torch.autograd.Function):
             [D, N, H] last states and [D, P, H] all states.
         """
         directions, _, width = projected.shape
-        hidden = width // 4
-        gates = torch.stack([projected[d].index_select(0, steps[d]) for d in range(directions)])  # [D, P, 4H]
+        hidden = recurrent.shape[2]
+        sigmoids, forgets = width - hidden, width == 4 * hidden
+        read = [projected[d].index_select(0, steps[d]) for d in range(directions)]
+        gates = torch.stack(read) if directions > 1 else read[0].unsqueeze(0)  # [D, P, GH]
         cells = gates.new_empty(directions, steps.shape[1], hidden)
         cell_tanh = torch.empty_like(cells)
         states = torch.empty_like(cells)
@@ -160,12 +225,14 @@ class _States(torch.autograd.Function):
             if step:
                 before = slice(previous, previous + alive)
                 gate.baddbmm_(states[:, before], transposed)
-            gate[..., : 3 * hidden].sigmoid_()
-            gate[..., 3 * hidden :].tanh_()
-            i, f, o, g = gate.chunk(4, dim=2)
+            gate[..., :sigmoids].sigmoid_()
+            gate[..., sigmoids:].tanh_()
+            i, *f, o, g = torch.split(gate, hidden, dim=2)
             cell = torch.mul(i, g, out=cells[:, now])
-            if step:
-                cell.addcmul_(f, cells[:, before])
+            if step and forgets:
+                cell.addcmul_(f[0], cells[:, before])
+            elif step:
+                cell.add_(cells[:, before])
             torch.tanh(cell, out=cell_tanh[:, now])
             torch.mul(o, cell_tanh[:, now], out=states[:, now])
             ended = batch_sizes[step + 1] if step + 1 < len(batch_sizes) else 0
@@ -186,6 +253,8 @@ class _States(torch.autograd.Function):
         recurrent, steps, gates, cells, cell_tanh, states = ctx.saved_tensors
         batch_sizes: list[int] = ctx.batch_sizes
         hidden = states.shape[2]
+        end = gates.shape[2] - hidden  # of the sigmoids
+        forgets = end == 3 * hidden
         grad_gates = torch.empty_like(gates)
         grad_last, grad_states = grad_outputs
         # [D, N, H]; of the current step for those alive.
@@ -199,7 +268,7 @@ class _States(torch.autograd.Function):
             alive = batch_sizes[step]
             start -= alive
             now = slice(start, start + alive)
-            i, f, o, g = gates[:, now].chunk(4, dim=2)
+            i, *f, o, g = torch.split(gates[:, now], hidden, dim=2)
             d_state, d_cell = grad_state[:, :alive], grad_cell[:, :alive]
             if grad_states is not None:
                 d_state += grad_states[:, now]
@@ -210,18 +279,19 @@ class _States(torch.autograd.Function):
             d_cell.addcmul_(through, tanh.square(), value=-1)
             grad = grad_gates[:, now]
             torch.mul(d_cell, g, out=grad[..., :hidden])
-            if step:
+            if step and forgets:
                 before = slice(start - batch_sizes[step - 1], start - batch_sizes[step - 1] + alive)
                 torch.mul(d_cell, cells[:, before], out=grad[..., hidden : 2 * hidden])
-            else:
+            elif forgets:
                 grad[..., hidden : 2 * hidden] = 0
-            torch.mul(d_state, tanh, out=grad[..., 2 * hidden : 3 * hidden])
-            torch.mul(d_cell, i, out=grad[..., 3 * hidden :])
-            sigmoids = gates[:, now, : 3 * hidden]
+            torch.mul(d_state, tanh, out=grad[..., end - hidden : end])
+            torch.mul(d_cell, i, out=grad[..., end:])
+            sigmoids = gates[:, now, :end]
             slope = sigmoids.square().neg_().add_(sigmoids)  # s - s^2
-            grad[..., : 3 * hidden].mul_(slope)
-            grad[..., 3 * hidden :].mul_(g.square().neg_().add_(1))
-            d_cell.mul_(f)
+            grad[..., :end].mul_(slope)
+            grad[..., end:].mul_(g.square().neg_().add_(1))
+            if forgets:
+                d_cell.mul_(f[0])
             if step:
                 d_state.copy_(torch.bmm(grad, recurrent))
         grad_projected = gates.new_zeros(gates.shape[0], ctx.rows, gates.shape[2])

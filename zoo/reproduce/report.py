@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from datamodules.storage import write_json
+from zoo.reproduce.significance import compare, kept_queries
 from zoo.reproduce.table import SPLITS, Metrics, Row, Table
 
 #: row -> metric -> mean, sd, n (runs in them), paper (the paper's figure); None where there is none.
@@ -62,7 +63,7 @@ class Report:
             for row, metrics in figures.items():
                 for name, figure in metrics.items():
                     writer.writerow([row, name, *(figure[key] for key in ("mean", "sd", "n", "paper"))])
-        (out / "table.md").write_text(self.markdown(figures), encoding="utf-8")
+        (out / "table.md").write_text(self.markdown(figures) + self.comparison(out), encoding="utf-8")
 
     def markdown(self, figures: Figures) -> str:
         """The table for people: figures in percent, the paper's beside them, what failed and why."""
@@ -98,6 +99,36 @@ class Report:
         lines += [f"\nSkipped: {row}: {reason}." for row, reason in self.skipped.items()]
         lines += [f"\nFailed: {run}: {reason}" for run, reason in self.failed.items()]
         return "\n".join(lines) + "\n"
+
+    def comparison(self, out: Path) -> str:
+        """Each row beside the one that the table names, query by query; empty where it names none.
+
+        Args:
+            out: the table's folder, where the runs keep what they found.
+        """
+        if (other := self.table.compare_with) is None:
+            return ""
+        stage = next((s for s in ("test", "val") if kept_queries(out / other, s)), "val")
+        reference, lines = kept_queries(out / other, stage), []
+        for row in self.rows:
+            found = compare(kept_queries(out / row.name, stage), reference)
+            if row.name != other and found is not None:
+                mean, p = f"{100 * found.mean:+.1f}", f"{found.p:.4f}"
+                lines.append(f"| {row.name} | {mean} | {p} | {found.queries} |")
+        if not lines:
+            return ""
+        heads = [
+            "",
+            f"## Beside {other}, {SPLITS[stage]}",
+            "",
+            "| row | difference | p | queries |",
+            "|---|---|---|---|",
+        ]
+        told = (
+            "Mean difference over queries of each query's mean over seeds, in percent; p of a paired randomisation test"
+            " with two sides (10,000 draws)."
+        )
+        return "\n".join([*heads, *lines, "", told]) + "\n"
 
     def _unit(self) -> str:
         counted = [_title(metric) for metric in self.table.metrics if metric in self.table.counts]

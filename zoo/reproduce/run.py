@@ -29,7 +29,9 @@ from datamodules.errors import InputError
 from datamodules.storage import contents_of, write_json
 from zoo.memory.growth import TUNED, UNTUNED, grow
 from zoo.reproduce.report import Report
+from zoo.reproduce.significance import keep_queries
 from zoo.reproduce.table import SPLITS, Metrics, Row, Table, in_order
+from zoo.tasks.checkpoint import CHECKPOINT_KEY, read_checkpoint
 
 #: How a run is started.
 ZOO: tuple[str, ...] = (sys.executable, "-m", "zoo")
@@ -103,8 +105,10 @@ class Reproduction:
         rows = dict(self.table.rows)
         for row in rows.values():
             missing = self._missing(row)
-            if missing and all(name.startswith("test_file") for name, _ in missing):
-                kept = {key: value for key, value in row.overrides.items() if key != "data.test_file"}
+            if missing and all(name.startswith("test_") for name, _ in missing):
+                kept = {
+                    key: value for key, value in row.overrides.items() if not key.startswith("data.test_")
+                }
                 rows[row.name] = replace(row, overrides=kept)
         self.table = replace(self.table, rows=rows)
 
@@ -294,6 +298,9 @@ class Reproduction:
         _zoo(["fit", "--config", str(base), *as_arguments(options)], log)
         if not (folder / "summary.json").exists():
             raise RowFailed(f"the run ended before its end ({log})")  # a fit's last file
+        if self.table.compare_with is not None:
+            best = read_checkpoint(folder / "checkpoints" / "best.ckpt")
+            keep_queries(folder, "val", best[CHECKPOINT_KEY].get("by_query", {}))
         return _best_epoch(folder / "metrics.csv", f"val/{self.table.metrics[0]}")
 
     def _grow(self, row: Row, seed: int, folder: Path) -> Metrics:
@@ -327,7 +334,7 @@ class Reproduction:
         options: dict[str, Any] = {"output": str(metrics)}
         if self._brings_its_test(row):
             # Where the test lies, or the table that it is split off.
-            read = ("test_file", "train_file")
+            read = self.table.data_type.test_files
             options |= {f"data.{name}": value for name, value in self._files(row).items() if name in read}
         else:
             assert self.test is not None
@@ -336,6 +343,7 @@ class Reproduction:
         _zoo(["test", "--ckpt_path", str(checkpoint), *as_arguments(options)], folder.with_suffix(".log"))
         # What has no value (a loss that is infinite) is null.
         found = {name: value for name, value in json.loads(metrics.read_text()).items() if value is not None}
+        keep_queries(folder, "test", found.pop("by_query", {}))
         return {f"test/{name}": float(value) for name, value in found.items()}
 
     def report(self) -> Report:

@@ -97,6 +97,7 @@ class Table:
         profiles: metrics with a figure for each place of a list, NAME@1, NAME@2, ...: the picture shows these over the
             place, a curve for each row and name.
         x_label: name of the x axis; None = the table is no curve.
+        compare_with: the row that each other one is compared with, query by query (`zoo.reproduce.significance`).
         skip_absent: leave out rows whose data is not under --data_dir, instead of refusing to start.
         columns_without_header: data options for test files that have no header line.
     """
@@ -112,6 +113,7 @@ class Table:
     counts: Sequence[str] = ()
     profiles: Sequence[str] = ()
     x_label: str | None = None
+    compare_with: str | None = None
     skip_absent: bool = False
     columns_without_header: Mapping[str, Any] | None = None
 
@@ -151,6 +153,7 @@ _TABLE_KEYS: dict[str, Any] = {
     "rows": dict,
     "like": str,
     "x_label": str,
+    "compare_with": str,
     "encoder": str,
     "skip_absent": bool,
     "columns_without_header": dict,
@@ -232,7 +235,12 @@ def load_table(name: str, encoder: str | None = None) -> Table:
             raise InputError(f"{path}: row {row.name}: {key} names no trained row: {row.starts_from}")
         if row.grow is not None:
             rows[row.name] = replace(row, overrides=start.overrides)
-    optional = ("metrics", "counts", "profiles", "x_label", "skip_absent", "columns_without_header")
+    optional = (
+        *("metrics", "counts", "profiles", "x_label", "compare_with", "skip_absent"),
+        "columns_without_header",
+    )
+    if (other := contents.get("compare_with")) is not None and other not in rows:
+        raise InputError(f"{path}: compare_with names no row: {other}")
     return Table(
         name=path.stem,
         description=str(contents["description"]),

@@ -96,6 +96,8 @@ class Task(pl.LightningModule):
         self.data_state: dict[str, Any] = {}
         #: the last evaluation's scores of single classes, by name.
         self.class_scores: dict[str, float] = {}
+        #: the last evaluation's figure of each query, by its id, where models are compared query by query.
+        self.query_scores: dict[str, float] = {}
         # Whether all losses were finite so far: a number, or a truth value on the device.
         self._is_finite: Any = True
 

@@ -81,8 +81,8 @@ class Predictor(ABC):
     @abstractmethod
     def records(
         self, source: str, batch_size: int = 256, *args: Any, **options: Any
-    ) -> Iterator[dict[str, Any]]:
-        """What `zoo predict` writes, a JSON object each; further arguments become its options.
+    ) -> Iterator[dict[str, Any]] | Iterator[str]:
+        """What `zoo predict` writes, a JSON object each, or lines as they are; further arguments become its options.
 
         Args:
             source: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text a line, or - for such lines from

@@ -14,6 +14,7 @@ from torch import nn
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
 from datamodules.matching import MatchingDataModule
+from datamodules.text.trigrams import letter_trigrams
 from tests.zoo.baselines.pairs import (
     NUM_CHARS,
     Vector,
@@ -25,7 +26,7 @@ from tests.zoo.baselines.pairs import (
     score,
     words_of,
 )
-from zoo.baselines.dssm import CDSSM, DSSM, letter_trigrams
+from zoo.baselines.dssm import CDSSM, DSSM
 from zoo.tasks.matching import MatchingTask
 
 TRIGRAMS = 50
@@ -94,7 +95,7 @@ def test_one_tower_or_two() -> None:
 def test_letter_trigrams_of_a_word() -> None:
     # A word of 2 letters, padding, a word of 3: as many trigrams as letters.
     char = torch.tensor([[1, 2, 0], [0, 0, 0], [1, 2, 3]])
-    bucket, start = letter_trigrams(char, mark=9, num_trigrams=1 << 40)
+    bucket, start = letter_trigrams(char, mark=9, buckets=1 << 40)
     assert start.tolist() == [0, 2, 2]
     assert len(bucket) == 5
     # The words begin alike (#12) and end differently (12# and 123).

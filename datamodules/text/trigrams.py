@@ -1,0 +1,41 @@
+"""Letter trigrams of words: `cat` with marks around it, `#cat#`, has #ca, cat and at#."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def letter_trigrams(char: Tensor, mark: int, buckets: int | None = None) -> tuple[Tensor, Tensor]:
+    """The letter trigrams of words, as numbers.
+
+    Args:
+        char: int64 [U, L] character ids, 0 = padding.
+        mark: the id of the mark before and after a word; all characters' ids are below it.
+        buckets: trigrams are hashed into so many; None = no two trigrams have the same number.
+
+    Returns:
+        int64 [G], the numbers of all words' trigrams one after the other, and int64 [U], where each word's
+        begin. A word has as many trigrams as characters, and padding has none.
+    """
+    words, longest = char.shape
+    lengths = (char != 0).sum(dim=1)
+    marked = functional.pad(char, (1, 1))  # [U, L + 2]
+    marked[:, 0] = mark
+    marked[torch.arange(words, device=char.device), lengths + 1] = mark
+    a, b, c = marked[:, :-2], marked[:, 1:-1], marked[:, 2:]
+    if buckets is None:
+        number = (a * (mark + 1) + b) * (mark + 1) + c
+    else:
+        # The usual hash of three whole numbers: each times a large prime of its own, and exclusive or.
+        number = (a * 73856093 ^ b * 19349663 ^ c * 83492791) % buckets  # [U, L]
+    real = torch.arange(longest, device=char.device) < lengths.unsqueeze(1)
+    return number[real], lengths.cumsum(dim=0) - lengths
+
+
+def distinct_trigrams(char: Tensor, mark: int) -> list[int]:
+    """The distinct trigrams of words, as rising numbers; arguments as of `letter_trigrams`."""
+    numbers, _ = letter_trigrams(char, mark)
+    found: list[int] = torch.unique(numbers).tolist()
+    return found

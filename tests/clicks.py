@@ -1,0 +1,63 @@
+"""A made-up collection: notes on things, queries that name one of them, and graded judgements."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+THINGS = {
+    "fruit": ["apple", "pear", "plum", "cherry", "peach", "grape"],
+    "metal": ["iron", "copper", "zinc", "silver", "gold", "nickel"],
+    "weather": ["rain", "snow", "wind", "storm", "cloud", "fog"],
+}
+COMMON = ["the", "a", "of", "with", "near", "old", "new", "some"]
+WAYS = ["where is {}", "price of {}", "{}", "old {} near a {}"]
+
+
+class Collection(NamedTuple):
+    """Where the files are."""
+
+    corpus: Path
+    queries: Path
+    judgements: Path
+
+    def options(self, **more: Any) -> dict[str, Any]:
+        """Of a `ClickthroughDataModule` that trains on it."""
+        return {
+            "corpus_file": str(self.corpus),
+            "train_queries": str(self.queries),
+            "train_judgements": str(self.judgements),
+            **more,
+        }
+
+
+def write_collection(folder: Path, documents: int, queries: int, seed: int) -> Collection:
+    """A document that names the query's thing has grade 2 or 3, one on a thing of the same kind perhaps grade 1.
+
+    A few documents that name nothing of the kind are judged to be irrelevant.
+    """
+    random = np.random.default_rng(seed)
+    kinds = {thing: kind for kind, things in THINGS.items() for thing in things}
+    about = [str(random.choice(list(kinds))) for _ in range(documents)]
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "corpus.jsonl").open("w") as file:
+        for number, thing in enumerate(about):
+            words = [thing, *map(str, random.choice(COMMON, size=random.integers(1, 5)))]
+            random.shuffle(words)
+            title = f"{' '.join(words)} {number}"
+            file.write(json.dumps({"_id": f"d{number}", "title": title, "text": f"nothing {number}"}) + "\n")
+    lines = []
+    with (folder / "queries.jsonl").open("w") as file:
+        for number in range(queries):
+            thing = str(random.choice(about))
+            text = str(random.choice(WAYS)).format(thing, thing)
+            file.write(json.dumps({"_id": f"q{number}", "text": text}) + "\n")
+            for document, other in enumerate(about):
+                grade = int(random.integers(2, 4)) if other == thing else int(kinds[other] == kinds[thing])
+                if grade > 1 or random.random() < 0.2:
+                    lines.append(f"q{number}\td{document}\t{grade}")
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(lines) + "\n")
+    return Collection(folder / "corpus.jsonl", folder / "queries.jsonl", folder / "qrels.tsv")

@@ -1,0 +1,140 @@
+"""The models that rank the documents of a collection, for the one suite of `test_models.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from datamodules import ClickthroughDataModule
+from tests.clicks import write_collection
+from tests.zoo.adapter import Adapter, put
+from zoo.layers.dual_encoder import DualEncoder
+from zoo.tasks.base import Task
+from zoo.tasks.retrieval import RetrievalTask
+
+# What a draw leaves out can't be learned by heart.
+CLICKS = {"word_dropout": 0.0}
+CELLS = {**CLICKS, "hidden_size": 7}
+
+
+class Retrieval(Adapter):
+    task, examples = RetrievalTask, 10
+    variants: ClassVar = {
+        "LSTMRNN": {
+            "lstm": CELLS,
+            "lstm-apart": {**CELLS, "tied": False},
+            "lstm-both-ways": {**CELLS, "bidirectional": True},
+            "lstm-full": {**CELLS, "peepholes": True, "forget_gate": True},
+            "lstm-peepholes-both-ways": {**CELLS, "peepholes": True, "bidirectional": True},
+            "lstm-forget": {**CELLS, "forget_gate": True},
+            "rnn": {**CELLS, "cell": "rnn", "hidden_size": 12},
+            "rnn-both-ways": {**CELLS, "cell": "rnn", "bidirectional": True},
+        },
+        "RetrievalDSSM": {
+            "tied": {**CLICKS, "hidden_sizes": (9, 7)},
+            "hashed": {**CLICKS, "hidden_sizes": (9, 7), "num_trigrams": 300},
+            "apart": {**CLICKS, "hidden_sizes": (9, 7), "tied": False},
+        },
+        "RetrievalCLSM": {
+            f"window-{window}": {**CLICKS, "hidden_sizes": (12, 8), "window": window} for window in (1, 3, 4)
+        },
+        "RetrievalBM25": {"": {}},
+        "RetrievalULM": {"": {"mu": 20.0}},
+        "RetrievalPLSA": {"": {"num_topics": 6, "iterations": 8}},
+        "RetrievalDoc2Vec": {"": {"vector_size": 8, "epochs": 4, "sample": 0.0}},
+    }
+    by_example = ("query", "positive", "candidate", "row")
+
+    def make_data(self, folder: Path) -> ClickthroughDataModule:
+        collection = write_collection(folder, documents=60, queries=24, seed=6)
+        return ClickthroughDataModule(
+            **collection.options(document_column="title"),
+            validation_split=0.25,
+            negatives=["in_batch", "random"],
+            num_negatives=2,
+            positives_per_query=1,
+            batch_size=10,
+            eval_batch_size=64,
+            cache_dir=str(folder / "cache"),
+            seed=0,
+        )
+
+    def make_batch(self) -> Any:
+        return self.data.training_dataset(self.data.split("train")).__getitems__(range(self.examples))
+
+    def results(self, model: Task, batch: Any) -> Tensor:
+        score = model(batch)
+        assert score.shape == (len(batch.query_text), len(batch.document_text))
+        if isinstance(model.network, DualEncoder):
+            assert score.abs().max() <= 1 + 1e-6
+        found: Tensor = score[batch.query, batch.positive]
+        return found
+
+    def loss(self, model: Task, batch: Any) -> Tensor:
+        assert isinstance(model, RetrievalTask)
+        return model.loss_terms(model(batch), batch).mean()
+
+    def is_learned(self, model: Task, batch: Any) -> bool:
+        score = model(batch)[batch.query].masked_fill(~batch.candidate, -2)
+        return bool((score.argmax(dim=1) == batch.positive).all())
+
+    def padded(self, batch: Any) -> Any:
+        return batch._replace(
+            char=functional.pad(batch.char, (0, 3)),
+            query_text=functional.pad(batch.query_text, (0, 4)),
+            document_text=functional.pad(batch.document_text, (0, 5)),
+        )
+
+    def alone(self, batch: Any, row: int) -> Any:
+        """As the data would make it: nothing in it is there for other examples."""
+        query, document = int(batch.query[row]), int(batch.positive[row])
+        texts = [batch.query_text[query : query + 1], batch.document_text[document : document + 1]]
+        texts = [text[:, : max(1, int((text != 0).sum()))] for text in texts]
+        words = torch.unique(torch.cat([torch.zeros(1, dtype=torch.long), *(text[0] for text in texts)]))
+        number = torch.zeros(len(batch.word), dtype=torch.long)
+        number[words] = torch.arange(len(words))
+        char, zero = batch.char[words], torch.zeros(1, dtype=torch.long)
+        return batch._replace(
+            word=batch.word[words],
+            char=char[:, : max(1, int((char != 0).sum(dim=1).max()))],
+            query_text=number[texts[0]],
+            document_text=number[texts[1]],
+            query_string=[batch.query_string[query]],
+            document_string=[batch.document_string[document]],
+            query=zero,
+            positive=zero,
+            candidate=torch.ones(1, 1, dtype=torch.bool),
+            row=batch.row[row : row + 1],
+        )
+
+    def reordered(self, batch: Any) -> list[tuple[Any, Tensor]]:
+        same = torch.arange(len(batch.row))
+        words = torch.cat([same[:1], 1 + torch.arange(len(batch.word) - 1).flip(0)])
+        renamed = batch._replace(
+            word=batch.word[words],
+            char=batch.char[words],
+            query_text=words.argsort()[batch.query_text],
+            document_text=words.argsort()[batch.document_text],
+        )
+        documents = batch._replace(
+            document_text=batch.document_text.flip(0),
+            document_string=batch.document_string[::-1],
+            positive=len(batch.document_text) - 1 - batch.positive,
+            candidate=batch.candidate.flip(1),
+        )
+        examples = put(batch, self.by_example, same.flip(0))
+        return [(examples, same.flip(0)), (documents, same), (renamed, same)]
+
+    def emptied(self, batch: Any) -> list[tuple[Any, Tensor]]:
+        found = []
+        for side, of_example in (("query", batch.query), ("document", batch.positive)):
+            text, strings = getattr(batch, f"{side}_text").clone(), list(getattr(batch, f"{side}_string"))
+            text[1], strings[1] = 0, ""
+            found.append(
+                (batch._replace(**{f"{side}_text": text, f"{side}_string": strings}), of_example != 1)
+            )
+        return found

@@ -1,0 +1,90 @@
+"""Two encoders of short texts, and the cosines of what they say: queries on the one side, documents on the other."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from datamodules.batch import ClickBatch, TextBatch
+from zoo.layers.interactions import unit
+
+
+class Tower(nn.Module, ABC):
+    """An encoder of texts whose words are read letter by letter."""
+
+    #: char [U, L] -> [U, F]: what the first layer says of each distinct word, before biases; 0 for padding.
+    hashing: nn.Module
+    #: d, the size of a text's vector.
+    size: int
+
+    @abstractmethod
+    def forward(self, words: Tensor, text: Tensor) -> Tensor:
+        """Encode texts.
+
+        Args:
+            words: float32 [U, F], what `hashing` says of the batch's distinct words.
+            text: int64 [N, T], positions in `words`, 0 = padding.
+
+        Returns:
+            [N, d].
+        """
+
+
+class DualEncoder(nn.Module):
+    """Embeddings of length 1, so that their product is the cosine; a text without words has a zero vector."""
+
+    def __init__(self, query: Tower, document: Tower, word_dropout: float = 0.0) -> None:
+        """Put two towers together.
+
+        Args:
+            query: encodes queries.
+            document: encodes documents; the same object for both = tied parameters.
+            word_dropout: probability that a word of a text is left out in training.
+        """
+        super().__init__()
+        self.query, self.document = query, document
+        self.word_dropout = word_dropout
+
+    def encode_queries(self, texts: TextBatch) -> Tensor:
+        """Embed queries: float32 [N, d]."""
+        return self._encode(self.query, self.query.hashing(texts.char), texts.text)
+
+    def encode_documents(self, texts: TextBatch) -> Tensor:
+        """Embed documents: float32 [N, d]."""
+        return self._encode(self.document, self.document.hashing(texts.char), texts.text)
+
+    def forward(self, batch: ClickBatch) -> Tensor:
+        """The cosine of each distinct query and each distinct document of a batch: float32 [N, M]."""
+        if self.document is self.query:
+            words = self.query.hashing(batch.char)
+            queries = self._encode(self.query, words, batch.query_text)
+        else:
+            # Queries have few of a batch's words, and the data puts those first.
+            last = int(batch.query_text.max()) if batch.query_text.numel() else 0
+            queries = self._encode(self.query, self.query.hashing(batch.char[: last + 1]), batch.query_text)
+            words = self.document.hashing(batch.char)
+        documents = self._encode(self.document, words, batch.document_text)
+        with torch.autocast(queries.device.type, enabled=False):
+            return queries @ documents.T
+
+    def _encode(self, tower: Tower, words: Tensor, text: Tensor) -> Tensor:
+        if self.training and self.word_dropout:
+            text = without_words(text, self.word_dropout)
+        return unit(tower(words, text)) * (text != 0).any(dim=1, keepdim=True)
+
+
+def without_words(text: Tensor, share: float) -> Tensor:
+    """Texts [N, T] without some of their words, the others moved together; one word stays at least.
+
+    Args:
+        text: int64 [N, T], 0 = padding behind the words.
+        share: probability of each word to be left out.
+    """
+    draw = torch.rand(text.shape, device=text.device)
+    # The word of the highest draw stays.
+    stays = (draw >= share) | (draw == draw.masked_fill(text == 0, -1).amax(dim=1, keepdim=True))
+    kept = (text != 0) & stays
+    order = (~kept).to(torch.int8).argsort(dim=1, stable=True)
+    return (text * kept).gather(1, order)
