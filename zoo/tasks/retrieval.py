@@ -38,6 +38,7 @@ class RetrievalTask(Task):
     """
 
     task = "retrieval"
+    pipeline_tag = "sentence-similarity"
     spec_type = ClickSpec
     predictor_type = RetrievalPredictor
     shown = ("ndcg@10",)

@@ -48,6 +48,8 @@ class RetrievalPredictor(Predictor):
     the first query comes.
     """
 
+    example = 'model.rank("a query")[0]'
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._collection: Rows | None = None
