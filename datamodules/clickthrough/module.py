@@ -354,6 +354,11 @@ class ClickthroughDataModule(ClickTables, TextDataModule[Judgements, ClickSplit]
             pool = HardPool.of(*split.found, relevant, options.skip_hits, options.highest_hit_score)
         return Negatives(relevant, self.sources, options.num_negatives, self.seed, pool)
 
+    @override
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        self._negatives = None  # of the queries that were open before
+
     @property
     def negatives(self) -> Negatives:
         """What the training data draws from; after `setup`."""
