@@ -27,7 +27,7 @@ from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.errors import InputError, excerpt
 from datamodules.parts.copies import CopyMarks, Message
 from datamodules.parts.options import check_choices, check_least
-from datamodules.retrieval import FolderMemory, Memory, NeighborStore, build_neighbors
+from datamodules.retrieval import FolderMemory, Memory, NeighborStore, build_neighbors, is_memory
 from datamodules.sampling import LengthBucketSampler, ListSampler
 from datamodules.storage import is_whole, prepared_folder
 from datamodules.text.tokenization import WORD_TOKENIZERS
@@ -273,6 +273,8 @@ class ClickthroughDataModule(ClickTables, TextDataModule[Judgements, ClickSplit]
         Raises:
             InputError: the corpus is gone.
         """
+        if memory is None and self.memory_rows is None and is_memory(self.memory_location):
+            memory = self.open_memory()  # of a model that was exported, or whose memory has grown
         if memory is not None:
             if not isinstance(memory, FolderMemory):
                 raise InputError(
@@ -351,6 +353,11 @@ class ClickthroughDataModule(ClickTables, TextDataModule[Judgements, ClickSplit]
             assert split.found is not None
             pool = HardPool.of(*split.found, relevant, options.skip_hits, options.highest_hit_score)
         return Negatives(relevant, self.sources, options.num_negatives, self.seed, pool)
+
+    @override
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        self._negatives = None  # of the queries that were open before
 
     @property
     def negatives(self) -> Negatives:

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from datamodules.batch import ClickBatch, ClickSpec
+from datamodules.text.trigrams import distinct_trigrams
 from zoo.baselines.retrieval_dssm import RetrievalCLSM, RetrievalDSSM
 from zoo.layers import lstm
 from zoo.layers.dual_encoder import without_words
+from zoo.layers.trigrams import TrigramLayer
 from zoo.lstm_rnn import LSTMRNN, RecurrentTower
 
 TEXT = torch.tensor([[3, 1, 4, 1, 5], [2, 6, 0, 0, 0], [0, 0, 0, 0, 0], [4, 0, 0, 0, 0]])
@@ -222,3 +224,24 @@ def test_word_dropout_leaves_out_words_and_keeps_one() -> None:
 def test_options_that_can_not_be(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="model"):
         LSTMRNN(**options)
+
+
+def test_known_trigrams_have_rows_and_others_count_nothing() -> None:
+    """Against counts of the strings: `12`, `1233` and `1212` with 1, 2, 3 as letters and 9 as the mark."""
+    words = [[1, 2], [1, 2, 3, 3], [1, 2, 1, 2]]
+    char = torch.tensor([word + [0] * (4 - len(word)) for word in words])
+    known = distinct_trigrams(char[:2], mark=9)
+    layer = TrigramLayer(9, known, size=3, fan_out=3)
+    assert known == sorted(known)
+    # 912, 129, 123, 233, 339; the third word has 912, 129 and two that were not known: 121, 212.
+    assert len(known) == 5
+    row = {trigram: i for i, trigram in enumerate(known)}
+
+    def spelled(word: list[int]) -> list[int]:
+        marked = [9, *word, 9]
+        return [(a * 10 + b) * 10 + c for a, b, c in zip(marked, marked[1:], marked[2:], strict=False)]
+
+    for word, found in zip(words, layer(char), strict=True):
+        rows = [row[trigram] for trigram in spelled(word) if trigram in row]
+        torch.testing.assert_close(found, layer.table[rows].sum(dim=0))
+    assert not layer(torch.zeros(1, 4, dtype=torch.long)).any()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.zoo.test_distributed import DDP, zoo_process
 from zoo.cli import main
 from zoo.reproduce.command import run_table
 from zoo.reproduce.significance import compare, mean_by_query
+from zoo.sharing import export
 from zoo.tasks.nesterov import ScheduledNesterov
 from zoo.tasks.retrieval import MIXTURES
 from zoo.tasks.retrieval_predictor import RetrievalPredictor
@@ -141,12 +143,21 @@ def test_another_collection_takes_the_place_of_the_corpus(fit: Callable[..., Pat
 
 
 def test_a_deleted_cache_takes_no_prediction_away(fit: Callable[..., Path]) -> None:
-    import shutil
-
     checkpoint = fit()
     before = predictor(checkpoint).rank("where is plum")
     shutil.rmtree("cache")
     assert predictor(checkpoint).rank("where is plum") == before
+
+
+def test_an_exported_model_has_its_collection(
+    fit: Callable[..., Path], collection: Collection, tmp_path: Path
+) -> None:
+    checkpoint = fit()
+    before = predictor(checkpoint).rank("where is plum")
+    folder = export(checkpoint, tmp_path / "exported")
+    shutil.rmtree("cache")
+    collection.corpus.unlink()
+    assert predictor(folder).rank("where is plum") == before
 
 
 def test_predict_writes_records_and_trec_runs(
