@@ -165,7 +165,11 @@ class CheckpointEncoder:
         try:
             self.size = self.predictor.vector_size
         except InputError as error:
-            raise InputError(f"encoder {checkpoint!r}: {error}; use that of a KNNBiLSTM") from None
+            raise InputError(
+                f"encoder {checkpoint!r}: {error}; use that of a KNNBiLSTM or an LSTMRNN"
+            ) from None
+        apart = self.predictor.has_query_side
+        self.query_encoder = self.predictor.encode_queries if apart else None
 
     def __call__(self, texts: list[str], batch_size: int, bar: tqdm[Any]) -> NDArray[np.float32]:
         """The texts' vectors [n, size], of length 1; 0 for a text without words."""

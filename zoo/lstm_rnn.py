@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from datamodules.batch import ClickSpec
+from datamodules.batch import ClickSpec, DocumentBatch, QueryBatch
 from datamodules.errors import InputError
 from zoo.layers.dual_encoder import Tower
 from zoo.layers.lstm import last_states
@@ -200,3 +200,9 @@ class LSTMRNN(TrigramRetrieval):
     @override
     def make_tower(self, spec: ClickSpec) -> RecurrentTower:
         return RecurrentTower(spec.num_chars, self.trigrams(spec), self.options)
+
+    @override
+    def trace(self, batch: QueryBatch | DocumentBatch, queries: bool) -> tuple[dict[str, Tensor], int]:
+        tower = self.network.query if queries else self.network.document
+        parts = tower.trace(tower.hashing(batch.char), batch.text)._asdict()
+        return {name: part for name, part in parts.items() if part is not None}, tower.directions

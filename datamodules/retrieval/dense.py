@@ -152,13 +152,20 @@ class DenseRetriever(FolderRetriever[_Index]):
         return hits
 
     def _query_vectors(self, texts: Sequence[str], index: _Index) -> NDArray[np.float32]:
-        """[n, d]; those of the collection's own texts are looked up."""
+        """[n, d]; those of the collection's own texts are looked up, unless a query has a vector of its own."""
+        if len(texts) and self.vectors.has_query_side:
+            return self._fitting(self.vectors.of(texts, _TEXTS, queries=True), index)
         rows = _rows_of(text_hashes(texts), index)
         vectors = np.empty((len(texts), index.vectors.shape[1]), np.float32)
         vectors[rows >= 0] = index.vectors[rows[rows >= 0]]
         unknown = [texts[position] for position in np.flatnonzero(rows < 0).tolist()]
         if unknown:
-            vectors[rows < 0] = self.vectors.of(unknown, _TEXTS)
+            vectors[rows < 0] = self._fitting(self.vectors.of(unknown, _TEXTS), index)
+        return vectors
+
+    def _fitting(self, vectors: NDArray[np.float32], index: _Index) -> NDArray[np.float32]:
+        """The vectors of queries, if they can be compared with those of the index."""
+        self.vectors.check_size(vectors.shape[1], index.vectors.shape[1], "the index")
         return vectors
 
 

@@ -74,6 +74,8 @@ class ElasticsearchDenseRetriever(ServerRetriever):
             raise InputError(f"num_candidates={num_candidates}: use 1 to {MOST_CANDIDATES}, or null")
         self.ranking = DenseRanking(encoder, pooling, max_length, num_candidates)
         self.vectors = TextVectors(self.ranking, batch_size, device, threads)
+        #: name of the open index -> numbers in its vectors.
+        self._sizes: dict[str, int | None] = {}
         super().__init__(batch_size=_QUERIES, threads=_REQUESTS, **server)
 
     def _init_args(self) -> dict[str, Any]:
@@ -103,7 +105,12 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         name = self._opened()
         if len(texts) == 0 or k == 0:
             return hits
-        vectors = self._vectors_of(name, texts)
+        if self.vectors.has_query_side:
+            vectors = self.vectors.of(texts, _TEXTS, queries=True)
+        else:
+            vectors = self._vectors_of(name, texts)
+        if (there := self._size(name)) is not None:
+            self.vectors.check_size(vectors.shape[1], there, f"index {name}")
 
         def item(query: int) -> bytes:
             filtered = ""
@@ -156,6 +163,14 @@ class ElasticsearchDenseRetriever(ServerRetriever):
                     fields = f',"hash":"{hashed}","bits":"{bits}","vector":{_as_json(vector)}'
                 for position in positions[text]:
                     yield position, fields
+
+    def _size(self, name: str) -> int | None:
+        """Numbers in a vector of the open index; None where no text has one. Asked for once."""
+        if self._sizes.get(name) is None:
+            mappings = self.server.call(lambda client: client.indices.get_mapping(index=name))
+            field = next(iter(mappings.values()))["mappings"]["properties"]["vector"]
+            self._sizes = {name: field.get("dims")}
+        return self._sizes[name]
 
     def _vectors_of(self, name: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """The vectors of at least one text [n, d]; those that the index has are not encoded again."""

@@ -27,6 +27,10 @@ class TextEncoder(Protocol):
     #: numbers in a vector.
     size: int
 
+    @property
+    def query_encoder(self) -> Callable[[list[str], int, tqdm[Any]], NDArray[np.float32]] | None:
+        """What makes vectors of queries, called likewise; None: queries are encoded as all texts are."""
+
     def __call__(self, texts: list[str], batch_size: int, bar: tqdm[Any]) -> NDArray[np.float32]:
         """The vectors of the texts [n, size], of length 1; 0 for a text without tokens.
 

@@ -17,6 +17,8 @@ from datamodules.retrieval.dense_ranking import DenseRanking, unreadable
 class TransformerEncoder:
     """A transformer as a `TextEncoder`."""
 
+    query_encoder: None = None
+
     def __init__(self, ranking: DenseRanking, device: torch.device) -> None:
         from transformers import AutoModel, AutoTokenizer
 

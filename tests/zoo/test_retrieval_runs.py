@@ -129,7 +129,7 @@ def test_documents_are_ranked_for_queries(fit: Callable[..., Path], collection: 
         found.rank("plum", k=0)
     vectors = found.encode(["a plum", "", "old rain"])
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), [1, 0, 1], atol=1e-6)
-    queries = found.encode(["where is plum"], queries=True)
+    queries = found.encode_queries(["where is plum"])
     texts = [one.text for one in plum]
     np.testing.assert_allclose(found.encode(texts) @ queries[0], [one.score for one in plum], atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""The commands that are not training: list, index, search, predict, measure, memory, reproduce."""
+"""The commands that are not training: list, encode, index, search, predict, inspect, measure, memory, reproduce."""
 
 from __future__ import annotations
 
@@ -27,11 +27,14 @@ from datamodules.retrieval import (
     load_all_retrievers,
     open_memory,
 )
+from datamodules.retrieval.embeddings import Embeddings
 from datamodules.storage import new_file
 from zoo import sharing
 from zoo.cli.measure import measure
 from zoo.cli.options import value_of
 from zoo.cli.outputs import check_output
+from zoo.cli.vectors import encode, for_embeddings
+from zoo.inspection.command import inspect as inspect_model
 from zoo.loading import known_model, load, option_names
 from zoo.memory import commands as memory
 from zoo.reproduce.command import reproduce
@@ -45,8 +48,10 @@ def run(command: str, options: list[str]) -> None:
     components: Any = {
         "list": list_models,
         "measure": measure,
+        "encode": encode,
         "index": index,
         "search": search,
+        "inspect": inspect_model,
         "reproduce": reproduce,
         "export": export_model,
         "memory": {"add": memory.add, "tune": memory.tune, "show": memory.show},
@@ -76,8 +81,9 @@ def _required(kind: type[Any]) -> list[str]:
 
 
 def index(
-    file: str,
     memory: str,
+    file: str | None = None,
+    embeddings: str | None = None,
     text_column: TextColumn = "text",
     label_column: Column | None = "label",
     id_column: Column | None = None,
@@ -89,8 +95,10 @@ def index(
     Interrupted, run it again: a half-built memory is never taken for a whole one.
 
     Args:
-        file: table of memories (CSV, TSV, JSONL, Parquet, a saved data set, hub:NAME).
         memory: folder to make.
+        file: table of memories (CSV, TSV, JSONL, Parquet, a saved data set, hub:NAME).
+        embeddings: in place of a table, the folder that `zoo encode` made of one: its rows are found by their vectors,
+            exactly and without a server unless the retriever is another that compares vectors.
         text_column: name or number of the text, or several.
         label_column: name or number of the label; null for texts without labels.
         id_column: name or number of an id.
@@ -99,7 +107,13 @@ def index(
     """
     if not memory:
         raise InputError("--memory: names no folder; name one to make")
-    rows = read_table(file, text_column, label_column, id_column, header)
+    if embeddings is not None and file is None:
+        made = Embeddings.open(Path(embeddings))
+        rows, retriever = made.rows, for_embeddings(retriever, made)
+    elif file is not None and embeddings is None:
+        rows = read_table(file, text_column, label_column, id_column, header)
+    else:
+        raise InputError("zoo index: name a table with --file, or what `zoo encode` made with --embeddings")
     built = FolderMemory.build(rows, retriever, Path(memory))
     labels = built.labels()
     print(f"{memory}: {len(built)} memories" + (f", {len(labels)} labels" if labels else ", no labels"))

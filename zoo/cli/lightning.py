@@ -12,6 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,7 @@ def run(command: str, options: list[str]) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     # So that options can name them.
     load_all_retrievers()
+    import_module("zoo.tasks.refreshed_negatives")
     zoo.list_models()
     for name in datamodules.MODULES:
         datamodules.find(name)

@@ -30,9 +30,11 @@ Use and look:
   measure    scores of TREC runs      zoo measure --judgements QRELS --runs "[ONE.run, OTHER.run]"
   list       the models
   export     a folder to share        zoo export CKPT FOLDER --push user/name
-  index      build a memory           zoo index --file FILE --memory FOLDER
+  encode     a table's embeddings     zoo encode --ckpt_path CKPT --input FILE --output FOLDER
+  index      build a memory           zoo index --file FILE --memory FOLDER (or --embeddings FOLDER)
   memory     grow, tune, show         zoo memory add CKPT more.csv
   search     the best memories        zoo search "some words" --memory FOLDER
+  inspect    gates, keywords, topics  zoo inspect --ckpt_path CKPT --query "some words" --output FOLDER
 
   compare    runs side by side        zoo compare runs/KNNBiLSTM/* --output comparison
 
@@ -51,8 +53,10 @@ COMMANDS = {
     "predict": "zoo.cli.commands:run_predict",
     "measure": "zoo.cli.commands:run",
     "list": "zoo.cli.commands:run",
+    "encode": "zoo.cli.commands:run",
     "index": "zoo.cli.commands:run",
     "search": "zoo.cli.commands:run",
+    "inspect": "zoo.cli.commands:run",
     "memory": "zoo.cli.commands:run",
     "reproduce": "zoo.cli.commands:run",
     "compare": "zoo.cli.compare:run",

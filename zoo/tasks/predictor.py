@@ -6,7 +6,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, TextIO, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TextIO, TypeAlias
 
 import numpy as np
 import torch
@@ -27,11 +27,25 @@ BLOCK = 1024
 MOST_HITS = 10_000
 
 
+class ReadText(NamedTuple):
+    """What a recurrent network did while it read a text of T words."""
+
+    text: str
+    #: T words, as the network has them.
+    words: list[str]
+    #: name of a gate or of the like -> its values at each word, float32 [T, directions * H].
+    parts: dict[str, NDArray[np.float32]]
+    #: 1, or 2 where the text is read backwards as well: the second half of the values.
+    directions: int
+
+
 class Predictor(ABC):
     """Base of the predictors, one for each kind of task."""
 
     #: how a model card shows its use, of a predictor `model`.
     example: ClassVar[str] = "model"
+    #: whether a text has another vector as a query than as a text to be found.
+    has_query_side: ClassVar[bool] = False
 
     def __init__(self, model: Any, data: TextDataModule[Any, Any], memory: Memory | None = None) -> None:
         """Put the two together.
@@ -106,6 +120,25 @@ class Predictor(ABC):
             InputError: the model makes no vectors of texts.
         """
         raise InputError(f"a {type(self.model).__name__} has no text encoder")
+
+    def encode_queries(
+        self, texts: list[str], batch_size: int = 256, bar: tqdm[Any] | None = None
+    ) -> NDArray[np.float32]:
+        """The texts' vectors as queries, see `encode`; the same, unless the model `has_query_side`."""
+        return self.encode(texts, batch_size, bar)
+
+    def trace(self, texts: list[str], queries: bool = False, batch_size: int = 256) -> list[ReadText]:
+        """What the network does word by word, for each text.
+
+        Args:
+            texts: n texts.
+            queries: whether they are queries.
+            batch_size: texts that go through the network together.
+
+        Raises:
+            InputError: the model has no cells that could be looked at.
+        """
+        raise InputError(f"a {type(self.model).__name__} has no cells to look at; name an LSTMRNN")
 
     @property
     def vector_size(self) -> int:

@@ -148,6 +148,14 @@ class RetrievalTask(Task):
         """
         raise InputError(f"a {type(self).__name__} makes no vectors of texts")
 
+    def trace(self, batch: QueryBatch | DocumentBatch, queries: bool) -> tuple[dict[str, Tensor], int]:
+        """What a recurrent network does at each word: values by name, [B, T, directions * H], and the directions.
+
+        Raises:
+            InputError: the model has no cells.
+        """
+        raise InputError(f"a {type(self).__name__} has no cells to look at; name an LSTMRNN")
+
     def score(self, batch: QueryBatch, documents: Any) -> Tensor:
         """The relevance of all documents to queries: float32 [B, D].
 

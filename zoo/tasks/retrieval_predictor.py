@@ -21,6 +21,7 @@ from zoo.tasks.predictor import (
     BLOCK,
     MOST_HITS,
     Predictor,
+    ReadText,
     TextColumn,
     as_texts,
     check_count,
@@ -49,6 +50,7 @@ class RetrievalPredictor(Predictor):
     """
 
     example = 'model.rank("a query")[0]'
+    has_query_side = True
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -146,31 +148,57 @@ class RetrievalPredictor(Predictor):
 
     @override
     def encode(
-        self,
-        texts: list[str],
-        batch_size: int = 256,
-        bar: tqdm[Any] | None = None,
-        queries: bool = False,
+        self, texts: list[str], batch_size: int = 256, bar: tqdm[Any] | None = None
     ) -> NDArray[np.float32]:
-        rows = Rows.from_lists(texts, source="texts")
-        nothing = Rows.from_lists([], source="texts")
-        split = self.data.split_of(*((rows, nothing) if queries else (nothing, rows)))
+        return self._encode(texts, batch_size, bar, queries=False)
+
+    @override
+    def encode_queries(
+        self, texts: list[str], batch_size: int = 256, bar: tqdm[Any] | None = None
+    ) -> NDArray[np.float32]:
+        return self._encode(texts, batch_size, bar, queries=True)
+
+    def _encode(
+        self, texts: list[str], batch_size: int, bar: tqdm[Any] | None, queries: bool
+    ) -> NDArray[np.float32]:
+        """The vectors of one side: of queries or of documents."""
+        encode = self.model.encode_queries if queries else self.model.encode_documents
         found = np.zeros((len(texts), self.vector_size), np.float32)
         with self.data.forgetting_words(), evaluating(self.model):
-            dataset = RankingDataset(self.data, split, only_judged=False)
+            dataset = self._dataset(texts, queries)
             sizes = dataset.lengths if queries else dataset.texts.document_sizes()
+            # Texts of like length together: little padding.
             order = np.argsort(-sizes, kind="stable")
             for start in range(0, len(order), batch_size):
                 block = order[start : start + batch_size]
-                if queries:
-                    vectors = self.model.encode_queries(on_device(dataset.__getitems__(block), self.model))
-                else:
-                    vectors = self.model.encode_documents(
-                        on_device(dataset.document_batch(block), self.model)
-                    )
-                found[block] = vectors.float().cpu().numpy()
+                batch = dataset.__getitems__(block) if queries else dataset.document_batch(block)
+                found[block] = encode(on_device(batch, self.model)).float().cpu().numpy()
                 if bar is not None:
                     bar.update(len(block))
+        return found
+
+    def _dataset(self, texts: list[str], queries: bool) -> RankingDataset:
+        """Texts that come now, as queries or as documents of nothing else."""
+        rows, nothing = (Rows.from_lists(some, source="texts") for some in (texts, []))
+        split = self.data.split_of(*((rows, nothing) if queries else (nothing, rows)))
+        return RankingDataset(self.data, split, only_judged=False)
+
+    @override
+    def trace(self, texts: list[str], queries: bool = False, batch_size: int = 256) -> list[ReadText]:
+        found = []
+        with self.data.forgetting_words(), evaluating(self.model):
+            dataset = self._dataset(texts, queries)
+            tokens = dataset.split.query_tokens if queries else dataset.split.document_tokens
+            sizes = dataset.lengths if queries else dataset.texts.document_sizes()
+            for start in range(0, len(texts), batch_size):
+                rows = np.arange(start, min(start + batch_size, len(texts)))
+                batch = dataset.__getitems__(rows) if queries else dataset.document_batch(rows)
+                parts, directions = self.model.trace(on_device(batch, self.model), queries)
+                arrays = {name: part.float().cpu().numpy() for name, part in parts.items()}
+                for place, row in enumerate(rows.tolist()):
+                    size = int(sizes[row])
+                    own = {name: array[place, :size] for name, array in arrays.items()}
+                    found.append(ReadText(texts[row], tokens.words(row)[:size], own, directions))
         return found
 
     @property

@@ -1,0 +1,96 @@
+"""Vectors of a table: `zoo encode` makes them, and `zoo index --embeddings` searches them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from datamodules.corpora.records import Column
+from datamodules.corpora.table import read_table
+from datamodules.errors import InputError
+from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, Retriever
+from datamodules.retrieval.dense_ranking import DenseRanking
+from datamodules.retrieval.embeddings import Embeddings, MadeBy, Side, check_place
+from datamodules.retrieval.text_vectors import TextVectors
+from zoo.tasks.predictor import TextColumn, check_count
+
+#: Texts that are sorted by length, encoded and written together: all that is in memory of a table's vectors.
+BLOCK = 1 << 14
+
+
+def encode(
+    ckpt_path: str,
+    input: str,
+    output: str,
+    side: Side = "document",
+    text_column: TextColumn = "text",
+    id_column: Column | None = None,
+    label_column: Column | None = None,
+    header: bool | None = None,
+    batch_size: int = 256,
+    device: str = "cpu",
+) -> None:
+    """Write the embeddings of a table's texts, with its ids: a folder that `zoo index --embeddings` takes.
+
+    The folder has `vectors.npy` (float32, a row for each text, of length 1; 0 for a text without words), `rows.arrow`
+    (ids, texts and labels in the same order) and `manifest.json`. It is there whole or not at all: interrupted, run
+    the command again.
+
+    Args:
+        ckpt_path: a checkpoint of a model that encodes texts, such as KNNBiLSTM or LSTMRNN.
+        input: a table (CSV, TSV, JSONL, Parquet, a saved data set, hub:NAME).
+        output: folder to make; embeddings that are there are replaced, nothing else is.
+        side: of a model with an encoder for queries and one for documents: which one.
+        text_column: name or number of the text, or several, which are joined.
+        id_column: name or number of an id; null numbers the rows.
+        label_column: name or number of a label, for a memory with labels.
+        header: whether a CSV file has a header line; null finds out.
+        batch_size: texts that go through the network together.
+        device: cpu, cuda, cuda:1, ...
+    """
+    check_count("batch_size", batch_size)
+    # Before hours of encoding, not after.
+    folder = Path(output)
+    check_place(folder)
+    checkpoint = str(Path(ckpt_path).absolute())
+    ranking = DenseRanking(checkpoint)
+    made_by = MadeBy(checkpoint, str(ranking.describe()["encoder"]), side)
+    vectors = TextVectors(ranking, batch_size, device, threads=None)
+    size, queries = vectors.size, side == "query"
+    if queries and not vectors.has_query_side:
+        raise InputError("--side query: the model encodes queries as it does all texts; leave it out")
+    rows = read_table(input, text_column, label_column, id_column, header)
+    blocks = vectors.blocks(rows.texts, BLOCK, progress=True, delay=0, queries=queries)
+    made = Embeddings.write(folder, rows, blocks, size, made_by)
+    print(f"{output}: {len(made.rows)} vectors of {made.size} numbers")
+
+
+def for_embeddings(retriever: Retriever, embeddings: Embeddings) -> Retriever:
+    """The retriever that searches embeddings and encodes none of their texts again.
+
+    Args:
+        retriever: what the user named. The default, which ranks by words, becomes an exact search for vectors.
+        embeddings: of texts that are to be found.
+
+    Raises:
+        InputError: it ranks by words, or by vectors of another encoder.
+    """
+    if retriever.describe() == EmbeddedRetriever().describe():
+        retriever = DenseRetriever(embeddings.made_by.encoder)
+    users = list(_vectors_of(retriever))
+    if not users:
+        raise InputError(
+            f"--embeddings: a {type(retriever).__name__} ranks by words; leave --retriever out, or name"
+            " DenseRetriever or ElasticsearchDenseRetriever"
+        )
+    for vectors in users:
+        vectors.use(embeddings)
+    return retriever
+
+
+def _vectors_of(retriever: Retriever) -> Iterator[TextVectors]:
+    """What makes vectors for a retriever and for those that it asks."""
+    if isinstance(vectors := getattr(retriever, "vectors", None), TextVectors):
+        yield vectors
+    for member in getattr(retriever, "retrievers", ()):
+        yield from _vectors_of(member)
