@@ -46,7 +46,7 @@ class SoftRead(nn.Module):
         """Weights of memories (Equation 3).
 
         Args:
-            energy: float32 [B, K], q.d_i.
+            energy: float32 [B, K], q.d_i times the sharpness.
             copies: float32 [B, K], how often each memory is there; 0 = no memory.
 
         Returns:
@@ -137,6 +137,7 @@ class MemoryNetwork(nn.Module):
         super().__init__()
         self.hops: int = options.hops
         self.duplicates: bool = options.duplicate_memories
+        self.sharpness: float = options.sharpness
 
         def new_words() -> WordEncoder:
             return model.make_words(spec, None if vectors is None else vectors.clone())
@@ -172,7 +173,7 @@ class MemoryNetwork(nn.Module):
             copies = count_copies(batch.memory_mask) if self.duplicates else batch.memory_mask.float()
             expanded, weights = text, []
             for _ in range(self.hops):
-                energy = (compared @ expanded.unsqueeze(2)).squeeze(2)
+                energy = self.sharpness * (compared @ expanded.unsqueeze(2)).squeeze(2)
                 weights.append(self.read(energy, copies))
                 said = (weights[-1].unsqueeze(1) @ spoken).squeeze(1)  # o [B, d], Equations 4 and 6
                 expanded = self.expand(expanded, said)
@@ -230,6 +231,7 @@ class MemNet(WordVectors, ClassificationTask):
     def __init__(
         self,
         hops: int = 2,
+        sharpness: float = 1.0,
         tie_matrices: bool = False,
         label_vectors: bool = False,
         bigrams: int = 0,
@@ -242,6 +244,8 @@ class MemNet(WordVectors, ClassificationTask):
 
         Args:
             hops: H, how often the memories are read, 0 to 4; 0 = never: then none are retrieved.
+            sharpness: factor of q.d_i before the softmax. Means of many vectors are short, so with the paper's 1 the
+                attention is nearly the same on all memories.
             tie_matrices: encode texts and memories by one matrix (A = B).
             label_vectors: add a vector of its label to each memory's.
             bigrams: rows of a table of vectors of pairs of words, which join the mean of a text (not of its memories);
@@ -256,6 +260,8 @@ class MemNet(WordVectors, ClassificationTask):
         check_sizes(self.options, "word_size")
         if not 0 <= hops <= MOST_HOPS:
             raise InputError(f"model.hops={hops}: use 0 (no memory) to {MOST_HOPS}")
+        if not sharpness > 0:
+            raise InputError(f"model.sharpness={sharpness}: must be more than 0")
         if bigrams < 0:
             raise InputError(f"model.bigrams={bigrams}: must be 0 (no pairs of words) or more")
 

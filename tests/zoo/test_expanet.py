@@ -101,7 +101,9 @@ def plain_forward(
         spoken.append(vectors[1])
     expanded, attention = q, []
     for _ in range(network.hops):
-        energies = [sum(a * b for a, b in zip(expanded, d, strict=True)) for d in compared]
+        energies = [
+            network.sharpness * sum(a * b for a, b in zip(expanded, d, strict=True)) for d in compared
+        ]
         of_memory = [0.0] * K
         o = np.zeros(5)
         if hard and places:
@@ -131,6 +133,7 @@ def has_gru(weights: dict[str, Vector]) -> bool:
         (ExpaNet, {"hops": 4, "label_vectors": True, "bigrams": 30}),
         (ExpaNet, {"hops": 2, "tie_matrices": True, "bigrams": 30}),
         (ExpaNet, {"hops": 2, "duplicate_memories": True}),
+        (ExpaNet, {"hops": 2, "sharpness": 2.5}),
         (ExpaNet, {"hops": 2, "read": "hard"}),
         (ExpaNet, {"hops": 2, "read": "hard", "duplicate_memories": True}),
         (MemNet, {"hops": 0}),
@@ -440,6 +443,7 @@ def test_bad_options(tmp_path: Path) -> None:
         ({"read": "both"}, r"model\.read='both': choose one of soft, hard"),
         ({"tau": 0.0}, r"model\.tau=0\.0: must be more than 0"),
         ({"final_tau": -1.0}, r"model\.final_tau=-1\.0: must be more than 0"),
+        ({"sharpness": 0.0}, r"model\.sharpness=0\.0: must be more than 0"),
         ({"bigrams": -1}, r"model\.bigrams=-1: must be 0 \(no pairs of words\) or more"),
         ({"word_size": 0}, r"model\.word_size=0: must be at least 1"),
     ):
