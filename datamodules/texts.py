@@ -151,7 +151,7 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
                 table,
                 self.opened_memory,
                 self.num_memories,
-                self._leaves_out_copies(name),
+                self.leaves_out_copies(name),
                 self.cache,
                 same_table=self._is_of_memory_table(name),
             )
@@ -162,7 +162,7 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
             copies, parts["copies"] = self._mark_copies(name, table, neighbors)
         return TextSplit(table, tokens, neighbors, memory_tokens, (self.cache, parts), copies)
 
-    def _leaves_out_copies(self, name: str) -> bool:
+    def leaves_out_copies(self, name: str) -> bool:
         """Whether the rows of a split must not find themselves, nor copies of themselves."""
         # A memory that the user names may hold the table that the validation rows were split off.
         is_given = self.options.memory is not None or is_existing_index(self.retriever)
@@ -176,7 +176,7 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
 
     def _mark_copies(self, name: str, table: Rows, neighbors: NeighborStore | None) -> tuple[CopyMarks, Part]:
         # What is left out can't be found.
-        memory = None if neighbors is None or self._leaves_out_copies(name) else self.opened_memory
+        memory = None if neighbors is None or self.leaves_out_copies(name) else self.opened_memory
         marks = self.marks_of(table, neighbors, memory, self._is_of_memory_table(name))
         return marks, self.prepare_marks(marks)
 

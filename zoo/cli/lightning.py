@@ -28,7 +28,7 @@ from typing_extensions import override
 
 import datamodules
 import zoo
-from callbacks import PredictionTable, RunFolder, Throughput
+from callbacks import PredictionTable, RunFolder, StageProgress, Throughput
 from callbacks.csv_metrics import CSVMetrics
 from datamodules.errors import InputError
 from datamodules.retrieval import load_all_retrievers, servers_of
@@ -198,13 +198,15 @@ class ZooCLI(LightningCLI):
             self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False)
         )
         callbacks += [RunFolder(self.run_dir, config), Throughput()]
+        if configured.get("enable_progress_bar") is not False and hasattr(self.model, "stage"):
+            callbacks.append(StageProgress())
         if configured.get("enable_checkpointing") is not False:
             folder = self.run_dir / "checkpoints"
             callbacks += [
                 ModelCheckpoint(
                     folder,
                     filename="best",
-                    monitor=self.datamodule.monitor,
+                    monitor=None if getattr(self.model, "keeps_best", False) else self.datamodule.monitor,
                     mode="max",
                     enable_version_counter=False,
                 ),

@@ -20,6 +20,7 @@ from typing_extensions import override
 from callbacks.charts import Chart
 from datamodules.base import TextDataModule
 from datamodules.errors import InputError
+from datamodules.retrieval import Memory
 from zoo.tasks.checkpoint import CHECKPOINT_KEY, making_of, plain
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.warm_start import start_from
@@ -57,6 +58,8 @@ class Task(pl.LightningModule):
     reads_strings: ClassVar[bool] = False
     #: whether another seed gives another model.
     depends_on_seed: ClassVar[bool] = True
+    #: whether the model keeps its best epoch by itself: its last checkpoint is then its best.
+    keeps_best: ClassVar[bool] = False
     #: figures of the validation rows that the progress bar shows.
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
 
@@ -152,6 +155,14 @@ class Task(pl.LightningModule):
             What was taken, for people.
         """
         return []
+
+    def use_memory(self, data: TextDataModule[Any, Any], memory: Memory | None) -> None:
+        """Take from the memory what batches do not bring; called before texts are predicted.
+
+        Args:
+            data: the model's.
+            memory: that predictions are made with, open; None = there is none.
+        """
 
     @property
     def frozen_part(self) -> str | None:

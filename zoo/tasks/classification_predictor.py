@@ -75,6 +75,7 @@ class ClassificationPredictor(Predictor):
         """
         texts = as_texts(texts)
         check_count("batch_size", batch_size)
+        self.model.use_memory(self.data, self.memory)
         found: list[Prediction] = []
         for start in range(0, len(texts), BLOCK):
             rows = Rows.from_lists(texts[start : start + BLOCK], source="texts to predict")
