@@ -56,10 +56,11 @@ def joined(parts: Sequence[HeldOut]) -> HeldOut:
         said = [part.opinions[name] for part in parts]
         if isinstance(first, Ballots):
             ballots = [one for one in said if isinstance(one, Ballots)]
-            columns = (
-                torch.cat([getattr(one, column).cpu() for one in ballots]) for column in ("score", "target")
+            score, mask, target = (
+                torch.cat([getattr(one, column).cpu() for one in ballots])
+                for column in ("score", "mask", "target")
             )
-            opinions[name] = Ballots(*columns, first.num_classes)
+            opinions[name] = Ballots(score, mask, target, first.num_classes)
         else:
             opinions[name] = Scores(torch.cat([one.scores.cpu() for one in said if isinstance(one, Scores)]))
     return HeldOut(opinions, torch.cat([part.target.cpu() for part in parts]))
@@ -172,7 +173,9 @@ class CrossFit:
         if "lexical_vote" in network.witnesses:
             with self.model.data_side.dataset_for_now(self.split) as dataset:
                 batch = dataset.__getitems__(rows.tolist())
-            found["lexical_vote"] = Ballots(batch.memory_score, batch.memory_target, network.num_classes)
+            found["lexical_vote"] = Ballots(
+                batch.memory_score, batch.memory_mask, batch.memory_target, network.num_classes
+            )
         return {name: found[name] for name in network.witnesses}
 
     def _frozen(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> dict[str, Opinions]:
@@ -220,13 +223,14 @@ def train(
 ) -> None:
     """Train an encoder on some rows of a data set, for as many epochs as the model's own best one was."""
     network.to(model.device).train()
+    clip = None if model._trainer is None else model.trainer.gradient_clip_val
     optimizer = model.make_optimizer(weight for weight in network.parameters() if weight.requires_grad)
     for batch in _batches(dataset, rows, model):
         optimizer.zero_grad()
         loss = functional.cross_entropy(network.encoder_logits(batch), batch.target)
-        loss.backward()
-        if model.trainer.gradient_clip_val:
-            nn.utils.clip_grad_norm_(network.parameters(), model.trainer.gradient_clip_val)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if clip is not None:
+            nn.utils.clip_grad_norm_(network.parameters(), clip)
         optimizer.step()
         if not bool(loss.isfinite()):
             raise InputError(

@@ -105,14 +105,15 @@ class LexicalLinear(nn.Module):
         )
         share = torch.from_numpy(vectors.data.astype(np.float32))
         with torch.autocast(device.type, enabled=False):
-            found = functional.embedding_bag(
+            found: Tensor = functional.embedding_bag(
                 index.to(device),
                 self.table,
                 start.to(device),
                 mode="sum",
                 per_sample_weights=share.to(device),
             )
-            return found + self.fitted["bias"].to(device)
+            bias: Tensor = self.fitted["bias"]
+            return found + bias.to(device)
 
     def _new_vectorizer(self, name: str, vocabulary: dict[str, int] | None = None, min_df: int = 1) -> Any:
         from sklearn.feature_extraction.text import TfidfVectorizer

@@ -27,7 +27,7 @@ from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.encoded_memory import EncodedMemory
 from datamodules.storage import fingerprint_of
 from datamodules.text.pooling import Pooling
-from datamodules.texts import TextSplit
+from datamodules.texts import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores
 from zoo.ensemble.held_out import CrossFit, HeldOut, fit_head, joined, judge
 from zoo.ensemble.network import TEXT_WITNESSES, VOTES, EnsembleOutput, WitnessNetwork, table_rows
@@ -36,7 +36,7 @@ from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.tasks.base import check_choices, check_sizes
 from zoo.tasks.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.classification import ClassificationTask
-from zoo.tasks.classification_predictor import ClassificationPredictor
+from zoo.tasks.classification_predictor import ClassificationPredictor, RetrievedMemory
 from zoo.tasks.encoders import ReadsTransformer, SpelledWords
 
 log = logging.getLogger("zoo")
@@ -302,7 +302,7 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
         parts = ("encoder.", "classifier.")
         return {name: value for name, value in self.network.named_parameters() if name.startswith(parts)}
 
-    def fit_to(self, data: TextDataModule[Any, Any]) -> None:
+    def fit_to(self, data: TextRowsDataModule) -> None:
         """Fit everything but the encoder; every process does it by itself and finds the same."""
         self._data, self._memory, self._vectors, network = data, None, {}, self.network
         train, validation = data.split("train"), data.split("validation")
@@ -397,6 +397,35 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
                 "The dense vote is empty: an index of the user's own can't be searched by our vectors."
             )
         return notes
+
+    # --- evidence ---
+
+    @override
+    def contributions(self, output: EnsembleOutput, row: int, label: int) -> dict[str, float] | None:
+        return {name: float(scores[row, label]) for name, scores in output.contributions.items()}
+
+    @override
+    def with_found(
+        self, memories: list[RetrievedMemory], output: EnsembleOutput, row: int
+    ) -> list[RetrievedMemory]:
+        memory, found = self.network.memory, output.found
+        if memory is None or found is None:
+            return memories
+        # A memory that both votes have counts for both; two of equal text and label are one to a reader.
+        listed = {(one.text, one.label): one._replace(found_by="words") for one in memories}
+        for number, score, weight in zip(
+            found.rows[row].tolist(), found.score[row].tolist(), found.weight[row].tolist(), strict=True
+        ):
+            if number < 0:
+                continue
+            text, label = memory.memory.rows.texts[number], memory.memory.rows.label(number)
+            before = listed.get((text, label))
+            if before is None:
+                listed[text, label] = RetrievedMemory(text, label, score, weight, "vectors")
+            else:
+                both = before.found_by if before.found_by == "vectors" else "words and vectors"
+                listed[text, label] = before._replace(weight=before.weight + weight, found_by=both)
+        return list(listed.values())
 
     # --- test ---
 

@@ -169,7 +169,9 @@ class WitnessNetwork(nn.Module):
             if "encoder" in names:
                 opinions["encoder"] = Scores(self.classify(vectors))
         if "lexical_vote" in names:
-            opinions["lexical_vote"] = Ballots(batch.memory_score, batch.memory_target, self.num_classes)
+            opinions["lexical_vote"] = Ballots(
+                batch.memory_score, batch.memory_mask, batch.memory_target, self.num_classes
+            )
         if "dense_vote" in names:
             opinions["dense_vote"], found = self.dense_vote(vectors, batch.text_string)
         if self.says_all:
@@ -184,7 +186,7 @@ class WitnessNetwork(nn.Module):
         size, k = len(vectors), self.num_memories
         if self.memory is None:
             nothing = vectors.new_zeros(size, k, dtype=torch.float32)
-            return Ballots(nothing, nothing.long() - 1, self.num_classes), np.full((size, k), -1)
+            return Ballots(nothing, nothing > 0, nothing.long(), self.num_classes), np.full((size, k), -1)
         queries = functional.normalize(vectors.float(), dim=1).cpu().numpy()
         exclude = self.memory.memory.left_out(texts or []) if self.leaves_out_copies else None
         return ballots_of(
@@ -228,10 +230,11 @@ def ballots_of(
 ) -> tuple[Ballots, NDArray[np.int64]]:
     """The k nearest memories of each vector [n, l] as a vote, and their rows [n, k]; `target` are all rows' classes."""
     hits = memory.search(queries, k, exclude)
-    rows = hits.rows.astype(np.int64)
+    rows = torch.from_numpy(hits.rows.astype(np.int64))
     # A row -1 (no memory) reads the appended -1.
-    classes = torch.cat([target, target.new_tensor([-1])])[torch.from_numpy(rows)]
-    return Ballots(torch.from_numpy(hits.scores).to(device), classes.to(device), num_classes), rows
+    classes = torch.cat([target, target.new_tensor([-1])])[rows]
+    score, mask, classes = (part.to(device) for part in (torch.from_numpy(hits.scores), rows >= 0, classes))
+    return Ballots(score, mask, classes, num_classes), rows.numpy()
 
 
 def table_rows(

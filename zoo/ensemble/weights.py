@@ -69,19 +69,23 @@ class Ballots(Opinions):
 
     shapes: ClassVar = [(sharpness, smoothing) for sharpness in SHARPNESSES for smoothing in SMOOTHINGS]
 
-    def __init__(self, score: Tensor, target: Tensor, num_classes: int) -> None:
+    def __init__(self, score: Tensor, mask: Tensor, target: Tensor, num_classes: int) -> None:
         """Take the memories that were found.
 
         Args:
-            score: float32 [n, K] retrieval scores, 0 where there is no memory.
+            score: float32 [n, K] retrieval scores.
+            mask: bool [n, K], True where there is a memory.
             target: int64 [n, K], their classes, negative where there is none.
             num_classes: C.
         """
-        self.score, self.target, self.num_classes = score, target, num_classes
+        self.score = score.masked_fill(~mask, 0.0)
+        self.mask = mask
+        self.target = target.masked_fill(~mask, -1)
+        self.num_classes = num_classes
 
     def shares(self, sharpness: float) -> Tensor:
         """float32 [n, K]: what each memory counts for, (score / best score) ** sharpness, adding up to 1."""
-        return vote(torch.zeros_like(self.score), self.score, self.score > 0, 0.0, sharpness)
+        return vote(torch.zeros_like(self.score), self.score, self.mask, 0.0, sharpness)
 
     def log_probabilities(self, shape: Shape) -> Tensor:
         """Log of the votes, smoothed by so many votes for all classes together; without memories all are equal."""
@@ -91,7 +95,7 @@ class Ballots(Opinions):
 
     def select(self, rows: NDArray[np.int64]) -> Ballots:
         """Those of some rows."""
-        return Ballots(self.score[rows], self.target[rows], self.num_classes)
+        return Ballots(self.score[rows], self.mask[rows], self.target[rows], self.num_classes)
 
 
 class Trust(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import count, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +40,8 @@ class RetrievedMemory(NamedTuple):
     weight: float
     #: the same for each of the hops of a network that reads its memories several times.
     hop_weights: list[float] = []  # noqa: RUF012 (a NamedTuple's default; nobody changes it)
+    #: how it was found, where a model looks in several ways: `words`, `vectors` or `words and vectors`.
+    found_by: str | None = None
 
 
 class Prediction(NamedTuple):
@@ -53,6 +55,9 @@ class Prediction(NamedTuple):
     probabilities: dict[str, float]
     #: in retrieval order.
     memories: list[RetrievedMemory]
+    #: what each of a model's witnesses adds to the score of `label`, the mean over all labels being 0; the
+    #: probabilities are the softmax of the scores. None: the model has no witnesses.
+    contributions: dict[str, float] | None = None
 
 
 class ClassificationPredictor(Predictor):
@@ -99,6 +104,8 @@ class ClassificationPredictor(Predictor):
                 for row, probability, weight, of_hops in zip(
                     count(start), probabilities, weights, hops, strict=False
                 ):
+                for place, (probability, weight) in enumerate(zip(probabilities, weights, strict=True)):
+                    row = start + place
                     best = max(range(len(labels)), key=probability.__getitem__)
                     yield Prediction(
                         text=split.rows.texts[row],
@@ -106,6 +113,8 @@ class ClassificationPredictor(Predictor):
                         probability=probability[best],
                         probabilities=dict(zip(labels, probability, strict=True)),
                         memories=_memories(split, row, weight, of_hops),
+                        memories=self.model.with_found(_memories(split, row, weight), output, place),
+                        contributions=self.model.contributions(output, place, best),
                     )
 
     @override
@@ -124,8 +133,7 @@ class ClassificationPredictor(Predictor):
         texts = texts_in(source, columns if text_column is None else {"text_column": text_column})
         while block := list(islice(texts, BLOCK)):
             for prediction in self.predict(block, batch_size):
-                memories = [memory._asdict() for memory in prediction.memories]
-                yield {**prediction._asdict(), "memories": memories}
+                yield _plain(prediction) | {"memories": [_plain(memory) for memory in prediction.memories]}
 
     @property
     @override
@@ -163,6 +171,15 @@ def _by_memory(weight: Tensor, hop_weight: Tensor | None) -> list[list[list[floa
 def _memories(
     split: TextSplit, row: int, weights: Sequence[float], hops: Sequence[list[float]]
 ) -> list[RetrievedMemory]:
+def _plain(record: Prediction | RetrievedMemory) -> dict[str, Any]:
+    """As JSON has it; without what only some models say, if this one does not."""
+    optional = ("contributions", "found_by")
+    return {
+        name: value for name, value in record._asdict().items() if value is not None or name not in optional
+    }
+
+
+def _memories(split: TextSplit, row: int, weights: Sequence[float]) -> list[RetrievedMemory]:
     if split.neighbors is None:
         return []
     memories = split.neighbors.memories
