@@ -96,6 +96,11 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
         check_least(self.options, {"num_memories": 0, "max_length": 1, "memory_max_length": 1})
 
     @property
+    def new_labels(self) -> list[str]:
+        """Labels that came into the memory after the training: the classes behind those of the spec."""
+        return []
+
+    @property
     def num_memories(self) -> int:
         """K; 0 = none."""
         return int(self.options.num_memories)
@@ -211,12 +216,20 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
     def open_split(self, parts: Mapping[str, Any]) -> TextSplit:
         return TextSplit.open(self.cache, parts)
 
-    def split_of(self, rows: Rows, memory: Memory | None) -> TextSplit:
-        """A split in memory, for texts that come now (prediction); without a memory, texts alone."""
+    def split_of(self, rows: Rows, memory: Memory | None, leave_out_copies: bool = False) -> TextSplit:
+        """A split in memory, for texts that come now (prediction); without a memory, texts alone.
+
+        Args:
+            rows: the texts.
+            memory: where their memories are.
+            leave_out_copies: a text does not find itself nor a copy of itself.
+        """
         length, memory_length = self.lengths
         neighbors = memory_tokens = None
         if memory is not None:
-            neighbors = NeighborStore.from_neighbors(memory.search(rows.texts[:], self.num_memories))
+            neighbors = NeighborStore.from_neighbors(
+                memory.search(rows.texts[:], self.num_memories, leave_out_copies)
+            )
             memory_tokens = self.tokenise_now(neighbors.memories, memory_length)
         return TextSplit(rows, self.tokenise_now(rows, length), neighbors, memory_tokens)
 

@@ -38,6 +38,7 @@ class ClassificationDataModule(TextRowsDataModule):
     files = (*TextDataModule.files, "class_names", "dataset_folder")
     no_file_lists = ("class_names",)
     fact_names = ("labels", "memory_labels", "num_memories")
+    fact_names = ("labels", "memory_labels", "num_memories", "new_labels")
     eval_batches = 4
 
     def __init__(
@@ -175,7 +176,7 @@ class ClassificationDataModule(TextRowsDataModule):
 
     @override
     def check_memory(self, memory: Memory) -> None:
-        labels, known = memory.labels(), self.spec.memory_labels
+        labels, known = memory.labels(), [*self.spec.memory_labels, *self.new_labels]
         strange = [label for label in labels if label not in known]
         if strange or bool(labels) != bool(known):
             why = f"has the label {strange[0]!r}, which it does not know" if strange else "has no labels"
@@ -192,7 +193,13 @@ class ClassificationDataModule(TextRowsDataModule):
             "labels": in_natural_order(train.rows.distinct_labels()),
             "memory_labels": self.opened_memory.labels() if self.num_memories else [],
             "num_memories": self.num_memories,
+            "new_labels": [],
         }
+
+    @property
+    @override
+    def new_labels(self) -> list[str]:
+        return list(self._facts.get("new_labels", ()))
 
     @override
     def make_spec(self, vocabulary: Vocabulary, facts: Mapping[str, Any]) -> ClassificationSpec:
@@ -209,7 +216,7 @@ class ClassificationDataModule(TextRowsDataModule):
 
     @override
     def use_state(self, state: Mapping[str, Any]) -> None:
-        super().use_state(state)
+        super().use_state({"new_labels": [], **state})  # checkpoints from before have none
         self.options.num_memories = state["num_memories"]
 
     # --- batches ---

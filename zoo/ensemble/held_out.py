@@ -17,7 +17,6 @@ from torch.nn import functional
 
 from datamodules.classification.dataset import ClassificationDataset, label_numbers
 from datamodules.errors import InputError
-from datamodules.retrieval import Memory
 from datamodules.sampling import LengthBucketSampler
 from datamodules.texts import TextSplit
 from zoo.ensemble.lexical import LexicalLinear
@@ -58,7 +57,7 @@ def joined(parts: Sequence[HeldOut]) -> HeldOut:
             ballots = [one for one in said if isinstance(one, Ballots)]
             score, mask, target = (
                 torch.cat([getattr(one, column).cpu() for one in ballots])
-                for column in ("score", "mask", "target")
+                for column in ("score", "mask", "classes")
             )
             opinions[name] = Ballots(score, mask, target, first.num_classes)
         else:
@@ -133,13 +132,12 @@ def fit_head(
 class CrossFit:
     """Judges training rows by witnesses that were fitted without them."""
 
-    def __init__(self, model: Any, split: TextSplit, memory: Memory | None, folds: int) -> None:
+    def __init__(self, model: Any, split: TextSplit, folds: int) -> None:
         """Cut the rows into folds.
 
         Args:
             model: a `WitnessEnsemble` whose own witnesses are fitted.
             split: its training rows.
-            memory: the model's.
             folds: how many.
         """
         self.model, self.network, self.split = model, model.network, split

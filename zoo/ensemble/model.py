@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
@@ -22,6 +23,7 @@ from typing_extensions import override
 from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification.dataset import label_numbers
+from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.encoded_memory import EncodedMemory
@@ -29,20 +31,18 @@ from datamodules.storage import fingerprint_of
 from datamodules.text.pooling import Pooling
 from datamodules.texts import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores
-from zoo.ensemble.held_out import CrossFit, HeldOut, fit_head, joined, judge
-from zoo.ensemble.network import TEXT_WITNESSES, VOTES, EnsembleOutput, WitnessNetwork, table_rows
-from zoo.ensemble.weights import fit_trust, folds_of
+from zoo.ensemble.fitting import fit_rest
+from zoo.ensemble.network import TEXT_WITNESSES, VOTES, EnsembleOutput, WitnessNetwork
+from zoo.ensemble.refit import refit
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.tasks.base import check_choices, check_sizes
 from zoo.tasks.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.classification import ClassificationTask
 from zoo.tasks.classification_predictor import ClassificationPredictor, RetrievedMemory
+from zoo.tasks.classification_scores import ClassificationScores
 from zoo.tasks.encoders import ReadsTransformer, SpelledWords
 
 log = logging.getLogger("zoo")
-
-#: Folds of the validation rows for the answer's table.
-_TABLE_FOLDS = 5
 
 
 class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
@@ -55,6 +55,8 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
     paper = "no publication: a logarithmic opinion pool (Genest and Zidek 1986) of TF-IDF, encoder and neighbour votes"
     reads_strings = True
     keeps_best = True
+    takes_refit = True
+    takes_new_labels = True
 
     def __init__(
         self,
@@ -191,6 +193,8 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
     @override
     def use_memory(self, data: TextDataModule[Any, Any], memory: Memory | None) -> None:
         network, self._data = self.network, data
+        labels = [*data.spec.labels, *getattr(data, "new_labels", ())]
+        network.num_new = len(labels) - network.num_classes
         if "dense_vote" not in network.speaking():
             return
         if not isinstance(memory, FolderMemory):
@@ -206,7 +210,7 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
         if self._memory == (memory.fingerprint, encoder):
             return
         encoded = EncodedMemory.open(memory, encoder, self.encode)
-        network.use_memory(encoded, label_numbers(memory.rows, data.spec.labels))
+        network.use_memory(encoded, label_numbers(memory.rows, labels))
         self._memory = memory.fingerprint, encoder
 
     def vectors_of(self, split: TextSplit) -> NDArray[np.float32]:
@@ -304,99 +308,13 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
 
     def fit_to(self, data: TextRowsDataModule) -> None:
         """Fit everything but the encoder; every process does it by itself and finds the same."""
-        self._data, self._memory, self._vectors, network = data, None, {}, self.network
-        train, validation = data.split("train"), data.split("validation")
-        target = label_numbers(train.rows, data.spec.labels)
-        network.trust, network.says_all = None, True
+        self._data, self._memory, self._vectors = data, None, {}
         if self._best is not None and self._best["weights"]:
             with torch.no_grad():
                 for name, value in self._encoder_state().items():
                     value.copy_(self._best["weights"][name])
-        network.counts = np.bincount(target, minlength=network.num_classes).tolist()
-        memory = data.opened_memory if data.has_memory and "dense_vote" in network.witnesses else None
-        if network.encoder is not None:
-            self.tell("stage 2 of 4: the memory is encoded")
-            self.use_memory(data, memory)
-            if network.is_frozen:
-                self._take_head(*fit_head(self.vectors_of(train), target, network.num_classes))
-        self.tell("stage 3 of 4: the lexical witness is fitted")
-        texts = train.rows.texts[:]
-        network.svm.fit(texts, target, c=1.0)
-        if "lexical" in network.witnesses:
-            network.lexical.fit(texts, target, self.options.c)
-        self.tell("stage 4 of 4: weights are fitted on held-out rows")
-        network.leaves_out_copies = data.leaves_out_copies("validation")
-        vectors = self.vectors_of(validation) if network.is_frozen and network.encoder is not None else None
-        judged = judge(self, validation, vectors)
-        crossed = None
-        if len(judged.known(network.num_classes).target) < self.options.few_rows:
-            crossed = CrossFit(self, train, memory, self.options.folds).judge()
-        self._fit_trust(judged, crossed, memory)
+        self.answer = fit_rest(self, data)
         data.close_memory()
-
-    def _take_head(self, weight: Tensor, bias: Tensor) -> None:
-        with torch.no_grad():
-            self.network.classifier.weight.copy_(weight)
-            self.network.classifier.bias.copy_(bias)
-
-    def _fit_trust(self, validation: HeldOut, crossed: HeldOut | None, memory: Memory | None) -> None:
-        """Fit the weights, and measure what they are worth on rows that they were not fitted on."""
-        network, names = self.network, self.network.witnesses
-        own = HeldOut({name: validation.opinions[name] for name in names}, validation.target)
-
-        def fitted(rows: NDArray[np.int64]) -> Any:
-            parts = [own.select(rows).known(network.num_classes), *([] if crossed is None else [crossed])]
-            held_out = joined(parts)
-            if len(held_out.target) == 0:
-                raise InputError(
-                    "no validation row has a label of the training rows, so no weight can be fitted; name other rows"
-                    " with --data.validation_file"
-                )
-            return fit_trust(held_out.opinions, held_out.target)
-
-        everything = np.arange(len(own.target))
-        network.trust = fitted(everything)
-        references = {name: validation.opinions[name].scores for name in ("majority", "svm")}  # type: ignore[attr-defined]
-        folds, scores = folds_of(own.target.numpy(), _TABLE_FOLDS), None
-        for fold in np.unique(folds):
-            rows, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-            trust = fitted(others) if len(others) or crossed is not None else network.trust
-            logs = {
-                name: said.select(rows).log_probabilities(trust.shapes[name])
-                for name, said in own.opinions.items()
-            }
-            said = table_rows(trust, logs, {name: values[rows] for name, values in references.items()})
-            # Every process has all rows.
-            scores = scores or AnswerScores(list(said), sync_on_compute=False)
-            scores.update(said, own.target[rows], torch.ones(len(rows)))
-        assert scores is not None
-        self.answer = Answer(
-            "validation", scores.lines(), network.trust.weights["all"], self._notes(own, crossed)
-        )
-        network.says_all = False
-
-    def _notes(self, own: HeldOut, crossed: HeldOut | None) -> list[str]:
-        """How the table came about."""
-        rows = f"{len(own.target):,} validation rows"
-        if crossed is not None:
-            rows += f" and {len(crossed.target):,} training rows, each judged by witnesses fitted without it"
-        notes = [
-            f"Weights are fitted on {rows}; each validation row is scored by weights fitted without its fifth."
-        ]
-        assert self.network.trust is not None
-        idle = [name for name, weight in self.network.trust.weights["all"].items() if not weight]
-        if idle:
-            notes.append(f"Weight 0, since the others do as well without: {', '.join(idle)}.")
-        missing = [name for name in self.options.witnesses if name not in self.network.witnesses]
-        if missing:
-            notes.append(
-                f"Left out, since there are no memories with the texts' own labels: {', '.join(missing)}."
-            )
-        if "dense_vote" in self.network.witnesses and self.network.memory is None:
-            notes.append(
-                "The dense vote is empty: an index of the user's own can't be searched by our vectors."
-            )
-        return notes
 
     # --- evidence ---
 
@@ -427,7 +345,25 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
                 listed[text, label] = before._replace(weight=before.weight + weight, found_by=both)
         return list(listed.values())
 
+    # --- growing ---
+
+    @override
+    def refit(self, predictor: Any, rows: Rows) -> str | None:
+        return refit(self, predictor.data, predictor.memory, rows)
+
     # --- test ---
+
+    @override
+    def new_scores(self) -> ClassificationScores:
+        assert self.spec is not None
+        return ClassificationScores([*self.spec.labels, *self.data_state.get("new_labels", ())])
+
+    @override
+    def on_validation_start(self) -> None:
+        network, data = self.network, self.data_side
+        if self.trainer.state.fn == TrainerFn.VALIDATING and network.trust is not None:
+            network.leaves_out_copies = data.leaves_out_copies("validation")
+            self.use_memory(data, data.open_memory() if data.has_memory else None)
 
     @override
     def on_test_start(self) -> None:

@@ -88,6 +88,8 @@ class WitnessNetwork(nn.Module):
         #: the memory that is searched by vectors and its rows' classes; it is in no checkpoint.
         self.memory: EncodedMemory | None = None
         self.memory_target = torch.zeros(0, dtype=torch.int64)
+        #: classes behind the C that only the memory knows.
+        self.num_new = 0
         #: a text does not find copies of itself there: on where texts come from the table of the memory.
         self.leaves_out_copies = False
         #: say what every row of the answer's table says, even what has no weight.
@@ -101,7 +103,7 @@ class WitnessNetwork(nn.Module):
         return self
 
     def use_memory(self, memory: EncodedMemory | None, target: NDArray[np.int64]) -> None:
-        """Search this memory, whose rows have these classes [n] (negative: none)."""
+        """Search this memory, whose rows have these classes [n] (negative: none; C and more: new ones)."""
         self.memory, self.memory_target = memory, torch.from_numpy(target)
 
     def forward(self, batch: ClassificationBatch) -> EnsembleOutput:
@@ -121,11 +123,14 @@ class WitnessNetwork(nn.Module):
         # Where no witness is worth anything, all classes are equal.
         nothing = torch.zeros(len(batch.row), self.num_classes, device=batch.row.device)
         logits = sum(contributions.values(), start=nothing)
+        if self.num_new:
+            logits, contributions = self._with_new_classes(logits, contributions, opinions)
         memory_weight, found = self._memory_weights(opinions, rows, batch)
         said = {}
         if self.says_all:
             references = {name: one.scores for name, one in opinions.items() if isinstance(one, Scores)}
             said = table_rows(self.trust, logs, {name: references[name] for name in ("majority", "svm")})
+            said["all"] = logits
         return EnsembleOutput(logits, memory_weight, contributions, found, said)
 
     def encoder_logits(self, batch: ClassificationBatch) -> Tensor:
@@ -155,7 +160,11 @@ class WitnessNetwork(nn.Module):
         """The witnesses that are heard: those with a weight, or all."""
         if self.trust is None or self.says_all:
             return self.witnesses
-        return tuple(name for name in self.witnesses if self.trust.weights["all"].get(name))
+        weights = self.trust.weights
+        combinations = ("all", "memory") if self.num_new else ("all",)
+        return tuple(
+            name for name in self.witnesses if any(weights.get(one, {}).get(name) for one in combinations)
+        )
 
     def opinions(self, batch: ClassificationBatch) -> tuple[dict[str, Opinions], NDArray[np.int64] | None]:
         """What each witness that is heard says of a batch; and the rows [B, K] that the dense vote found."""
@@ -192,6 +201,40 @@ class WitnessNetwork(nn.Module):
         return ballots_of(
             self.memory, self.memory_target, queries, k, self.num_classes, exclude, vectors.device
         )
+
+    def _with_new_classes(
+        self, logits: Tensor, contributions: Mapping[str, Tensor], opinions: Mapping[str, Opinions]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Logits [B, C + N] with classes that only the memory knows, and what they are made of.
+
+        The votes alone say how probable a new class is; what is left is divided among the old classes as without it:
+        p(new) = q(new), p(old) = (1 - q(any new)) p'(old).
+        """
+        assert self.trust is not None
+        weights = self.trust.weights.get("memory", {})
+        votes: dict[str, Tensor] = {}
+        for name, said in opinions.items():
+            if isinstance(said, Ballots) and weights.get(name):
+                ballots = said.over(self.num_classes + self.num_new)
+                votes[name] = weights[name] * ballots.log_probabilities(self.trust.shapes[name])
+        old, new = slice(0, self.num_classes), slice(self.num_classes, None)
+        if not votes:
+            nothing = logits.new_full((len(logits), self.num_new), -1e4)
+            return torch.cat([logits, nothing], dim=1), {
+                name: torch.cat([part, nothing / len(contributions)], dim=1)
+                for name, part in contributions.items()
+            }
+        together = torch.stack(list(votes.values())).sum(dim=0)
+        share = together.log_softmax(dim=1)
+        rest = share[:, old].logsumexp(dim=1, keepdim=True) - logits.logsumexp(dim=1, keepdim=True)
+        blank = logits.new_zeros(len(logits), self.num_new)
+        parts = {name: torch.cat([part, blank], dim=1) for name, part in contributions.items()}
+        for name, vote in votes.items():
+            old_part = parts.get(name, torch.zeros_like(vote))[:, old]
+            parts[name] = torch.cat([old_part, vote[:, new]], dim=1)
+        scale = (share - together)[:, new]
+        parts["known by memory alone"] = torch.cat([rest.expand(-1, self.num_classes), scale], dim=1)
+        return torch.cat([logits + rest, share[:, new]], dim=1), parts
 
     def _memory_weights(
         self, opinions: Mapping[str, Opinions], rows: NDArray[np.int64] | None, batch: ClassificationBatch

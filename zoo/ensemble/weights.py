@@ -80,8 +80,17 @@ class Ballots(Opinions):
         """
         self.score = score.masked_fill(~mask, 0.0)
         self.mask = mask
-        self.target = target.masked_fill(~mask, -1)
+        self.classes = target.masked_fill(~mask, -1)
         self.num_classes = num_classes
+
+    @property
+    def target(self) -> Tensor:
+        """int64 [n, K], the memories' classes among the C; -1 for all others."""
+        return self.classes.masked_fill(self.classes >= self.num_classes, -1)
+
+    def over(self, num_classes: int) -> Ballots:
+        """The same vote for more classes, which only the memory knows."""
+        return Ballots(self.score, self.mask, self.classes, num_classes)
 
     def shares(self, sharpness: float) -> Tensor:
         """float32 [n, K]: what each memory counts for, (score / best score) ** sharpness, adding up to 1."""
@@ -95,7 +104,7 @@ class Ballots(Opinions):
 
     def select(self, rows: NDArray[np.int64]) -> Ballots:
         """Those of some rows."""
-        return Ballots(self.score[rows], self.mask[rows], self.target[rows], self.num_classes)
+        return Ballots(self.score[rows], self.mask[rows], self.classes[rows], self.num_classes)
 
 
 class Trust(NamedTuple):

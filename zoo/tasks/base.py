@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from callbacks.charts import Chart
 from datamodules.base import TextDataModule
+from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
 from datamodules.retrieval import Memory
 from zoo.tasks.checkpoint import CHECKPOINT_KEY, making_of, plain
@@ -58,6 +59,10 @@ class Task(pl.LightningModule):
     reads_strings: ClassVar[bool] = False
     #: whether another seed gives another model.
     depends_on_seed: ClassVar[bool] = True
+    #: whether `refit` fits something.
+    takes_refit: ClassVar[bool] = False
+    #: whether rows of classes that training lacked can be added to the memory, and are predicted from then on.
+    takes_new_labels: ClassVar[bool] = False
     #: whether the model keeps its best epoch by itself: its last checkpoint is then its best.
     keeps_best: ClassVar[bool] = False
     #: figures of the validation rows that the progress bar shows.
@@ -163,6 +168,18 @@ class Task(pl.LightningModule):
             data: the model's.
             memory: that predictions are made with, open; None = there is none.
         """
+
+    def refit(self, predictor: Any, rows: Rows) -> str | None:
+        """Fit again how much the memories count, on labelled rows, without any training.
+
+        Args:
+            predictor: of this model, with its memory.
+            rows: labelled rows.
+
+        Returns:
+            What was found, for people; None where the model has nothing of its own that could be fitted.
+        """
+        return None
 
     @property
     def frozen_part(self) -> str | None:

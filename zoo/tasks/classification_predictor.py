@@ -58,6 +58,8 @@ class Prediction(NamedTuple):
     #: what each of a model's witnesses adds to the score of `label`, the mean over all labels being 0; the
     #: probabilities are the softmax of the scores. None: the model has no witnesses.
     contributions: dict[str, float] | None = None
+    #: whether training did not know the label: its rows came into the memory later. None: of no such model.
+    known_by_memory_alone: bool | None = None
 
 
 class ClassificationPredictor(Predictor):
@@ -91,7 +93,7 @@ class ClassificationPredictor(Predictor):
         self, split: TextSplit, batch_size: int = 256, rows: int | None = None
     ) -> Iterator[Prediction]:
         """Predictions for the first rows of a prepared table, in row order; None = for all."""
-        labels = self.data.spec.labels
+        labels = [*self.data.spec.labels, *self.data.new_labels]
         total = len(split.rows) if rows is None else min(rows, len(split.rows))
         with self.data.dataset_for_now(split) as dataset:
             for start in range(0, total, batch_size):
@@ -115,6 +117,9 @@ class ClassificationPredictor(Predictor):
                         memories=_memories(split, row, weight, of_hops),
                         memories=self.model.with_found(_memories(split, row, weight), output, place),
                         contributions=self.model.contributions(output, place, best),
+                        known_by_memory_alone=(
+                            best >= len(self.data.spec.labels) if self.model.takes_new_labels else None
+                        ),
                     )
 
     @override
@@ -173,7 +178,7 @@ def _memories(
 ) -> list[RetrievedMemory]:
 def _plain(record: Prediction | RetrievedMemory) -> dict[str, Any]:
     """As JSON has it; without what only some models say, if this one does not."""
-    optional = ("contributions", "found_by")
+    optional = ("contributions", "known_by_memory_alone", "found_by")
     return {
         name: value for name, value in record._asdict().items() if value is not None or name not in optional
     }
