@@ -230,6 +230,11 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
         trainer: Any = self.trainer
         if trainer.max_epochs is None or trainer.max_epochs < 0:
             raise InputError("trainer.max_epochs: say how many epochs the encoder is trained")
+        if len(self.data_side.split("validation").rows) == 0:
+            raise InputError(
+                f"{self.data_side.split('train').rows.source}: no row is left for validation, on which weights are"
+                " fitted; give more rows, or others with --data.validation_file"
+            )
         # The last epoch fits everything else.
         trainer.fit_loop.max_epochs = trainer.max_epochs + 1 if self.trains_encoder else 1
         if trainer.fast_dev_run:
