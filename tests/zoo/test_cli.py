@@ -486,7 +486,7 @@ def test_a_refused_run_leaves_the_earlier_one_in_place(
     [
         ("--data.num_memories=0", ["data.num_memories is 0"]),
         ("--data.characters=false", ["data.characters is off"]),
-        ("--model.transformer=encoder", ["--data.tokenizer encoder"]),
+        ("--model.transformer=encoder", ["encoder"]),
         ("--model=DSSM", ["DSSM is a model for matching", "ClassificationDataModule"]),
     ],
 )
