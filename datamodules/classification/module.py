@@ -39,6 +39,7 @@ class ClassificationDataModule(TextRowsDataModule):
     no_file_lists = ("class_names",)
     fact_names = ("labels", "memory_labels", "num_memories")
     fact_names = ("labels", "memory_labels", "num_memories", "new_labels")
+    fact_names = ("labels", "memory_labels", "num_memories")
     eval_batches = 4
 
     def __init__(
@@ -80,6 +81,7 @@ class ClassificationDataModule(TextRowsDataModule):
             **shared: options of `TextRowsDataModule` and `TextDataModule`: lengths, tables, memory, words, batches.
         """
         super().__init__(characters=characters, **shared)
+        self._new_labels: list[str] = []
         if dataset is not None and self.options.train_file is not None:
             raise InputError("data.dataset and data.train_file: give one of them")
 
@@ -193,13 +195,12 @@ class ClassificationDataModule(TextRowsDataModule):
             "labels": in_natural_order(train.rows.distinct_labels()),
             "memory_labels": self.opened_memory.labels() if self.num_memories else [],
             "num_memories": self.num_memories,
-            "new_labels": [],
         }
 
     @property
     @override
     def new_labels(self) -> list[str]:
-        return list(self._facts.get("new_labels", ()))
+        return self._new_labels
 
     @override
     def make_spec(self, vocabulary: Vocabulary, facts: Mapping[str, Any]) -> ClassificationSpec:
@@ -215,8 +216,13 @@ class ClassificationDataModule(TextRowsDataModule):
         )
 
     @override
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "new_labels": self.new_labels}
+
+    @override
     def use_state(self, state: Mapping[str, Any]) -> None:
-        super().use_state({"new_labels": [], **state})  # checkpoints from before have none
+        self._new_labels = list(state.get("new_labels", ()))  # of old checkpoints there are none
+        super().use_state(state)
         self.options.num_memories = state["num_memories"]
 
     # --- batches ---
