@@ -60,9 +60,8 @@ class WordPart:
 
         Args:
             tokenizer: `words` (Unicode words and punctuation), `whitespace`, `characters` (then lengths are
-                characters, too), or a `transformers` tokenizer by name or folder.
-            tokenizer: `words` (Unicode words and punctuation), `whitespace`, or a `transformers` tokenizer by
-                name or folder. The command line takes that of the model's `transformer` in place of `words`.
+                characters, too), or a `transformers` tokenizer by name or folder. The command line takes that of the
+                model's `transformer` in place of `words`.
             lowercase: fold case before words are looked up; None = yes, but a `transformers` tokenizer keeps
                 to its own rule.
             min_count: words that occur less often in the training texts are unknown words.

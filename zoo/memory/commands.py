@@ -109,10 +109,9 @@ def add(
     done = found.add(rows, known, unknown_labels, keep_ids=id_column is not None)
     if data is not None and found.location() == str(own):
         note_memory(local_model(checkpoint), str(own), done.version)
-        note_memory(checkpoint, str(own), done.version)
     if data is not None and new_labels:
         fresh = [label for label in found.labels() if label not in (data.memory_labels or ())]
-        note_labels(checkpoint, fresh)
+        note_labels(local_model(checkpoint), fresh)
         if fresh:
             print(f"labels that the memory alone knows: {', '.join(fresh)}")
     left_out = [(done.copies, "copies left out"), (done.unknown, "rows with unknown labels left out")]
