@@ -256,11 +256,13 @@ class ZooCLI(LightningCLI):
             name.removeprefix(f"{stage}/"): float(value)
             for name, value in self.trainer.callback_metrics.items()
         }
+        answer = None
         if isinstance(self.model, Task):
             scores |= self.model.class_scores
             if self.model.query_scores:
                 scores["by_query"] = self.model.query_scores
         answer = getattr(self.model, "answer", None)
+            answer, scores = self.model.answer_of(scores)
         if answer is not None:
             print(answer.as_text())
         if self.output is not None:

@@ -18,6 +18,9 @@ from torchmetrics import Metric
 
 from datamodules.storage import new_file, write_json
 
+#: What is counted of a row.
+_COUNTS = ("texts", "right", "gained", "lost")
+
 #: Below this probability of chance a difference is told as one.
 LEVEL = 0.05
 
@@ -67,9 +70,12 @@ class AnswerScores(Metric):
         """int64 [rows of the table, 4]: texts, right, gained, lost."""
         return torch.stack([self.texts.expand(len(self.names)), self.right, self.gained, self.lost], dim=1)
 
-    def lines(self) -> list[Line]:
-        """The table's rows, of all processes together."""
-        return [Line(name, *counts) for name, counts in zip(self.names, self.compute().tolist(), strict=True)]
+    def lines(self, weights: Mapping[str, float]) -> list[Line]:
+        """The table's rows, of all processes together; `weights` are the witnesses'."""
+        return [
+            Line(name, **dict(zip(_COUNTS, counts, strict=True)), weight=weights.get(name))
+            for name, counts in zip(self.names, self.compute().tolist(), strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,13 @@ class Line:
     #: texts that only all witnesses together have right, and that only this row has.
     gained: int
     lost: int
+    #: of a witness, beside all others.
+    weight: float | None = None
+
+    def figures(self) -> dict[str, float]:
+        """The row as figures that `lines_of` reads."""
+        found = {name: getattr(self, name) for name in (*_COUNTS, "weight")}
+        return {f"{self.name}/{name}": float(value) for name, value in found.items() if value is not None}
 
     @property
     def accuracy(self) -> float:
@@ -114,6 +127,19 @@ class Line:
         return float(binomtest(min(self.gained, self.lost), differ).pvalue) if differ else 1.0
 
 
+def lines_of(figures: Mapping[str, float]) -> list[Line]:
+    """The rows whose `Line.figures` these are, in their order."""
+    names = dict.fromkeys(name.rpartition("/")[0] for name in figures)
+    return [
+        Line(
+            name,
+            **{count: int(figures[f"{name}/{count}"]) for count in _COUNTS},
+            weight=figures.get(f"{name}/weight"),
+        )
+        for name in names
+    ]
+
+
 @dataclass(frozen=True)
 class Answer:
     """The table with what it says.
@@ -121,14 +147,17 @@ class Answer:
     Attributes:
         split: `validation` or `test`.
         lines: the table's rows.
-        weights: witness -> weight.
         notes: how it was measured, and what could not take part.
     """
 
     split: str
     lines: list[Line]
-    weights: dict[str, float]
     notes: list[str]
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Witness -> weight."""
+        return {line.name: line.weight for line in self.lines if line.weight is not None}
 
     def sentence(self) -> str:
         """Whether the memory helps, in plain words."""
@@ -154,7 +183,7 @@ class Answer:
         body = []
         for line in self.lines:
             is_all = line.name == "all"
-            weight = "" if line.name not in self.weights else f"{self.weights[line.name]:.2f}"
+            weight = "" if line.weight is None else f"{line.weight:.2f}" if line.weight else "0: left out"
             body.append(
                 [
                     TITLES.get(line.name, line.name),
@@ -162,7 +191,7 @@ class Answer:
                     f"{100 * line.standard_error:.1f}",
                     "" if is_all else f"{100 * line.difference:+.1f} ± {100 * line.difference_error:.1f}",
                     "" if is_all else f"{line.p_value:.2g}",
-                    weight if weight != "0.00" or self.weights[line.name] else "0: left out",
+                    weight,
                 ]
             )
         return [head, *body]

@@ -66,7 +66,7 @@ def fit_rest(model: Any, data: TextRowsDataModule) -> Answer:
     }
     scores = _measured(own, crossed, references, network)
     notes = _notes(model, len(own.target), 0 if crossed is None else len(crossed.target))
-    return Answer("validation", scores.lines(), network.trust.weights["all"], notes)
+    return Answer("validation", scores.lines(network.trust.weights["all"]), notes)
 
 
 def _fitted(own: HeldOut, crossed: HeldOut | None, num_classes: int) -> Trust:

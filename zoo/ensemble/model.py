@@ -30,7 +30,7 @@ from datamodules.retrieval.encoded_memory import EncodedMemory
 from datamodules.storage import fingerprint_of
 from datamodules.text.pooling import Pooling
 from datamodules.texts import TextRowsDataModule, TextSplit
-from zoo.ensemble.answer import Answer, AnswerScores
+from zoo.ensemble.answer import Answer, AnswerScores, lines_of
 from zoo.ensemble.fitting import fit_rest
 from zoo.ensemble.network import TEXT_WITNESSES, VOTES, EnsembleOutput, WitnessNetwork
 from zoo.ensemble.refit import refit
@@ -194,7 +194,9 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
     def use_memory(self, data: TextDataModule[Any, Any], memory: Memory | None) -> None:
         network, self._data = self.network, data
         labels = [*data.spec.labels, *getattr(data, "new_labels", ())]
-        network.num_new = len(labels) - network.num_classes
+        num_new = len(labels) - network.num_classes
+        rows = memory.rows if isinstance(memory, FolderMemory) and num_new else None
+        network.count_new(None if rows is None else label_numbers(rows, labels), num_new)
         if "dense_vote" not in network.speaking():
             return
         if not isinstance(memory, FolderMemory):
@@ -391,8 +393,19 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
     def on_test_epoch_end(self) -> None:
         super().on_test_epoch_end()
         if self.answer_scores is not None:
-            self.answer = Answer("test", self.answer_scores.lines(), self.network.trust.weights["all"], [])
+            # Figures, since a process that was forked for a device leaves nothing else behind.
+            for line in self.answer_scores.lines(self.network.trust.weights["all"]):
+                for name, figure in line.figures().items():
+                    value = torch.tensor(figure, dtype=torch.float64)
+                    self.log(f"test/answer/{name}", value, rank_zero_only=False)
         self.network.says_all = False
+
+    @override
+    def answer_of(self, scores: dict[str, float]) -> tuple[Answer | None, dict[str, float]]:
+        prefix = "answer/"
+        figures = {name.removeprefix(prefix): scores[name] for name in scores if name.startswith(prefix)}
+        others = {name: value for name, value in scores.items() if not name.startswith(prefix)}
+        return Answer("test", lines_of(figures), []) if figures else None, others
 
     # --- checkpoints ---
 

@@ -88,8 +88,9 @@ class WitnessNetwork(nn.Module):
         #: the memory that is searched by vectors and its rows' classes; it is in no checkpoint.
         self.memory: EncodedMemory | None = None
         self.memory_target = torch.zeros(0, dtype=torch.int64)
-        #: classes behind the C that only the memory knows.
-        self.num_new = 0
+        #: classes behind the C that only the memory knows: how much more often each would be found if it had as many
+        #: rows as the others.
+        self.new_classes = torch.ones(0)
         #: a text does not find copies of itself there: on where texts come from the table of the memory.
         self.leaves_out_copies = False
         #: say what every row of the answer's table says, even what has no weight.
@@ -101,6 +102,26 @@ class WitnessNetwork(nn.Module):
         if self.is_frozen and self.encoder is not None:
             self.encoder.eval()
         return self
+
+    @property
+    def num_new(self) -> int:
+        """N, classes that only the memory knows."""
+        return len(self.new_classes)
+
+    def count_new(self, target: NDArray[np.int64] | None, num_new: int) -> None:
+        """Expect new classes in the memory.
+
+        Args:
+            target: [n], the classes of the memory's rows; None = they are not at hand.
+            num_new: N.
+        """
+        counts = np.bincount(np.zeros(0, np.int64) if target is None else target[target >= 0], minlength=1)
+        counts = np.append(counts, np.zeros(max(0, self.num_classes + num_new - len(counts))))
+        old, new = counts[: self.num_classes].mean(), counts[self.num_classes :]
+        # A class of few rows is rarely found. Its vote counts for more, by the root of what it lacks: all of it would
+        # take too many texts away from the classes that training knew.
+        rarity = np.sqrt(np.maximum(old, 1) / np.maximum(new, 1)) if target is not None else np.ones(num_new)
+        self.new_classes = torch.from_numpy(np.maximum(rarity, 1.0)).float()
 
     def use_memory(self, memory: EncodedMemory | None, target: NDArray[np.int64]) -> None:
         """Search this memory, whose rows have these classes [n] (negative: none; C and more: new ones)."""
@@ -225,7 +246,8 @@ class WitnessNetwork(nn.Module):
                 for name, part in contributions.items()
             }
         together = torch.stack(list(votes.values())).sum(dim=0)
-        share = together.log_softmax(dim=1)
+        share = together + torch.cat([torch.ones(self.num_classes), self.new_classes]).log().to(logits.device)
+        share = share.log_softmax(dim=1)
         rest = share[:, old].logsumexp(dim=1, keepdim=True) - logits.logsumexp(dim=1, keepdim=True)
         blank = logits.new_zeros(len(logits), self.num_new)
         parts = {name: torch.cat([part, blank], dim=1) for name, part in contributions.items()}

@@ -169,6 +169,17 @@ class Task(pl.LightningModule):
             memory: that predictions are made with, open; None = there is none.
         """
 
+    def answer_of(self, scores: dict[str, float]) -> tuple[Any, dict[str, float]]:
+        """What a model that compares itself with others says after a test, as a table; None = nothing.
+
+        Args:
+            scores: the test's figures, which processes share.
+
+        Returns:
+            The table, and the figures that are not part of it.
+        """
+        return None, scores
+
     def refit(self, predictor: Any, rows: Rows) -> str | None:
         """Fit again how much the memories count, on labelled rows, without any training.
 
