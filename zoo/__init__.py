@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from zoo.baselines.text_cnn import TextCNN
     from zoo.baselines.transformer_matcher import TransformerMatcher
     from zoo.baselines.vdcnn import VDCNN
-    from zoo.expanet import ExpaNet, MemNet
     from zoo.ensemble.model import WitnessEnsemble
+    from zoo.expanet import ExpaNet, MemNet
     from zoo.hmn import HMN, MemNN
     from zoo.knn_bilstm import KNNBiLSTM
     from zoo.loading import load

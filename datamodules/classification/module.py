@@ -38,8 +38,6 @@ class ClassificationDataModule(TextRowsDataModule):
     files = (*TextDataModule.files, "class_names", "dataset_folder")
     no_file_lists = ("class_names",)
     fact_names = ("labels", "memory_labels", "num_memories")
-    fact_names = ("labels", "memory_labels", "num_memories", "new_labels")
-    fact_names = ("labels", "memory_labels", "num_memories")
     eval_batches = 4
 
     def __init__(

@@ -259,10 +259,9 @@ class ZooCLI(LightningCLI):
         answer = None
         if isinstance(self.model, Task):
             scores |= self.model.class_scores
+            answer, scores = self.model.answer_of(scores)
             if self.model.query_scores:
                 scores["by_query"] = self.model.query_scores
-        answer = getattr(self.model, "answer", None)
-            answer, scores = self.model.answer_of(scores)
         if answer is not None:
             print(answer.as_text())
         if self.output is not None:

@@ -69,7 +69,7 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
         max_ngram: int = 2,
         max_letters: int = 5,
         c: float = 1.0,
-        few_rows: int = 300,
+        few_rows: int = 500,
         folds: int = 5,
         **shared: Any,
     ) -> None:
@@ -346,7 +346,7 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
             text, label = memory.memory.rows.texts[number], memory.memory.rows.label(number)
             before = listed.get((text, label))
             if before is None:
-                listed[text, label] = RetrievedMemory(text, label, score, weight, "vectors")
+                listed[text, label] = RetrievedMemory(text, label, score, weight, found_by="vectors")
             else:
                 both = before.found_by if before.found_by == "vectors" else "words and vectors"
                 listed[text, label] = before._replace(weight=before.weight + weight, found_by=both)
@@ -401,7 +401,7 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
         self.network.says_all = False
 
     @override
-    def answer_of(self, scores: dict[str, float]) -> tuple[Answer | None, dict[str, float]]:
+    def answer_of(self, scores: dict[str, Any]) -> tuple[Answer | None, dict[str, Any]]:
         prefix = "answer/"
         figures = {name.removeprefix(prefix): scores[name] for name in scores if name.startswith(prefix)}
         others = {name: value for name, value in scores.items() if not name.startswith(prefix)}

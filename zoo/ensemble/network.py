@@ -42,6 +42,8 @@ class EnsembleOutput(NamedTuple):
     #: float32 [B, K]: what each memory of the batch counted for, all memories of a text together 1; 0 where there
     #: is none.
     memory_weight: Tensor
+    #: of networks that read their memories several times; see `ClassificationOutput`.
+    hop_weight: Tensor | None = None
     #: witness -> float32 [B, C]; they add up to the logits.
     contributions: Mapping[str, Tensor] = MappingProxyType({})
     #: None where no memory is searched by vectors.
@@ -152,7 +154,7 @@ class WitnessNetwork(nn.Module):
             references = {name: one.scores for name, one in opinions.items() if isinstance(one, Scores)}
             said = table_rows(self.trust, logs, {name: references[name] for name in ("majority", "svm")})
             said["all"] = logits
-        return EnsembleOutput(logits, memory_weight, contributions, found, said)
+        return EnsembleOutput(logits, memory_weight, None, contributions, found, said)
 
     def encoder_logits(self, batch: ClassificationBatch) -> Tensor:
         """[B, C] of the encoder alone, on the way to the whole; 0 where it is not to be trained."""

@@ -169,7 +169,7 @@ class Task(pl.LightningModule):
             memory: that predictions are made with, open; None = there is none.
         """
 
-    def answer_of(self, scores: dict[str, float]) -> tuple[Any, dict[str, float]]:
+    def answer_of(self, scores: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """What a model that compares itself with others says after a test, as a table; None = nothing.
 
         Args:

@@ -103,10 +103,9 @@ class ClassificationPredictor(Predictor):
                 probabilities = output.logits.softmax(dim=1).cpu().tolist()
                 weights = output.memory_weight.cpu().tolist()
                 hops = _by_memory(output.memory_weight, output.hop_weight)
-                for row, probability, weight, of_hops in zip(
-                    count(start), probabilities, weights, hops, strict=False
+                for place, (probability, weight, of_hops) in enumerate(
+                    zip(probabilities, weights, hops, strict=True)
                 ):
-                for place, (probability, weight) in enumerate(zip(probabilities, weights, strict=True)):
                     row = start + place
                     best = max(range(len(labels)), key=probability.__getitem__)
                     yield Prediction(
@@ -114,8 +113,7 @@ class ClassificationPredictor(Predictor):
                         label=labels[best],
                         probability=probability[best],
                         probabilities=dict(zip(labels, probability, strict=True)),
-                        memories=_memories(split, row, weight, of_hops),
-                        memories=self.model.with_found(_memories(split, row, weight), output, place),
+                        memories=self.model.with_found(_memories(split, row, weight, of_hops), output, place),
                         contributions=self.model.contributions(output, place, best),
                         known_by_memory_alone=(
                             best >= len(self.data.spec.labels) if self.model.takes_new_labels else None
@@ -173,9 +171,6 @@ def _by_memory(weight: Tensor, hop_weight: Tensor | None) -> list[list[list[floa
     return by_memory
 
 
-def _memories(
-    split: TextSplit, row: int, weights: Sequence[float], hops: Sequence[list[float]]
-) -> list[RetrievedMemory]:
 def _plain(record: Prediction | RetrievedMemory) -> dict[str, Any]:
     """As JSON has it; without what only some models say, if this one does not."""
     optional = ("contributions", "known_by_memory_alone", "found_by")
@@ -184,7 +179,9 @@ def _plain(record: Prediction | RetrievedMemory) -> dict[str, Any]:
     }
 
 
-def _memories(split: TextSplit, row: int, weights: Sequence[float]) -> list[RetrievedMemory]:
+def _memories(
+    split: TextSplit, row: int, weights: Sequence[float], hops: Sequence[list[float]]
+) -> list[RetrievedMemory]:
     if split.neighbors is None:
         return []
     memories = split.neighbors.memories
