@@ -4,6 +4,7 @@ from callbacks.charts import Chart, Charts
 from callbacks.gradient_norms import GradientNorms
 from callbacks.prediction_table import PredictionTable
 from callbacks.run_folder import RunFolder
+from callbacks.stage_progress import StageProgress
 from callbacks.throughput import Throughput
 
-__all__ = ["Chart", "Charts", "GradientNorms", "PredictionTable", "RunFolder", "Throughput"]
+__all__ = ["Chart", "Charts", "GradientNorms", "PredictionTable", "RunFolder", "StageProgress", "Throughput"]

@@ -85,4 +85,8 @@ class RunFolder(Callback):
             summary["monitor"] = best.monitor
             summary["best_score"] = float(best.best_model_score)
             summary["best_checkpoint"] = best.best_model_path
+        if (answer := getattr(pl_module, "answer", None)) is not None:
+            # A model that compares itself with others says what it found.
+            answer.write(self.folder)
+            print(answer.as_text())
         write_json(self.folder / "summary.json", summary)

@@ -96,6 +96,11 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
         check_least(self.options, {"num_memories": 0, "max_length": 1, "memory_max_length": 1})
 
     @property
+    def new_labels(self) -> list[str]:
+        """Labels that came into the memory after the training: the classes behind those of the spec."""
+        return []
+
+    @property
     def num_memories(self) -> int:
         """K; 0 = none."""
         return int(self.options.num_memories)
@@ -151,7 +156,7 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
                 table,
                 self.opened_memory,
                 self.num_memories,
-                self._leaves_out_copies(name),
+                self.leaves_out_copies(name),
                 self.cache,
                 same_table=self._is_of_memory_table(name),
             )
@@ -162,7 +167,7 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
             copies, parts["copies"] = self._mark_copies(name, table, neighbors)
         return TextSplit(table, tokens, neighbors, memory_tokens, (self.cache, parts), copies)
 
-    def _leaves_out_copies(self, name: str) -> bool:
+    def leaves_out_copies(self, name: str) -> bool:
         """Whether the rows of a split must not find themselves, nor copies of themselves."""
         # A memory that the user names may hold the table that the validation rows were split off.
         is_given = self.options.memory is not None or is_existing_index(self.retriever)
@@ -176,7 +181,7 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
 
     def _mark_copies(self, name: str, table: Rows, neighbors: NeighborStore | None) -> tuple[CopyMarks, Part]:
         # What is left out can't be found.
-        memory = None if neighbors is None or self._leaves_out_copies(name) else self.opened_memory
+        memory = None if neighbors is None or self.leaves_out_copies(name) else self.opened_memory
         marks = self.marks_of(table, neighbors, memory, self._is_of_memory_table(name))
         return marks, self.prepare_marks(marks)
 
@@ -211,12 +216,20 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
     def open_split(self, parts: Mapping[str, Any]) -> TextSplit:
         return TextSplit.open(self.cache, parts)
 
-    def split_of(self, rows: Rows, memory: Memory | None) -> TextSplit:
-        """A split in memory, for texts that come now (prediction); without a memory, texts alone."""
+    def split_of(self, rows: Rows, memory: Memory | None, leave_out_copies: bool = False) -> TextSplit:
+        """A split in memory, for texts that come now (prediction); without a memory, texts alone.
+
+        Args:
+            rows: the texts.
+            memory: where their memories are.
+            leave_out_copies: a text does not find itself nor a copy of itself.
+        """
         length, memory_length = self.lengths
         neighbors = memory_tokens = None
         if memory is not None:
-            neighbors = NeighborStore.from_neighbors(memory.search(rows.texts[:], self.num_memories))
+            neighbors = NeighborStore.from_neighbors(
+                memory.search(rows.texts[:], self.num_memories, leave_out_copies)
+            )
             memory_tokens = self.tokenise_now(neighbors.memories, memory_length)
         return TextSplit(rows, self.tokenise_now(rows, length), neighbors, memory_tokens)
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from zoo.baselines.text_cnn import TextCNN
     from zoo.baselines.transformer_matcher import TransformerMatcher
     from zoo.baselines.vdcnn import VDCNN
+    from zoo.ensemble.model import WitnessEnsemble
     from zoo.expanet import ExpaNet, MemNet
     from zoo.hmn import HMN, MemNN
     from zoo.knn_bilstm import KNNBiLSTM
@@ -85,6 +86,7 @@ MODELS = {
     "TfidfSVM": "zoo.baselines.reference_labels",
     "TransformerMatcher": "zoo.baselines.transformer_matcher",
     "VDCNN": "zoo.baselines.vdcnn",
+    "WitnessEnsemble": "zoo.ensemble.model",
     "WordOverlap": "zoo.baselines.reference_pairs",
 }
 _OTHERS = {
@@ -156,6 +158,7 @@ __all__ = [
     "TextCNN",
     "TfidfSVM",
     "TransformerMatcher",
+    "WitnessEnsemble",
     "WordOverlap",
     "WordPair",
     "list_models",

@@ -32,13 +32,14 @@ class ClassificationDataset(Dataset[ClassificationBatch]):
         """
         self.split = split
         self.reader = TextReader(data, split)
-        labels = data.spec.labels
+        labels = [*data.spec.labels, *data.new_labels]
         targets = label_numbers(split.rows, labels)
         self.unknown_labels = int((targets == UNKNOWN).sum())
         self.targets = np.where(targets == UNKNOWN, len(labels), targets)
         self.memory_targets = np.array([NO_TARGET])
         if split.neighbors is not None:
-            targets = label_numbers(split.neighbors.memories, data.spec.memory_labels)
+            memory_labels = [*data.spec.memory_labels, *data.new_labels]
+            targets = label_numbers(split.neighbors.memories, memory_labels)
             # The last entry is what row -1 (no memory) reads.
             self.memory_targets = np.append(np.where(targets == UNKNOWN, NO_TARGET, targets), NO_TARGET)
 

@@ -79,6 +79,7 @@ class ClassificationDataModule(TextRowsDataModule):
             **shared: options of `TextRowsDataModule` and `TextDataModule`: lengths, tables, memory, words, batches.
         """
         super().__init__(characters=characters, **shared)
+        self._new_labels: list[str] = []
         if dataset is not None and self.options.train_file is not None:
             raise InputError("data.dataset and data.train_file: give one of them")
 
@@ -175,7 +176,7 @@ class ClassificationDataModule(TextRowsDataModule):
 
     @override
     def check_memory(self, memory: Memory) -> None:
-        labels, known = memory.labels(), self.spec.memory_labels
+        labels, known = memory.labels(), [*self.spec.memory_labels, *self.new_labels]
         strange = [label for label in labels if label not in known]
         if strange or bool(labels) != bool(known):
             why = f"has the label {strange[0]!r}, which it does not know" if strange else "has no labels"
@@ -194,6 +195,11 @@ class ClassificationDataModule(TextRowsDataModule):
             "num_memories": self.num_memories,
         }
 
+    @property
+    @override
+    def new_labels(self) -> list[str]:
+        return self._new_labels
+
     @override
     def make_spec(self, vocabulary: Vocabulary, facts: Mapping[str, Any]) -> ClassificationSpec:
         labels, memory_labels = list(facts["labels"]), list(facts["memory_labels"])
@@ -208,7 +214,12 @@ class ClassificationDataModule(TextRowsDataModule):
         )
 
     @override
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "new_labels": self.new_labels}
+
+    @override
     def use_state(self, state: Mapping[str, Any]) -> None:
+        self._new_labels = list(state.get("new_labels", ()))  # of old checkpoints there are none
         super().use_state(state)
         self.options.num_memories = state["num_memories"]
 

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 #: Tokens that a store keeps of a text, unless a model reads more.
 KEPT_TOKENS = 512
 
+#: Words and punctuation, as Unicode tells them.
+DEFAULT_TOKENIZER = "words"
+
 #: Options that decide which words are known.
 VOCABULARY_OPTIONS = ("min_count", "max_words", "vector_words", "characters", "tokenizer", "lowercase")
 
@@ -42,7 +45,7 @@ class WordPart:
 
     def __init__(
         self,
-        tokenizer: str = "words",
+        tokenizer: str = DEFAULT_TOKENIZER,
         lowercase: bool | None = None,
         min_count: int = 1,
         max_words: int | None = None,
@@ -57,7 +60,8 @@ class WordPart:
 
         Args:
             tokenizer: `words` (Unicode words and punctuation), `whitespace`, `characters` (then lengths are
-                characters, too), or a `transformers` tokenizer by name or folder.
+                characters, too), or a `transformers` tokenizer by name or folder. The command line takes that of the
+                model's `transformer` in place of `words`.
             lowercase: fold case before words are looked up; None = yes, but a `transformers` tokenizer keeps
                 to its own rule.
             min_count: words that occur less often in the training texts are unknown words.

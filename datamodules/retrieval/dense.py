@@ -139,17 +139,7 @@ class DenseRetriever(FolderRetriever[_Index]):
         """The best k rows for each text; see `Retriever.search`. A text without tokens has no hits."""
         check_search(texts, k, exclude)
         index = self._opened()
-        hits = Hits.none(len(texts), k)
-        queries = self._query_vectors(texts, index)
-        for first in range(0, len(texts), _QUERIES):
-            part = slice(first, first + _QUERIES)
-            keys = _best_keys(index, queries[part], k, None if exclude is None else exclude[part])
-            scores = (keys >> 32).astype(np.int32).view(np.float32)
-            found = (scores > 0) & queries[part].any(axis=1, keepdims=True)
-            width = keys.shape[1]
-            hits.rows[part, :width] = np.where(found, _LAST_ROW - (keys & _LAST_ROW), -1)
-            hits.scores[part, :width] = np.where(found, scores, 0)
-        return hits
+        return nearest(index.vectors, index.empty, self._query_vectors(texts, index), k, exclude)
 
     def _query_vectors(self, texts: Sequence[str], index: _Index) -> NDArray[np.float32]:
         """[n, d]; those of the collection's own texts are looked up, unless a query has a vector of its own."""
@@ -175,24 +165,56 @@ def _rows_of(hashes: NDArray[np.uint64], index: _Index) -> NDArray[np.int32]:
     return np.where(index.hashes[places] == hashes, index.hash_rows[places], np.int32(-1))
 
 
+def nearest(
+    vectors: NDArray[np.float32],
+    empty: NDArray[np.integer[Any]],
+    queries: NDArray[np.float32],
+    k: int,
+    exclude: Sequence[Sequence[int]] | None = None,
+) -> Hits:
+    """The best k vectors for each query, scored as `DenseRetriever` says; exact.
+
+    Args:
+        vectors: [n, d], of length 1.
+        empty: rows that are never hits, ascending: texts without tokens.
+        queries: [q, d], of length 1; one of length 0 has no hits.
+        k: hits of a query at most.
+        exclude: rows that each query must not find.
+    """
+    hits = Hits.none(len(queries), k)
+    for first in range(0, len(queries), _QUERIES):
+        part = slice(first, first + _QUERIES)
+        keys = _best_keys(vectors, empty, queries[part], k, None if exclude is None else exclude[part])
+        scores = (keys >> 32).astype(np.int32).view(np.float32)
+        found = (scores > 0) & queries[part].any(axis=1, keepdims=True)
+        width = keys.shape[1]
+        hits.rows[part, :width] = np.where(found, _LAST_ROW - (keys & _LAST_ROW), -1)
+        hits.scores[part, :width] = np.where(found, scores, 0)
+    return hits
+
+
 # A hit as one number: the bits of its score (a positive float's order is that of its bits), and below them
 # its row counted from the end. Larger is better, and no two are equal.
 _LAST_ROW = np.int64(2**32 - 1)
 
 
 def _best_keys(
-    index: _Index, queries: NDArray[np.float32], k: int, exclude: Sequence[Sequence[int]] | None
+    vectors: NDArray[np.float32],
+    empty: NDArray[np.integer[Any]],
+    queries: NDArray[np.float32],
+    k: int,
+    exclude: Sequence[Sequence[int]] | None,
 ) -> NDArray[np.int64]:
     """The largest k keys for each query, descending [queries, <= k]; the score of a row left out is 0."""
     best = np.empty((len(queries), 0), np.int64)
-    for low in range(0, len(index.vectors), _ROWS):
-        high = min(low + _ROWS, len(index.vectors))
-        scores = queries @ index.vectors[low:high].T
+    for low in range(0, len(vectors), _ROWS):
+        high = min(low + _ROWS, len(vectors))
+        scores = queries @ vectors[low:high].T
         scores += 1
         scores /= 2
         np.clip(scores, LEAST_SCORE, 1, out=scores)
-        first, last = np.searchsorted(index.empty, [low, high])
-        scores[:, index.empty[first:last] - low] = 0
+        first, last = np.searchsorted(empty, [low, high])
+        scores[:, empty[first:last] - low] = 0
         for query, rows in enumerate(exclude or ()):
             left_out = np.asarray(rows, np.int64)
             scores[query, left_out[(left_out >= low) & (left_out < high)] - low] = 0

@@ -250,6 +250,17 @@ class FolderMemory(Memory):
         """What `open_memory` opens; holds no secret."""
         return str(self.folder)
 
+    def left_out(self, texts: Sequence[str], own_ids: Sequence[str] | None = None) -> list[Any]:
+        """The rows that each text must not find where copies are left out; see `Memory.search`."""
+        exclude: list[Any] = self.copies(texts)
+        if own_ids is not None:
+            places = self._places(own_ids)
+            there = np.flatnonzero(places >= 0)
+            own_texts = self.rows.select(places[there]).texts[:]
+            for query, rows in zip(there.tolist(), self.copies(own_texts), strict=True):
+                exclude[query] = np.union1d(exclude[query], rows).astype(np.int32)
+        return exclude
+
     def copies(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """The rows that are copies of each text, see `datamodules.retrieval.folding`."""
         return self._rows_with(fold_hashes(texts))
@@ -281,13 +292,7 @@ class FolderMemory(Memory):
         own_ids: Sequence[str] | None = None,
     ) -> Neighbors:
         """The k best memories of each text; see `Memory.search`."""
-        exclude: list[Any] | None = self.copies(texts) if leave_out_copies else None
-        if exclude is not None and own_ids is not None:
-            places = self._places(own_ids)
-            there = np.flatnonzero(places >= 0)
-            own_texts = self.rows.select(places[there]).texts[:]
-            for query, rows in zip(there.tolist(), self.copies(own_texts), strict=True):
-                exclude[query] = np.union1d(exclude[query], rows).astype(np.int32)
+        exclude = self.left_out(texts, own_ids) if leave_out_copies else None
         hits = self.retriever.search(texts, k, exclude)
         # Keep what was found, numbered from 0, so that the result needs no more of the memory.
         found, inverse = np.unique(hits.rows, return_inverse=True)

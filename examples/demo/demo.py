@@ -1,4 +1,4 @@
-"""The whole path in three minutes, offline: texts, memory, training, scores beside baselines, evidence.
+"""The whole path in three minutes, offline: one command on a table, what the memory is worth, and how it grows.
 
 Run it with `make demo`, or `python examples/demo/demo.py`.
 """
@@ -10,40 +10,30 @@ import json
 import random
 import shutil
 import time
-from itertools import pairwise
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from docstrings import write_tables
 
 import zoo
-from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from zoo.cli import main as zoo_command
 
 RUNS = Path("runs/demo")
-#: What a network must beat: models of the zoo like the others, fitted by the same command.
-REFERENCES = {
-    "majority class": "Majority",
-    "BM25 vote of 5 neighbours": "NeighborVote",
-    "TF-IDF uni- and bigrams + linear SVM": "TfidfSVM",
-}
-#: A trained encoder as it is, and a head that learns to read 20 memories.
-RECIPE = (
-    "--model.features=M5",
-    "--model.freeze_encoder=true",
-    "--model.attention=softmax",
-    "--model.text_dropout=0.5",
-    "--data.num_memories=20",
-    "--trainer.max_epochs=10",
-)
-NO_MEMORY = ("--model.features=M1", "--data.num_memories=0")
+#: The class that nobody has thought of before the training, and how many rows of it come later.
+NEW_CLASS, NEW_ROWS = "networkx", 20
+#: Share of the rows that the second model is trained on, and that its weights are fitted on again.
+FIRST, DEV = 0.3, 0.1
 YOUR_OWN = """ The same on your own table (columns text, label):
 
-  zoo fit --config examples/knn_bilstm/your_own_csv.yaml --data.train_file train.csv --run_dir runs/mine
+  zoo fit --config examples/your_own_data/classification.yaml --data.train_file train.csv --run_dir runs/mine
   zoo test --ckpt_path runs/mine/checkpoints/best.ckpt --data.test_file test.csv --output scores.json
   zoo predict --ckpt_path runs/mine/checkpoints/best.ckpt --input texts.txt --output predictions.jsonl
 """
+
+Row = tuple[str, str]
 
 
 def run(*command: str) -> None:
@@ -53,21 +43,21 @@ def run(*command: str) -> None:
         raise SystemExit(f"zoo {command[0]} failed")
 
 
-def train(name: str, table: Path, *options: str) -> Path:
-    """Train a model by the command that a user types; its checkpoint."""
+def train(name: str, table: Path) -> Path:
+    """Train by the command that a user types; the checkpoint."""
     run(
         "fit",
+        "--config=examples/your_own_data/classification.yaml",
         "--config=examples/demo/demo.yaml",
         f"--data.train_file={table}",
         f"--data.cache_dir={RUNS / 'cache'}",
         f"--run_dir={RUNS / name}",
-        *options,
     )
     return RUNS / name / "checkpoints" / "best.ckpt"
 
 
-def test(checkpoint: Path, table: Path) -> float:
-    """Test accuracy of a checkpoint."""
+def test(checkpoint: Path, table: Path) -> dict[str, Any]:
+    """Test scores of a checkpoint."""
     scores = RUNS / "test.json"
     run(
         "test",
@@ -76,34 +66,60 @@ def test(checkpoint: Path, table: Path) -> float:
         f"--output={scores}",
         "--trainer.enable_progress_bar=false",
     )
-    return float(json.loads(scores.read_text())["accuracy"])
+    found: dict[str, Any] = json.loads(scores.read_text())
+    return found
 
 
-def write_parts(rows: Rows) -> tuple[Path, Path, Path]:
-    """Three tables: labelled texts to start with, those that are labelled later, and some to tune on."""
-    order = random.Random(0).sample(range(len(rows)), len(rows))
-    cuts = [0, int(0.3 * len(rows)), int(0.9 * len(rows)), len(rows)]
-    paths = RUNS / "first.csv", RUNS / "later.csv", RUNS / "dev.csv"
-    for path, (start, end) in zip(paths, pairwise(cuts), strict=True):
-        with path.open("w", newline="", encoding="utf-8") as file:
-            part = [(rows.texts[row], rows.label(row)) for row in order[start:end]]
-            csv.writer(file).writerows([("text", "label"), *part])
-    return paths
+def write(name: str, rows: Sequence[Row]) -> Path:
+    """A table of the demo."""
+    path = RUNS / f"{name}.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+    return path
 
 
-def grow_a_memory(rows: Rows, test_file: Path) -> dict[str, float]:
-    """Train on a part of the rows, then add the others to the memory: accuracies without any further training."""
-    first, later, dev = write_parts(rows)
-    dev_option = f"--data.validation_file={dev}"
-    base = train("first_without_memory", first, dev_option, *NO_MEMORY)
-    checkpoint = train("first_recipe", first, dev_option, f"--model.init_from={base}", *RECIPE)
-    trained_on = len(read_table(first))
-    scores = {f"recipe trained on {trained_on} texts": test(checkpoint, test_file)}
-    run("memory", "add", str(checkpoint), str(later))
-    scores[f"  {len(read_table(later))} more texts in its memory"] = test(checkpoint, test_file)
-    run("memory", "tune", str(checkpoint), str(dev))
-    scores["  and its trust in the memory tuned"] = test(checkpoint.with_name("tuned.ckpt"), test_file)
+def rows_of(table: Path) -> list[Row]:
+    """Texts and labels of a table, in an order drawn once and for all."""
+    read = read_table(table)
+    rows = [(read.texts[row], str(read.label(row))) for row in range(len(read))]
+    random.Random(0).shuffle(rows)
+    return rows
+
+
+def grow_a_memory(train_rows: list[Row], test_rows: list[Row]) -> dict[str, float]:
+    """Train on a part of the rows, then add others to the memory: scores without any further training."""
+    known = [row for row in train_rows if row[1] != NEW_CLASS]
+    new = [row for row in train_rows if row[1] == NEW_CLASS][:NEW_ROWS]
+    cut, dev = int(FIRST * len(known)), len(known) - int(DEV * len(known))
+    old_test = write("test_of_known_classes", [row for row in test_rows if row[1] != NEW_CLASS])
+    checkpoint = train("growing", write("first", known[:cut]))
+    scores = {f"trained on {cut:,} texts": test(checkpoint, old_test)["accuracy"]}
+    run("memory", "add", str(checkpoint), str(write("later", known[cut:dev])))
+    scores[f"  {dev - cut:,} more texts in its memory"] = test(checkpoint, old_test)["accuracy"]
+    tuned = checkpoint.with_name("tuned.ckpt")
+    run("memory", "tune", str(checkpoint), str(write("dev", known[dev:])), f"--output={tuned}")
+    scores["  and its weights fitted again"] = test(tuned, old_test)["accuracy"]
+    run("memory", "add", str(tuned), str(write("new", new)), "--new_labels=true")
+    after = test(tuned, write("test_of_all_classes", test_rows))
+    scores["  and a class that it was not trained on:"] = after["accuracy"]
+    scores[f"    recall of {NEW_CLASS}, of which it has {len(new)} texts"] = after[f"recall/{NEW_CLASS}"]
+    scores[f"    precision of {NEW_CLASS}"] = after[f"precision/{NEW_CLASS}"]
+    show(tuned, [text for text, label in test_rows if label == NEW_CLASS][:1])
     return scores
+
+
+def show(checkpoint: Path, texts: list[str]) -> None:
+    """Predictions with the evidence for each label."""
+    for prediction in zoo.load(checkpoint).predict(texts):
+        by_memory = " (a class known by memory alone)" if prediction.known_by_memory_alone else ""
+        print(f"\n  {prediction.text}")
+        print(f"  -> {prediction.label}, probability {prediction.probability:.2f}{by_memory}")
+        added = ", ".join(f"{name} {value:+.2f}" for name, value in prediction.contributions.items())
+        print(f"     what adds up to its score: {added}")
+        for memory in sorted(prediction.memories, key=lambda one: -one.weight)[:3]:
+            print(
+                f"     weight {memory.weight:.2f}  by {memory.found_by or 'words'}  [{memory.label}] {memory.text}"
+            )
 
 
 def main() -> None:
@@ -115,39 +131,19 @@ def main() -> None:
     RUNS.mkdir(parents=True)
     print("Collecting the first lines of docstrings of the installed packages; the label is the package.")
     train_file, test_file, moved = write_tables(RUNS)
-    train_rows, test_rows = read_table(train_file), read_table(test_file)
-    classes = len(train_rows.distinct_labels())
+    train_rows, test_rows = rows_of(train_file), rows_of(test_file)
+    classes = len({label for _, label in train_rows})
     print(f"{len(train_rows)} training and {len(test_rows)} test texts, {classes} classes;")
     print(f"{moved} test texts were near copies of training texts and went to the training half.")
 
-    scores = {
-        name: test(train(model, train_file, f"--model={model}"), test_file)
-        for name, model in REFERENCES.items()
-    }
-    without_memory = train("without_memory", train_file, *NO_MEMORY)
-    scores["BiLSTM, no memory (M1)"] = test(without_memory, test_file)
-    paper = train("paper", train_file)
-    scores["BiLSTM + 5 memories, as in the paper (M7)"] = test(paper, test_file)
-    # The encoder of the model without memory, and a head that learns to read the memories.
-    recipe = train("recipe", train_file, f"--model.init_from={without_memory}", *RECIPE)
-    scores["the first BiLSTM + 20 memories (recipe)"] = test(recipe, test_file)
-    growing = grow_a_memory(train_rows, test_file)
-
-    print("\nTest accuracy")
-    for name, score in scores.items():
-        print(f"  {name:42s} {score:.3f}")
-    print("\nTest accuracy of a memory that grows after the training")
+    checkpoint = train("mine", train_file)
+    test(checkpoint, test_file)
+    print("\nThree texts that the model has not seen, with the evidence for each label:")
+    show(checkpoint, [text for text, _ in test_rows[:3]])
+    growing = grow_a_memory(train_rows, test_rows)
+    print("\nTest scores of a memory that grows after the training")
     for name, score in growing.items():
-        print(f"  {name:42s} {score:.3f}")
-
-    print("\nThree texts that no model has seen, with the evidence for each label:")
-    predictor = zoo.load(recipe)
-    for prediction in predictor.predict(test_rows.texts[:3]):
-        print(f"\n  {prediction.text}\n  -> {prediction.label}, probability {prediction.probability:.2f}")
-        for memory in sorted(prediction.memories, key=lambda m: -m.weight)[:4]:
-            score = f"weight {memory.weight:+.2f}  score {memory.retrieval_score:6.2f}"
-            print(f"     {score}  [{memory.label}] {memory.text}")
-
+        print(f"  {name:48s} {score:.3f}")
     print(f"\nDone in {time.monotonic() - start:.0f} seconds.{YOUR_OWN}")
 
 

@@ -67,6 +67,16 @@ class Classification(Adapter):
         "NGrams": {"": {}, "tfidf": {"tfidf": True, "max_ngram": 2, "max_features": 30}},
         "NeighborVote": {"": {}},
         "TfidfSVM": {"": {}},
+        "WitnessEnsemble": {
+            "": {"hidden_size": 8, "word_size": 10, "characters": False, "folds": 2},
+            "text": {"witnesses": ["lexical", "encoder"], "hidden_size": 8, "word_size": 10, "few_rows": 0},
+            "memory": {
+                "witnesses": ["lexical_vote", "dense_vote"],
+                "hidden_size": 8,
+                "word_size": 10,
+                "few_rows": 0,
+            },
+        },
     }
     by_row = (
         "text", "memory", "memory_mask", "memory_score", "memory_target", "target", "weight", "row", "text_string"

@@ -486,7 +486,7 @@ def test_a_refused_run_leaves_the_earlier_one_in_place(
     [
         ("--data.num_memories=0", ["data.num_memories is 0"]),
         ("--data.characters=false", ["data.characters is off"]),
-        ("--model.transformer=encoder", ["--data.tokenizer encoder"]),
+        ("--model.transformer=encoder --data.tokenizer=whitespace", ["--data.tokenizer encoder"]),
         ("--model=DSSM", ["DSSM is a model for matching", "ClassificationDataModule"]),
     ],
 )
@@ -494,7 +494,7 @@ def test_a_model_refuses_its_data_before_anything_is_read(
     command: str, option: str, words: list[str], zoo_command: Command, train_csv: Path, tmp_path: Path
 ) -> None:
     kept = ["--data=ClassificationDataModule", f"--data.train_file={train_csv}"]
-    options = [*kept, option] if option == "--model=DSSM" else [*SMALL, *kept, option]
+    options = [*kept, option] if option == "--model=DSSM" else [*SMALL, *kept, *option.split()]
     one_line(zoo_command(command, *options), *words)
     assert not (tmp_path / "cache").exists()
 

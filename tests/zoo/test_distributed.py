@@ -90,3 +90,23 @@ def test_what_a_process_refuses_is_one_line() -> None:
     # PyTorch may say that it stops the other process.
     assert printed.splitlines()[-1].startswith("zoo: error: gone.csv: no such file")
     assert "Traceback" not in printed
+
+
+def test_an_ensemble_in_two_processes(
+    zoo_command: Callable[..., Result], train_csv: Path, test_csv: Path
+) -> None:
+    """All stages of a fit; then the table of a test, in batches that do not divide."""
+    small = [option for option in SMALL if "KNNBiLSTM" not in option and "perspectives" not in option]
+    zoo_process(
+        "fit", "--model=WitnessEnsemble", *small, "--model.folds=2", "--data.train_file", train_csv,
+        "--trainer.max_epochs=1", "--run_dir=run", *DDP,
+    )  # fmt: skip
+    assert json.loads(Path("run/summary.json").read_text())["processes"] == 2
+    assert json.loads(Path("run/answer.json").read_text())["rows"][-1]["texts"] == 18
+    options = ["test", "--ckpt_path=run/checkpoints/best.ckpt", "--data.test_file", test_csv]
+    options += ["--data.eval_batch_size=5"]
+    assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
+    zoo_process(*options, "--output=two.json", *DDP)
+    one, two = (json.loads(Path(name).read_text()) for name in ("one.json", "two.json"))
+    assert one["answer"]["rows"][-1]["texts"] == 31
+    assert one == two

@@ -124,7 +124,7 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            transformer: Hub name or folder of a pre-trained transformer; give the same as `--data.tokenizer`.
+            transformer: Hub name or folder of a pre-trained transformer; the data's tokens are its own.
             mode: `cross`: the transformer reads both texts together; `bi`: each by itself.
             pooling: how the transformer's states become a vector: their mean, or the first.
             scale: initial factor of the cosine of `bi`, which is trained.

@@ -28,9 +28,10 @@ from typing_extensions import override
 
 import datamodules
 import zoo
-from callbacks import PredictionTable, RunFolder, Throughput
+from callbacks import PredictionTable, RunFolder, StageProgress, Throughput
 from callbacks.csv_metrics import CSVMetrics
 from datamodules.errors import InputError
+from datamodules.parts.words import DEFAULT_TOKENIZER
 from datamodules.retrieval import load_all_retrievers, servers_of
 from datamodules.storage import write_json
 from zoo.cli.options import given
@@ -91,6 +92,8 @@ class ZooCLI(LightningCLI):
     @override
     def before_instantiate_classes(self) -> None:
         # Choose the run folder and the W&B run.
+        if self.subcommand in ("fit", None):
+            self._name_tokens()
         if self.subcommand != "fit":
             self.run_dir = Path(self._option("run_dir") or ".")
             self._choose_output()
@@ -109,6 +112,13 @@ class ZooCLI(LightningCLI):
         if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
             check_run_dir(self.run_dir, self.resumes)
             self._choose_wandb_run()
+
+    def _name_tokens(self) -> None:
+        """A transformer reads its own tokens: its name need not be given twice."""
+        model, data = (getattr(self._option(name), "init_args", None) for name in ("model", "data"))
+        transformer = getattr(model, "transformer", None)
+        if transformer is not None and getattr(data, "tokenizer", None) == DEFAULT_TOKENIZER:
+            data.tokenizer = transformer  # type: ignore[union-attr]
 
     def _choose_output(self) -> None:
         #: where the scores go; None = nowhere. Looked at before hours of evaluation, not after.
@@ -198,13 +208,15 @@ class ZooCLI(LightningCLI):
             self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False)
         )
         callbacks += [RunFolder(self.run_dir, config), Throughput()]
+        if configured.get("enable_progress_bar") is not False and hasattr(self.model, "stage"):
+            callbacks.append(StageProgress())
         if configured.get("enable_checkpointing") is not False:
             folder = self.run_dir / "checkpoints"
             callbacks += [
                 ModelCheckpoint(
                     folder,
                     filename="best",
-                    monitor=self.datamodule.monitor,
+                    monitor=None if getattr(self.model, "keeps_best", False) else self.datamodule.monitor,
                     mode="max",
                     enable_version_counter=False,
                 ),
@@ -244,12 +256,18 @@ class ZooCLI(LightningCLI):
             name.removeprefix(f"{stage}/"): float(value)
             for name, value in self.trainer.callback_metrics.items()
         }
+        answer = None
         if isinstance(self.model, Task):
             scores |= self.model.class_scores
+            answer, scores = self.model.answer_of(scores)
             if self.model.query_scores:
                 scores["by_query"] = self.model.query_scores
+        if answer is not None:
+            print(answer.as_text())
         if self.output is not None:
-            write_json(self.output, scores)
+            write_json(self.output, scores if answer is None else {**scores, "answer": answer.as_json()})
+            if answer is not None:
+                answer.write(self.output.parent, f"{self.output.stem}_answer")
 
 
 def run(command: str, options: list[str]) -> None:

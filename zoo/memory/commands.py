@@ -26,10 +26,11 @@ from datamodules.retrieval import (
     UnknownLabels,
     open_memory,
 )
-from zoo.loading import load, make_data
+from zoo.loading import known_model, load, make_data
 from zoo.memory import tuning
 from zoo.tasks.checkpoint import (
     CHECKPOINT_KEY,
+    note_labels,
     note_memory,
     own_memory,
     read_checkpoint,
@@ -56,6 +57,7 @@ def add(
     header: bool | None = None,
     class_names: str | list[str] | None = None,
     unknown_labels: UnknownLabels = "refuse",
+    new_labels: bool = False,
     retriever: Retriever | None = None,
 ) -> None:
     """Add the rows of a table to a model's memory. Its predictions use them at once, without training.
@@ -78,6 +80,7 @@ def add(
         class_names: names for labels that are numbers from 1: a list, or a file; null: as for the first rows.
         unknown_labels: what to do about rows whose label the model does not know: refuse the table, or skip
             and count them.
+        new_labels: take such rows: the model predicts their labels from then on by its memory alone.
         retriever: back end to use instead of the checkpoint's (another server).
     """
     found, data = open_memory_of(checkpoint, memory, retriever)
@@ -100,9 +103,17 @@ def add(
         # Other runs on the same table use it, too.
         found = found.copy_to(own)
     known = data.memory_labels if data is not None and labelled else None
+    if new_labels:
+        _check_new_labels(checkpoint, data)
+        known = None
     done = found.add(rows, known, unknown_labels, keep_ids=id_column is not None)
     if data is not None and found.location() == str(own):
         note_memory(local_model(checkpoint), str(own), done.version)
+    if data is not None and new_labels:
+        fresh = [label for label in found.labels() if label not in (data.memory_labels or ())]
+        note_labels(local_model(checkpoint), fresh)
+        if fresh:
+            print(f"labels that the memory alone knows: {', '.join(fresh)}")
     left_out = [(done.copies, "copies left out"), (done.unknown, "rows with unknown labels left out")]
     kept = [(done.relabelled, "of them with a text that is there with another label")]
     facts = ", ".join(f"{number} {what}" for number, what in [*kept, *left_out] if number)
@@ -110,6 +121,17 @@ def add(
         f"{found.location()}: version {done.version}, {done.rows} memories, {done.added} new"
         + (f" ({facts})" if facts else "")
     )
+
+
+def _check_new_labels(checkpoint: str, data: TextDataModule[Any, Any] | None) -> None:
+    if data is None:
+        raise InputError(f"--new_labels: {checkpoint} is a memory folder, which takes any label without it")
+    kind = known_model(read_checkpoint(checkpoint), checkpoint)
+    if not kind.takes_new_labels:
+        raise InputError(
+            f"--new_labels: a {kind.__name__} can't predict labels that it was not trained with; train it again with"
+            " their rows, or use a WitnessEnsemble"
+        )
 
 
 def tune(
@@ -141,14 +163,15 @@ def tune(
     if memory is not None:
         open_memory_of(checkpoint, memory, retriever)  # refuses one of another model
     predictor = load(checkpoint, memory=memory, retriever=retriever)
-    tuning.voting(predictor)  # refused before a table is read
+    if not predictor.model.takes_refit:
+        tuning.voting(predictor)  # refused before a table is read
     options = predictor.data.options
     names = ("text_column", "label_column", "header", "class_names")
     columns = {name: options[name] for name in names if name in options}
     given = {"text_column": text_column, "label_column": label_column}
     columns |= {name: value for name, value in given.items() if value is not None}
     rows = read_table(file, **columns)
-    tuned = tuning.tune(predictor, rows)
+    said = predictor.model.refit(predictor, rows) or _say(tuning.tune(predictor, rows))
     contents["state_dict"] = predictor.model.state_dict()
     data = contents[CHECKPOINT_KEY]["data"]
     # The vote belongs to the memory that it was tuned for, wherever the checkpoint lies.
@@ -157,14 +180,18 @@ def tune(
         data["options"]["memory"] = data["memory"]
         data.update(memory_rows=None, own_memory=False, memory_version=None)
     write_checkpoint(contents, target)
+    print(f"{target}: {said}")
+
+
+def _say(tuned: tuning.Tuned) -> str:
     reasons = [
         (tuned.in_memory, "left out because the memory has them"),
         (tuned.in_training, "left out because the model was trained on them"),
         (tuned.near, "of these differ from a memory in a few characters, which makes the vote look better"),
     ]
     facts = "".join(f", {number} {reason}" for number, reason in reasons if number)
-    print(
-        f"{target}: vote {tuned.mix:.2f}, sharpness {tuned.tau:g}; accuracy {tuned.accuracy_before:.4f} ->"
+    return (
+        f"vote {tuned.mix:.2f}, sharpness {tuned.tau:g}; accuracy {tuned.accuracy_before:.4f} ->"
         f" {tuned.accuracy:.4f} on the {tuned.rows} rows it was tuned on{facts}"
     )
 

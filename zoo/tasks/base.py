@@ -19,7 +19,9 @@ from typing_extensions import override
 
 from callbacks.charts import Chart
 from datamodules.base import TextDataModule
+from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
+from datamodules.retrieval import Memory
 from zoo.tasks.checkpoint import CHECKPOINT_KEY, making_of, plain
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.warm_start import start_from
@@ -57,6 +59,12 @@ class Task(pl.LightningModule):
     reads_strings: ClassVar[bool] = False
     #: whether another seed gives another model.
     depends_on_seed: ClassVar[bool] = True
+    #: whether `refit` fits something.
+    takes_refit: ClassVar[bool] = False
+    #: whether rows of classes that training lacked can be added to the memory, and are predicted from then on.
+    takes_new_labels: ClassVar[bool] = False
+    #: whether the model keeps its best epoch by itself: its last checkpoint is then its best.
+    keeps_best: ClassVar[bool] = False
     #: figures of the validation rows that the progress bar shows.
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
 
@@ -152,6 +160,37 @@ class Task(pl.LightningModule):
             What was taken, for people.
         """
         return []
+
+    def use_memory(self, data: TextDataModule[Any, Any], memory: Memory | None) -> None:
+        """Take from the memory what batches do not bring; called before texts are predicted.
+
+        Args:
+            data: the model's.
+            memory: that predictions are made with, open; None = there is none.
+        """
+
+    def answer_of(self, scores: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """What a model that compares itself with others says after a test, as a table; None = nothing.
+
+        Args:
+            scores: the test's figures, which processes share.
+
+        Returns:
+            The table, and the figures that are not part of it.
+        """
+        return None, scores
+
+    def refit(self, predictor: Any, rows: Rows) -> str | None:
+        """Fit again how much the memories count, on labelled rows, without any training.
+
+        Args:
+            predictor: of this model, with its memory.
+            rows: labelled rows.
+
+        Returns:
+            What was found, for people; None where the model has nothing of its own that could be fitted.
+        """
+        return None
 
     @property
     def frozen_part(self) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType
@@ -40,6 +40,16 @@ def note_memory(path: str | Path, memory: str, version: int) -> None:
         data = contents[CHECKPOINT_KEY]["data"]
         if data.get("own_memory") and data["memory"] == memory:
             data["memory_version"] = version
+            write_checkpoint(contents, one)
+
+
+def note_labels(path: str | Path, labels: Sequence[str]) -> None:
+    """Let a run's checkpoints state the labels that only the memory knows."""
+    for one in sorted(Path(path).resolve().parent.glob("*.ckpt")):
+        contents = read_checkpoint(one)
+        data = contents[CHECKPOINT_KEY]["data"]
+        if data.get("new_labels") != list(labels):
+            data["new_labels"] = list(labels)
             write_checkpoint(contents, one)
 
 

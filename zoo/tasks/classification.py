@@ -14,7 +14,7 @@ from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from zoo.tasks.base import Task
 from zoo.tasks.classification_charts import charts_of
-from zoo.tasks.classification_predictor import ClassificationPredictor
+from zoo.tasks.classification_predictor import ClassificationPredictor, RetrievedMemory
 from zoo.tasks.classification_scores import ClassificationScores
 
 
@@ -70,6 +70,20 @@ class ClassificationTask(Task):
     def encode_texts(self, batch: ClassificationBatch) -> Tensor:
         """The texts' vectors [B, vector_size]."""
         raise NotImplementedError(f"a {type(self).__name__} makes no vectors of texts")
+
+    def contributions(self, output: Any, row: int, label: int) -> dict[str, float] | None:
+        """What each witness adds to a label's score.
+
+        Args:
+            output: the network's, of a batch.
+            row: of the batch.
+            label: its number.
+        """
+        return None
+
+    def with_found(self, memories: list[RetrievedMemory], output: Any, row: int) -> list[RetrievedMemory]:
+        """The memories that the retriever found for a row of a batch, and those that the network itself found."""
+        return memories
 
     @override
     def charts(self, data: TextDataModule[Any, Any], rows: int) -> Iterator[Chart]:

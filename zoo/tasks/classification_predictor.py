@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import count, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +40,8 @@ class RetrievedMemory(NamedTuple):
     weight: float
     #: the same for each of the hops of a network that reads its memories several times.
     hop_weights: list[float] = []  # noqa: RUF012 (a NamedTuple's default; nobody changes it)
+    #: how it was found, where a model looks in several ways: `words`, `vectors` or `words and vectors`.
+    found_by: str | None = None
 
 
 class Prediction(NamedTuple):
@@ -53,6 +55,11 @@ class Prediction(NamedTuple):
     probabilities: dict[str, float]
     #: in retrieval order.
     memories: list[RetrievedMemory]
+    #: what each of a model's witnesses adds to the score of `label`, the mean over all labels being 0; the
+    #: probabilities are the softmax of the scores. None: the model has no witnesses.
+    contributions: dict[str, float] | None = None
+    #: whether training did not know the label: its rows came into the memory later. None: of no such model.
+    known_by_memory_alone: bool | None = None
 
 
 class ClassificationPredictor(Predictor):
@@ -75,6 +82,7 @@ class ClassificationPredictor(Predictor):
         """
         texts = as_texts(texts)
         check_count("batch_size", batch_size)
+        self.model.use_memory(self.data, self.memory)
         found: list[Prediction] = []
         for start in range(0, len(texts), BLOCK):
             rows = Rows.from_lists(texts[start : start + BLOCK], source="texts to predict")
@@ -85,7 +93,7 @@ class ClassificationPredictor(Predictor):
         self, split: TextSplit, batch_size: int = 256, rows: int | None = None
     ) -> Iterator[Prediction]:
         """Predictions for the first rows of a prepared table, in row order; None = for all."""
-        labels = self.data.spec.labels
+        labels = [*self.data.spec.labels, *self.data.new_labels]
         total = len(split.rows) if rows is None else min(rows, len(split.rows))
         with self.data.dataset_for_now(split) as dataset:
             for start in range(0, total, batch_size):
@@ -95,16 +103,21 @@ class ClassificationPredictor(Predictor):
                 probabilities = output.logits.softmax(dim=1).cpu().tolist()
                 weights = output.memory_weight.cpu().tolist()
                 hops = _by_memory(output.memory_weight, output.hop_weight)
-                for row, probability, weight, of_hops in zip(
-                    count(start), probabilities, weights, hops, strict=False
+                for place, (probability, weight, of_hops) in enumerate(
+                    zip(probabilities, weights, hops, strict=True)
                 ):
+                    row = start + place
                     best = max(range(len(labels)), key=probability.__getitem__)
                     yield Prediction(
                         text=split.rows.texts[row],
                         label=labels[best],
                         probability=probability[best],
                         probabilities=dict(zip(labels, probability, strict=True)),
-                        memories=_memories(split, row, weight, of_hops),
+                        memories=self.model.with_found(_memories(split, row, weight, of_hops), output, place),
+                        contributions=self.model.contributions(output, place, best),
+                        known_by_memory_alone=(
+                            best >= len(self.data.spec.labels) if self.model.takes_new_labels else None
+                        ),
                     )
 
     @override
@@ -123,8 +136,7 @@ class ClassificationPredictor(Predictor):
         texts = texts_in(source, columns if text_column is None else {"text_column": text_column})
         while block := list(islice(texts, BLOCK)):
             for prediction in self.predict(block, batch_size):
-                memories = [memory._asdict() for memory in prediction.memories]
-                yield {**prediction._asdict(), "memories": memories}
+                yield _plain(prediction) | {"memories": [_plain(memory) for memory in prediction.memories]}
 
     @property
     @override
@@ -157,6 +169,14 @@ def _by_memory(weight: Tensor, hop_weight: Tensor | None) -> list[list[list[floa
     hops = weight.new_zeros(len(weight), 0, weight.shape[1]) if hop_weight is None else hop_weight
     by_memory: list[list[list[float]]] = hops.transpose(1, 2).cpu().tolist()
     return by_memory
+
+
+def _plain(record: Prediction | RetrievedMemory) -> dict[str, Any]:
+    """As JSON has it; without what only some models say, if this one does not."""
+    optional = ("contributions", "known_by_memory_alone", "found_by")
+    return {
+        name: value for name, value in record._asdict().items() if value is not None or name not in optional
+    }
 
 
 def _memories(

@@ -223,7 +223,7 @@ class FrozenEncoder(ReadsTransformer):
 
         Args:
             transformer: Hub name or folder of a pre-trained transformer that takes the place of the model's own
-                encoder or word vectors; give the same name as `--data.tokenizer`.
+                encoder or word vectors; the data's tokens are then its own.
             freeze_encoder: leave the encoder as it is. All texts are then encoded once, and an epoch takes a
                 fraction of the time.
             **shared: options of the task.
