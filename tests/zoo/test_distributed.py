@@ -23,7 +23,7 @@ def zoo_process(*arguments: object, code: int = 0) -> str:
     command = [sys.executable, "-m", "zoo", *map(str, arguments)]
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 
