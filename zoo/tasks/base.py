@@ -170,14 +170,7 @@ class Task(pl.LightningModule):
         """
 
     def answer_of(self, scores: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """What a model that compares itself with others says after a test, as a table; None = nothing.
-
-        Args:
-            scores: the test's figures, which processes share.
-
-        Returns:
-            The table, and the figures that are not part of it.
-        """
+        """The table of a model that compares itself with others (None = no such model), and the scores beside it."""
         return None, scores
 
     def refit(self, predictor: Any, rows: Rows) -> str | None:
