@@ -367,8 +367,25 @@ def test_index_search_and_replace_the_memory(fit: Fit, zoo_command: Command, tmp
     assert [memory["text"] for memory in first["memories"]] == ["copper kettle"]
 
 
+#: A configuration of W&B's.
+SWEEP = EXAMPLES / "logger" / "sweep.yaml"
+
+
+def test_the_sweep_names_options_that_there_are(zoo_command: Command) -> None:
+    sweep = yaml.safe_load(SWEEP.read_text())
+    chosen = {name: facts.get("values", [facts.get("min")])[0] for name, facts in sweep["parameters"].items()}
+    command = [word for word in sweep["command"] if word != "${args}"]
+    assert command[:2] == ["zoo", "fit"]
+    files = [word.replace("=examples", f"={EXAMPLES}") for word in command[2:]]
+    options = [f"--{name}={value}" for name, value in chosen.items()]
+    result = zoo_command("fit", *files, *options, "--print_config")
+    assert result.code == 0, result.err
+
+
 @pytest.mark.parametrize(
-    "example", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: str(path.relative_to(EXAMPLES))
+    "example",
+    sorted(path for path in EXAMPLES.rglob("*.yaml") if path != SWEEP),
+    ids=lambda path: str(path.relative_to(EXAMPLES)),
 )
 def test_examples_parse(example: Path, zoo_command: Command) -> None:
     base = EXAMPLES / "knn_bilstm" / "ag_news.yaml"
