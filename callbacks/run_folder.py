@@ -12,6 +12,7 @@ import pytorch_lightning as pl
 import torch
 import yaml
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.loggers import WandbLogger
 from typing_extensions import override
 
 from datamodules.secrets import redact
@@ -89,4 +90,8 @@ class RunFolder(Callback):
             # A model that compares itself with others says what it found.
             answer.write(self.folder)
             print(answer.as_text())
+            head, *lines = answer.cells()
+            for logger in trainer.loggers:
+                if isinstance(logger, WandbLogger):
+                    logger.log_table("answer", columns=head, data=lines)
         write_json(self.folder / "summary.json", summary)

@@ -26,6 +26,7 @@ from zoo.ensemble.weights import Ballots, Scores, Trust, best_shape, fit_trust, 
 from zoo.tasks.checkpoint import read_checkpoint
 
 Zoo = Callable[..., Result]
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 SMALL = [
     "--model=WitnessEnsemble",
@@ -520,3 +521,13 @@ def test_the_stages_come_in_order(run: Callable[..., Path], monkeypatch: pytest.
         f"stage {i} of 4" for i in range(1, 5)
     ]
     assert fitting.__name__.endswith("fitting")
+
+
+def test_the_answer_reaches_wandb(run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    folder = run("run", "--config", EXAMPLES / "logger" / "wandb.yaml")
+    (table,) = folder.glob("wandb/offline-run-*/files/media/table/answer*.json")
+    written = json.loads(table.read_text())
+    assert [line[0] for line in written["data"]][-1] == "all"
+    assert len(written["data"]) == len(json.loads((folder / "answer.json").read_text())["rows"])
