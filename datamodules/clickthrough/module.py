@@ -27,12 +27,12 @@ from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.errors import InputError, excerpt
 from datamodules.parts.copies import CopyMarks, Message
 from datamodules.parts.options import check_choices, check_least
+from datamodules.parts.trigrams import distinct_trigrams
 from datamodules.retrieval import FolderMemory, Memory, NeighborStore, build_neighbors, is_memory
 from datamodules.sampling import LengthBucketSampler, ListSampler
 from datamodules.storage import is_whole, prepared_folder
 from datamodules.text.tokenization import WORD_TOKENIZERS
 from datamodules.text.tokens import TokenStore
-from datamodules.text.trigrams import distinct_trigrams
 from datamodules.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ from torch.nn import functional
 from datamodules import ClickthroughDataModule
 from datamodules.batch import ClickBatch
 from datamodules.clickthrough.dataset import RankingDataset
-from datamodules.text.trigrams import letter_trigrams
+from datamodules.parts.trigrams import letter_trigrams
 from zoo import list_models
 from zoo.lstm_rnn import RecurrentTower
 from zoo.tasks.retrieval import RetrievalTask

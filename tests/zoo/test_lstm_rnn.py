@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from datamodules.batch import ClickBatch, ClickSpec
-from datamodules.text.trigrams import distinct_trigrams
+from datamodules.parts.trigrams import distinct_trigrams
 from zoo.baselines.retrieval_dssm import RetrievalCLSM, RetrievalDSSM
 from zoo.layers import lstm
 from zoo.layers.dual_encoder import without_words

@@ -552,7 +552,7 @@ def test_a_test_without_a_header_is_read_by_number(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["no-such-table", "--data_dir=data"], r"no-such-table: no such table; there are hmn, hmn-k, "),
+        (["no-such-table", "--data_dir=data"], r"no-such-table: no such table; there are clickthrough, "),
         (["absent.yaml", "--data_dir=data"], r"absent.yaml: can't be read"),
         (["small.yaml"], r"give a table and --data_dir"),
         (["--data_dir=data"], r"give a table and --data_dir"),

@@ -38,8 +38,8 @@ class RetrievedMemory(NamedTuple):
     retrieval_score: float
     #: what the memory counted for in the network; see the model's output.
     weight: float
-    #: the same for each of the hops of a network that reads its memories several times.
-    hop_weights: list[float] = []  # noqa: RUF012 (a NamedTuple's default; nobody changes it)
+    #: the same for each hop of a network that reads its memories in hops; None where it does not.
+    hop_weights: list[float] | None = None
     #: how it was found, where a model looks in several ways: `words`, `vectors` or `words and vectors`.
     found_by: str | None = None
 
@@ -173,7 +173,7 @@ def _by_memory(weight: Tensor, hop_weight: Tensor | None) -> list[list[list[floa
 
 def _plain(record: Prediction | RetrievedMemory) -> dict[str, Any]:
     """As JSON has it; without what only some models say, if this one does not."""
-    optional = ("contributions", "known_by_memory_alone", "found_by")
+    optional = ("contributions", "known_by_memory_alone", "found_by", "hop_weights")
     return {
         name: value for name, value in record._asdict().items() if value is not None or name not in optional
     }
@@ -191,7 +191,7 @@ def _memories(
             label=memories.label(int(number)),
             retrieval_score=float(score),
             weight=weight,
-            hop_weights=of_hops,
+            hop_weights=of_hops or None,
         )
         for number, score, weight, of_hops in zip(
             split.neighbors.rows[row], split.neighbors.scores[row], weights, hops, strict=True

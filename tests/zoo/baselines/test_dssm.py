@@ -14,7 +14,7 @@ from torch import nn
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
 from datamodules.matching import MatchingDataModule
-from datamodules.text.trigrams import letter_trigrams
+from datamodules.parts.trigrams import letter_trigrams
 from tests.zoo.baselines.pairs import (
     NUM_CHARS,
     Vector,
