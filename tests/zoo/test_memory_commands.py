@@ -30,7 +30,8 @@ def more_csv(tmp_path: Path) -> Path:
 
 def as_written(memory: zoo.RetrievedMemory) -> dict[str, Any]:
     """As `zoo predict` writes it: without what this model does not say."""
-    return {name: value for name, value in memory._asdict().items() if name != "found_by"}
+    absent = ("found_by", "hop_weights")
+    return {name: value for name, value in memory._asdict().items() if name not in absent}
 
 
 def line(result: Result) -> str:
