@@ -108,8 +108,13 @@ def new_file(path: Path) -> Iterator[Path]:
 
 def write_json(path: Path, contents: Any) -> None:
     """Write plain values as a JSON file, in one step (see `new_file`); what is no finite number becomes null."""
+    write_text(path, json.dumps(_finite(contents), indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in UTF-8, in one step (see `new_file`)."""
     with new_file(path) as partial:
-        partial.write_text(json.dumps(_finite(contents), indent=1, allow_nan=False) + "\n")
+        partial.write_text(text, encoding="utf-8")
 
 
 def _finite(value: Any) -> Any:

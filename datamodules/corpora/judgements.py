@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from datamodules.corpora.readers import open_lines, open_records
-from datamodules.corpora.records import Column, Columns
+from datamodules.corpora.records import Column, Columns, is_number
 from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError, excerpt
 
@@ -207,7 +207,7 @@ def _fields(path: str | Path) -> Iterator[tuple[str, str, str, str]]:
             continue
         if len(fields) not in (3, 4):
             raise InputError(f"{place}: {len(fields)} fields; write query, document and grade")
-        if number == 1 and not _is_number(fields[-1]):
+        if number == 1 and not is_number(fields[-1]):
             continue  # the names of the columns
         yield fields[0], fields[-2], fields[-1], place
 
@@ -223,17 +223,9 @@ def _first_there(path: str | Path, names: Sequence[str]) -> str:
 
 
 def _grade(label: str, place: str) -> float:
-    if not _is_number(label) or not 0 <= float(label) < math.inf:
+    if not is_number(label) or not 0 <= float(label) < math.inf:
         raise InputError(f"{place}: the grade {excerpt(label)!r} must be a number of 0 or more")
     return float(label)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _numbered(rows: Rows) -> dict[str, int]:

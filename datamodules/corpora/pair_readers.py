@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from datamodules.corpora.pairs import Pairs
 from datamodules.corpora.readers import EncodingErrors, open_lines, open_records
-from datamodules.corpora.records import Column, Columns
+from datamodules.corpora.records import Column, Columns, is_number
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.errors import InputError
@@ -102,7 +102,7 @@ def _target(label: str, goal: Goal, column: Column, place: str) -> float:
     wanted = "0 or 1" if goal == "classification" else "a number of 0 or more"
     if not label:
         raise InputError(f"{place}: no label in column {column!r}; write {wanted}")
-    if not _is_number(label):
+    if not is_number(label):
         shown = label if len(label) <= 40 else f"{label[:40]}..."
         raise InputError(
             f"{place}: the label column {column!r} holds the text {shown!r} instead of {wanted}; are"
@@ -114,14 +114,6 @@ def _target(label: str, goal: Goal, column: Column, place: str) -> float:
             f"{place}: the label {label!r} must be {wanted}; correct it or choose another label_column"
         )
     return number
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def read_wikiqa(path: str | Path, encoding_errors: EncodingErrors = "strict", labelled: bool = True) -> Pairs:
@@ -201,7 +193,7 @@ def read_trec(
                 f"{source}, line {number}: {len(fields)} fields; write query, document and grade"
             )
         query, document, label = fields[0], fields[-2], fields[-1]
-        if number == 1 and not _is_number(label):
+        if number == 1 and not is_number(label):
             continue
         for id_, known, rows in ((query, query_row, queries), (document, document_row, documents)):
             if id_ not in known:

@@ -22,6 +22,15 @@ Column: TypeAlias = str | int
 Record: TypeAlias = tuple[int, Sequence[Any]]
 
 
+def is_number(text: str) -> bool:
+    """Whether a field can be read as a number; nan and inf can."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 class Columns:
     """The wanted columns of a table.
 

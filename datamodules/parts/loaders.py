@@ -13,6 +13,11 @@ from datamodules.parts.options import check_least
 from datamodules.sampling import LengthBucketSampler
 
 
+def run_seed() -> int:
+    """The run's seed (`--seed_everything`); 0 where it has none."""
+    return int(os.environ.get("PL_GLOBAL_SEED", "0"))
+
+
 class LoaderPart:
     """Makes the loaders of a data module."""
 
@@ -74,7 +79,7 @@ class LoaderPart:
     @property
     def seed(self) -> int:
         """Of the training order: the option's, or the run's."""
-        return int(os.environ.get("PL_GLOBAL_SEED", "0")) if self.options.seed is None else self.options.seed
+        return run_seed() if self.options.seed is None else self.options.seed
 
     def new_sampler(self, dataset: Any, training: bool, **options: Any) -> LengthBucketSampler:
         """What says which rows of a data set make a batch; options as of `LengthBucketSampler`."""

@@ -24,7 +24,7 @@ from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification.dataset import label_numbers
 from datamodules.errors import InputError
-from zoo.baselines.reference_labels import SVMNetwork, TfidfSVM, new_vectorizer
+from zoo.baselines.reference_labels import SVMNetwork, TfidfSVM, fit_vectorizer, new_vectorizer
 from zoo.tasks.base import check_sizes
 from zoo.tasks.classification import ClassificationOutput, ClassificationTask
 from zoo.tasks.fitted import Fitted
@@ -124,18 +124,6 @@ class NGrams(Fitted, ClassificationTask):
                 "bias": torch.from_numpy(bias),
             }
         )
-
-
-def fit_vectorizer(vectorizer: Any, texts: Any, source: str) -> Any:
-    """Sparse vectors of texts [n, V].
-
-    Raises:
-        InputError: no text has a word.
-    """
-    try:
-        return vectorizer.fit_transform(texts)
-    except ValueError as error:
-        raise InputError(f"{source}: {error}") from error
 
 
 class RocchioNetwork(SVMNetwork):

@@ -94,6 +94,18 @@ def new_vectorizer(max_ngram: int, vocabulary: dict[str, int] | None = None) -> 
     return TfidfVectorizer(ngram_range=(1, max_ngram), sublinear_tf=True, vocabulary=vocabulary)
 
 
+def fit_vectorizer(vectorizer: Any, texts: Any, source: str) -> Any:
+    """Sparse vectors of texts [n, V].
+
+    Raises:
+        InputError: no text has a word.
+    """
+    try:
+        return vectorizer.fit_transform(texts)
+    except ValueError as error:
+        raise InputError(f"{source}: {error}") from error
+
+
 class Majority(Fitted, ClassificationTask):
     """The most frequent training label for every text."""
 
@@ -192,10 +204,7 @@ class TfidfSVM(Fitted, ClassificationTask):
 
         rows = data.split("train").rows
         vectorizer = new_vectorizer(self.options.max_ngram)
-        try:
-            vectors = vectorizer.fit_transform(rows.texts)
-        except ValueError as error:  # of texts without a word
-            raise InputError(f"{rows.source}: {error}") from error
+        vectors = fit_vectorizer(vectorizer, rows.texts, rows.source)
         # Fitted to the classes' numbers, so that weights are in their order.
         machine = LinearSVC(random_state=0, C=self.options.c)
         machine.fit(vectors, label_numbers(rows, data.spec.labels))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -17,6 +16,7 @@ from datamodules.base import TextDataModule
 from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch
 from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.errors import InputError
+from datamodules.parts.loaders import run_seed
 from zoo.layers.interactions import unit
 from zoo.tasks.base import check_sizes
 from zoo.tasks.fitted import Fitted, FittedNetwork
@@ -151,7 +151,7 @@ class RetrievalPLSA(Fitted, RetrievalTask):
 
     @override
     def fit_to(self, data: TextDataModule[Any, Any]) -> None:
-        self.network.fit_to(data.split("train").judgements.documents.texts[:], _seed())
+        self.network.fit_to(data.split("train").judgements.documents.texts[:], run_seed())
 
     @override
     def encode_collection(
@@ -280,7 +280,7 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
     @override
     def fit_to(self, data: TextDataModule[Any, Any]) -> None:
         judgements = data.split("train").judgements
-        self.network.fit_to([*judgements.queries.texts, *judgements.documents.texts], _seed())
+        self.network.fit_to([*judgements.queries.texts, *judgements.documents.texts], run_seed())
 
     @property
     @override
@@ -296,7 +296,3 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
     def encode_queries(self, batch: QueryBatch) -> Tensor:
         vectors: Tensor = self.network.encode(batch.string).to(batch.row.device)
         return vectors
-
-
-def _seed() -> int:
-    return int(os.environ.get("PL_GLOBAL_SEED", "0"))

@@ -8,7 +8,6 @@ joined with them before the mean is taken, and the vectors are learned from them
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -23,6 +22,7 @@ from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification.dataset import label_numbers
 from datamodules.errors import InputError
+from datamodules.parts.loaders import run_seed
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from zoo.baselines.bag_of_words import WEIGHTS, blocks_of
@@ -171,7 +171,7 @@ class WordAverages(Fitted, ClassificationTask):
         corpus = read_corpus(data, labels, with_memories=self.uses_memory)
         if not len(corpus.words):
             raise InputError(f"{split.rows.source}: no text has a word of the vocabulary")
-        vectors = self.learn_vectors(corpus, vocabulary, seed=int(os.environ.get("PL_GLOBAL_SEED", 0)))
+        vectors = self.learn_vectors(corpus, vocabulary, seed=run_seed())
         known = np.bincount(corpus.words, minlength=len(vocabulary)) > 0
         self.network.fitted = {
             "vectors": torch.from_numpy(vectors * known[:, None]),

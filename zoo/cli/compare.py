@@ -19,7 +19,7 @@ import yaml
 from jsonargparse import auto_cli
 
 from datamodules.errors import InputError, reason
-from datamodules.storage import new_file
+from datamodules.storage import write_text
 
 #: A cell of a table.
 Value: TypeAlias = "str | float | None"
@@ -108,8 +108,8 @@ def compare(runs: list[str], metrics: str | None = None, output: str | None = No
     if output is not None:
         folder = Path(output)
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / "compare.md", "\n".join(lines) + "\n")
-        _write(folder / "compare.html", _page(read, names, header, rows))
+        write_text(folder / "compare.md", "\n".join(lines) + "\n")
+        write_text(folder / "compare.html", _page(read, names, header, rows))
         print(f"{folder / 'compare.html'}")
 
 
@@ -314,8 +314,3 @@ def _drawing(metric: str, runs: Sequence[Run], colours: dict[str, str]) -> str:
     )
     drawing = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}">{axes}{"".join(parts)}</svg>'
     return f"<figure><figcaption>{escape(metric)}</figcaption>{drawing}</figure>"
-
-
-def _write(path: Path, text: str) -> None:
-    with new_file(path) as partial:
-        partial.write_text(text, encoding="utf-8")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from datamodules.storage import new_file, write_json
+from datamodules.storage import new_file, write_json, write_text
 
 #: What is counted of a row.
 _COUNTS = ("texts", "right", "gained", "lost")
@@ -231,8 +231,7 @@ class Answer:
     def write(self, folder: Path, name: str = "answer") -> None:
         """Write NAME.json, NAME.md and NAME.png."""
         write_json(folder / f"{name}.json", self.as_json())
-        with new_file(folder / f"{name}.md") as partial:
-            partial.write_text(self.as_markdown(), encoding="utf-8")
+        write_text(folder / f"{name}.md", self.as_markdown())
         with new_file(folder / f"{name}.png") as partial:
             self._draw(partial)
 
