@@ -79,6 +79,27 @@ def test_its_memory_grows(exported: tuple[Path, list[Any]], zoo_command: Command
     assert len(zoo.load(folder, memory_version=1).memory) == 72
 
 
+def test_new_labels_are_no_matter_of_an_exported_model(
+    zoo_command: Command, train_csv: Path, tmp_path: Path
+) -> None:
+    """A checkpoint that happens to lie beside it is another model's."""
+    run = tmp_path / "run"
+    result = zoo_command(
+        "fit", "--model=WitnessEnsemble", "--model.witnesses=[lexical_vote]", "--data=ClassificationDataModule",
+        "--data.train_file", train_csv, "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu",
+        "--run_dir", run,
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    folder = sharing.export(run, run / "checkpoints" / "model")
+    before = (run / "checkpoints" / "best.ckpt").read_bytes()
+    more = write_table(tmp_path / "more.csv", [("a new thing", "novel"), ("another new thing", "novel")])
+    result = zoo_command("memory", "add", folder, more, "--new_labels=true")
+    assert result.code == 2
+    assert "is an exported model" in result.err
+    assert (run / "checkpoints" / "best.ckpt").read_bytes() == before
+    assert len(zoo.load(folder).memory) == len(zoo.load(run).memory)
+
+
 def test_a_new_run_starts_from_it(
     exported: tuple[Path, list[Any]], fit: Callable[..., Path], zoo_command: Command
 ) -> None:

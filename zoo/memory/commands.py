@@ -132,6 +132,11 @@ def _check_new_labels(checkpoint: str, data: TextDataModule[Any, Any] | None) ->
             f"--new_labels: a {kind.__name__} can't predict labels that it was not trained with; train it again with"
             " their rows, or use a WitnessEnsemble"
         )
+    if local_model(checkpoint).is_dir():
+        raise InputError(
+            f"--new_labels: {checkpoint} is an exported model, whose files can't be changed; add the rows to its"
+            " checkpoint and export that again"
+        )
 
 
 def tune(
