@@ -175,8 +175,8 @@ class ZooCLI(LightningCLI):
         """What the model that this one starts from was trained on, this one has seen, too."""
         if start is None:
             return
-        if local_model(start).exists():
-            state = read_checkpoint(start)[CHECKPOINT_KEY]["data"]
+        if (place := local_model(start)).exists():
+            state = read_checkpoint(place)[CHECKPOINT_KEY]["data"]
             self.datamodule.check_split(state, "validation", f"model.init_from={start}")
         elif resumes and self.trained is not None:  # it has gone, but the resumed run remembers
             state = self.trained

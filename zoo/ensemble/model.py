@@ -8,7 +8,6 @@ processes are as in any other epoch, and a run that was killed in any stage goes
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from typing import Any
 
@@ -40,7 +39,7 @@ from zoo.tasks.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.classification import ClassificationTask
 from zoo.tasks.classification_predictor import ClassificationPredictor, RetrievedMemory
 from zoo.tasks.classification_scores import ClassificationScores
-from zoo.tasks.encoders import ReadsTransformer, SpelledWords
+from zoo.tasks.encoders import ReadsTransformer, SpelledWords, digests_of
 
 log = logging.getLogger("zoo")
 
@@ -115,6 +114,8 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
         # The best encoder so far: its weights, accuracy and epochs.
         self._best: dict[str, Any] | None = None
         self._memory: tuple[str, str] | None = None
+        # The encoder's weights that were hashed last: where they lie and how often they were written to; their digests.
+        self._digests: tuple[tuple[tuple[int, int], ...], dict[str, str]] | None = None
         self._vectors: dict[int, NDArray[np.float32]] = {}
         self._data: TextDataModule[Any, Any] | None = None
 
@@ -203,11 +204,11 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
             network.use_memory(None, np.zeros(0, np.int64))
             return
         weights = network.encoder.state_dict()
-        digests = {
-            name: hashlib.sha256(value.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
-            for name, value in weights.items()
-        }
-        facts = {"pooling": self.options.pooling, "lengths": data.text_lengths(), "weights": digests}
+        # To hash them takes longer than to classify a text: only what has been written to since is hashed again.
+        written = tuple((value.data_ptr(), value._version) for value in weights.values())
+        if self._digests is None or self._digests[0] != written:
+            self._digests = written, digests_of(weights)
+        facts = {"pooling": self.options.pooling, "lengths": data.text_lengths(), "weights": self._digests[1]}
         encoder = fingerprint_of({**facts, "vocabulary": data.vocabulary.fingerprint})
         if self._memory == (memory.fingerprint, encoder):
             return

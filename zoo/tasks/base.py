@@ -367,7 +367,7 @@ class Task(pl.LightningModule):
     @override
     def on_fit_start(self) -> None:
         self._is_finite = True
-        if self.options.get("compile") is not None:
+        if self.options.compile is not None:
             self.network.compile(backend=self.options.compile, dynamic=True)
         # A resumed run has its own weights by now.
         if self.options.init_from is not None and self.trainer.ckpt_path is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType
@@ -35,21 +35,26 @@ def own_memory(path: str | Path) -> Path:
 
 def note_memory(path: str | Path, memory: str, version: int) -> None:
     """Let a run's checkpoints state the memory of its own that they use now, so that copies of them know it, too."""
-    for one in sorted(Path(path).resolve().parent.glob("*.ckpt")):
-        contents = read_checkpoint(one)
-        data = contents[CHECKPOINT_KEY]["data"]
+
+    def change(data: dict[str, Any]) -> None:
         if data.get("own_memory") and data["memory"] == memory:
             data["memory_version"] = version
-            write_checkpoint(contents, one)
+
+    _note(path, change)
 
 
 def note_labels(path: str | Path, labels: Sequence[str]) -> None:
     """Let a run's checkpoints state the labels that only the memory knows."""
+    _note(path, lambda data: data.update(new_labels=list(labels)))
+
+
+def _note(path: str | Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what the checkpoints of a run, of which one is named, say of their data."""
     for one in sorted(Path(path).resolve().parent.glob("*.ckpt")):
         contents = read_checkpoint(one)
-        data = contents[CHECKPOINT_KEY]["data"]
-        if data.get("new_labels") != list(labels):
-            data["new_labels"] = list(labels)
+        before = dict(contents[CHECKPOINT_KEY]["data"])
+        change(contents[CHECKPOINT_KEY]["data"])
+        if contents[CHECKPOINT_KEY]["data"] != before:
             write_checkpoint(contents, one)
 
 

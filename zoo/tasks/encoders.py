@@ -7,6 +7,7 @@ ClassificationTask)`.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,6 +24,15 @@ from zoo.layers.rows import RowTable, clip_values, update_by_rows, update_densel
 
 #: Rows of a table from which on updates by rows are faster than a fused step over all of them.
 MANY_ROWS = 5_000
+
+
+def digests_of(weights: Mapping[str, Any]) -> dict[str, str]:
+    """Identifies weights, the tensors of a state dict, by what they hold: name -> sha256 (hex)."""
+    return {
+        name: hashlib.sha256(value.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
+        for name, value in weights.items()
+        if isinstance(value, Tensor)
+    }
 
 
 class WordVectors:
@@ -248,8 +258,5 @@ class FrozenEncoder(ReadsTransformer):
             vectors: Tensor = encoder(*(field.to(self.device) for field in batch))
             return vectors
 
-        digests = {
-            name: hashlib.sha256(value.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
-            for name, value in encoder.state_dict().items()
-        }
-        self.trainer.datamodule.cache_encodings(encode, fingerprint_of({**settings, "weights": digests}))
+        settings = {**settings, "weights": digests_of(encoder.state_dict())}
+        self.trainer.datamodule.cache_encodings(encode, fingerprint_of(settings))

@@ -17,22 +17,20 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
-import xxhash
 from pytorch_lightning.callbacks import Callback
-from torch import Tensor
 from typing_extensions import override
 
 from datamodules.clickthrough import ClickthroughDataModule
 from datamodules.corpora.judgements import Judgements
 from datamodules.errors import InputError
 from datamodules.storage import MANIFEST, check_folder, fingerprint_of, is_whole, lock, new_folder
+from zoo.tasks.encoders import digests_of
 from zoo.tasks.mining import Embedded, embed, find_hits
 from zoo.tasks.retrieval import RetrievalTask
 
@@ -198,7 +196,7 @@ class RefreshedNegatives(Callback):
         """The name of a refresh that is on the disk, or will be when `_running` has ended."""
         judgements = trainer.datamodule.split("train").judgements
         description = {
-            "weights": _digest(model.state_dict()),
+            "weights": digests_of(model.state_dict()),
             "judgements": judgements.fingerprint,
             "num_hits": self.num_hits,
         }
@@ -267,13 +265,3 @@ def _search(
 def _folder(trainer: pl.Trainer) -> Path:
     """Where a run's refreshes are."""
     return Path(trainer.default_root_dir).absolute() / "negatives"
-
-
-def _digest(weights: Mapping[str, Any]) -> str:
-    """Identifies the weights of a model."""
-    digest = xxhash.xxh3_128()
-    for name, value in sorted(weights.items()):
-        digest.update(name.encode())
-        if isinstance(value, Tensor):
-            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
