@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # e.g. make test PYTEST_ARGS="-k retrieval"
 PYTEST_ARGS ?=
 
-.PHONY: install demo test lint benchmarks clean
+.PHONY: install demo test lint docs clean
 
 install: $(VENV)/.installed
 
@@ -27,6 +27,9 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: install
+	$(BIN)/python -m tests.api_docs build/docs
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

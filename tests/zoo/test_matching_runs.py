@@ -67,19 +67,19 @@ def memory(tmp_path: Path) -> Path:
 def test_scores_do_not_depend_on_their_batch(fit: Callable[..., Path]) -> None:
     predictor = matcher(fit())
     pairs = [(first, second) for first, second, _ in pair_rows(6, seed=5)][::-1]
-    together = predictor.score([*pairs, pairs[0]])
+    together = predictor.predict([*pairs, pairs[0]])
     assert [(one.first, one.second) for one in together] == [*pairs, pairs[0]]
     assert together[0] == together[-1]
-    for one, other in zip(together, predictor.score(pairs, batch_size=3), strict=False):
+    for one, other in zip(together, predictor.predict(pairs, batch_size=3), strict=False):
         assert one.score == pytest.approx(other.score, abs=1e-5)
         assert one.probability is None
     assert len({one.score for one in together}) > 5
-    assert predictor.score([]) == []
+    assert predictor.predict([]) == []
 
 
 def test_the_strongest_words_are_of_the_texts(fit: Callable[..., Path]) -> None:
     predictor = matcher(fit())
-    one, empty = predictor.score([("where is plum", "an unseen plum"), ("where is plum", "")])
+    one, empty = predictor.predict([("where is plum", "an unseen plum"), ("where is plum", "")])
     assert len(one.words) == 5
     strengths = [pair.strength for pair in one.words]
     assert strengths == sorted(strengths, reverse=True)
@@ -90,7 +90,7 @@ def test_the_strongest_words_are_of_the_texts(fit: Callable[..., Path]) -> None:
 
 def test_a_transformers_special_tokens_are_no_words(fit: Callable[..., Path], tiny_bert: Path) -> None:
     predictor = matcher(fit("--model.transformer", tiny_bert, "--data.tokenizer", tiny_bert))
-    one, empty = predictor.score([("old plum", "a plum"), ("old plum", "")])
+    one, empty = predictor.predict([("old plum", "a plum"), ("old plum", "")])
     assert {(pair.first, pair.second) for pair in one.words} == {
         (first, second) for first in ("old", "plum") for second in ("a", "plum")
     }
@@ -106,7 +106,7 @@ def test_given_candidates_are_ranked(fit: Callable[..., Path]) -> None:
     assert scores == sorted(scores, reverse=True)
     assert all(candidate.retrieval_score is None for candidate in ranked)
     by_text = {
-        pair.second: pair.score for pair in predictor.score([("where is plum", c) for c in candidates])
+        pair.second: pair.score for pair in predictor.predict([("where is plum", c) for c in candidates])
     }
     assert scores == pytest.approx([by_text[candidate.text] for candidate in ranked], abs=1e-6)
     assert predictor.rank("where is plum", []) == []
@@ -152,7 +152,7 @@ def test_the_dashboard_shows_the_pairs_of_the_first_questions(
     assert len(rows) == np.diff(pairs.lists[1])[:2].sum()
     assert len({first for first, *_ in rows}) == 2
     assert [grade for _, _, grade, _, _ in rows] == pairs.target[pairs.lists[0][: len(rows)]].tolist()
-    (scored,) = predictor.score([(rows[0][0], rows[0][1])])
+    (scored,) = predictor.predict([(rows[0][0], rows[0][1])])
     assert rows[0][3] == pytest.approx(scored.score, abs=1e-5)
     assert rows[0][4].startswith(f"{scored.words[0].strength:+.3f} {scored.words[0].first} - ")
 
@@ -173,7 +173,7 @@ def test_predict_scores_pairs_and_answers_questions(
     options = ["predict", "--ckpt_path", checkpoint]
     result = zoo_command(*options, "--input=pairs.jsonl", "--output=scores.jsonl")
     assert result.code == 0, result.err
-    expected = matcher(checkpoint).score([("where is plum", "iron"), ("where is plum", "a plum")])
+    expected = matcher(checkpoint).predict([("where is plum", "iron"), ("where is plum", "a plum")])
     for record, pair in zip(records("scores.jsonl"), expected, strict=True):
         assert (record["first"], record["second"]) == (pair.first, pair.second)
         assert record["score"] == pytest.approx(pair.score, abs=1e-6)
@@ -217,7 +217,7 @@ def test_pairs_to_classify(zoo_command: Command, fit: Callable[..., Path], train
         "--data.goal=classification", "--model.loss=cross_entropy", "--data.test_split=0.2",
         "--trainer.max_epochs=2",
     )  # fmt: skip
-    one = matcher(checkpoint).score([("where is plum", "a plum")])[0]
+    one = matcher(checkpoint).predict([("where is plum", "a plum")])[0]
     assert one.probability is not None
     assert 0 < one.probability < 1
     # The test pairs are split off the training file again.

@@ -108,7 +108,7 @@ def predictor(checkpoint: Path, **options: Any) -> RetrievalPredictor:
 def test_documents_are_ranked_for_queries(fit: Callable[..., Path], collection: Collection) -> None:
     checkpoint = fit("--trainer.max_epochs=8")
     found = predictor(checkpoint)
-    (plum,) = found.rank("where is plum", k=5)
+    (plum,) = found.predict("where is plum", k=5)
     assert len(plum) == 5
     assert [one.score for one in plum] == sorted((one.score for one in plum), reverse=True)
     titles = {
@@ -117,16 +117,16 @@ def test_documents_are_ranked_for_queries(fit: Callable[..., Path], collection: 
     }
     assert all(titles[one.id] == one.text for one in plum)
     # Together or alone, in any batch.
-    both = found.rank(["some rain", "where is plum"], k=5, batch_size=3)
+    both = found.predict(["some rain", "where is plum"], k=5, batch_size=3)
     assert [one.row for one in both[1]] == [one.row for one in plum]
     np.testing.assert_allclose([one.score for one in both[1]], [one.score for one in plum], atol=1e-6)
     # A query without a word finds all documents equally good.
-    (nothing,) = found.rank("  ", k=50)
+    (nothing,) = found.predict("  ", k=50)
     assert {one.score for one in nothing} == {0.0}
     assert [one.row for one in nothing] == list(range(50))
-    assert found.rank([]) == []
+    assert found.predict([]) == []
     with pytest.raises(InputError, match="--k 0: must be 1"):
-        found.rank("plum", k=0)
+        found.predict("plum", k=0)
     vectors = found.encode(["a plum", "", "old rain"])
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), [1, 0, 1], atol=1e-6)
     queries = found.encode_queries(["where is plum"])
@@ -138,26 +138,26 @@ def test_another_collection_takes_the_place_of_the_corpus(fit: Callable[..., Pat
     checkpoint = fit()
     rows = Rows.from_lists(["a new plum", "old copper"], ids=["x", "y"])
     FolderMemory.build(rows, EmbeddedRetriever(), tmp_path / "memory", progress=False)
-    (found,) = predictor(checkpoint, memory=tmp_path / "memory").rank("plum")
+    (found,) = predictor(checkpoint, memory=tmp_path / "memory").predict("plum")
     assert {one.id for one in found} == {"x", "y"}
 
 
 def test_a_deleted_cache_takes_no_prediction_away(fit: Callable[..., Path]) -> None:
     checkpoint = fit()
-    before = predictor(checkpoint).rank("where is plum")
+    before = predictor(checkpoint).predict("where is plum")
     shutil.rmtree("cache")
-    assert predictor(checkpoint).rank("where is plum") == before
+    assert predictor(checkpoint).predict("where is plum") == before
 
 
 def test_an_exported_model_has_its_collection(
     fit: Callable[..., Path], collection: Collection, tmp_path: Path
 ) -> None:
     checkpoint = fit()
-    before = predictor(checkpoint).rank("where is plum")
+    before = predictor(checkpoint).predict("where is plum")
     folder = export(checkpoint, tmp_path / "exported")
     shutil.rmtree("cache")
     collection.corpus.unlink()
-    assert predictor(folder).rank("where is plum") == before
+    assert predictor(folder).predict("where is plum") == before
 
 
 def test_predict_writes_records_and_trec_runs(
@@ -230,7 +230,7 @@ def test_the_retrievers_score_is_mixed_in(
     assert found["mixture"] == pytest.approx(mixture)
     # Prediction ranks as the test does.
     queries = [json.loads(line) for line in test.queries.read_text().splitlines()]
-    ranked = predictor(checkpoint).rank([query["text"] for query in queries], k=50)
+    ranked = predictor(checkpoint).predict([query["text"] for query in queries], k=50)
     Path("mixed.run").write_text(
         "".join(
             f"{query['_id']} Q0 {one.id} {rank} {one.score!r} mixed\n"

@@ -82,12 +82,15 @@ class ClassificationPredictor(Predictor):
         """
         texts = as_texts(texts)
         check_count("batch_size", batch_size)
+        predictions = self._predictions(iter(texts), batch_size)
+        return list(tqdm(predictions, "predicting", len(texts), unit=" texts", delay=2, disable=None))
+
+    def _predictions(self, texts: Iterator[str], batch_size: int) -> Iterator[Prediction]:
+        """Predictions for texts, of which a block at a time is in memory."""
         self.model.use_memory(self.data, self.memory)
-        found: list[Prediction] = []
-        for start in range(0, len(texts), BLOCK):
-            rows = Rows.from_lists(texts[start : start + BLOCK], source="texts to predict")
-            found.extend(self.predict_split(self.data.split_of(rows, self.memory), batch_size))
-        return found
+        while block := list(islice(texts, BLOCK)):
+            split = self.data.split_of(Rows.from_lists(block, source="texts to predict"), self.memory)
+            yield from self.predict_split(split, batch_size)
 
     def predict_split(
         self, split: TextSplit, batch_size: int = 256, rows: int | None = None
@@ -134,9 +137,9 @@ class ClassificationPredictor(Predictor):
         options = self.data.options
         columns = {"text_column": options.text_column, "header": options.header}
         texts = texts_in(source, columns if text_column is None else {"text_column": text_column})
-        while block := list(islice(texts, BLOCK)):
-            for prediction in self.predict(block, batch_size):
-                yield _plain(prediction) | {"memories": [_plain(memory) for memory in prediction.memories]}
+        check_count("batch_size", batch_size)
+        for prediction in self._predictions(texts, batch_size):
+            yield _plain(prediction) | {"memories": [_plain(memory) for memory in prediction.memories]}
 
     @property
     @override

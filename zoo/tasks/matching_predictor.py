@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 from typing_extensions import override
 
 from datamodules.base import TextDataModule
@@ -72,14 +73,14 @@ class MatchingPredictor(Predictor):
     The memory is where candidates of questions alone are found; it is opened, or even built, when it is first needed.
     """
 
-    example = 'model.rank("a question", ["an answer", "another"])'
+    example = 'model.predict([("a question", "an answer")])[0]'
 
     @classmethod
     @override
     def opens_memory_at_once(cls, data: TextDataModule[Any, Any]) -> bool:
         return is_existing_index(data.retriever)
 
-    def score(self, pairs: Sequence[tuple[str, str]], batch_size: int = 256) -> list[PairPrediction]:
+    def predict(self, pairs: Sequence[tuple[str, str]], batch_size: int = 256) -> list[PairPrediction]:
         """Score pairs of texts.
 
         Args:
@@ -96,10 +97,8 @@ class MatchingPredictor(Predictor):
         for number, pair in enumerate(pairs):
             if isinstance(pair, str) or len(as_texts(pair, f"pair {number}: text")) != 2:
                 raise InputError(f"pair {number}: {excerpt(repr(pair))} is not two texts")
-        found: list[PairPrediction] = []
-        for start in range(0, len(pairs), batch_size):
-            found.extend(self._score(pairs[start : start + batch_size]))
-        return found
+        predictions = self._predictions(pairs, batch_size)
+        return list(tqdm(predictions, "predicting", len(pairs), unit=" pairs", delay=2, disable=None))
 
     def rank(self, question: str, candidates: Sequence[str], batch_size: int = 256) -> list[Candidate]:
         """Put a question's candidates in order, the best first; of equal scores the earlier one.
@@ -109,7 +108,7 @@ class MatchingPredictor(Predictor):
             candidates: the second texts.
             batch_size: pairs that go through the network together.
         """
-        scored = self.score([(question, candidate) for candidate in candidates], batch_size)
+        scored = self.predict([(question, candidate) for candidate in candidates], batch_size)
         ranked = [Candidate(pair.second, pair.score, None, pair.words) for pair in scored]
         return sorted(ranked, key=lambda candidate: -candidate.score)
 
@@ -145,7 +144,7 @@ class MatchingPredictor(Predictor):
             if row >= 0
         ]
         scored = iter(
-            self.score([(question, found.memories.texts[row]) for question, row, _ in hits], batch_size)
+            self.predict([(question, found.memories.texts[row]) for question, row, _ in hits], batch_size)
         )
         retrieval_scores = iter(score for _, _, score in hits)
         answers = []
@@ -188,12 +187,12 @@ class MatchingPredictor(Predictor):
             for at, row in enumerate(batch.row.tolist())
         }
 
-    def _score(self, pairs: Sequence[tuple[str, str]]) -> list[PairPrediction]:
-        firsts, seconds = zip(*pairs, strict=True)
-        found = self.predict_split(
-            self.data.split_of(Pairs.from_lists(firsts, seconds, source="pairs to predict"))
-        )
-        return [found[row] for row in range(len(pairs))]
+    def _predictions(self, pairs: Sequence[tuple[str, str]], batch_size: int) -> Iterator[PairPrediction]:
+        for start in range(0, len(pairs), batch_size):
+            firsts, seconds = zip(*pairs[start : start + batch_size], strict=True)
+            split = self.data.split_of(Pairs.from_lists(firsts, seconds, source="pairs to predict"))
+            found = self.predict_split(split)
+            yield from (found[row] for row in range(len(firsts)))
 
     @override
     def records(
@@ -236,7 +235,7 @@ class MatchingPredictor(Predictor):
                 for first, second in zip(pairs.first_row[rows], pairs.second_row[rows], strict=True)
             ]
             names = zip(pairs.ids[rows].to_pylist(), pairs.question[rows].tolist(), strict=True)
-            for (name, question), prediction in zip(names, self.score(block, batch_size), strict=True):
+            for (name, question), prediction in zip(names, self._predictions(block, batch_size), strict=True):
                 known = {"id": name, "question": pairs.question_ids[question].as_py()}
                 yield {**known, **_plain(prediction)}
 

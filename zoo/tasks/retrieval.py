@@ -12,6 +12,7 @@ import torch
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.nn import functional
+from tqdm import tqdm
 from typing_extensions import override
 
 from datamodules.base import TextDataModule
@@ -120,7 +121,10 @@ class RetrievalTask(Task):
         """
         blocks, found = dataset.document_blocks(block), None
         # Every process encodes at least one block, to know the size; of several, the first counts.
-        for columns in blocks[process::processes] or blocks[:1]:
+        share = blocks[process::processes] or blocks[:1]
+        # In a run, the bar of the epoch is there.
+        alone = None if self._trainer is None else True
+        for columns in tqdm(share, "encoding documents", unit=" batches", delay=2, disable=alone):
             batch = on_device(dataset.document_batch(columns), self)
             vectors = self.encode_documents(batch)
             if found is None:

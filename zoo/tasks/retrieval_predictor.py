@@ -49,7 +49,7 @@ class RetrievalPredictor(Predictor):
     the first query comes.
     """
 
-    example = 'model.rank("a query")[0]'
+    example = 'model.predict("a query")[0]'
     has_query_side = True
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -79,7 +79,7 @@ class RetrievalPredictor(Predictor):
             self._index = self.memory or self.data.open_memory()
         return self._index
 
-    def rank(
+    def predict(
         self, queries: str | Sequence[str], k: int = 10, batch_size: int = 256
     ) -> list[list[RankedDocument]]:
         """The best documents of the collection for each query.
@@ -245,7 +245,7 @@ class RetrievalPredictor(Predictor):
     ) -> Iterator[tuple[str, str, list[RankedDocument]]]:
         for start in range(0, len(queries), BLOCK):
             block = queries.select(range(start, min(start + BLOCK, len(queries))))
-            found = self.rank(block.texts[:], k, batch_size)
+            found = self.predict(block.texts[:], k, batch_size)
             yield from zip(block.ids, block.texts, found, strict=True)
 
 

@@ -38,7 +38,7 @@ def fitted(folder: Path, model: Any, rows: list[tuple[str, str, int]], **options
 
 
 def scores_of(predictor: MatchingPredictor) -> list[float]:
-    return [one.score for one in predictor.score(PAIRS)]
+    return [one.score for one in predictor.predict(PAIRS)]
 
 
 def test_word_overlap_is_a_share_of_the_first_texts_words(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_bm25_by_hand(tmp_path: Path) -> None:
     found = scores_of(fitted(tmp_path, PairBM25(), TRAIN))
     assert found == pytest.approx([2 * of_cat, 0, 0, 0], rel=1e-5)
     predictor = fitted(tmp_path, PairBM25(), TRAIN)
-    assert predictor.score([("the bird", "the cat")])[0].score == pytest.approx(of_the, rel=1e-5)
+    assert predictor.predict([("the bird", "the cat")])[0].score == pytest.approx(of_the, rel=1e-5)
 
 
 def test_order_of_the_file_falls_and_random_is_one_tie(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_pairs_are_called_matches_above_the_threshold_that_is_best_in_training(
         (f"a b c d{i}", f"a x y z{i}", 0) for i in range(6)
     ]
     predictor = fitted(tmp_path, model(), rows, goal="classification")
-    found = predictor.score([("a b c q", "a b c r"), ("a b c q", "a s t u")])
+    found = predictor.predict([("a b c q", "a b c r"), ("a b c q", "a s t u")])
     assert [one.score > 0 for one in found] == [True, False]
     assert [one.probability > 0.5 for one in found] == [True, False]  # type: ignore[operator]
 

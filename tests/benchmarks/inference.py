@@ -1,0 +1,156 @@
+"""What a prediction costs: one text, and a thousand, by every model of the zoo.
+
+Each model is trained for two batches by `zoo fit` with its own defaults, opened by `zoo.load`, and asked for one text
+(the median of 20 calls) and for 1,000 together, retrieval of 20 memories among 3,000 included. A text is what the task
+takes: a text of 12 words, a pair of such texts, a question about a dialogue of 16 turns (six questions a call), a query
+to rank 3,000 documents for. Words are seeded draws with Zipf's distribution. CPU seconds of one thread.
+
+    python -m tests.benchmarks.inference [--models "KNNBiLSTM,ExpaNet"] [--transformer FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import io
+import json
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import zoo
+from tests.benchmarks.hmn_step import draw
+from tests.dialogues import write_published
+from zoo.cli import main as zoo_command
+
+MANY, CALLS = 1000, 20
+FIT = [
+    "--trainer.max_epochs=1", "--trainer.limit_train_batches=2", "--trainer.limit_val_batches=1",
+    "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false",
+]  # fmt: skip
+CHARACTERS = ["--data.tokenizer=characters", "--data.max_length=393", "--data.characters=false"]
+OPTIONS = {
+    "CharCNN": [*CHARACTERS, "--model.length=393"],
+    "CharCRNN": CHARACTERS,
+    "VDCNN": CHARACTERS,
+    "FastText": ["--data.characters=false"],
+}
+
+
+class Tables:
+    """Made-up data of every kind, in files, and what a model is asked of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.random, self.folder = np.random.default_rng(0), folder
+        self.texts = [self.text() for _ in range(3 * MANY)]
+        self.dialogues = draw(MANY // 6 + 1)
+        labels = [f"class {number % 8}" for number in range(len(self.texts))]
+        self.table("texts.csv", ["text", "label"], zip(self.texts, labels, strict=True))
+        pairs = [(text, self.text(), number % 2) for number, text in enumerate(self.texts)]
+        self.table("pairs.csv", ["first", "second", "label"], pairs)
+        write_published(folder / "dialogues.txt", self.dialogues)
+        for name, texts in (("corpus", self.texts), ("queries", self.texts[:200])):
+            lines = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(texts)]
+            (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+        judged = [f"{query}\t{query}\t1" for query in range(200)]
+        (folder / "judgements.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n")
+
+    def text(self) -> str:
+        ids = np.minimum(self.random.zipf(1.2, size=12), 20_000)
+        return " ".join(f"w{number}" for number in ids)
+
+    def table(self, name: str, columns: list[str], rows: Any) -> None:
+        with (self.folder / name).open("w", newline="") as file:
+            csv.writer(file).writerows([columns, *rows])
+
+    def data_options(self, task: str) -> list[str]:
+        folder = self.folder
+        of_task = {
+            "classification": [
+                "--data=ClassificationDataModule", f"--data.train_file={folder}/texts.csv",
+                "--data.validation_split=0.1", "--data.num_memories=20",
+            ],
+            "matching": [
+                "--data=MatchingDataModule", f"--data.train_file={folder}/pairs.csv",
+                "--data.goal=classification", "--data.validation_split=0.1",
+            ],
+            "dialogue": [
+                "--data=DialogueDataModule", "--data.layout=hmn4qa", f"--data.train_file={folder}/dialogues.txt",
+                "--data.validation_split=0.1",
+            ],
+            "retrieval": [
+                "--data=ClickthroughDataModule", f"--data.corpus_file={folder}/corpus.jsonl",
+                f"--data.train_queries={folder}/queries.jsonl",
+                f"--data.train_judgements={folder}/judgements.tsv",
+            ],
+        }  # fmt: skip
+        return of_task[task]
+
+    def questions(self, task: str, model: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        """Calls that predict for one text and for a thousand."""
+        texts = self.texts[:MANY]
+        if task == "dialogue":
+            some = [(one.turns, one.questions) for one in self.dialogues][: MANY // 6]
+            turns, asked = some[0]
+            return lambda: model.predict(turns, asked[0]), lambda: [model.predict(*one) for one in some]
+        if task == "matching":
+            pairs = list(zip(texts, reversed(texts), strict=True))
+            return lambda: model.predict(pairs[:1]), lambda: model.predict(pairs)
+        return lambda: model.predict(texts[0]), lambda: model.predict(texts)
+
+
+def cpu_seconds(call: Callable[[], Any]) -> float:
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def measure(name: str, options: list[str], tables: Tables, folder: Path) -> tuple[float, float]:
+    """CPU seconds of a prediction for one text and for a thousand."""
+    task = zoo.list_models()[name].task
+    command = ["fit", f"--model={name}", *tables.data_options(task), *FIT, *OPTIONS.get(name, []), *options]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+        if zoo_command([*command, f"--run_dir={folder}", f"--data.cache_dir={tables.folder}/cache"]) != 0:
+            raise SystemExit(f"{name}: {said.getvalue()}")
+        one, many = tables.questions(task, zoo.load(folder / "checkpoints" / "best.ckpt"))
+        one()  # what is opened, encoded or compiled once
+        return statistics.median(cpu_seconds(one) for _ in range(CALLS)), cpu_seconds(many)
+
+
+def main() -> None:
+    """Print the table."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--models", help="names, with commas between; default: all")
+    arguments.add_argument("--transformer", help="folder of a transformer, for rows of models that take one")
+    given = arguments.parse_args()
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
+    rows = [(name, name, []) for name in zoo.list_models() if name != "TransformerMatcher"]
+    if given.transformer:
+        with_it = [f"--model.transformer={given.transformer}"]
+        tokens = [*with_it, f"--data.tokenizer={given.transformer}", "--data.characters=false"]
+        rows += [
+            ("WitnessEnsemble, transformer", "WitnessEnsemble", with_it),
+            ("KNNBiLSTM, transformer", "KNNBiLSTM", tokens),
+            ("TransformerMatcher", "TransformerMatcher", tokens),
+        ]
+    wanted = given.models and given.models.split(",")
+    print("| model | one text, ms | 1,000 texts, s |\n|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        tables = Tables(Path(folder))
+        for number, (row, name, options) in enumerate(rows):
+            if wanted is None or name in wanted:
+                one, many = measure(name, options, tables, Path(folder, str(number)))
+                print(f"| {row} | {1000 * one:.1f} | {many:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
