@@ -37,6 +37,7 @@ class ClassificationDataModule(TextRowsDataModule):
     monitor = "val/accuracy"
     files = (*TextDataModule.files, "class_names", "dataset_folder")
     no_file_lists = ("class_names",)
+    split_options = (*TextDataModule.split_options, "test_split")
     fact_names = ("labels", "memory_labels", "num_memories")
     eval_batches = 4
 
@@ -52,6 +53,7 @@ class ClassificationDataModule(TextRowsDataModule):
         class_names: str | list[str] | dict[str, str] | None = None,
         classes: list[str] | None = None,
         rows_per_class: int | float | dict[str, int] | None = None,
+        test_split: int | float | None = None,
         memory_label_column: Column | None = None,
         characters: bool = True,
         **shared: Any,
@@ -74,6 +76,8 @@ class ClassificationDataModule(TextRowsDataModule):
             classes: keep these classes only.
             rows_per_class: keep so many training rows a class, or this share, or so many of each class named
                 (`{World: 2000, Sports: 4000}`); chosen by `split_seed`.
+            test_split: what is split off the training table for the test, before the validation rows: a share or rows
+                a class. None = nothing.
             memory_label_column: label of the memory table; None = its texts have no labels.
             characters: give the model the characters of words.
             **shared: options of `TextRowsDataModule` and `TextDataModule`: lengths, tables, memory, words, batches.
@@ -82,6 +86,8 @@ class ClassificationDataModule(TextRowsDataModule):
         self._new_labels: list[str] = []
         if dataset is not None and self.options.train_file is not None:
             raise InputError("data.dataset and data.train_file: give one of them")
+        if test_split is not None and (self.options.test_file is not None or dataset is not None):
+            raise InputError("data.test_split: the data brings its own test; leave the option out")
 
     # --- tables ---
 
@@ -93,7 +99,12 @@ class ClassificationDataModule(TextRowsDataModule):
     @property
     @override
     def has_test_table(self) -> bool:
-        return self.options.test_file is not None or self.options.dataset is not None
+        options = self.options
+        return any(options[name] is not None for name in ("test_file", "dataset", "test_split"))
+
+    @override
+    def is_split_off(self, name: str) -> bool:
+        return super().is_split_off(name) or (name == "test" and self.options.test_split is not None)
 
     @override
     def read_tables(self, wanted: Sequence[str]) -> dict[str, Rows]:
@@ -122,7 +133,8 @@ class ClassificationDataModule(TextRowsDataModule):
             contents["dataset"] = published_contents(options.dataset)
         return contents
 
-    def _training_tables(self) -> dict[str, Rows]:
+    def _labelled_table(self) -> Rows:
+        """The table to train on, before anything is split off."""
         options = self.options
         if options.dataset is not None:
             table = load_published(options.dataset, options.dataset_folder)[0]
@@ -130,8 +142,17 @@ class ClassificationDataModule(TextRowsDataModule):
             table = self._read(options.train_file)
         else:
             raise InputError("data.train_file: name a table of labelled texts, or a published --data.dataset")
-        if options.classes:
-            table = select_classes(table, options.classes)
+        return select_classes(table, options.classes) if options.classes else table
+
+    def _without_test(self) -> tuple[Rows, Rows]:
+        """The labelled table in two parts, of which the second is the test."""
+        table = self._labelled_table()
+        train, test = self.split_off(table.labels or [], table, self.options.test_split)
+        return table.select(train), table.select(test)
+
+    def _training_tables(self) -> dict[str, Rows]:
+        options = self.options
+        table = self._labelled_table() if options.test_split is None else self._without_test()[0]
         if options.validation_file is not None:
             train, validation = table, self._read(options.validation_file)
             if options.classes:
@@ -151,7 +172,11 @@ class ClassificationDataModule(TextRowsDataModule):
             return self._read(self.options.test_file)
         if self.options.dataset is not None:
             return load_published(self.options.dataset, self.options.dataset_folder)[1]
-        raise InputError("data.test_file: name a table of labelled texts")
+        if self.options.test_split is not None:
+            return self._without_test()[1]
+        raise InputError(
+            "data.test_file: name a table of labelled texts, or say what to split off with data.test_split"
+        )
 
     # --- memory ---
 
@@ -222,6 +247,15 @@ class ClassificationDataModule(TextRowsDataModule):
         self._new_labels = list(state.get("new_labels", ()))  # of old checkpoints there are none
         super().use_state(state)
         self.options.num_memories = state["num_memories"]
+
+    @classmethod
+    @override
+    def options_after_training(
+        cls, state: Mapping[str, Any], command: str, given: Mapping[str, str]
+    ) -> dict[str, Any]:
+        # A test file takes the place of a split-off test.
+        options = super().options_after_training(state, command, given)
+        return {**options, "test_split": None} if given.get("test_file") else options
 
     # --- batches ---
 

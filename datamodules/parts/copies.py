@@ -157,15 +157,19 @@ class CopyPart:
             )
         return keys
 
-    def split_off(self, labels: Sequence[str], table: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows of a table to train on, and those to validate; see `stratified_split`.
+    def split_off(
+        self, labels: Sequence[str], table: Any, share: int | float | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows of a table to train on, and those to validate or test; see `stratified_split`.
 
         Args:
             labels: of each row; each label is parted alike.
             table: what `copy_keys` knows.
+            share: what is split off; None = what the options say for validation.
         """
         groups = self.copy_groups(self.copy_keys(table))
-        return stratified_split(labels, self.options.validation_split, self.options.split_seed, groups)
+        share = self.options.validation_split if share is None else share
+        return stratified_split(labels, share, self.options.split_seed, groups)
 
     def check_split(self, state: Mapping[str, Any], name: str, source: str) -> None:
         """Refuse rows that are split off otherwise than a trained model's were: it was trained on some of them.

@@ -2,6 +2,8 @@
 
 The first line of a docstring is the text, the package the label. Only packages that the project depends on are
 read, as source text: nothing of them is imported.
+
+    python examples/demo/docstrings.py FOLDER     # writes FOLDER/train.csv and FOLDER/test.csv
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import csv
 import importlib.util
 import random
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,3 +128,9 @@ def _near_copies(texts: list[str], others: list[str], folder: Path) -> list[bool
         candidates = [set(_words(found.memories.texts[int(row)])) for row in rows if row >= 0]
         copies.append(any(len(words & c) >= NEAR_COPY * len(words | c) for c in candidates))
     return copies
+
+
+if __name__ == "__main__":
+    chosen = Path(sys.argv[1])
+    chosen.mkdir(parents=True, exist_ok=True)
+    write_tables(chosen)

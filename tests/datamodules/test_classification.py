@@ -574,6 +574,30 @@ def test_split_off_validation_rows_do_not_find_themselves(tmp_path: Path, files:
             assert text not in {split.neighbors.memories.texts[row] for row in found if row >= 0}
 
 
+def test_a_test_is_split_off_before_the_validation_rows(tmp_path: Path, files: dict[str, str]) -> None:
+    table = {"train_file": files["train_file"]}
+    data = prepared(tmp_path, table, test_split=4, validation_split=2, split_copies=True, rows_per_class=5)
+    parts = {name: data.split(name).rows for name in ("train", "validation", "test")}
+    assert {name: len(rows) for name, rows in parts.items()} == {
+        name: rows * len(LABELS) for name, rows in (("train", 5), ("validation", 2), ("test", 4))
+    }
+    assert len({id_ for rows in parts.values() for id_ in rows.ids}) == 11 * len(LABELS)
+    # Another validation leaves the test as it is; copies stay on one side.
+    other = prepared(tmp_path, table, test_split=4, validation_split=3, split_copies=True)
+    assert other.split("test").rows.ids == parts["test"].ids
+    together = prepared(tmp_path, table, test_split=4, validation_split=2)
+    texts = [set(together.split(name).rows.texts) for name in ("train", "validation", "test")]
+    assert not texts[0] & texts[2]
+    assert not texts[1] & texts[2]
+    with pytest.raises(InputError, match=r"data\.test_split: the data brings its own test"):
+        make(tmp_path, files, test_split=4)
+    changed = make(tmp_path, table, test_split=5, validation_split=2)
+    with pytest.raises(InputError, match=r"data\.test_split=5: M was trained with test_split=4"):
+        changed.check_split(together.state(), "test", "M")
+    given = ClassificationDataModule.options_after_training(together.state(), "test", {"test_file": "x.csv"})
+    assert given["test_split"] is None
+
+
 def test_texts_to_predict_are_kept_as_long_as_the_model_reads(tmp_path: Path, files: dict[str, str]) -> None:
     data = prepared(tmp_path, files, max_length=600, num_memories=0)
     split = data.split_of(Rows.from_lists(["word " * 700]), None)

@@ -229,6 +229,20 @@ def test_profiles_are_drawn_over_their_places(
     assert Path("out/table.png").stat().st_size > 5000
 
 
+def test_the_rows_of_a_models_own_table_are_metrics(
+    data_dir: Path, test_csv: Path, stand_in: Any, tmp_path: Path
+) -> None:
+    lines = [{"name": name, "accuracy": value} for name, value in (("svm", 0.5), ("all", 0.75))]
+    told = json.dumps({"accuracy": 0.75, "answer": {"rows": lines}})
+    (tmp_path / "stand_in.py").write_text(
+        STAND_IN.replace('json.dumps({"accuracy": 0.75, "macro_f1": 0.5})', repr(told))
+    )
+    name = write_yaml({"M1": ROWS["M1"]}, metrics=["accuracy", "svm"])
+    figures = reproduce(name, str(data_dir), str(test_csv), run_dir="out")
+    assert figures["M1"]["test/svm"]["mean"] == 0.5
+    assert "| test accuracy | test TF-IDF (1, 2) + linear SVM |" in Path("out/table.md").read_text()
+
+
 # --- memories that grow ---
 
 

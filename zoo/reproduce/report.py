@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from datamodules.storage import write_json
+from zoo.ensemble.answer import TITLES
 from zoo.reproduce.significance import compare, kept_queries
 from zoo.reproduce.table import SPLITS, Metrics, Row, Table
 
@@ -237,5 +238,7 @@ class Report:
 
 
 def _title(metric: str) -> str:
-    """`accuracy`, but `MAP` and `NDCG@3`."""
+    """`accuracy`, but `MAP` and `NDCG@3`; the rows of a model's own table by their titles."""
+    if metric in TITLES or " " in metric:
+        return TITLES.get(metric, metric)
     return metric if metric == "accuracy" else metric.upper()

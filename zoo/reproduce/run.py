@@ -344,6 +344,9 @@ class Reproduction:
         # What has no value (a loss that is infinite) is null.
         found = {name: value for name, value in json.loads(metrics.read_text()).items() if value is not None}
         keep_queries(folder, "test", found.pop("by_query", {}))
+        # The table of a model that compares itself with others: a metric for each of its rows.
+        lines = found.pop("answer", {"rows": []})["rows"]
+        found |= {line["name"]: line["accuracy"] for line in lines}
         return {f"test/{name}": float(value) for name, value in found.items()}
 
     def report(self) -> Report:
