@@ -27,7 +27,7 @@ from datamodules.errors import InputError
 from zoo.baselines.reference_labels import SVMNetwork, TfidfSVM, fit_vectorizer, new_vectorizer
 from zoo.tasks.base import check_sizes
 from zoo.tasks.classification import ClassificationOutput, ClassificationTask
-from zoo.tasks.fitted import Fitted
+from zoo.tasks.fitted import Fitted, planes_of
 
 #: Weights of the memories that are tried on the validation rows.
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -113,9 +113,7 @@ class NGrams(Fitted, ClassificationTask):
         vectors = fit_vectorizer(vectorizer, rows.texts, rows.source)
         regression = LogisticRegression(C=options.c, max_iter=1000)
         regression.fit(vectors, label_numbers(rows, data.spec.labels))
-        weight, bias = regression.coef_, regression.intercept_
-        if len(bias) == 1:  # of the second of two classes against the first
-            weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+        weight, bias = planes_of(regression)
         self.network.set_extra_state(
             {
                 "ngrams": vectorizer.get_feature_names_out().tolist(),

@@ -22,6 +22,7 @@ from datamodules.texts import TextSplit
 from zoo.ensemble.lexical import LexicalLinear
 from zoo.ensemble.network import WitnessNetwork, ballots_of
 from zoo.ensemble.weights import Ballots, Opinions, Scores, folds_of
+from zoo.tasks.fitted import planes_of
 from zoo.tasks.predictor import evaluating, on_device
 
 #: Rows that go through the network together.
@@ -122,10 +123,7 @@ def fit_head(
 
         cost = max(HEAD_COSTS, key=worth)
     machine = LogisticRegression(C=cost, max_iter=500).fit(vectors, target)
-    planes, offsets = torch.from_numpy(machine.coef_).float(), torch.from_numpy(machine.intercept_).float()
-    if len(present) == 2:
-        planes, offsets = torch.cat([-planes, planes]) / 2, torch.cat([-offsets, offsets]) / 2
-    weight[present], bias[present] = planes, offsets
+    weight[present], bias[present] = (torch.from_numpy(part).float() for part in planes_of(machine))
     return weight, bias
 
 

@@ -16,9 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from datamodules.errors import InputError
+from zoo.ensemble.letters import LetterVectors
+from zoo.tasks.fitted import planes_of
 
 #: A table with fewer rows keeps n-grams of letters that only one text has.
 _FEW_ROWS = 100
+#: Letters of the shortest n-gram.
+_LEAST_LETTERS = 2
 
 
 class LexicalLinear(nn.Module):
@@ -79,10 +83,7 @@ class LexicalLinear(nn.Module):
             bias[present] = 1
         else:
             machine = LinearSVC(C=c, random_state=0).fit(hstack(parts).tocsr(), target)
-            # Of two classes there is one plane.
-            rows = machine.coef_ if len(present) > 2 else np.concatenate([-machine.coef_, machine.coef_])
-            planes = machine.intercept_
-            weight[present], bias[present] = rows, planes if len(present) > 2 else [-planes[0], planes[0]]
+            weight[present], bias[present] = planes_of(machine)
         self.set_extra_state(
             {
                 **{name: made.get_feature_names_out().tolist() for name, made in vectorizers},
@@ -121,7 +122,7 @@ class LexicalLinear(nn.Module):
         kind = (
             {"ngram_range": (1, self.max_ngram)}
             if name == "words"
-            else {"analyzer": "char_wb", "ngram_range": (2, self.max_letters)}
+            else {"analyzer": "char_wb", "ngram_range": (_LEAST_LETTERS, self.max_letters)}
         )
         return TfidfVectorizer(**kind, sublinear_tf=True, vocabulary=vocabulary, min_df=min_df)
 
@@ -129,9 +130,15 @@ class LexicalLinear(nn.Module):
         """The vectorizers of what was fitted; made when they are first needed."""
         if not self._vectorizers:
             for name in ("words", "letters"):
-                if name in self.fitted:
-                    made = self._new_vectorizer(name, {ngram: i for i, ngram in enumerate(self.fitted[name])})
-                    made.idf_ = self.fitted[f"{name}_idf"].double().numpy()
+                if name not in self.fitted:
+                    continue
+                ngrams = {ngram: i for i, ngram in enumerate(self.fitted[name])}
+                idf = self.fitted[f"{name}_idf"].double().numpy()
+                if name == "letters":
+                    self._vectorizers.append(LetterVectors(ngrams, idf, (_LEAST_LETTERS, self.max_letters)))
+                else:
+                    made = self._new_vectorizer(name, ngrams)
+                    made.idf_ = idf
                     self._vectorizers.append(made)
         return self._vectorizers
 

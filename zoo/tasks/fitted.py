@@ -8,10 +8,21 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from datamodules.base import TextDataModule
+
+
+def planes_of(machine: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Weight [C, V] and bias [C] of a linear classifier of scikit-learn, which has one plane for two classes."""
+    weight, bias = machine.coef_, machine.intercept_
+    if len(bias) > 1:
+        return weight, bias
+    # Halves: the softmax of both scores is then the probability that logistic regression means.
+    return np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
 
 
 class FittedNetwork(nn.Module):
