@@ -114,6 +114,8 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
         self.cache = cache_folder(cache_dir)
         #: whether batches carry the texts as strings, for models that read these.
         self.with_strings = False
+        #: whether they must carry what the memories say.
+        self.with_memory_texts = True
         self._splits: dict[str, SplitT] = {}
         self._facts: dict[str, Any] = {}
         self._spec: Any = None
@@ -434,9 +436,13 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
         if encoder != self._encoder:
             self._encodings, self._encoder = {}, encoder
         for split in self._splits.values():
-            for tokens, length in self.texts_of(split):
+            for tokens, length in self.texts_to_encode(split):
                 if len(tokens) and (tokens.part[1], length) not in self._encodings:
                     self._encodings[tokens.part[1], length] = self._encode_all(tokens, length, encode)
+
+    def texts_to_encode(self, split: SplitT) -> list[tuple[TokenStore, int]]:
+        """The texts of a split that `cache_encodings` encodes, as `texts_of` has them."""
+        return self.texts_of(split)
 
     def encodings_of(self, tokens: TokenStore | None, length: int) -> Encodings | None:
         """What the frozen encoder made of a store's texts; None where there is no such encoder."""

@@ -6,7 +6,7 @@ What kinds of data share whose rows are single texts. A kind adds what its rows 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from typing_extensions import override
 
 from datamodules.base import TextDataModule
+from datamodules.batch import TextBatch
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.encodings import Encodings
 from datamodules.errors import InputError
@@ -29,9 +31,11 @@ from datamodules.retrieval import (
     build_neighbors,
     is_existing_index,
 )
+from datamodules.retrieval.encoded_memory import EncodedMemory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memory import Neighbors
 from datamodules.retrieval.near_copies import nearly_found
+from datamodules.sampling import LengthBucketSampler
 from datamodules.storage import Part, check_folder
 from datamodules.text.gather import TextGroup, TokenTable, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
@@ -94,6 +98,9 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
         """
         super().__init__(**shared)
         check_least(self.options, {"num_memories": 0, "max_length": 1, "memory_max_length": 1})
+        #: what the model's encoder made of the memory: batches carry it in place of the memories' words. None = the
+        #: model encodes these itself.
+        self.encoded_memory: EncodedMemory | None = None
 
     @property
     def new_labels(self) -> list[str]:
@@ -169,9 +176,9 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
 
     def leaves_out_copies(self, name: str) -> bool:
         """Whether the rows of a split must not find themselves, nor copies of themselves."""
-        # A memory that the user names may hold the table that the validation rows were split off.
+        # A memory that the user names may hold the table that the rows were split off.
         is_given = self.options.memory is not None or is_existing_index(self.retriever)
-        return name == "train" or (name == "validation" and not self.has_validation_table and is_given)
+        return name == "train" or (self.is_split_off(name) and is_given)
 
     def _is_of_memory_table(self, name: str) -> bool:
         """Whether a split's rows are of the table that the memory was made of."""
@@ -230,8 +237,39 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
             neighbors = NeighborStore.from_neighbors(
                 memory.search(rows.texts[:], self.num_memories, leave_out_copies)
             )
-            memory_tokens = self.tokenise_now(neighbors.memories, memory_length)
+            if self.with_memory_texts and self.encoded_memory is None:
+                memory_tokens = self.tokenise_now(neighbors.memories, memory_length)
         return TextSplit(rows, self.tokenise_now(rows, length), neighbors, memory_tokens)
+
+    def batches_of(
+        self, texts: Sequence[str], length: int, batch_size: int
+    ) -> Iterator[tuple[NDArray[np.int64], TextBatch]]:
+        """Texts that come now, in batches of like length, for an encoder; those without a word are left out.
+
+        Args:
+            texts: n texts.
+            length: tokens kept of each.
+            batch_size: how many make a batch.
+
+        Yields:
+            Row numbers, and these texts.
+        """
+        tokens = self.tokenise_now(Rows.from_lists(texts, source="texts to encode"), length)
+        lengths = np.minimum(np.diff(tokens.offsets), length)
+        full = np.flatnonzero(lengths)
+        with self.forgetting_words():
+            table = self.words.add(tokens)
+            for places in LengthBucketSampler(lengths[full], batch_size, training=False):
+                rows = full[places]
+                gathered = gather([TextGroup(table, rows, length)])
+                parts = (gathered.word, gathered.char, gathered.texts[0])
+                yield rows, TextBatch(*map(torch.from_numpy, parts))
+
+    @override
+    def texts_to_encode(self, split: TextSplit) -> list[tuple[TokenStore, int]]:
+        # What is kept beside the memory is not encoded again.
+        texts = self.texts_of(split)
+        return texts if self.encoded_memory is None else texts[:1]
 
     @override
     def texts_of(self, split: TextSplit) -> list[tuple[TokenStore, int]]:
@@ -247,10 +285,18 @@ class TextReader:
         """Bind a split to the vocabulary in use; the split's words are added to its table."""
         self.split = split
         self.max_length, self.memory_max_length = data.lengths
-        self.with_strings = data.with_strings
+        self.with_strings, self.with_memory_texts = data.with_strings, data.with_memory_texts
         self.is_copy = None if split.copies is None else split.copies.is_copy
         self.texts: TokenTable = data.words.add(split.tokens)
-        self.memories = None if split.memory_tokens is None else data.words.add(split.memory_tokens)
+        # Vectors of a memory, and the row of each of `split.neighbors.memories` among them.
+        self.memory_vectors: tuple[NDArray[np.float32], NDArray[np.int64]] | None = None
+        if split.neighbors is not None and data.encoded_memory is not None:
+            rows = data.encoded_memory.rows_of(split.neighbors.memories.texts)
+            assert (rows >= 0).all(), "the memories were found elsewhere"
+            self.memory_vectors = data.encoded_memory.vectors, rows
+        self.memories: TokenTable | None = None
+        if split.memory_tokens is not None and self.with_memory_texts and self.memory_vectors is None:
+            self.memories = data.words.add(split.memory_tokens)
         self.encodings: Encodings | None = data.encodings_of(split.tokens, self.max_length)
         self.memory_encodings = data.encodings_of(split.memory_tokens, self.memory_max_length)
         if split.neighbors is not None:
@@ -297,23 +343,22 @@ class TextReader:
             fields["is_copy"] = torch.from_numpy(self.is_copy[row])
         if self.with_strings:
             texts = self.split.rows.texts
-            fields["text_string"] = [texts[int(number)] for number in row]
-            if neighbors is not None:
-                fields["memory_string"] = [neighbors.memories.texts[int(number)] for number in distinct]
+            fields["text_string"] = texts.take(row)
+            if neighbors is not None and self.with_memory_texts:
+                fields["memory_string"] = neighbors.memories.texts.take(distinct)
         return fields, memories
 
     def _words(self, rows: NDArray[np.int64], memories: NDArray[np.int64]) -> dict[str, Any]:
         """What the texts and the distinct memories say: words, or where these were encoded before, vectors."""
+        vectors = self._vectors_of_memories(memories)
         if self.encodings is not None:
-            nothing = torch.zeros(len(memories), 1, dtype=torch.int64)
-            vectors = self.memory_encodings.of(memories) if self.memory_encodings else torch.zeros(0, 1)
             return {
                 "word": torch.zeros(1, dtype=torch.int64),
                 "char": torch.zeros(1, 0, dtype=torch.int64),
                 "text": torch.zeros(len(rows), 1, dtype=torch.int64),
-                "memory_text": nothing,
+                "memory_text": torch.zeros(len(memories), 1, dtype=torch.int64),
                 "text_vector": self.encodings.of(rows),
-                "memory_vector": vectors,
+                "memory_vector": torch.zeros(0, 1) if vectors is None else vectors,
             }
         groups = [TextGroup(self.texts, rows, self.max_length)]
         if self.memories is not None:
@@ -325,7 +370,15 @@ class TextReader:
             "char": torch.from_numpy(gathered.char),
             "text": torch.from_numpy(gathered.texts[0]),
             "memory_text": torch.from_numpy(memory_text),
+            "memory_vector": vectors,
         }
+
+    def _vectors_of_memories(self, memories: NDArray[np.int64]) -> Tensor | None:
+        """[M, l] of rows of `split.neighbors.memories`, where they were encoded before."""
+        if self.memory_vectors is not None:
+            vectors, rows = self.memory_vectors
+            return torch.from_numpy(vectors[rows[memories]])
+        return None if self.memory_encodings is None else self.memory_encodings.of(memories)
 
 
 def first_of_equal_texts(rows: Rows) -> NDArray[np.int64]:

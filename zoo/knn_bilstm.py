@@ -13,22 +13,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pytorch_lightning.cli import OptimizerCallable
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
 from datamodules.base import TextDataModule
-from datamodules.batch import ClassificationBatch, ClassificationSpec
+from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.errors import InputError
+from datamodules.retrieval import FolderMemory, Memory, servers_of
+from datamodules.retrieval.encoded_memory import EncodedMemory
 from datamodules.text.pooling import Pooling
+from datamodules.texts import TextRowsDataModule
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.layers.vote import Evidence, VotingNetwork, count_votes, mix_in, vote
 from zoo.tasks.base import check_choices
 from zoo.tasks.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.classification import ClassificationOutput, ClassificationTask
-from zoo.tasks.encoders import FrozenEncoder, SpelledWords
+from zoo.tasks.classification_predictor import ClassificationPredictor
+from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, SpelledWords
 
 Features: TypeAlias = Literal["M1", "M2", "M3", "M4", "M5", "M6", "M7"]
 Attention: TypeAlias = Literal["cosine", "softmax"]
@@ -227,9 +234,9 @@ class KNNNetwork(VotingNetwork):
 
     def encode(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
         """Encode the texts [B, l] and the distinct memories [M, l] in one call."""
-        if batch.text_vector is not None and batch.memory_vector is not None:
-            nothing = batch.text_vector.new_zeros(1, self.encoder.size)
-            return batch.text_vector, batch.memory_vector if len(batch.memory_vector) else nothing
+        if batch.memory_vector is not None:
+            text, memories = self.encode_texts(batch), batch.memory_vector
+            return text, memories if len(memories) else text.new_zeros(1, self.encoder.size)
         n, length = batch.text.shape
         m, memory_length = batch.memory_text.shape
         # One empty text stands for the memories where there are none: its vector is 0.
@@ -275,7 +282,7 @@ def columns_of(sizes: Mapping[str, int]) -> dict[str, slice]:
     return columns
 
 
-class KNNBiLSTM(SpelledWords, FrozenEncoder, ClassificationTask):
+class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
     """The paper's model; `features="M1"` is its BiLSTM baseline without memory.
 
     Example:
@@ -284,6 +291,9 @@ class KNNBiLSTM(SpelledWords, FrozenEncoder, ClassificationTask):
 
     paper = "Wang, Hamza, Song: k-Nearest Neighbor Augmented Neural Networks for Text Classification (2017)"
     head = "network.classifier."
+
+    # Memory and encoder of the encodings that the data has.
+    _encoded: tuple[str, str] | None = None
 
     def __init__(
         self,
@@ -388,9 +398,50 @@ class KNNBiLSTM(SpelledWords, FrozenEncoder, ClassificationTask):
         return int(self.network.encoder.size)
 
     @override
-    def encode_texts(self, batch: ClassificationBatch) -> Tensor:
-        vectors: Tensor = self.network.encode_texts(batch)
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
+        vectors: Tensor = self.network.encoder(batch.word, batch.char, batch.text)
         return vectors
+
+    # --- the memory's encodings ---
+
+    @override
+    def use_memory(self, data: Any, memory: Memory | None, texts: int | None = None) -> None:
+        before, data.encoded_memory = data.encoded_memory, None
+        if not self.uses_memory or not isinstance(memory, FolderMemory):
+            return
+        encoder = self.encoder_fingerprint(data)
+        if before is not None and self._encoded == (memory.fingerprint, encoder):
+            data.encoded_memory = before
+        # For a few texts, only their own memories are encoded, together with them.
+        elif texts is None or EncodedMemory.missing(memory, encoder) <= texts * data.num_memories:
+            predictor = ClassificationPredictor(self, data)
+
+            def encode(memories: list[str]) -> NDArray[np.float32]:
+                return predictor.raw_vectors(memories, data.lengths[1])
+
+            data.encoded_memory = EncodedMemory.open(memory, encoder, encode)
+            self._encoded = memory.fingerprint, encoder
+
+    @override
+    def before_reading(self, split: str) -> None:
+        if self.trainer.state.fn in (TrainerFn.VALIDATING, TrainerFn.TESTING):
+            self._use_memory_of(self.trainer.datamodule, split)
+
+    @override
+    def use_own_memory(self) -> None:
+        self._use_memory_of(self.trainer.datamodule, "train")
+
+    def _use_memory_of(self, data: TextRowsDataModule, split: str) -> None:
+        # What is prepared is measured without a server.
+        if self.uses_memory and data.has_memory and not any(servers_of(data.retriever)):
+            self.use_memory(data, data.opened_memory, len(data.split(split).rows))
+            data.close_memory()
+
+    @override
+    def on_fit_start(self) -> None:
+        # What an encoder has made is of no use while it learns.
+        self.trainer.datamodule.encoded_memory = None
+        super().on_fit_start()
 
     # --- starting from another model ---
 

@@ -54,6 +54,11 @@ class Texts(Sequence[str]):
         text: str = self._column[int(index)].as_py()
         return text
 
+    def take(self, rows: ArrayLike) -> list[str]:
+        """Those of some rows, much faster than one after another."""
+        texts: list[str] = self._column.take(pa.array(np.asarray(rows, np.int64))).to_pylist()
+        return texts
+
     def __iter__(self) -> Iterator[str]:
         # Arrow makes strings of a block much faster than of one row after another.
         for start in range(0, len(self), BLOCK):

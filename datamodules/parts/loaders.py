@@ -70,11 +70,19 @@ class LoaderPart:
 
     def val_dataloader(self) -> DataLoader[Any]:
         """All of the validation table."""
+        self._ask_model("validation")
         return self._loader(self.dataset(self.split("validation")), training=False)
 
     def test_dataloader(self) -> DataLoader[Any]:
         """All of the test table."""
+        self._ask_model("test")
         return self._loader(self.dataset(self.split("test")), training=False)
+
+    def _ask_model(self, split: str) -> None:
+        # Its weights are there by now, and no batch yet: Lightning has no hook of the model between the two.
+        model = getattr(self.trainer, "lightning_module", None)
+        if (ask := getattr(model, "before_reading", None)) is not None:
+            ask(split)
 
     @property
     def seed(self) -> int:

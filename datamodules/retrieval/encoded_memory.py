@@ -6,7 +6,7 @@ and prediction. A version of the memory adds a folder with the vectors of its ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,7 +19,7 @@ from datamodules.retrieval.folder_memory import FolderMemory
 from datamodules.retrieval.folding import text_hashes
 from datamodules.storage import check_folder, fingerprint_of, is_whole, lock, named_disk_errors, new_folder
 
-#: Texts in, vectors [n, d] of length 1 out; 0 for a text without tokens.
+#: Texts in, vectors [n, d] out; 0 for a text without tokens.
 Encode: TypeAlias = Callable[[list[str]], NDArray[np.float32]]
 
 #: Texts that are encoded and written together.
@@ -31,7 +31,7 @@ class EncodedMemory:
 
     Attributes:
         memory: whose rows.
-        vectors: float32 [n, d], of length 1; 0 for a text without tokens.
+        vectors: float32 [n, d]; 0 for a text without tokens.
     """
 
     def __init__(self, memory: FolderMemory, vectors: NDArray[np.float32], encode: Encode) -> None:
@@ -71,6 +71,16 @@ class EncodedMemory:
             start = end
         return cls(memory, parts[0] if len(parts) == 1 else np.concatenate(parts), encode)
 
+    @staticmethod
+    def missing(memory: FolderMemory, encoder: str) -> int:
+        """How many rows of a memory's version `open` would have to encode."""
+        folder, start, rows = encodings_folder(memory.folder, encoder), 0, 0
+        for version, end in memory.versions():
+            if not (folder / f"rows-{version}").exists():
+                rows += end - start
+            start = end
+        return rows
+
     def read_by(self, encode: Encode) -> EncodedMemory:
         """The same memory read by another encoder; its vectors are kept in no file."""
         vectors = [
@@ -82,16 +92,21 @@ class EncodedMemory:
     def search(
         self, queries: NDArray[np.float32], k: int, exclude: Sequence[Sequence[int]] | None = None
     ) -> Hits:
-        """The best k rows of the memory for each vector [q, d] of length 1; see `dense.nearest`."""
+        """The best k rows of the memory for each vector [q, d]; all vectors have length 1; see `dense.nearest`."""
         return nearest(self.vectors, self._empty, queries, k, exclude)
+
+    def rows_of(self, texts: Iterable[str]) -> NDArray[np.int64]:
+        """A row with each text [n]; -1 where there is none."""
+        hashes = text_hashes(texts)
+        places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+        return np.where(self._hashes[places] == hashes, self._order[places], -1)
 
     def vectors_of(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The vectors of texts [n, d]: those of the memory's own texts are looked up, the others encoded once."""
-        hashes = text_hashes(texts)
-        places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-        known = self._hashes[places] == hashes
+        rows = self.rows_of(texts)
+        known = rows >= 0
         found = np.empty((len(texts), self.vectors.shape[1]), np.float32)
-        found[known] = self.vectors[self._order[places[known]]]
+        found[known] = self.vectors[rows[known]]
         new = {texts[row]: None for row in np.flatnonzero(~known).tolist()}
         if new:
             number = {text: position for position, text in enumerate(new)}

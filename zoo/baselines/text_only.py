@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from datamodules.base import TextDataModule
-from datamodules.batch import ClassificationBatch, ClassificationSpec
+from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.errors import InputError
 from datamodules.text.tokenization import CHARACTERS
 from zoo.tasks.classification import ClassificationOutput, ClassificationTask
@@ -61,7 +61,7 @@ class TextOnly(ClassificationTask):
         return int(self.network.size)
 
     @override
-    def encode_texts(self, batch: ClassificationBatch) -> Tensor:
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
         vectors: Tensor = self.network.encode_texts(batch)
         return vectors
 

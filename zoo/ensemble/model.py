@@ -20,13 +20,12 @@ from torch.nn import functional
 from typing_extensions import override
 
 from datamodules.base import TextDataModule
-from datamodules.batch import ClassificationBatch, ClassificationSpec
+from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.classification.dataset import label_numbers
 from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.encoded_memory import EncodedMemory
-from datamodules.storage import fingerprint_of
 from datamodules.text.pooling import Pooling
 from datamodules.texts import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, lines_of
@@ -37,14 +36,14 @@ from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.tasks.base import check_choices, check_sizes
 from zoo.tasks.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.classification import ClassificationTask
-from zoo.tasks.classification_predictor import ClassificationPredictor, RetrievedMemory
+from zoo.tasks.classification_predictor import ClassificationPredictor, RetrievedMemory, texts_and_labels
 from zoo.tasks.classification_scores import ClassificationScores
-from zoo.tasks.encoders import ReadsTransformer, SpelledWords, digests_of
+from zoo.tasks.encoders import EncodesMemory, ReadsTransformer, SpelledWords
 
 log = logging.getLogger("zoo")
 
 
-class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
+class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, ClassificationTask):
     """A log-linear pool of independent witnesses: what the words say, an encoder, and votes of two kinds of neighbours.
 
     Example:
@@ -53,6 +52,7 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
 
     paper = "no publication: a logarithmic opinion pool (Genest and Zidek 1986) of TF-IDF, encoder and neighbour votes"
     reads_strings = True
+    reads_memory_texts = False
     keeps_best = True
     takes_refit = True
     takes_new_labels = True
@@ -114,8 +114,6 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
         # The best encoder so far: its weights, accuracy and epochs.
         self._best: dict[str, Any] | None = None
         self._memory: tuple[str, str] | None = None
-        # The encoder's weights that were hashed last: where they lie and how often they were written to; their digests.
-        self._digests: tuple[tuple[tuple[int, int], ...], dict[str, str]] | None = None
         self._vectors: dict[int, NDArray[np.float32]] = {}
         self._data: TextDataModule[Any, Any] | None = None
 
@@ -181,8 +179,8 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
         return None if self.network.encoder is None else int(self.network.encoder.size)
 
     @override
-    def encode_texts(self, batch: ClassificationBatch) -> Tensor:
-        vectors: Tensor = self.network.encode_texts(batch)
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
+        vectors: Tensor = self.network.encoder(batch.word, batch.char, batch.text)
         return vectors
 
     def encode(self, texts: list[str]) -> NDArray[np.float32]:
@@ -192,7 +190,9 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
     # --- the memory that is searched by vectors ---
 
     @override
-    def use_memory(self, data: TextDataModule[Any, Any], memory: Memory | None) -> None:
+    def use_memory(
+        self, data: TextDataModule[Any, Any], memory: Memory | None, texts: int | None = None
+    ) -> None:
         network, self._data = self.network, data
         labels = [*data.spec.labels, *getattr(data, "new_labels", ())]
         num_new = len(labels) - network.num_classes
@@ -203,13 +203,7 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
         if not isinstance(memory, FolderMemory):
             network.use_memory(None, np.zeros(0, np.int64))
             return
-        weights = network.encoder.state_dict()
-        # To hash them takes longer than to classify a text: only what has been written to since is hashed again.
-        written = tuple((value.data_ptr(), value._version) for value in weights.values())
-        if self._digests is None or self._digests[0] != written:
-            self._digests = written, digests_of(weights)
-        facts = {"pooling": self.options.pooling, "lengths": data.text_lengths(), "weights": self._digests[1]}
-        encoder = fingerprint_of({**facts, "vocabulary": data.vocabulary.fingerprint})
+        encoder = self.encoder_fingerprint(data, length=1)
         if self._memory == (memory.fingerprint, encoder):
             return
         encoded = EncodedMemory.open(memory, encoder, self.encode)
@@ -332,26 +326,16 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
 
     @override
     def with_found(
-        self, memories: list[RetrievedMemory], output: EnsembleOutput, row: int
-    ) -> list[RetrievedMemory]:
+        self, memories: list[list[RetrievedMemory]], output: EnsembleOutput
+    ) -> list[list[RetrievedMemory]]:
         memory, found = self.network.memory, output.found
         if memory is None or found is None:
             return memories
-        # A memory that both votes have counts for both; two of equal text and label are one to a reader.
-        listed = {(one.text, one.label): one._replace(found_by="words") for one in memories}
-        for number, score, weight in zip(
-            found.rows[row].tolist(), found.score[row].tolist(), found.weight[row].tolist(), strict=True
-        ):
-            if number < 0:
-                continue
-            text, label = memory.memory.rows.texts[number], memory.memory.rows.label(number)
-            before = listed.get((text, label))
-            if before is None:
-                listed[text, label] = RetrievedMemory(text, label, score, weight, found_by="vectors")
-            else:
-                both = before.found_by if before.found_by == "vectors" else "words and vectors"
-                listed[text, label] = before._replace(weight=before.weight + weight, found_by=both)
-        return list(listed.values())
+        texts, labels = texts_and_labels(memory.memory.rows, found.rows)
+        by_text = zip(
+            found.rows.tolist(), texts, labels, found.score.tolist(), found.weight.tolist(), strict=True
+        )
+        return [_joined(one, *others) for one, others in zip(memories, by_text, strict=True)]
 
     # --- growing ---
 
@@ -379,6 +363,7 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
         network.says_all = network.trust is not None
         self.answer_scores = None
         if network.trust is not None:
+            network.leaves_out_copies = data.leaves_out_copies("test")
             self.use_memory(data, data.open_memory() if data.has_memory else None)
 
     @override
@@ -421,3 +406,26 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         self._best = checkpoint[CHECKPOINT_KEY].get("best_encoder")
+
+
+def _joined(
+    by_words: list[RetrievedMemory],
+    rows: list[int],
+    texts: list[str],
+    labels: list[str | None],
+    scores: list[float],
+    weights: list[float],
+) -> list[RetrievedMemory]:
+    """A text's memories that were found by words, and those that were found by vectors (rows -1: none)."""
+    # A memory that both votes have counts for both; two of equal text and label are one to a reader.
+    listed = {(one.text, one.label): one._replace(found_by="words") for one in by_words}
+    for number, text, label, score, weight in zip(rows, texts, labels, scores, weights, strict=True):
+        if number < 0:
+            continue
+        before = listed.get((text, label))
+        if before is None:
+            listed[text, label] = RetrievedMemory(text, label, score, weight, found_by="vectors")
+        else:
+            both = before.found_by if before.found_by == "vectors" else "words and vectors"
+            listed[text, label] = before._replace(weight=before.weight + weight, found_by=both)
+    return list(listed.values())

@@ -128,6 +128,7 @@ def witness(predictor: Predictor, rows: Rows) -> Witnessed:
         raise InputError(
             f"{rows.source}: the model does not know the label {strange[0]!r}; leave such rows out"
         )
+    predictor.model.use_memory(predictor.data, memory, len(rows))
     blocks = [
         _witness_block(
             predictor, network, memory, rows.select(np.arange(start, min(start + BLOCK, len(rows))))

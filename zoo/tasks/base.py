@@ -57,6 +57,8 @@ class Task(pl.LightningModule):
     predictor_type: ClassVar[type[Predictor]]
     #: whether batches must carry the texts as strings.
     reads_strings: ClassVar[bool] = False
+    #: whether they must carry what the memories say.
+    reads_memory_texts: ClassVar[bool] = True
     #: whether another seed gives another model.
     depends_on_seed: ClassVar[bool] = True
     #: whether `refit` fits something.
@@ -161,12 +163,22 @@ class Task(pl.LightningModule):
         """
         return []
 
-    def use_memory(self, data: TextDataModule[Any, Any], memory: Memory | None) -> None:
+    def use_memory(
+        self, data: TextDataModule[Any, Any], memory: Memory | None, texts: int | None = None
+    ) -> None:
         """Take from the memory what batches do not bring; called before texts are predicted.
 
         Args:
             data: the model's.
             memory: that predictions are made with, open; None = there is none.
+            texts: how many; None = many.
+        """
+
+    def before_reading(self, split: str) -> None:
+        """Say what batches of a validation or test shall bring; asked when their loader is made.
+
+        Args:
+            split: `validation` or `test`.
         """
 
     def answer_of(self, scores: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -245,7 +257,7 @@ class Task(pl.LightningModule):
         data: Any = getattr(self.trainer, "datamodule", None)
         if data is None:
             raise InputError("pass a data module to the trainer: the model reads its sizes")
-        data.with_strings = self.reads_strings
+        data.with_strings, data.with_memory_texts = self.reads_strings, self.reads_memory_texts
         if self.network is not None:
             if self.data_state:
                 data.use_state(self.data_state)

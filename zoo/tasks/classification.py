@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from callbacks.charts import Chart
 from datamodules.base import TextDataModule
-from datamodules.batch import ClassificationBatch, ClassificationSpec
+from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from zoo.tasks.base import Task
 from zoo.tasks.classification_charts import charts_of
 from zoo.tasks.classification_predictor import ClassificationPredictor, RetrievedMemory
@@ -67,7 +67,7 @@ class ClassificationTask(Task):
         """Numbers in a vector of `encode_texts`; None where the model makes no vectors of texts."""
         return None
 
-    def encode_texts(self, batch: ClassificationBatch) -> Tensor:
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
         """The texts' vectors [B, vector_size]."""
         raise NotImplementedError(f"a {type(self).__name__} makes no vectors of texts")
 
@@ -81,8 +81,8 @@ class ClassificationTask(Task):
         """
         return None
 
-    def with_found(self, memories: list[RetrievedMemory], output: Any, row: int) -> list[RetrievedMemory]:
-        """The memories that the retriever found for a row of a batch, and those that the network itself found."""
+    def with_found(self, memories: list[list[RetrievedMemory]], output: Any) -> list[list[RetrievedMemory]]:
+        """The memories that the retriever found for each text of a batch, and those that the network itself found."""
         return memories
 
     @override

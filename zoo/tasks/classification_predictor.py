@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -14,7 +15,6 @@ from tqdm import tqdm
 from typing_extensions import override
 
 from datamodules.corpora.rows import Rows
-from datamodules.sampling import LengthBucketSampler
 from datamodules.texts import TextSplit
 from zoo.tasks.predictor import (
     BLOCK,
@@ -22,6 +22,7 @@ from zoo.tasks.predictor import (
     TextColumn,
     as_texts,
     check_count,
+    collecting_later,
     evaluating,
     on_device,
     texts_in,
@@ -87,10 +88,12 @@ class ClassificationPredictor(Predictor):
 
     def _predictions(self, texts: Iterator[str], batch_size: int) -> Iterator[Prediction]:
         """Predictions for texts, of which a block at a time is in memory."""
-        self.model.use_memory(self.data, self.memory)
         while block := list(islice(texts, BLOCK)):
+            self.model.use_memory(self.data, self.memory, len(block))
             split = self.data.split_of(Rows.from_lists(block, source="texts to predict"), self.memory)
-            yield from self.predict_split(split, batch_size)
+            with collecting_later():
+                predictions = list(self.predict_split(split, batch_size))
+            yield from predictions
 
     def predict_split(
         self, split: TextSplit, batch_size: int = 256, rows: int | None = None
@@ -103,20 +106,17 @@ class ClassificationPredictor(Predictor):
                 batch = dataset.__getitems__(range(start, min(start + batch_size, total)))
                 with evaluating(self.model):
                     output = self.model(on_device(batch, self.model))
+                texts = split.rows.texts[start : start + len(batch.row)]
                 probabilities = output.logits.softmax(dim=1).cpu().tolist()
-                weights = output.memory_weight.cpu().tolist()
-                hops = _by_memory(output.memory_weight, output.hop_weight)
-                for place, (probability, weight, of_hops) in enumerate(
-                    zip(probabilities, weights, hops, strict=True)
-                ):
-                    row = start + place
+                memories = self.model.with_found(_memories(split, start, output), output)
+                for place, (text, probability) in enumerate(zip(texts, probabilities, strict=True)):
                     best = max(range(len(labels)), key=probability.__getitem__)
                     yield Prediction(
-                        text=split.rows.texts[row],
+                        text=text,
                         label=labels[best],
                         probability=probability[best],
                         probabilities=dict(zip(labels, probability, strict=True)),
-                        memories=self.model.with_found(_memories(split, row, weight, of_hops), output, place),
+                        memories=memories[place],
                         contributions=self.model.contributions(output, place, best),
                         known_by_memory_alone=(
                             best >= len(self.data.spec.labels) if self.model.takes_new_labels else None
@@ -150,20 +150,29 @@ class ClassificationPredictor(Predictor):
     def encode(
         self, texts: list[str], batch_size: int = 256, bar: tqdm[Any] | None = None
     ) -> NDArray[np.float32]:
-        vectors = np.zeros((len(texts), self.vector_size), np.float32)
-        # Encoding needs no memories.
-        split = self.data.split_of(Rows.from_lists(texts, source="texts to encode"), None)
-        with self.data.dataset_for_now(split) as dataset, evaluating(self.model):
-            full = np.flatnonzero(dataset.lengths)
-            for places in LengthBucketSampler(dataset.lengths[full], batch_size, training=False):
-                rows = full[places]
-                batch = on_device(dataset.__getitems__(rows.tolist()), self.model)
-                encoded = functional.normalize(self.model.encode_texts(batch).float(), dim=1)
-                vectors[rows] = encoded.cpu().numpy()
-                if bar is not None:
-                    bar.update(len(rows))
+        vectors = torch.from_numpy(self.raw_vectors(texts, self.data.lengths[0], batch_size, bar))
+        return functional.normalize(vectors, dim=1).numpy()
+
+    def raw_vectors(
+        self, texts: list[str], length: int, batch_size: int = 256, bar: tqdm[Any] | None = None
+    ) -> NDArray[np.float32]:
+        """The texts' vectors [n, size] as the encoder makes them; 0 for a text without words.
+
+        Args:
+            texts: n texts.
+            length: words that are read of each.
+            batch_size: texts that go through the network together.
+            bar: told of each text that is done.
+        """
+        vectors, done = np.zeros((len(texts), self.vector_size), np.float32), 0
+        for rows, batch in self.data.batches_of(texts, length, batch_size):
+            with evaluating(self.model):
+                vectors[rows] = self.model.encode_texts(on_device(batch, self.model)).float().cpu().numpy()
+            done += len(rows)
+            if bar is not None:
+                bar.update(len(rows))
         if bar is not None:
-            bar.update(len(texts) - len(full))
+            bar.update(len(texts) - done)
         return vectors
 
 
@@ -182,22 +191,31 @@ def _plain(record: Prediction | RetrievedMemory) -> dict[str, Any]:
     }
 
 
-def _memories(
-    split: TextSplit, row: int, weights: Sequence[float], hops: Sequence[list[float]]
-) -> list[RetrievedMemory]:
+def _memories(split: TextSplit, start: int, output: Any) -> list[list[RetrievedMemory]]:
+    """The memories of the texts of a batch, which starts at a row of the split."""
+    weights = output.memory_weight.cpu().tolist()
     if split.neighbors is None:
-        return []
-    memories = split.neighbors.memories
+        return [[] for _ in weights]
+    several = slice(start, start + len(weights))
+    rows, scores = split.neighbors.rows[several], split.neighbors.scores[several]
+    texts, labels = texts_and_labels(split.neighbors.memories, rows)
+    hops = _by_memory(output.memory_weight, output.hop_weight)
     return [
-        RetrievedMemory(
-            text=memories.texts[int(number)],
-            label=memories.label(int(number)),
-            retrieval_score=float(score),
-            weight=weight,
-            hop_weights=of_hops or None,
-        )
-        for number, score, weight, of_hops in zip(
-            split.neighbors.rows[row], split.neighbors.scores[row], weights, hops, strict=True
-        )
-        if number >= 0
+        [
+            RetrievedMemory(text, label, score, weight, of_hops or None)
+            for number, text, label, score, weight, of_hops in zip(*row, strict=True)
+            if number >= 0
+        ]
+        for row in zip(rows.tolist(), texts, labels, scores.tolist(), weights, hops, strict=True)
     ]
+
+
+def texts_and_labels(
+    memories: Rows, rows: NDArray[np.integer[Any]]
+) -> tuple[list[list[str]], list[list[str | None]]]:
+    """The texts and labels of rows [n, K] of a memory; None where a row is negative."""
+    there = rows >= 0
+    found = memories.select(rows[there])
+    texts, labels = np.full(rows.shape, None, object), np.full(rows.shape, None, object)
+    texts[there], labels[there] = found.texts[:], found.table.column("label").to_pylist()
+    return texts.tolist(), labels.tolist()

@@ -221,6 +221,33 @@ class ReadsTransformer:
         return lengths[longest], f"data.{longest}"
 
 
+class EncodesMemory:
+    """A model whose encodings of a memory lie beside the memory, whoever made them."""
+
+    options: Any
+    network: Any
+
+    # The encoder's weights that were hashed last: where they lie and how often they were written to; their digests.
+    _digests: tuple[tuple[tuple[int, int], ...], dict[str, str]] | None = None
+
+    def encoder_fingerprint(self, data: TextDataModule[Any, Any], **facts: Any) -> str:
+        """Identifies what the encoder makes of texts.
+
+        Args:
+            data: the model's.
+            **facts: what it depends on besides weights, pooling, lengths and vocabulary.
+        """
+        weights = self.network.encoder.state_dict()
+        # To hash them takes longer than to classify a text: only what has been written to since is hashed again.
+        written = tuple((value.data_ptr(), value._version) for value in weights.values())
+        if self._digests is None or self._digests[0] != written:
+            self._digests = written, digests_of(weights)
+        facts |= {"pooling": self.options.pooling, "lengths": data.text_lengths()}
+        return fingerprint_of(
+            {**facts, "weights": self._digests[1], "vocabulary": data.vocabulary.fingerprint}
+        )
+
+
 class FrozenEncoder(ReadsTransformer):
     """A model whose encoder may be a transformer, and may be left as it is: then all texts pass it once."""
 
@@ -240,6 +267,9 @@ class FrozenEncoder(ReadsTransformer):
         """
         super().__init__(**shared)
 
+    def use_own_memory(self) -> None:
+        """Have the memory's encodings read from where they lie beside it, if the model can."""
+
     def frozen_encoder(self) -> tuple[nn.Module, dict[str, Any]]:
         """The encoder, called with the fields of a `TextBatch`; and what its results depend on besides weights."""
         raise NotImplementedError
@@ -249,6 +279,7 @@ class FrozenEncoder(ReadsTransformer):
         super().on_fit_start()  # type: ignore[misc]
         if not self.options.freeze_encoder:
             return
+        self.use_own_memory()
         encoder, settings = self.frozen_encoder()
         # A module is made in training mode, with dropout; Lightning switches only after this hook.
         encoder.eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +61,7 @@ class Predictor(ABC):
         #: of the model's kind, so it can do what this kind of predictor asks of it.
         self.data: Any = data
         self.memory = memory
-        data.with_strings = model.reads_strings
+        data.with_strings, data.with_memory_texts = model.reads_strings, model.reads_memory_texts
 
     @classmethod
     def open(
@@ -185,6 +186,18 @@ def evaluating(model: Any) -> Iterator[None]:
             yield
     finally:
         model.train(training)
+
+
+@contextmanager
+def collecting_later() -> Iterator[None]:
+    """Look for garbage afterwards: among many small objects that all stay, it is looked for over and over."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def on_device(batch: Any, model: Any) -> Any:
