@@ -1,0 +1,97 @@
+"""A class that the memory alone knows, beside the same model trained again with its rows.
+
+One class is left out of a table's training rows. The model that is trained on the others is given 20 rows of it
+(`zoo memory add --new_labels true`); another one is trained on all of these rows. Both are tested on the test table
+with all further rows of the class. Printed: recall and precision of the class, their ratios, and what the known classes
+lose.
+
+    python examples/demo/docstrings.py DATA
+    python -m tests.benchmarks.new_class --data_dir DATA --label networkx [OPTION_OF_ZOO_FIT ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from datamodules.corpora.table import read_table
+from zoo.cli import main as zoo_command
+
+CONFIG = "examples/your_own_data/classification.yaml"
+
+
+def run(*command: object) -> None:
+    """A `zoo` command."""
+    if zoo_command([str(part) for part in command]) != 0:
+        raise SystemExit(f"zoo {command[0]} failed")
+
+
+def rows_of(table: Path) -> list[tuple[str, str]]:
+    """Texts and labels."""
+    read = read_table(table)
+    return list(zip(read.texts, read.labels or [], strict=True))
+
+
+def write(path: Path, rows: list[tuple[str, str]]) -> Path:
+    """A table."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+    return path
+
+
+def fit(folder: Path, name: str, rows: list[tuple[str, str]], options: list[str]) -> Path:
+    """Train by the command; the checkpoint."""
+    table = write(folder / f"{name}.csv", rows)
+    run("fit", f"--config={CONFIG}", *options, f"--data.train_file={table}", f"--run_dir={folder / name}")
+    return folder / name / "checkpoints" / "best.ckpt"
+
+
+def test(folder: Path, checkpoint: Path, table: Path) -> dict[str, Any]:
+    """Test scores."""
+    output = folder / "scores.json"
+    run("test", f"--ckpt_path={checkpoint}", f"--data.test_file={table}", f"--output={output}")
+    read: dict[str, Any] = json.loads(output.read_text())
+    return read
+
+
+def main() -> None:
+    """Train both and compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--data_dir", required=True, type=Path, help="holds train.csv and test.csv")
+    parser.add_argument("--label", default="networkx")
+    parser.add_argument("--rows", type=int, default=20)
+    given, options = parser.parse_known_args()  # other options are those of both fits
+    rows = rows_of(given.data_dir / "train.csv")
+    known = [row for row in rows if row[1] != given.label]
+    of_class = [row for row in rows if row[1] == given.label]
+    new, others = of_class[: given.rows], of_class[given.rows :]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        old_test = [row for row in rows_of(given.data_dir / "test.csv") if row[1] != given.label]
+        of_test = [row for row in rows_of(given.data_dir / "test.csv") if row[1] == given.label]
+        old = write(folder / "old.csv", old_test)
+        whole = write(folder / "whole.csv", old_test + of_test + others)
+        memory = fit(folder, "memory", known, options)
+        before = test(folder, memory, old)["accuracy"]
+        run("memory", "add", memory, write(folder / "added.csv", new), "--new_labels=true")
+        trained = fit(folder, "trained", known + new, options)
+        figures = {}
+        for title, checkpoint in (("memory alone", memory), ("trained again", trained)):
+            scores = test(folder, checkpoint, whole)
+            recall, precision = (scores[f"{figure}/{given.label}"] for figure in ("recall", "precision"))
+            after = test(folder, checkpoint, old)["accuracy"]
+            figures[title] = recall
+            print(
+                f"{title:14} recall {100 * recall:.1f}, precision {100 * precision:.1f} of {given.label}"
+                f" ({len(of_test + others)} texts); known classes {100 * before:.2f} -> {100 * after:.2f}"
+                f" ({len(old_test)} texts)"
+            )
+        print(f"recall by memory / trained again: {figures['memory alone'] / figures['trained again']:.2f}")
+
+
+if __name__ == "__main__":
+    main()
