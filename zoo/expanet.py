@@ -14,6 +14,7 @@ batch, d the size of all vectors, H hops, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -302,6 +303,13 @@ class MemNet(WordVectors, ClassificationTask):
                 " --data.memory_label_column"
             )
         return MemoryNetwork(spec, self.options, self, word_vectors)
+
+    @override
+    def row_names(self, name: str, weight: Tensor, data: Mapping[str, Any]) -> Sequence[Hashable] | None:
+        if name == "network.label":
+            labels: list[str] = data.get("memory_labels", [])
+            return labels
+        return super().row_names(name, weight, data)
 
     @override
     def new_scores(self) -> ClassificationScores:

@@ -12,6 +12,7 @@ from datamodules.errors import InputError, reason
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.secrets import redact
 from datamodules.storage import new_folder
+from zoo.layers.lora import without_adapters
 from zoo.loading import known_model, make_data
 from zoo.tasks.checkpoint import CHECKPOINT_KEY, read_checkpoint
 from zoo.tasks.exported import KIND, MEMORY, local_model, write_parts
@@ -48,8 +49,12 @@ def export(checkpoint: str | Path, folder: str | Path) -> Path:
         options = state["options"]
         for name in (*data.files, "cache_dir"):
             options[name] = None if name == "cache_dir" else _without_folders(options.get(name))
-        # The vote of a checkpoint that another one started from is in its weights.
-        contents["hyper_parameters"] = redact({**contents["hyper_parameters"], "init_from": None})
+        # What a training began with is in the weights, and so is what adapters came to.
+        contents["state_dict"] = without_adapters(contents["state_dict"])
+        begun_with = ("init_from", "freeze", "lora_rank")
+        contents["hyper_parameters"] = redact(
+            {k: None if k in begun_with else value for k, value in contents["hyper_parameters"].items()}
+        )
         write_parts(contents, partial)
         card = model_card(contents, _summary(local_model(checkpoint)), memory)
         (partial / "README.md").write_text(card, encoding="utf-8")

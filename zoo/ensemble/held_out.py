@@ -23,6 +23,7 @@ from zoo.ensemble.lexical import LexicalLinear
 from zoo.ensemble.network import WitnessNetwork, ballots_of
 from zoo.ensemble.weights import Ballots, Opinions, Scores, folds_of
 from zoo.tasks.predictor import evaluating, on_device
+from zoo.tasks.trained_parts import freeze, parameter_groups
 
 #: Rows that go through the network together.
 _ROWS = 256
@@ -220,9 +221,9 @@ def train(
     network: WitnessNetwork, dataset: ClassificationDataset, rows: NDArray[np.int64], model: Any
 ) -> None:
     """Train an encoder on some rows of a data set, for as many epochs as the model's own best one was."""
-    network.to(model.device).train()
+    freeze(network.to(model.device).train(), model.frozen)  # which has no training mode
     clip = None if model._trainer is None else model.trainer.gradient_clip_val
-    optimizer = model.make_optimizer(weight for weight in network.parameters() if weight.requires_grad)
+    optimizer = model.make_optimizer(parameter_groups(network, model.options.learning_rates))
     for batch in _batches(dataset, rows, model):
         optimizer.zero_grad()
         loss = functional.cross_entropy(network.encoder_logits(batch), batch.target)

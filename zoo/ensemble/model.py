@@ -40,6 +40,7 @@ from zoo.tasks.classification import ClassificationTask
 from zoo.tasks.classification_predictor import ClassificationPredictor, RetrievedMemory
 from zoo.tasks.classification_scores import ClassificationScores
 from zoo.tasks.encoders import ReadsTransformer, SpelledWords, digests_of
+from zoo.tasks.warm_start import start_from
 
 log = logging.getLogger("zoo")
 
@@ -90,7 +91,7 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
             few_rows: with fewer validation rows than this, weights are fitted on training rows, too, each judged by
                 witnesses that were fitted without it.
             folds: parts into which these training rows are cut.
-            **shared: options of `SpelledWords` and `Task`.
+            **shared: options of `ReadsTransformer`, `SpelledWords` and `Task`.
         """
         super().__init__(**shared)
         check_choices(self.options, pooling=("mean", "cls"))
@@ -106,6 +107,10 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
             raise InputError(f"model.folds={folds}, model.few_rows={few_rows}: use at least 2, and 0 or more")
         if train_transformer and transformer is None:
             raise InputError("model.train_transformer is on, but model.transformer names none")
+        if self.options.lora_rank is not None and not train_transformer:
+            raise InputError(
+                "model.lora_rank trains the transformer: set --model.train_transformer true, too"
+            )
         #: what the run is doing, for the progress display.
         self.stage = ""
         #: the table of the last fit or test.
@@ -157,18 +162,27 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
         encoder: BiLSTMEncoder | TransformerEncoder | None = None
         if "encoder" in heard or "dense_vote" in heard:
             if options.transformer is not None:
-                encoder = TransformerEncoder(options.transformer, options.pooling, transformer_config)
+                encoder = TransformerEncoder(
+                    options.transformer, options.pooling, transformer_config, options.lora_rank
+                )
             else:
                 words = self.make_words(spec, word_vectors)
                 encoder = BiLSTMEncoder(words, options.hidden_size, options.dropout)
         return WitnessNetwork(spec, heard, encoder, options)
 
     def fresh_network(self) -> WitnessNetwork:
-        """The network as it was before training; drawn by the run's seed."""
+        """The network as it was before training; drawn by the run's seed, or started from where the run started."""
         assert self.spec is not None
         with torch.random.fork_rng():
             torch.manual_seed(self.data_side.seed)
-            return self.build_network(self.spec, self.data_side.word_vectors(), None)
+            fresh = self.build_network(self.spec, self.data_side.word_vectors(), None)
+        if (start := self.options.init_from) is not None:
+            trained, self.network = self.network, fresh
+            try:
+                start_from(self, start, is_told=False)
+            finally:
+                self.network = trained
+        return fresh
 
     @property
     def data_side(self) -> Any:

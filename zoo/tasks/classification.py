@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -61,6 +61,13 @@ class ClassificationTask(Task):
         loss = functional.cross_entropy(self(batch).logits, batch.target)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch.target))
         return loss
+
+    @override
+    def row_names(self, name: str, weight: Tensor, data: Mapping[str, Any]) -> Sequence[Hashable] | None:
+        if name in ("network.classifier.weight", "network.classifier.bias"):
+            labels: list[str] = data.get("labels", [])
+            return labels
+        return super().row_names(name, weight, data)
 
     @property
     def vector_size(self) -> int | None:
