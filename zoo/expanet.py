@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.errors import InputError
 from zoo.layers.bags import TextBag
@@ -224,6 +223,7 @@ class MemNet(WordVectors, ClassificationTask):
 
     paper = "Sukhbaatar, Szlam, Weston, Fergus: End-To-End Memory Networks (NIPS 2015)"
 
+    without_memory = "--model.hops 0"
     #: whether what is read of a memory has a matrix of its own.
     has_output_matrix = True
     #: whether the classifier sees the text beside its expansion.
@@ -282,16 +282,6 @@ class MemNet(WordVectors, ClassificationTask):
     @override
     def uses_memory(self) -> bool:
         return bool(self.options.hops)
-
-    @override
-    def check_data(self, data: TextDataModule[Any, Any]) -> None:
-        # Memories to read.
-        super().check_data(data)
-        if self.uses_memory and not data.has_memory:
-            raise InputError(
-                f"model.hops={self.options.hops} reads memories, but data.num_memories is 0; set --data.num_memories,"
-                " or --model.hops 0 for a model without memory"
-            )
 
     @override
     def build_network(

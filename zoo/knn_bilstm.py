@@ -276,6 +276,7 @@ class KNNBiLSTM(SpelledWords, FrozenEncoder, ClassificationTask):
 
     paper = "Wang, Hamza, Song: k-Nearest Neighbor Augmented Neural Networks for Text Classification (2017)"
     head = "network.classifier."
+    without_memory = "--model.features M1 --model.mix 0"
 
     def __init__(
         self,
@@ -336,18 +337,13 @@ class KNNBiLSTM(SpelledWords, FrozenEncoder, ClassificationTask):
 
     @override
     def check_data(self, data: TextDataModule[Any, Any]) -> None:
-        # Memories to read.
+        # An encoder that has been trained, if it is to stay as it is.
         super().check_data(data)
         options = self.options
         if self.encoder_is_frozen and options.init_from is None and options.transformer is None:
             raise InputError(
                 "model.freeze_encoder is on, but the encoder's weights are fresh: name a trained model with"
                 " model.init_from, or a pre-trained transformer with model.transformer"
-            )
-        if self.uses_memory and not data.has_memory:
-            raise InputError(
-                f"model.features={options.features} reads memories, but data.num_memories is 0; use M1 or"
-                " set --data.num_memories"
             )
 
     @override

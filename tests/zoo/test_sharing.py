@@ -148,8 +148,16 @@ def test_models_without_gradients_and_of_other_tasks(
 
 def test_a_name_of_the_hub(exported: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     folder, expected = exported
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", {"me/model": str(folder)}.__getitem__)
+    asked = []
+
+    def download(name: str) -> str:
+        asked.append(name)
+        return {"me/model": str(folder)}[name]
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert zoo.load("me/model").predict(TEXTS) == expected
+    assert zoo.load("me/model").predict(TEXTS) == expected
+    assert asked == ["me/model"]
 
 
 def test_the_hub_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,8 +165,8 @@ def test_the_hub_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
         raise LocalEntryNotFoundError("no connection")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    with pytest.raises(InputError, match=r"me/model: .*can't be reached \(no connection\).*HF_HUB_OFFLINE=1"):
-        zoo.load("me/model")
+    with pytest.raises(InputError, match=r"me/away: .*can't be reached \(no connection\).*HF_HUB_OFFLINE=1"):
+        zoo.load("me/away")
     with pytest.raises(InputError, match="no such checkpoint"):
         zoo.load("me/model.ckpt")
 

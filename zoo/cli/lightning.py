@@ -172,7 +172,7 @@ class ZooCLI(LightningCLI):
             self.datamodule.use_memory_of(self.trained)
 
     def _remember_start(self, start: str | None, resumes: bool) -> None:
-        """What the model that this one starts from was trained on, this one has seen, too."""
+        """What the model that this one starts from was trained on, this one has seen, too; its words are kept."""
         if start is None:
             return
         if (place := local_model(start)).exists():
@@ -183,6 +183,7 @@ class ZooCLI(LightningCLI):
         else:
             raise InputError(f"model.init_from={start}: no such checkpoint")
         self.datamodule.remember(state)
+        self.datamodule.keep_words(state)
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:

@@ -57,6 +57,7 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
     keeps_best = True
     takes_refit = True
     takes_new_labels = True
+    needs_memory = False
 
     def __init__(
         self,

@@ -462,8 +462,9 @@ class Task(pl.LightningModule):
 
     @override
     def configure_optimizers(self) -> Any:
+        groups = parameter_groups(self.network, self.options.learning_rates)
         try:
-            optimizer = self.make_optimizer(parameter_groups(self.network, self.options.learning_rates))
+            optimizer = self.make_optimizer(groups)
         except ValueError as error:
             raise InputError(f"model.optimizer: {error}") from error
         optimizer = self.adapt_optimizer(optimizer)
