@@ -76,15 +76,15 @@ def push(folder: str | Path, name: str, private: bool = False) -> str:
         InputError: the Hub can't be reached, or refuses.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
 
     try:
         api = HfApi()
         address = api.create_repo(name, private=private, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=str(folder), commit_message="Model of Memory Zoo")
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except Exception as error:  # the Hub's refusals, and whatever its client's own client fails by
         raise InputError(
-            f"{name}: the Hugging Face Hub refuses or can't be reached ({reason(error)})"
+            f"{name}: the Hugging Face Hub refuses or can't be reached ({reason(error)}); the model is in"
+            f" {folder}, from where `huggingface-cli upload` takes it, too"
         ) from error
     return str(address)
 

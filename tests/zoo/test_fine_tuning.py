@@ -150,13 +150,31 @@ def test_a_classifier_starts_from_a_matcher(tiny_bert: Path) -> None:
 def test_nothing_fits_and_nothing_is_trained(tiny_bert: Path) -> None:
     keep(train(zoo.TextCNN(**SMALL["TextCNN"]), table("old", OLD)))
     other = {"transformer": str(tiny_bert), "features": "M1"}
-    with pytest.raises(InputError, match=r"init_from=old\.ckpt: none of its weights fit"):
+    with pytest.raises(InputError, match=r"init_from=old\.ckpt: of a TextCNN, none of whose weights fit"):
         train(
             zoo.KNNBiLSTM(**other, init_from="old.ckpt"),
-            table("other", ("weather",), tokenizer=str(tiny_bert)),
+            table("other", ("metal", "weather"), tokenizer=str(tiny_bert)),
         )
     with pytest.raises(InputError, match=r"model\.init_from: a Majority has no weights"):
         train(zoo.Majority(init_from="old.ckpt"), table("old", OLD))
+
+
+def test_words_of_the_start_are_kept_although_the_new_rows_lack_them(
+    fit: Callable[..., Path], tmp_path: Path
+) -> None:
+    start = read_checkpoint(fit("start", "--model.features=M1") / "checkpoints" / "last.ckpt")
+    few = write_table(tmp_path / "few.csv", sentences(9, seed=3))
+    run = fit(
+        "few", "--model.features=M1", "--model.init_from=start/checkpoints/last.ckpt", f"--data.train_file={few}",
+        "--data.validation_split=1", "--model.optimizer=torch.optim.SGD", "--model.optimizer.lr=0.0",
+    )  # fmt: skip
+    after = read_checkpoint(run / "checkpoints" / "last.ckpt")
+    before, words = (one["memory_zoo"]["data"]["vocabulary"]["words"] for one in (start, after))
+    table = "network.encoder.words.table"
+    assert len(before) > 30 > len({word for text, _ in sentences(9, seed=3) for word in text.split()})
+    for word in before:
+        ours, theirs = after["state_dict"][table][words.index(word)], start["state_dict"][table]
+        assert torch.equal(ours, theirs[before.index(word)]), word
 
 
 # --- what stays as it is ---
@@ -270,8 +288,7 @@ def test_a_run_is_resumed_with_the_parts_that_it_began_with(
 # --- adapters ---
 
 
-@pytest.fixture
-def adapted(tiny_bert: Path) -> Task:
+def train_adapters(tiny_bert: Path) -> Task:
     """A classifier whose transformer was trained by adapters, kept in `lora.ckpt`."""
     pytest.importorskip("peft")
     model = zoo.KNNBiLSTM(
@@ -294,7 +311,9 @@ def probabilities(source: Any) -> torch.Tensor:
     )
 
 
-def test_adapters_alone_are_trained(adapted: Task, tiny_bert: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_adapters_alone_are_trained(tiny_bert: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="zoo")
+    adapted = train_adapters(tiny_bert)
     from transformers import AutoModel
 
     before = AutoModel.from_pretrained(tiny_bert).state_dict()
@@ -307,18 +326,21 @@ def test_adapters_alone_are_trained(adapted: Task, tiny_bert: Path, caplog: pyte
     for name, weight in transformer.named_parameters():
         if name not in names:
             assert torch.equal(weight, before[name.replace(".base_layer.", ".")]), name
-    assert "trained: " in caplog.text or adapted.network  # the count is logged
+    trained = sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad)
+    assert f"trained: {trained:,} of " in caplog.text
 
 
-def test_a_checkpoint_with_adapters_loads_alone(adapted: Task, tiny_bert: Path) -> None:
+def test_a_checkpoint_with_adapters_loads_alone(tiny_bert: Path) -> None:
+    train_adapters(tiny_bert)
     expected = probabilities("lora.ckpt")
     tiny_bert.rename(tiny_bert.with_name("gone"))
     assert torch.equal(probabilities("lora.ckpt"), expected)
 
 
 def test_what_was_trained_by_adapters_is_used_without_them(
-    adapted: Task, tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    train_adapters(tiny_bert)
     expected = probabilities("lora.ckpt")
     folder = sharing.export(tmp_path / "lora.ckpt", tmp_path / "model")
     plain = zoo.KNNBiLSTM(

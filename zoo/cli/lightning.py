@@ -55,15 +55,22 @@ log = logging.getLogger("zoo")
 class ZooCLI(LightningCLI):
     """LightningCLI with a run folder: configuration, metrics, checkpoints and summary in one place."""
 
-    def __init__(self, trained: dict[str, Any] | None = None, said: str = "", **settings: Any) -> None:
+    def __init__(
+        self,
+        trained: dict[str, Any] | None = None,
+        trained_model: str | None = None,
+        said: str = "",
+        **settings: Any,
+    ) -> None:
         """Parse, make and run.
 
         Args:
             trained: the data's state in the checkpoint that the command starts from.
+            trained_model: the model that the checkpoint is of.
             said: all that the user himself said: his options and what his files of options hold.
             **settings: of LightningCLI.
         """
-        self.trained = trained
+        self.trained, self.trained_model = trained, trained_model
         self.said = said
         super().__init__(**settings)
 
@@ -156,6 +163,12 @@ class ZooCLI(LightningCLI):
         super().instantiate_classes()
         # Hours of preparation should not end in a refusal. None is `prepare`; otherwise a checkpoint brings both.
         if self.subcommand in ("fit", None) and isinstance(self.model, Task):
+            if self.trained_model not in (None, type(self.model).__name__):
+                raise InputError(
+                    f"--ckpt_path {self._option('ckpt_path')}: of a {self.trained_model}, but the model is a"
+                    f" {type(self.model).__name__}; a run is resumed with its own model (leave out --model), and"
+                    " another one starts from its weights by --model.init_from"
+                )
             self.model.check_data(self.datamodule)
             resumes = self.subcommand == "fit" and self._option("ckpt_path")
             self._remember_start(self.model.options.init_from, bool(resumes))
@@ -289,7 +302,7 @@ def run(command: str, options: list[str]) -> None:
     if checkpoint is None and command in ("validate", "test") and "--help" not in options:
         raise InputError(f"zoo {command}: name a trained model with --ckpt_path")
     with tempfile.TemporaryDirectory() as folder:
-        trained, said = None, _said(options)
+        trained, trained_model, said = None, None, _said(options)
         if checkpoint is not None:
             contents = read_checkpoint(checkpoint)
             known_model(contents, checkpoint)
@@ -303,7 +316,7 @@ def run(command: str, options: list[str]) -> None:
                 checkpoint = str(Path(folder) / "model.ckpt")
                 write_checkpoint(contents, Path(checkpoint))
                 options = [*options, "--ckpt_path", checkpoint]
-            trained = contents[CHECKPOINT_KEY]["data"]
+            trained, trained_model = contents[CHECKPOINT_KEY]["data"], contents[CHECKPOINT_KEY]["model"]
             file = Path(folder) / "checkpoint.yaml"
             with making_of(checkpoint):
                 config = _config_of(contents, command, options)
@@ -311,6 +324,7 @@ def run(command: str, options: list[str]) -> None:
             options = ["--config", str(file), *options]
         settings: dict[str, Any] = {
             "trained": trained,
+            "trained_model": trained_model,
             "said": said,
             "model_class": pl.LightningModule,
             "datamodule_class": pl.LightningDataModule,

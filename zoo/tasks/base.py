@@ -104,6 +104,10 @@ class Task(pl.LightningModule):
                 they are. It needs a C++ compiler, pays on GPUs, and costs the first steps a minute or more.
         """
         super().__init__()
+        if optimizer is None:  # as YAML may have it
+            raise InputError(
+                "model.optimizer=null: name one, such as torch.optim.Adam, or leave the option out"
+            )
         # Of all constructors before this one: every class names its own options and passes the rest on.
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
         self.options = self.hparams

@@ -18,6 +18,7 @@ from datamodules.base import TextDataModule
 from datamodules.batch import TextBatch
 from datamodules.errors import InputError
 from datamodules.storage import fingerprint_of
+from datamodules.text.hub import check_reachable
 from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
 from zoo.layers.encoders import WordEncoder, positions_of
 from zoo.layers.rows import RowTable, clip_values, update_by_rows, update_densely, why_dense
@@ -210,6 +211,7 @@ class ReadsTransformer:
         transformer, tokenizer = self.options.transformer, data.options.tokenizer
         if transformer is None:
             return
+        check_reachable(transformer)
         if tokenizer in OWN_TOKENIZERS:
             raise InputError(
                 f"data.tokenizer={tokenizer}: a pre-trained transformer wants its own tokens: set"

@@ -95,7 +95,10 @@ def start_from(model: Any, checkpoint: str, is_told: bool = True) -> set[str]:
                 buffer.copy_(theirs[name])
         head = model.take_head(contents)
     if not (whole or partly or head):
-        raise InputError(f"model.init_from={checkpoint}: none of its weights fit this model")
+        their_model = contents[CHECKPOINT_KEY]["model"]
+        raise InputError(
+            f"model.init_from={checkpoint}: of a {their_model}, none of whose weights fit this {type(model).__name__}"
+        )
     if is_told:
         rest = [name for name in mine if name not in whole | partly.keys()]
         in_head = [name for name in rest if head and name.startswith(model.head)]
