@@ -61,8 +61,10 @@ def write_wikiqa(path: Path) -> None:
 
 
 @pytest.fixture
-def _named_files(tmp_path: Path) -> None:
-    """The files that the pages name."""
+def _named_files(tmp_path: Path, tiny_bert: Path) -> None:
+    """The files that the pages name, and a model in place of one of the Hub."""
+    (tmp_path / "sentence-transformers").mkdir()
+    tiny_bert.rename(tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for name, seed in (("train.csv", 1), ("test.csv", 2), ("more.csv", 4), ("dev.csv", 5)):
         with (tmp_path / name).open("w", newline="") as file:

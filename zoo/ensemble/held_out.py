@@ -150,14 +150,15 @@ class CrossFit:
             self.left_out = self.network.memory.memory.left_out(self.texts, split.rows.ids)
 
     def judge(self) -> HeldOut:
-        """What the witnesses say of all rows, in their order."""
+        """What the witnesses say of the rows, in their order; of all that are new to the model that it started from."""
         order, parts = [], []
         for fold in np.unique(self.folds):
             rows, others = np.flatnonzero(self.folds == fold), np.flatnonzero(self.folds != fold)
             self.model.tell(f"weights: held-out predictions, fold {fold + 1} of {self.folds.max() + 1}")
             parts.append(HeldOut(self._fold(rows, others), torch.from_numpy(self.target[rows])))
             order.append(rows)
-        return joined(parts).select(np.argsort(np.concatenate(order), kind="stable"))
+        judged = joined(parts).select(np.argsort(np.concatenate(order), kind="stable"))
+        return judged.select(np.flatnonzero(self.model.unseen(self.split)))
 
     def _fold(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> dict[str, Opinions]:
         """What witnesses that were fitted on `others` say of `rows`."""

@@ -35,7 +35,7 @@ from zoo.ensemble.network import TEXT_WITNESSES, VOTES, EnsembleOutput, WitnessN
 from zoo.ensemble.refit import refit
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.tasks.base import check_choices, check_sizes
-from zoo.tasks.checkpoint import CHECKPOINT_KEY
+from zoo.tasks.checkpoint import CHECKPOINT_KEY, read_checkpoint
 from zoo.tasks.classification import ClassificationTask
 from zoo.tasks.classification_predictor import ClassificationPredictor, RetrievedMemory
 from zoo.tasks.classification_scores import ClassificationScores
@@ -184,6 +184,17 @@ class WitnessEnsemble(ReadsTransformer, SpelledWords, ClassificationTask):
             finally:
                 self.network = trained
         return fresh
+
+    def unseen(self, split: TextSplit) -> NDArray[np.bool_]:
+        """[n], the rows of a split that the model that this one started from was not trained on."""
+        start = self.options.init_from
+        seen = (
+            None if start is None else self.data_side.seen_by(read_checkpoint(start)[CHECKPOINT_KEY]["data"])
+        )
+        if seen is None:
+            return np.ones(len(split.rows), bool)
+        unseen: NDArray[np.bool_] = ~np.isin(self.data_side.copy_keys(split.rows), seen)
+        return unseen
 
     @property
     def data_side(self) -> Any:

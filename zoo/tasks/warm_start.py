@@ -184,5 +184,6 @@ def _in_short(names: Iterable[str], universe: Mapping[str, Any]) -> list[str]:
             inside = (other for other in universe if other == prefix or other.startswith(prefix + "."))
             if all(other in chosen for other in inside):
                 break
-        said[_short(prefix)] = None
+        # Not to be taken for a word of the sentence: AMVLSTM has a parameter `none`.
+        said[_short(prefix) if "." in _short(name) else f"parameter {_short(prefix)}"] = None
     return list(said)
