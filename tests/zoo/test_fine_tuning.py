@@ -19,6 +19,7 @@ from tests.zoo.conftest import LABELS, Result, pair_rows, sentences, write_pairs
 from zoo import sharing
 from zoo.tasks.base import Task
 from zoo.tasks.checkpoint import read_checkpoint
+from zoo.tasks.predictor import evaluating
 from zoo.tasks.trained_parts import parameter_groups
 
 OLD, NEW = ("metal", "fruit"), LABELS
@@ -206,6 +207,19 @@ def test_a_frozen_encoder_is_one_idea(tiny_bert: Path) -> None:
         assert data.dataset(data.split("train")).__getitems__([0]).text_vector is not None
         found.append(weights(model))
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_a_prediction_in_between_changes_no_mode(tiny_bert: Path) -> None:
+    """Or callbacks that show predictions would switch on the dropout of what has none in training."""
+    model = train(
+        zoo.KNNBiLSTM(transformer=str(tiny_bert), features="M1"),
+        table("new", NEW, tokenizer=str(tiny_bert)),
+    )
+    before = {name: module.training for name, module in model.named_modules()}
+    assert set(before.values()) == {True, False}
+    with evaluating(model):
+        assert not any(module.training for module in model.modules())
+    assert {name: module.training for name, module in model.named_modules()} == before
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def train(
     network: WitnessNetwork, dataset: ClassificationDataset, rows: NDArray[np.int64], model: Any
 ) -> None:
     """Train an encoder on some rows of a data set, for as many epochs as the model's own best one was."""
-    freeze(network.to(model.device).train(), model.frozen)  # which has no training mode
+    freeze(network.to(model.device), model.frozen)
     clip = None if model._trainer is None else model.trainer.gradient_clip_val
     optimizer = model.make_optimizer(parameter_groups(network, model.options.learning_rates))
     for batch in _batches(dataset, rows, model):
