@@ -5,6 +5,7 @@ They take a model and its data from YAML and from options; any value of the YAML
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -150,7 +151,12 @@ class ZooCLI(LightningCLI):
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:
-        if subcommand != "fit" or rank_zero_only.rank != 0:  # type: ignore[attr-defined]
+        if subcommand != "fit":
+            with tempfile.TemporaryDirectory() as folder:
+                self.model.scores_file = Path(folder) / "scores.json"
+                super()._run_subcommand(subcommand)
+            return
+        if rank_zero_only.rank != 0:  # type: ignore[attr-defined]
             super()._run_subcommand(subcommand)
             return
         with run_dir(self.run_dir, self.resumes):
@@ -272,10 +278,11 @@ class ZooCLI(LightningCLI):
         }
         answer = None
         if isinstance(self.model, Task):
-            scores |= self.model.class_scores
-            answer, scores = self.model.answer_of(scores)
-            if self.model.query_scores:
-                scores["by_query"] = self.model.query_scores
+            assert self.model.scores_file is not None
+            single = json.loads(self.model.scores_file.read_text(encoding="utf-8"))
+            answer, scores = self.model.answer_of({**scores, **single["classes"]})
+            if single["queries"]:
+                scores["by_query"] = single["queries"]
         if answer is not None:
             print(answer.as_text())
         if self.output is not None:

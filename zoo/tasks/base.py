@@ -6,6 +6,7 @@ import logging
 import os
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from datamodules.base import TextDataModule
 from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
 from datamodules.retrieval import Memory
+from datamodules.storage import write_json
 from zoo.layers.lora import is_adapter
 from zoo.tasks.checkpoint import CHECKPOINT_KEY, making_of, plain
 from zoo.tasks.predictor import Predictor
@@ -121,6 +123,9 @@ class Task(pl.LightningModule):
         self.class_scores: dict[str, float] = {}
         #: the last evaluation's figure of each query, by its id, where models are compared query by query.
         self.query_scores: dict[str, float] = {}
+        #: where these two are written after an evaluation: a process that is forked for a device leaves nothing else
+        #: of them behind.
+        self.scores_file: Path | None = None
         # Whether all losses were finite so far: a number, or a truth value on the device.
         self._is_finite: Any = True
 
@@ -498,6 +503,18 @@ class Task(pl.LightningModule):
     @override
     def on_test_epoch_end(self) -> None:
         self._log_scores(self.test_scores, "test", "test")
+
+    @override
+    def on_validation_end(self) -> None:
+        self._write_single_scores()
+
+    @override
+    def on_test_end(self) -> None:
+        self._write_single_scores()
+
+    def _write_single_scores(self) -> None:
+        if self.scores_file is not None and self.trainer.is_global_zero:
+            write_json(self.scores_file, {"classes": self.class_scores, "queries": self.query_scores})
 
     def _log_scores(self, scores: Metric, stage: str, split: str) -> None:
         values = scores.compute()
