@@ -211,12 +211,12 @@ class ReadsTransformer:
         transformer, tokenizer = self.options.transformer, data.options.tokenizer
         if transformer is None:
             return
-        check_reachable(transformer)
         if tokenizer in OWN_TOKENIZERS:
             raise InputError(
                 f"data.tokenizer={tokenizer}: a pre-trained transformer wants its own tokens: set"
                 f" --data.tokenizer {transformer}"
             )
+        check_reachable(transformer)
         if tokenizer != transformer:
             # Two names of the same tokens are fine; ids of another vocabulary would be other words.
             theirs = make_tokenizer(transformer, lowercase=False).describe()["contents"]
