@@ -12,7 +12,7 @@ import argparse
 import csv
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from datamodules.corpora.table import read_table
@@ -31,7 +31,7 @@ def cut_labels(args: argparse.Namespace) -> dict[str, list[list[str]]]:
     pairs = sorted(distinct.values(), key=lambda _: random.random())
     target, source = args.target.split(","), args.source.split(",")
     parts: dict[str, list[list[str]]] = {"few": [], "dev": [], "test": [], "source": []}
-    sizes = {"few": args.rows, "dev": args.rows, "test": 2000}
+    sizes = {"few": args.rows, "dev": args.rows, "test": args.test_rows}
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for text, label in pairs:
         place = next(
@@ -64,7 +64,7 @@ def cut_questions(args: argparse.Namespace) -> dict[str, list[list[str]]]:
     return parts
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Read the arguments, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("table")
@@ -76,8 +76,9 @@ def main() -> None:
     parser.add_argument("--source", default="")
     parser.add_argument("--target", default="")
     parser.add_argument("--rows", type=int, default=200, help="few rows, or questions")
+    parser.add_argument("--test_rows", type=int, default=2000)
     parser.add_argument("--source_rows", type=int, default=15_000)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     random.seed(0)
     args.folder.mkdir(parents=True, exist_ok=True)
     for name, rows in (cut_questions if args.questions else cut_labels)(args).items():

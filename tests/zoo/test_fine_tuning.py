@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import runpy
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,12 @@ import torch
 
 import zoo
 from datamodules import ClassificationDataModule, MatchingDataModule
+from datamodules.corpora.table import read_table
 from datamodules.errors import InputError
 from tests.zoo.conftest import LABELS, Result, pair_rows, sentences, write_pairs, write_table
+from tests.zoo.test_readme import write_wikiqa
 from zoo import sharing
+from zoo.reproduce.table import load_table
 from zoo.tasks.base import Task
 from zoo.tasks.checkpoint import read_checkpoint
 from zoo.tasks.predictor import evaluating
@@ -408,3 +413,33 @@ def test_groups_cover_every_weight_once() -> None:
     groups = parameter_groups(network, {"0": 0.1, "*.bias": 0.2})
     assert [group.get("lr") for group in groups] == [None, 0.1, 0.2]
     assert [len(group["params"]) for group in groups] == [1, 1, 2]
+
+
+# --- the page's tables ---
+
+
+def test_tables_are_cut_so_that_no_text_is_in_two(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "examples" / "fine_tuning"
+    cut = runpy.run_path(str(page / "cut.py"))["main"]
+    whole = write_table(tmp_path / "whole.csv", [*sentences(200, seed=1), *sentences(20, seed=1)])
+    sizes = ["--rows=12", "--test_rows=30", "--source_rows=50"]
+    cut([str(whole), str(tmp_path / "cut"), "--source=fruit,metal", f"--target={','.join(NEW)}", *sizes])
+    tables = {name: read_table(tmp_path / "cut" / f"{name}.csv") for name in ("few", "dev", "test", "source")}
+    assert [len(one) for one in tables.values()] == [12, 12, 30, 50]
+    texts = [text for one in tables.values() for text in one.texts[:]]
+    assert len(set(texts)) == len(texts)
+    labels = {name: Counter(one.labels) for name, one in tables.items()}
+    assert labels["few"] == dict.fromkeys(NEW, 4)
+    assert labels["source"].keys() == {"fruit", "metal"}
+    pairs = write_wikiqa(tmp_path / "WikiQA.tsv")
+    cut(["--questions", str(pairs), str(tmp_path / "questions"), "--rows=5"])
+    questions = [
+        {
+            line.split("\t")[0]
+            for line in (tmp_path / "questions" / f"{name}.tsv").read_text().splitlines()[1:]
+        }
+        for name in ("few", "dev", "test")
+    ]
+    assert [len(one) for one in questions] == [5, 5, 10]
+    assert len(set.union(*questions)) == 20
+    assert all(load_table(str(page / f"{name}.yaml")).rows for name in ("few_labels", "few_questions"))

@@ -49,7 +49,7 @@ def commands_of(page: Path) -> list[list[str]]:
     return [[word for word in command if word != "..."] for command in commands]
 
 
-def write_wikiqa(path: Path) -> None:
+def write_wikiqa(path: Path) -> Path:
     """Twenty questions with three candidates each, in the layout of the release."""
     lines = ["QuestionID\tQuestion\tDocumentID\tDocumentTitle\tSentenceID\tSentence\tLabel"]
     for number in range(20):
@@ -58,6 +58,7 @@ def write_wikiqa(path: Path) -> None:
             document = f"D{number}\t\tD{number}-{place}"
             lines.append(f"Q{number}\twhich apple {number} ?\t{document}\t{sentence}\t{int(place == 1)}")
     path.write_text("\n".join(lines) + "\n")
+    return path
 
 
 @pytest.fixture
