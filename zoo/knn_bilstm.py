@@ -29,7 +29,7 @@ from zoo.tasks.base import check_choices
 from zoo.tasks.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.classification import ClassificationOutput, ClassificationTask
 from zoo.tasks.encoders import FrozenEncoder, SpelledWords
-from zoo.tasks.warm_start import shared_rows
+from zoo.tasks.warm_start import FEW_ROWS, shared_rows
 
 Features: TypeAlias = Literal["M1", "M2", "M3", "M4", "M5", "M6", "M7"]
 Attention: TypeAlias = Literal["cosine", "softmax"]
@@ -407,14 +407,15 @@ class KNNBiLSTM(SpelledWords, FrozenEncoder, ClassificationTask):
         classifier = self.network.classifier
         here, there = (torch.tensor(side) for side in zip(*rows, strict=True))
         to, of = (torch.tensor(side) for side in zip(*columns, strict=True))
-        kept = torch.tensor([name[0] == "label" and self.network.votes_at_first for name in ours])
+        votes = [name[0] == "label" and self.network.votes_at_first for name in ours]
+        kept = torch.tensor(votes, device=self.device)
         classifier.weight[here] *= kept
         classifier.weight[here[:, None], to] = weights["network.classifier.weight"][there[:, None], of]
         classifier.bias[here] = weights["network.classifier.bias"][there]
-        features = dict.fromkeys(str(ours[column][0]) for column, _ in columns)
-        return [
-            f"classifier ({', '.join(features)}) for the labels {', '.join(labels[row] for row, _ in rows)}"
-        ]
+        features = ", ".join(dict.fromkeys(str(ours[column][0]) for column, _ in columns))
+        shared = [labels[row] for row, _ in rows]
+        told = ", ".join(shared) if len(shared) <= FEW_ROWS else f"{len(shared):,} of {len(labels):,} labels"
+        return [f"classifier ({features}) for {told}"]
 
 
 def column_names(sizes: Mapping[str, int], memory_labels: Sequence[str]) -> list[tuple[Hashable, ...]]:

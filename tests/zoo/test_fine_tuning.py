@@ -202,6 +202,16 @@ def test_frozen_parts_change_in_nothing() -> None:
     assert model.network.classifier.training
 
 
+def test_a_head_is_frozen_where_all_its_labels_are_known() -> None:
+    keep(train(zoo.KNNBiLSTM(**SMALL["KNNBiLSTM"]), table("old", OLD)))
+    options = {**SMALL["KNNBiLSTM"], "init_from": "old.ckpt", "freeze": ["classifier"]}
+    model = train(zoo.KNNBiLSTM(**options), table("old", OLD))
+    name = "network.classifier.weight"
+    assert torch.equal(weights(model)[name], read_checkpoint("old.ckpt")["state_dict"][name])
+    with pytest.raises(InputError, match=r"has no classifier\.weight of this shape"):
+        train(zoo.KNNBiLSTM(**options), table("new", NEW))
+
+
 def test_a_frozen_encoder_is_one_idea(tiny_bert: Path) -> None:
     """Named or by the option: encoded once, in an epoch as in the other."""
     found = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ TABLES = (".words.table", ".char_table.weight")
 #: How the names of buffers end that belong to the weights beside them; others (a tuned vote) to a model's memory.
 _OF_WEIGHTS = (".running_mean", ".running_var", ".num_batches_tracked")
 #: Rows that are named one by one in the log, such as labels.
-_FEW_ROWS = 20
+FEW_ROWS = 20
 
 
 def numbered(numbers: Iterable[int], context: Any) -> list[Hashable]:
@@ -57,67 +57,102 @@ def start_from(model: Any, checkpoint: str, is_told: bool = True) -> set[str]:
         InputError: the file is no checkpoint, nothing of it fits, or rows that it was trained on are to be validated.
     """
     contents = read_checkpoint(checkpoint)
-    theirs = {
-        name: value
+    theirs: dict[str, Tensor] = {
+        name: value.to(model.device)
         for name, value in without_adapters(contents["state_dict"]).items()
         if isinstance(value, Tensor)
     }
+    contents["state_dict"] = theirs
     state = contents[CHECKPOINT_KEY]["data"]
     if model.data is not None:
         model.data.check_split(state, "validation", f"model.init_from={checkpoint}")
     mine = {name: weight for name, weight in model.named_parameters() if not is_adapter(name)}
-    whole: set[str] = set()
-    partly: dict[str, list[int]] = {}
-    named: dict[str, Sequence[Hashable]] = {}
+    taken = Taken(set(), {}, [], [])
     with torch.no_grad():
         for name, parameter in mine.items():
             value = theirs.get(plain_name(name))
-            if value is None or (model.head is not None and name.startswith(model.head)):
-                continue
-            ours = model.row_names(name, parameter, model.data_state)
-            others = None if ours is None else model.row_names(name, value, state)
-            if ours is None or others is None:
-                if parameter.shape == value.shape:
-                    parameter.copy_(value)
-                    whole.add(name)
-                continue
-            rows = shared_rows(ours, others)
-            if not rows or parameter.shape[1:] != value.shape[1:]:
-                continue
-            here, there = (list(side) for side in zip(*rows, strict=True))
-            parameter[torch.tensor(here)] = value[torch.tensor(there)]
-            if len(here) == len(ours):
-                whole.add(name)
-            else:
-                partly[name], named[name] = here, ours
+            if value is not None and not (model.head is not None and name.startswith(model.head)):
+                _take(model, name, parameter, value, state, taken)
         for name, buffer in model.named_buffers():
             if name.endswith(_OF_WEIGHTS) and name in theirs and buffer.shape == theirs[name].shape:
                 buffer.copy_(theirs[name])
-        head = model.take_head(contents)
-    if not (whole or partly or head):
+        if head := model.take_head(contents):
+            taken.head.extend(head)
+            taken.in_head.extend(name for name in mine if name.startswith(model.head))
+    if not (taken.whole or taken.rows or taken.head):
         their_model = contents[CHECKPOINT_KEY]["model"]
         raise InputError(
             f"model.init_from={checkpoint}: of a {their_model}, none of whose weights fit this {type(model).__name__}"
         )
     if is_told:
-        rest = [name for name in mine if name not in whole | partly.keys()]
-        in_head = [name for name in rest if head and name.startswith(model.head)]
-        new = [name for name in rest if name not in in_head]
-        taken = [_rows_of(name, named[name], here) for name, here in partly.items()]
-        fresh = [
-            _rows_of(name, named[name], sorted({*range(len(named[name]))} - {*here}))
-            for name, here in partly.items()
-        ]
-        # A state dict has a weight that two modules share twice.
-        known = {name for name, _ in model.named_parameters(remove_duplicate=False)} - mine.keys()
-        known |= {name for name, _ in model.named_buffers()} | whole | partly.keys() | set(in_head)
-        left = [name for name in theirs if name not in {plain_name(one) for one in known}]
-        log.info("%s: taken: %s", checkpoint, "; ".join([*_in_short(whole, mine), *taken, *head]))
-        if new or fresh:
-            log.info("new here: %s", "; ".join([*_in_short(new, mine), *fresh]))
-        if left:
-            log.info("left there: %s", "; ".join(_in_short(left, theirs)))
-    return whole | {name for name in partly if name.endswith(TABLES)}
+        _tell(checkpoint, model, mine, theirs, taken)
+    tables = {name for name in taken.rows if name.endswith(TABLES)}
+    heads = {name for name in taken.in_head if _has_all_rows(model, name, mine[name], state)}
+    return taken.whole | tables | heads
+
+
+class Taken(NamedTuple):
+    """What a model has of another one."""
+
+    #: names of weights.
+    whole: set[str]
+    #: name of a weight -> what its rows are called, and the places of those that were taken.
+    rows: dict[str, tuple[Sequence[Hashable], list[int]]]
+    #: what the model itself took, for people; and the weights that it is of.
+    head: list[str]
+    in_head: list[str]
+
+
+def _take(
+    model: Any, name: str, parameter: Tensor, value: Tensor, state: Mapping[str, Any], taken: Taken
+) -> None:
+    """Copy a weight of the other model, or the rows that both have, and note it."""
+    ours, others = (
+        model.row_names(name, weight, data)
+        for weight, data in ((parameter, model.data_state), (value, state))
+    )
+    if ours is None or others is None:
+        if parameter.shape == value.shape:
+            parameter.copy_(value)
+            taken.whole.add(name)
+        return
+    rows = shared_rows(ours, others)
+    if not rows or parameter.shape[1:] != value.shape[1:]:
+        return
+    here, there = (list(side) for side in zip(*rows, strict=True))
+    parameter[torch.tensor(here)] = value[torch.tensor(there)]
+    if len(here) == len(ours):
+        taken.whole.add(name)
+    else:
+        taken.rows[name] = ours, here
+
+
+def _tell(
+    checkpoint: str, model: Any, mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], taken: Taken
+) -> None:
+    """Log what was taken, what is new and what was left."""
+    known = taken.whole | taken.rows.keys() | set(taken.in_head)
+    new = [name for name in mine if name not in known]
+    rows = [_rows_of(name, names, here) for name, (names, here) in taken.rows.items()]
+    fresh = [
+        _rows_of(name, names, sorted({*range(len(names))} - {*here}))
+        for name, (names, here) in taken.rows.items()
+    ]
+    # A state dict has a weight that two modules share twice.
+    known |= {name for name, _ in model.named_parameters(remove_duplicate=False)} - mine.keys()
+    known |= {name for name, _ in model.named_buffers()}
+    left = theirs.keys() - {plain_name(name) for name in known}
+    log.info("%s: taken: %s", checkpoint, "; ".join([*_in_short(taken.whole, mine), *rows, *taken.head]))
+    if new or fresh:
+        log.info("new here: %s", "; ".join([*_in_short(new, mine), *fresh]))
+    if left:
+        log.info("left there: %s", "; ".join(_in_short(left, theirs)))
+
+
+def _has_all_rows(model: Any, name: str, weight: Tensor, state: Mapping[str, Any]) -> bool:
+    """Whether another model, of this data's state, has each row of a weight."""
+    ours, theirs = (model.row_names(name, weight, data) or () for data in (model.data_state, state))
+    return set(ours) <= set(theirs)
 
 
 def check_frozen(model: Any, taken: Collection[str]) -> None:
@@ -163,7 +198,7 @@ def shared_rows(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[tu
 
 def _rows_of(name: str, names: Sequence[Hashable], rows: Sequence[int]) -> str:
     """Some rows of a weight: by their names where it has few."""
-    if len(names) <= _FEW_ROWS and all(isinstance(one, str) for one in names):
+    if len(names) <= FEW_ROWS and all(isinstance(one, str) for one in names):
         return f"{_short(name)} for {', '.join(str(names[row]) for row in rows)}"
     return f"{len(rows):,} of {len(names):,} rows of {_short(name)}"
 
