@@ -254,6 +254,7 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
             "tokenizer": self.tokenizer.describe(),
             "folding": FOLDING,
             **self.describe_past(),
+            "start": self.describe_start(),
         }
         return self.cache / f"plan-{fingerprint_of(description)[:16]}.json"
 

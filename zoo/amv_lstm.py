@@ -206,8 +206,6 @@ class AMVLSTMNetwork(nn.Module):
         super().__init__()
         self.words = words
         self.options, self.spec = options, spec
-        if options.freeze_encoder:
-            words.requires_grad_(False)
         attention, scale, hidden_size = options.attention, options.attention_scale, options.hidden_size
         interactions = Interactions(options.similarity, options.interaction, hidden_size, options.slices)
         self.first_attention = self.second_attention = None
@@ -229,13 +227,6 @@ class AMVLSTMNetwork(nn.Module):
             nn.Dropout(options.dropout),
             nn.Linear(options.mlp_size, spec.num_outputs),
         )
-
-    def train(self, mode: bool = True) -> AMVLSTMNetwork:
-        """A frozen encoder has no training mode: its vectors are the same every time."""
-        super().train(mode)
-        if self.options.freeze_encoder:
-            self.words.eval()
-        return self
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
@@ -302,6 +293,7 @@ class AMVLSTM(WordVectors, FrozenEncoder, MatchingTask):
         >>> model = AMVLSTM(attention="question", attention_scale="length")
     """
 
+    encoder_name = "words"
     paper = (
         "Belkacem, Dkaki, Moreno, Boughanem: aMV-LSTM: an attention-based model with multiple positional text"
         " matching (SAC 2019)"
@@ -366,11 +358,16 @@ class AMVLSTM(WordVectors, FrozenEncoder, MatchingTask):
     ) -> AMVLSTMNetwork:
         words: WordEncoder | TransformerTokens
         if self.options.transformer is not None:
-            words = TransformerTokens(self.options.transformer, config=transformer_config)
+            options = self.options
+            words = TransformerTokens(
+                options.transformer, config=transformer_config, lora_rank=options.lora_rank
+            )
         else:
             words = self.make_words(spec, word_vectors)
         return AMVLSTMNetwork(words, self.options, spec)
 
     @override
-    def frozen_encoder(self) -> tuple[nn.Module, dict[str, Any]]:
-        return self.network.words, {"vectors": "tokens"}
+    def frozen_encoder(self) -> tuple[nn.Module, dict[str, Any]] | None:
+        # Word vectors are looked up as quickly as vectors of texts.
+        is_transformer = self.options.transformer is not None
+        return (self.network.words, {"vectors": "tokens"}) if is_transformer else None

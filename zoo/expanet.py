@@ -14,6 +14,7 @@ batch, d the size of all vectors, H hops, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -21,7 +22,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.errors import InputError
 from zoo.layers.bags import TextBag
@@ -223,6 +223,7 @@ class MemNet(WordVectors, ClassificationTask):
 
     paper = "Sukhbaatar, Szlam, Weston, Fergus: End-To-End Memory Networks (NIPS 2015)"
 
+    without_memory = "--model.hops 0"
     #: whether what is read of a memory has a matrix of its own.
     has_output_matrix = True
     #: whether the classifier sees the text beside its expansion.
@@ -283,16 +284,6 @@ class MemNet(WordVectors, ClassificationTask):
         return bool(self.options.hops)
 
     @override
-    def check_data(self, data: TextDataModule[Any, Any]) -> None:
-        # Memories to read.
-        super().check_data(data)
-        if self.uses_memory and not data.has_memory:
-            raise InputError(
-                f"model.hops={self.options.hops} reads memories, but data.num_memories is 0; set --data.num_memories,"
-                " or --model.hops 0 for a model without memory"
-            )
-
-    @override
     def build_network(
         self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> nn.Module:
@@ -302,6 +293,13 @@ class MemNet(WordVectors, ClassificationTask):
                 " --data.memory_label_column"
             )
         return MemoryNetwork(spec, self.options, self, word_vectors)
+
+    @override
+    def row_names(self, name: str, weight: Tensor, data: Mapping[str, Any]) -> Sequence[Hashable] | None:
+        if name == "network.label":
+            labels: list[str] = data.get("memory_labels", [])
+            return labels
+        return super().row_names(name, weight, data)
 
     @override
     def new_scores(self) -> ClassificationScores:

@@ -10,7 +10,7 @@ linear layer classifies from any of the three.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -36,6 +36,7 @@ from zoo.tasks.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.classification import ClassificationOutput, ClassificationTask
 from zoo.tasks.classification_predictor import ClassificationPredictor
 from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, SpelledWords
+from zoo.tasks.warm_start import FEW_ROWS, shared_rows
 
 Features: TypeAlias = Literal["M1", "M2", "M3", "M4", "M5", "M6", "M7"]
 Attention: TypeAlias = Literal["cosine", "softmax"]
@@ -135,8 +136,6 @@ class KNNNetwork(VotingNetwork):
         """
         super().__init__(options.mix)
         self.options = options
-        if options.freeze_encoder:
-            encoder.requires_grad_(False)
         self.plain_cosine = MultiPerspectiveCosine(0, encoder.size)
         self.encoder = encoder
         self.features = FEATURES[options.features]
@@ -163,13 +162,6 @@ class KNNNetwork(VotingNetwork):
             with torch.no_grad():
                 vote_for_own_class = torch.eye(len(spec.labels)).repeat(1, views) * (VOTE_LOGIT / views)
                 self.classifier.weight[:, columns_of(self.sizes)["label"]] = vote_for_own_class
-
-    def train(self, mode: bool = True) -> KNNNetwork:
-        """A frozen encoder has no training mode: its encodings are the same every time."""
-        super().train(mode)
-        if self.options.freeze_encoder:
-            self.encoder.eval()
-        return self
 
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
         """Classify the texts of a batch; see `ClassificationBatch` for the shapes.
@@ -291,6 +283,7 @@ class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
 
     paper = "Wang, Hamza, Song: k-Nearest Neighbor Augmented Neural Networks for Text Classification (2017)"
     head = "network.classifier."
+    without_memory = "--model.features M1 --model.mix 0"
 
     # Memory and encoder of the encodings that the data has.
     _encoded: tuple[str, str] | None = None
@@ -343,11 +336,6 @@ class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
             raise InputError(f"model.mix={mix}: must be in 0..1")
         if not 0 <= text_dropout < 1:
             raise InputError(f"model.text_dropout={text_dropout}: must be 0 or more and below 1")
-        if options.freeze_encoder and options.init_from is None and options.transformer is None:
-            raise InputError(
-                "model.freeze_encoder is on, but the encoder's weights are fresh: name a trained model with"
-                " model.init_from, or a pre-trained transformer with model.transformer"
-            )
         if num_perspectives < 0:
             raise InputError(f"model.num_perspectives={num_perspectives}: must be 0 or more")
 
@@ -359,13 +347,13 @@ class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
 
     @override
     def check_data(self, data: TextDataModule[Any, Any]) -> None:
-        # Memories to read.
+        # An encoder that has been trained, if it is to stay as it is.
         super().check_data(data)
         options = self.options
-        if self.uses_memory and not data.has_memory:
+        if self.encoder_is_frozen and options.init_from is None and options.transformer is None:
             raise InputError(
-                f"model.features={options.features} reads memories, but data.num_memories is 0; use M1 or"
-                " set --data.num_memories"
+                "model.freeze_encoder is on, but the encoder's weights are fresh: name a trained model with"
+                " model.init_from, or a pre-trained transformer with model.transformer"
             )
 
     @override
@@ -382,7 +370,9 @@ class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
             raise InputError("model.mix: the memories have no labels or another task's, so they can't vote")
         encoder: BiLSTMEncoder | TransformerEncoder
         if options.transformer is not None:
-            encoder = TransformerEncoder(options.transformer, options.pooling, transformer_config)
+            encoder = TransformerEncoder(
+                options.transformer, options.pooling, transformer_config, options.lora_rank
+            )
         else:
             words = self.make_words(spec, word_vectors)
             encoder = BiLSTMEncoder(words, options.hidden_size, options.dropout)
@@ -445,11 +435,6 @@ class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
 
     # --- starting from another model ---
 
-    @property
-    @override
-    def frozen_part(self) -> str | None:
-        return "network.encoder." if self.options.freeze_encoder else None
-
     @override
     def describe_head(self) -> dict[str, int]:
         # Width of each feature that the classifier reads.
@@ -457,31 +442,43 @@ class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
 
     @override
     def take_head(self, checkpoint: Mapping[str, Any]) -> list[str]:
-        # The columns of the features that both have; zero for the model's further features, so that it starts as
-        # a copy of the other one, unless these mean something already.
-        weights, ours = checkpoint["state_dict"], checkpoint[CHECKPOINT_KEY]
-        sizes: dict[str, int] = self.network.sizes
+        # Of the labels that both have, the columns of the features that both have; zero for the model's further
+        # features, so that it starts as a copy of the other one, unless these mean something already.
+        weights, theirs = checkpoint["state_dict"], checkpoint[CHECKPOINT_KEY]
         # Checkpoints from before called it otherwise.
-        their_sizes = ours.get("head", ours.get("feature_sizes"))
-        if their_sizes is None or ours["data"]["labels"] != self.data_state["labels"]:
+        their_sizes = theirs.get("head", theirs.get("feature_sizes"))
+        labels: list[str] = self.data_state["labels"]
+        rows = shared_rows(labels, theirs["data"].get("labels", []))
+        if their_sizes is None or not rows:
             return []
-        shared = [name for name in sizes if sizes[name] == their_sizes.get(name)]
-        if not shared:
+        ours = column_names(self.network.sizes, self.data_state["memory_labels"])
+        columns = shared_rows(ours, column_names(their_sizes, theirs["data"]["memory_labels"]))
+        if not columns:
             return []
-        classifier, columns, their_columns = (
-            self.network.classifier,
-            columns_of(sizes),
-            columns_of(their_sizes),
-        )
-        kept = {
-            name: classifier.weight[:, columns[name]].clone()
-            for name in ("label",)
-            if self.network.votes_at_first
-        }
-        classifier.weight.zero_()
-        for name in shared:
-            classifier.weight[:, columns[name]] = weights["network.classifier.weight"][:, their_columns[name]]
-        for name in kept.keys() - set(shared):
-            classifier.weight[:, columns[name]] = kept[name]
-        classifier.bias.copy_(weights["network.classifier.bias"])
-        return [f"network.classifier ({', '.join(shared)})"]
+        classifier = self.network.classifier
+        here, there = (torch.tensor(side) for side in zip(*rows, strict=True))
+        to, of = (torch.tensor(side) for side in zip(*columns, strict=True))
+        votes = [name[0] == "label" and self.network.votes_at_first for name in ours]
+        kept = torch.tensor(votes, device=self.device)
+        classifier.weight[here] *= kept
+        classifier.weight[here[:, None], to] = weights["network.classifier.weight"][there[:, None], of]
+        classifier.bias[here] = weights["network.classifier.bias"][there]
+        features = ", ".join(dict.fromkeys(str(ours[column][0]) for column, _ in columns))
+        shared = [labels[row] for row, _ in rows]
+        told = ", ".join(shared) if len(shared) <= FEW_ROWS else f"{len(shared):,} of {len(labels):,} labels"
+        return [f"classifier ({features}) for {told}"]
+
+
+def column_names(sizes: Mapping[str, int], memory_labels: Sequence[str]) -> list[tuple[Hashable, ...]]:
+    """What each column of the classifier's weight reads, from the features' widths in their order.
+
+    A number of a vector has its own place in it; a vote, the perspective that it is seen from and its class.
+    """
+    names: list[tuple[Hashable, ...]] = []
+    for feature, size in sizes.items():
+        if feature == "label":
+            views = size // max(1, len(memory_labels))
+            names += [(feature, views, view, label) for view in range(views) for label in memory_labels]
+        else:
+            names += [(feature, size, place) for place in range(size)]
+    return names

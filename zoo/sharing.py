@@ -12,6 +12,7 @@ from datamodules.errors import InputError, reason
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.secrets import redact
 from datamodules.storage import new_folder
+from zoo.layers.lora import without_adapters
 from zoo.loading import known_model, make_data
 from zoo.tasks.checkpoint import CHECKPOINT_KEY, read_checkpoint
 from zoo.tasks.exported import KIND, MEMORY, local_model, write_parts
@@ -48,8 +49,12 @@ def export(checkpoint: str | Path, folder: str | Path) -> Path:
         options = state["options"]
         for name in (*data.files, "cache_dir"):
             options[name] = None if name == "cache_dir" else _without_folders(options.get(name))
-        # The vote of a checkpoint that another one started from is in its weights.
-        contents["hyper_parameters"] = redact({**contents["hyper_parameters"], "init_from": None})
+        # What a training began with is in the weights, and so is what adapters came to.
+        contents["state_dict"] = without_adapters(contents["state_dict"])
+        begun_with = ("init_from", "freeze", "lora_rank")
+        contents["hyper_parameters"] = redact(
+            {k: None if k in begun_with else value for k, value in contents["hyper_parameters"].items()}
+        )
         write_parts(contents, partial)
         card = model_card(contents, _summary(local_model(checkpoint)), memory)
         (partial / "README.md").write_text(card, encoding="utf-8")
@@ -71,15 +76,15 @@ def push(folder: str | Path, name: str, private: bool = False) -> str:
         InputError: the Hub can't be reached, or refuses.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
 
     try:
         api = HfApi()
         address = api.create_repo(name, private=private, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=str(folder), commit_message="Model of Memory Zoo")
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except Exception as error:  # the Hub's refusals, and whatever its client's own client fails by
         raise InputError(
-            f"{name}: the Hugging Face Hub refuses or can't be reached ({reason(error)})"
+            f"{name}: the Hugging Face Hub refuses or can't be reached ({reason(error)}); the model is in"
+            f" {folder}, from where `huggingface-cli upload` takes it, too"
         ) from error
     return str(address)
 

@@ -117,6 +117,12 @@ def _class_name(label: str, class_names: Sequence[str] | Mapping[str, str] | Non
         if label not in class_names:
             raise InputError(f"{place}: label {excerpt(label)!r} has no name in class_names; give it one")
         return class_names[label]
+    if label == "0":  # whether all numbers are one lower is not known before the last row has been read
+        named = ", ".join(f"{number}: {name}" for number, name in enumerate(class_names))
+        raise InputError(
+            f"{place}: label '0', but a list of class_names counts from 1; where labels count from 0, name each:"
+            f" '{{{excerpt(named)}}}'"
+        )
     if not label.isdecimal() or not 1 <= int(label) <= len(class_names):
         raise InputError(
             f"{place}: label {excerpt(label)!r} is no number from 1 to {len(class_names)}; correct it, leave"

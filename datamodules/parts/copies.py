@@ -201,11 +201,16 @@ class CopyPart:
 
     def remember(self, state: Mapping[str, Any]) -> None:
         """Take over what a trained model has seen, unless that is known. States of older checkpoints lack it."""
-        seen = state.get("seen")
-        if self._seen is None and seen is not None:
-            self._seen = np.frombuffer(b64decode(seen), "<u8").astype(np.uint64)
+        if self._seen is None:
+            self._seen = self.seen_by(state)
         if self.options.memory is not None and self.options.memory == state["memory"]:
             self._memory_table = state["options"]["memory"]
+
+    @staticmethod
+    def seen_by(state: Mapping[str, Any]) -> NDArray[np.uint64] | None:
+        """Keys of the rows that a trained model has seen; None = they are not known."""
+        seen = state.get("seen")
+        return None if seen is None else np.frombuffer(b64decode(seen), "<u8").astype(np.uint64)
 
     def prepare_seen(self, train: Any | None, training: bool) -> Part | None:
         """Keep the keys of what a model will have seen in a folder of the cache; None = they are not known.

@@ -20,7 +20,13 @@ from datamodules.errors import InputError
 from datamodules.parts.options import check_least
 from datamodules.storage import Part, check_folder, contents_of, fingerprint_of, is_whole, lock, new_folder
 from datamodules.text.gather import WordTable
-from datamodules.text.tokenization import OWN_TOKENIZERS, Tokenizer, TransformersTokenizer, make_tokenizer
+from datamodules.text.tokenization import (
+    OWN_TOKENIZERS,
+    WORD_TOKENIZERS,
+    Tokenizer,
+    TransformersTokenizer,
+    make_tokenizer,
+)
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vectors import initial_table, read_vectors
 from datamodules.text.vocabulary import Vocabulary
@@ -79,6 +85,8 @@ class WordPart:
         self._vocabulary: Vocabulary | None = None
         self._words: WordTable | None = None
         self._vectors_file: Path | None = None
+        #: words of the model that the new one starts from.
+        self._start_words: list[str] = []
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -128,6 +136,24 @@ class WordPart:
         finally:
             self.words.truncate(known)
 
+    def keep_words(self, state: Mapping[str, Any]) -> None:
+        """Let the words of a trained model join the vocabulary, although the training texts may lack them.
+
+        A model that starts from it has learned what they mean. Characters and the pieces of a transformer's tokenizer
+        are no words.
+
+        Args:
+            state: of that model's data.
+        """
+        vocabulary = state["vocabulary"]
+        kinds = {name in WORD_TOKENIZERS for name in (vocabulary["tokenizer"]["name"], self.tokenizer.name)}
+        if kinds == {True} or vocabulary["tokenizer"] == self.tokenizer.describe():
+            self._start_words = vocabulary["words"]
+
+    def describe_start(self) -> str | None:
+        """Identifies the words of the model that the new one starts from."""
+        return fingerprint_of({"words": self._start_words}) if self._start_words else None
+
     # --- what is prepared ---
 
     def tokenise(self, rows: Rows, length: int) -> TokenStore:
@@ -170,6 +196,7 @@ class WordPart:
             **{name: options[name] for name in VOCABULARY_OPTIONS},
             **({"unit length": True} if options.normalize_vectors else {}),
             **({} if counts is None else {"counts": fingerprint_of(counts)}),
+            **({} if (start := self.describe_start()) is None else {"start": start}),
         }
         fingerprint = fingerprint_of(description)
         folder = self.cache / f"vocabulary-{fingerprint[:16]}"
@@ -179,7 +206,7 @@ class WordPart:
             if isinstance(self.tokenizer, TransformersTokenizer):
                 vocabulary, table = Vocabulary.from_transformers(self.tokenizer), None
             else:
-                vocabulary, table = choose_words(stores, options, self.tokenizer, counts)
+                vocabulary, table = choose_words(stores, options, self.tokenizer, counts, self._start_words)
             if table is not None and options.normalize_vectors:
                 table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
             with new_folder(folder, fingerprint) as partial:
@@ -207,9 +234,10 @@ def choose_words(
     options: Mapping[str, Any],
     tokenizer: Tokenizer,
     counts: Mapping[str, int] | None = None,
+    more_words: Sequence[str] = (),
 ) -> tuple[Vocabulary, NDArray[np.float32] | None]:
-    """The vocabulary of texts, and what its word table starts from (None: no vector file)."""
-    known = {word for store in stores for word in store.lexicon}
+    """The vocabulary of texts and further words, and what its word table starts from (None: no vector file)."""
+    known = {word for store in stores for word in store.lexicon}.union(more_words)
     vectors = None
     if options["word_vectors"] is not None:
         vectors = read_vectors(options["word_vectors"], words=known, most_frequent=options["vector_words"])
@@ -218,7 +246,7 @@ def choose_words(
         tokenizer,
         min_count=options["min_count"],
         max_words=options["max_words"],
-        extra_words=() if vectors is None else vectors.words,
+        extra_words=[*(() if vectors is None else vectors.words), *more_words],
         characters=options["characters"],
         counts=counts,
     )

@@ -20,6 +20,7 @@ from typing import Any
 import regex
 
 from datamodules.errors import InputError
+from datamodules.text.hub import check_reachable
 
 
 class Lexicon(dict[str, int]):
@@ -252,6 +253,7 @@ def _load(name: str) -> Any:
     # The library warns in every process that is forked after its threads ran, unless this is set. Only the
     # process that builds a store tokenises, so that there is nothing to warn of.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    check_reachable(name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
         if len(tokenizer) == 0:

@@ -418,11 +418,10 @@ def transformer(tmp_path: Path) -> str:
 
 
 def test_frozen_transformer_gives_token_vectors(transformer: str) -> None:
-    network = AMVLSTM(
-        transformer=transformer, freeze_encoder=True, attention="both", hidden_size=HIDDEN
-    ).build_network(make_spec(), None, None)
-    batch = make_batch()
-    network.train()  # in which a frozen transformer does not drop
+    model = AMVLSTM(transformer=transformer, freeze_encoder=True, attention="both", hidden_size=HIDDEN)
+    model._build(make_spec(), None, None)
+    network, batch = model.network, make_batch()
+    model.train()  # in which a frozen transformer does not drop
     score = network(batch).score
     first = network.words(batch.word, batch.char, batch.first_text)
     second = network.words(batch.word, batch.char, batch.second_text)

@@ -531,3 +531,21 @@ def test_the_answer_reaches_wandb(run: Callable[..., Path], monkeypatch: pytest.
     written = json.loads(table.read_text())
     assert [line[0] for line in written["data"]][-1] == "all"
     assert len(written["data"]) == len(json.loads((folder / "answer.json").read_text())["rows"])
+
+
+def test_rows_that_the_start_has_seen_fit_no_weights(run: Callable[..., Path], tmp_path: Path) -> None:
+    """An encoder that was trained on them before would be taken for better than it is, whatever the folds."""
+    start = run("start")
+    assert "72 training rows" in (start / "said").read_text()
+    again = run("again", f"--model.init_from={start}")
+    assert "training rows" not in (again / "said").read_text()
+    both = [*sentences(90, seed=1), *sentences(30, seed=11)]
+    valid = write_table(tmp_path / "valid.csv", sentences(15, seed=12))
+    grown = run(
+        "grown",
+        f"--model.init_from={start}",
+        f"--data.validation_file={valid}",
+        table=write_table(tmp_path / "both.csv", both),
+    )
+    # Of the start's table, its own validation rows are new to it, too.
+    assert "48 training rows" in (grown / "said").read_text()

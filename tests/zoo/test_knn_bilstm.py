@@ -292,8 +292,13 @@ def test_wrong_options_say_what_to_do(
 @pytest.mark.parametrize(
     ("options", "data", "words"),
     [
-        ({"features": "M3"}, {"num_memories": 0}, ["M3", "--data.num_memories", "M1"]),
+        (
+            {"features": "M3"},
+            {"num_memories": 0},
+            ["reads memories", "--data.num_memories", "--model.features M1"],
+        ),
         ({"features": "M1"}, {"characters": False}, ["model.characters", "data.characters"]),
+        ({"freeze_encoder": True}, {}, ["model.freeze_encoder is on, but the encoder's weights are fresh"]),
         ({"transformer": "encoder"}, {}, ["data.tokenizer=words", "--data.tokenizer encoder"]),
     ],
 )
@@ -311,7 +316,6 @@ def test_data_that_the_model_can_not_use(
         ({"attention": "sofmax"}, "model.attention='sofmax': choose one of cosine, softmax"),
         ({"pooling": "max"}, "model.pooling='max'"),
         ({"text_dropout": 1.5}, "model.text_dropout=1.5"),
-        ({"freeze_encoder": True}, "model.freeze_encoder is on, but the encoder's weights are fresh"),
     ],
 )
 def test_impossible_options(options: dict[str, Any], words: str) -> None:

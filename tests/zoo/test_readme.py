@@ -49,7 +49,7 @@ def commands_of(page: Path) -> list[list[str]]:
     return [[word for word in command if word != "..."] for command in commands]
 
 
-def write_wikiqa(path: Path) -> None:
+def write_wikiqa(path: Path) -> Path:
     """Twenty questions with three candidates each, in the layout of the release."""
     lines = ["QuestionID\tQuestion\tDocumentID\tDocumentTitle\tSentenceID\tSentence\tLabel"]
     for number in range(20):
@@ -58,11 +58,14 @@ def write_wikiqa(path: Path) -> None:
             document = f"D{number}\t\tD{number}-{place}"
             lines.append(f"Q{number}\twhich apple {number} ?\t{document}\t{sentence}\t{int(place == 1)}")
     path.write_text("\n".join(lines) + "\n")
+    return path
 
 
 @pytest.fixture
-def _named_files(tmp_path: Path) -> None:
-    """The files that the pages name."""
+def _named_files(tmp_path: Path, tiny_bert: Path) -> None:
+    """The files that the pages name, and a model in place of one of the Hub."""
+    (tmp_path / "sentence-transformers").mkdir()
+    tiny_bert.rename(tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for name, seed in (("train.csv", 1), ("test.csv", 2), ("more.csv", 4), ("dev.csv", 5)):
         with (tmp_path / name).open("w", newline="") as file:

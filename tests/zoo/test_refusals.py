@@ -21,6 +21,7 @@ import zoo
 from datamodules import ClassificationDataModule
 from datamodules.errors import InputError, excerpt
 from tests.zoo.conftest import SMALL, Result, sentences, write_table
+from zoo.cli.errors import explain
 
 Command = Callable[..., Result]
 
@@ -89,6 +90,43 @@ def test_one_of_several_loggers_is_not_installed(zoo_command: Command, train_csv
         refused_fit(zoo_command, train_csv, f"--trainer.logger={json.dumps(loggers)}"), "pip install absent"
     )
     assert "subclass" not in line
+
+
+def test_wandb_without_an_account() -> None:
+    from wandb.errors import UsageError
+
+    line = explain(UsageError("No API key configured. Use `wandb login` to log in."), "fit")
+    assert line is not None
+    assert "--trainer.logger WandbLogger: No API key configured" in line
+    assert "WANDB_MODE=offline" in line
+
+
+@pytest.mark.parametrize(
+    ("option", "word"),
+    [
+        ("--model.optimizer=null", "model.optimizer=null: name one"),
+        ("--model.optimizer=torch.optim.SparseAdam", "--model.optimizer: SparseAdam does not support dense"),
+    ],
+)
+def test_optimizers_that_can_not_be_had(
+    option: str, word: str, zoo_command: Command, train_csv: Path
+) -> None:
+    options = [one for one in SMALL if "optimizer" not in one]
+    base = ["fit", *options, "--data.train_file", train_csv, "--trainer.max_epochs=1", "--run_dir=run"]
+    refused(zoo_command(*base, "--model.features=M1", option), word)
+
+
+def test_a_checkpoint_of_another_model(
+    fit: Callable[..., Path], zoo_command: Command, train_csv: Path
+) -> None:
+    """Before anything that the two disagree on is complained of."""
+    last = fit("run", "--model.features=M1") / "checkpoints" / "last.ckpt"
+    options = ["--model=MemNet", "--data.num_memories=0", f"--ckpt_path={last}", "--trainer.max_epochs=2"]
+    line = refused(
+        zoo_command("fit", "--data=ClassificationDataModule", "--data.train_file", train_csv, *options),
+        "of a KNNBiLSTM, but the model is a MemNet",
+    )
+    assert "--model.init_from" in line
 
 
 @pytest.mark.parametrize("callback", ["EarlyStopping", "ModelCheckpoint"])

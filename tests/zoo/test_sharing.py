@@ -123,6 +123,13 @@ def test_a_file_is_altered_or_missing(name: str, exported: tuple[Path, list[Any]
         zoo.load(folder)
 
 
+def test_its_memory_is_missing(exported: tuple[Path, list[Any]]) -> None:
+    folder, _ = exported
+    shutil.rmtree(folder / "memory")
+    with pytest.raises(InputError, match=rf"{folder / 'memory'}: the memory .* is not there"):
+        zoo.load(folder)
+
+
 def test_a_folder_that_is_no_model(tmp_path: Path, fit: Callable[..., Path]) -> None:
     with pytest.raises(InputError, match=r"a folder without config\.json"):
         zoo.load(tmp_path)
@@ -148,8 +155,16 @@ def test_models_without_gradients_and_of_other_tasks(
 
 def test_a_name_of_the_hub(exported: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     folder, expected = exported
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", {"me/model": str(folder)}.__getitem__)
+    asked = []
+
+    def download(name: str) -> str:
+        asked.append(name)
+        return {"me/model": str(folder)}[name]
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     assert zoo.load("me/model").predict(TEXTS) == expected
+    assert zoo.load("me/model").predict(TEXTS) == expected
+    assert asked == ["me/model"]
 
 
 def test_the_hub_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,10 +172,28 @@ def test_the_hub_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
         raise LocalEntryNotFoundError("no connection")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    with pytest.raises(InputError, match=r"me/model: .*can't be reached \(no connection\).*HF_HUB_OFFLINE=1"):
-        zoo.load("me/model")
+    with pytest.raises(InputError, match=r"me/away: .*can't be reached \(no connection\).*HF_HUB_OFFLINE=1"):
+        zoo.load("me/away")
     with pytest.raises(InputError, match="no such checkpoint"):
         zoo.load("me/model.ckpt")
+
+
+def test_no_upload_without_a_connection(
+    exported: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch, zoo_command: Command, tmp_path: Path
+) -> None:
+    class Unreachable(Exception):
+        """As the client of the Hub's client has it: of no class that this project knows."""
+
+    class Api:
+        def create_repo(self, name: str, **options: Any) -> str:
+            raise Unreachable("Name or service not known")
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    again = tmp_path / "again"
+    result = zoo_command("export", exported[0], again, "--push=me/model")
+    assert result.code == 2
+    assert f"can't be reached (Name or service not known); the model is in {again}" in result.err
+    assert (again / "model.safetensors").is_file()
 
 
 def test_upload(
@@ -184,3 +217,11 @@ def test_upload(
     assert result.out.splitlines()[1] == "https://hub.example/me/model"
     assert uploaded["folder_path"] == str(again)
     assert uploaded["private"] is True
+
+
+def test_a_model_of_frozen_parts_loads_without_its_start(fit: Callable[..., Path], tmp_path: Path) -> None:
+    """What a training began with is no matter of an exported model."""
+    start = fit("start", "--model.features=M1") / "checkpoints" / "best.ckpt"
+    run = fit("run", "--model.features=M1", f"--model.init_from={start}", "--model.freeze_encoder=true")
+    expected = zoo.load(run).predict(TEXTS)
+    assert zoo.load(sharing.export(run, tmp_path / "model")).predict(TEXTS) == expected

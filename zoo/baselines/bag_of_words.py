@@ -200,13 +200,6 @@ class BOWRocchio(TfidfSVM):
         return True
 
     @override
-    def check_data(self, data: TextDataModule[Any, Any]) -> None:
-        # Memories to expand by.
-        super().check_data(data)
-        if not data.has_memory:
-            raise InputError("BOWRocchio expands texts by their memories: set --data.num_memories")
-
-    @override
     def build_network(
         self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> nn.Module:

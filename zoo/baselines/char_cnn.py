@@ -9,6 +9,7 @@ any batch.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.errors import InputError
 from zoo.baselines.text_only import CharactersOnly, TextNetwork
 from zoo.tasks.base import check_sizes
+from zoo.tasks.warm_start import numbered
 
 #: Table 1: window of each convolution, and of the max pooling behind it (1 = none).
 LAYERS = ((7, 3), (7, 3), (3, 1), (3, 1), (3, 1), (3, 3))
@@ -119,6 +121,12 @@ class CharCNN(CharactersOnly):
         length, kept = self.options.length, data.options.max_length
         if kept != length:
             raise InputError(f"model.length={length}, data.max_length={kept}: make them agree")
+
+    @override
+    def row_names(self, name: str, weight: Tensor, data: Mapping[str, Any]) -> Sequence[Hashable] | None:
+        if name == "network.convolutions.0.weight":  # a column for each character
+            return numbered(range(len(weight)), data["vocabulary"]["words"])
+        return super().row_names(name, weight, data)
 
     @override
     def build_network(

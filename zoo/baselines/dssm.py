@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from zoo.layers.interactions import ScaledCosine, unit
 from zoo.layers.trigrams import TrigramLayer
 from zoo.tasks.base import check_sizes
 from zoo.tasks.matching import MatchingOutput, MatchingTask
+from zoo.tasks.warm_start import numbered
 
 
 class BagTower(Tower):
@@ -163,6 +165,12 @@ class TrigramMatcher(MatchingTask):
             )
         if not data.options.characters:
             raise InputError(f"{name} reads the letters of words: set --data.characters true")
+
+    @override
+    def row_names(self, name: str, weight: Tensor, data: Mapping[str, Any]) -> Sequence[Hashable] | None:
+        if name.endswith(".hashing.table"):
+            return numbered(range(len(weight)), data["vocabulary"]["characters"])
+        return super().row_names(name, weight, data)
 
     @override
     def build_network(

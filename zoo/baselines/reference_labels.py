@@ -149,13 +149,6 @@ class NeighborVote(Majority):
         return True
 
     @override
-    def check_data(self, data: TextDataModule[Any, Any]) -> None:
-        # Memories that vote.
-        super().check_data(data)
-        if not data.has_memory:
-            raise InputError("NeighborVote counts the labels of memories: set --data.num_memories")
-
-    @override
     def build_network(
         self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> nn.Module:

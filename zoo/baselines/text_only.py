@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -48,7 +49,6 @@ class TextOnly(ClassificationTask):
     """Base of the classifiers with a `TextNetwork`."""
 
     network: Any
-    head = "network.classifier."
 
     @property
     @override
@@ -75,6 +75,12 @@ class CharactersOnly(TextOnly):
         spec, _ = super().example_spec()
         # Beside padding and the unknown one.
         return spec._replace(num_words=72), "70 characters and 4 classes"
+
+    @override
+    def row_names(self, name: str, weight: Tensor, data: Mapping[str, Any]) -> Sequence[Hashable] | None:
+        if name == "network.characters.weight":
+            return data["vocabulary"]["words"] or ()
+        return super().row_names(name, weight, data)
 
     @override
     def check_data(self, data: TextDataModule[Any, Any]) -> None:

@@ -128,9 +128,9 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
             mode: `cross`: the transformer reads both texts together; `bi`: each by itself.
             pooling: how the transformer's states become a vector: their mean, or the first.
             scale: initial factor of the cosine of `bi`, which is trained.
-            dropout: on the vector of `cross`. The transformer's own dropout is as its configuration says.
+            dropout: on the vector of `cross`. The transformer's own is off: it is as it was loaded.
             optimizer: makes the optimizer.
-            **shared: options of `MatchingTask` and `Task`.
+            **shared: options of `ReadsTransformer`, `MatchingTask` and `Task`.
         """
         super().__init__(optimizer=optimizer, **shared)
         check_choices(self.options, mode=("cross", "bi"), pooling=("mean", "cls"))
@@ -154,7 +154,9 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
         # A checkpoint brings the transformer's configuration, and all weights with the prefix's length.
         if transformer_config is None:
             prefix = len(TransformersTokenizer(options.transformer, lowercase=False).prefix)
-        encoder = TransformerEncoder(options.transformer, options.pooling, transformer_config)
+        encoder = TransformerEncoder(
+            options.transformer, options.pooling, transformer_config, options.lora_rank
+        )
         bias = self.sees_constants(spec)
         if options.mode == "bi":
             return BiEncoder(encoder, options.scale, spec.num_outputs, bias)

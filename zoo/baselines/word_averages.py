@@ -121,6 +121,7 @@ class WordAverages(Fitted, ClassificationTask):
     """Base of the models: one says how the vectors are learned."""
 
     depends_on_seed = True
+    without_memory = "--model.expand none"
     network: AverageNetwork
 
     def __init__(self, word_size: int = 100, expand: Expand = "none", c: float = 1.0, **shared: Any) -> None:
@@ -148,13 +149,6 @@ class WordAverages(Fitted, ClassificationTask):
     @override
     def uses_memory(self) -> bool:
         return bool(self.options.expand != "none")
-
-    @override
-    def check_data(self, data: TextDataModule[Any, Any]) -> None:
-        # Memories to expand by.
-        super().check_data(data)
-        if self.uses_memory and not data.has_memory:
-            raise InputError(f"model.expand={self.options.expand} reads memories: set --data.num_memories")
 
     @override
     def build_network(

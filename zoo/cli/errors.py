@@ -46,12 +46,19 @@ def _explained(error: BaseException, command: str) -> str | None:
         return _of_the_system(error)
     if isinstance(error, ValueError) and str(error) == "embedded null byte":
         return "the name of a file holds a NUL character; give another"
+    if _is(error, "wandb.errors", "Error"):
+        return (
+            f"--trainer.logger WandbLogger: {reason(error)} Log in with `wandb login` or $WANDB_API_KEY, or set"
+            " WANDB_MODE=offline and upload the run later with `wandb sync`"
+        )
     misconfigured = _is(error, "lightning_fabric.utilities.exceptions", "MisconfigurationException")
     module = _raised_in(error)
     if misconfigured or (isinstance(error, _REFUSALS) and module.startswith(_LIGHTNING)):
         # No such device, a strategy that can't be had, an interval longer than the epoch.
         option = "--seed_everything" if module.endswith(".seed") else "--trainer"
         return f"{option}: {reason(error)}"
+    if isinstance(error, _REFUSALS) and module.startswith("torch.optim"):
+        return f"--model.optimizer: {reason(error)}"
     if isinstance(error, _REFUSALS) and module.startswith("jsonargparse"):
         return f"{_of_the_parser(str(error))}; see `zoo {command} --help`"
     if isinstance(error, UnicodeDecodeError):

@@ -5,6 +5,7 @@ They take a model and its data from YAML and from options; any value of the YAML
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -55,15 +56,22 @@ log = logging.getLogger("zoo")
 class ZooCLI(LightningCLI):
     """LightningCLI with a run folder: configuration, metrics, checkpoints and summary in one place."""
 
-    def __init__(self, trained: dict[str, Any] | None = None, said: str = "", **settings: Any) -> None:
+    def __init__(
+        self,
+        trained: dict[str, Any] | None = None,
+        trained_model: str | None = None,
+        said: str = "",
+        **settings: Any,
+    ) -> None:
         """Parse, make and run.
 
         Args:
             trained: the data's state in the checkpoint that the command starts from.
+            trained_model: the model that the checkpoint is of.
             said: all that the user himself said: his options and what his files of options hold.
             **settings: of LightningCLI.
         """
-        self.trained = trained
+        self.trained, self.trained_model = trained, trained_model
         self.said = said
         super().__init__(**settings)
 
@@ -143,7 +151,12 @@ class ZooCLI(LightningCLI):
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:
-        if subcommand != "fit" or rank_zero_only.rank != 0:  # type: ignore[attr-defined]
+        if subcommand != "fit":
+            with tempfile.TemporaryDirectory() as folder:
+                self.model.scores_file = Path(folder) / "scores.json"
+                super()._run_subcommand(subcommand)
+            return
+        if rank_zero_only.rank != 0:  # type: ignore[attr-defined]
             super()._run_subcommand(subcommand)
             return
         with run_dir(self.run_dir, self.resumes):
@@ -156,6 +169,12 @@ class ZooCLI(LightningCLI):
         super().instantiate_classes()
         # Hours of preparation should not end in a refusal. None is `prepare`; otherwise a checkpoint brings both.
         if self.subcommand in ("fit", None) and isinstance(self.model, Task):
+            if self.trained_model not in (None, type(self.model).__name__):
+                raise InputError(
+                    f"--ckpt_path {self._option('ckpt_path')}: of a {self.trained_model}, but the model is a"
+                    f" {type(self.model).__name__}; a run is resumed with its own model (leave out --model), and"
+                    " another one starts from its weights by --model.init_from"
+                )
             self.model.check_data(self.datamodule)
             resumes = self.subcommand == "fit" and self._option("ckpt_path")
             self._remember_start(self.model.options.init_from, bool(resumes))
@@ -172,7 +191,7 @@ class ZooCLI(LightningCLI):
             self.datamodule.use_memory_of(self.trained)
 
     def _remember_start(self, start: str | None, resumes: bool) -> None:
-        """What the model that this one starts from was trained on, this one has seen, too."""
+        """What the model that this one starts from was trained on, this one has seen, too; its words are kept."""
         if start is None:
             return
         if (place := local_model(start)).exists():
@@ -183,6 +202,7 @@ class ZooCLI(LightningCLI):
         else:
             raise InputError(f"model.init_from={start}: no such checkpoint")
         self.datamodule.remember(state)
+        self.datamodule.keep_words(state)
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
@@ -258,10 +278,11 @@ class ZooCLI(LightningCLI):
         }
         answer = None
         if isinstance(self.model, Task):
-            scores |= self.model.class_scores
-            answer, scores = self.model.answer_of(scores)
-            if self.model.query_scores:
-                scores["by_query"] = self.model.query_scores
+            assert self.model.scores_file is not None
+            single = json.loads(self.model.scores_file.read_text(encoding="utf-8"))
+            answer, scores = self.model.answer_of({**scores, **single["classes"]})
+            if single["queries"]:
+                scores["by_query"] = single["queries"]
         if answer is not None:
             print(answer.as_text())
         if self.output is not None:
@@ -288,7 +309,7 @@ def run(command: str, options: list[str]) -> None:
     if checkpoint is None and command in ("validate", "test") and "--help" not in options:
         raise InputError(f"zoo {command}: name a trained model with --ckpt_path")
     with tempfile.TemporaryDirectory() as folder:
-        trained, said = None, _said(options)
+        trained, trained_model, said = None, None, _said(options)
         if checkpoint is not None:
             contents = read_checkpoint(checkpoint)
             known_model(contents, checkpoint)
@@ -302,7 +323,7 @@ def run(command: str, options: list[str]) -> None:
                 checkpoint = str(Path(folder) / "model.ckpt")
                 write_checkpoint(contents, Path(checkpoint))
                 options = [*options, "--ckpt_path", checkpoint]
-            trained = contents[CHECKPOINT_KEY]["data"]
+            trained, trained_model = contents[CHECKPOINT_KEY]["data"], contents[CHECKPOINT_KEY]["model"]
             file = Path(folder) / "checkpoint.yaml"
             with making_of(checkpoint):
                 config = _config_of(contents, command, options)
@@ -310,6 +331,7 @@ def run(command: str, options: list[str]) -> None:
             options = ["--config", str(file), *options]
         settings: dict[str, Any] = {
             "trained": trained,
+            "trained_model": trained_model,
             "said": said,
             "model_class": pl.LightningModule,
             "datamodule_class": pl.LightningDataModule,

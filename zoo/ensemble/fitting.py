@@ -55,7 +55,8 @@ def fit_rest(model: Any, data: TextRowsDataModule) -> Answer:
     judged = judge(model, validation, model.vectors_of(validation) if is_encoded else None)
     crossed = None
     if len(judged.known(network.num_classes).target) < model.options.few_rows:
-        crossed = CrossFit(model, train, model.options.folds).judge()
+        found = CrossFit(model, train, model.options.folds).judge()
+        crossed = found if len(found.target) else None  # the model that it started from has seen them all
     own = HeldOut({name: judged.opinions[name] for name in network.witnesses}, judged.target)
     network.trust = _fitted(own, crossed, network.num_classes)
     network.says_all = False

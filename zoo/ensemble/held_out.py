@@ -24,6 +24,7 @@ from zoo.ensemble.network import WitnessNetwork, ballots_of
 from zoo.ensemble.weights import Ballots, Opinions, Scores, folds_of
 from zoo.tasks.fitted import planes_of
 from zoo.tasks.predictor import evaluating, on_device
+from zoo.tasks.trained_parts import freeze, parameter_groups
 
 #: Rows that go through the network together.
 _ROWS = 256
@@ -147,14 +148,15 @@ class CrossFit:
             self.left_out = self.network.memory.memory.left_out(self.texts, split.rows.ids)
 
     def judge(self) -> HeldOut:
-        """What the witnesses say of all rows, in their order."""
+        """What the witnesses say of the rows, in their order; of all that are new to the model that it started from."""
         order, parts = [], []
         for fold in np.unique(self.folds):
             rows, others = np.flatnonzero(self.folds == fold), np.flatnonzero(self.folds != fold)
             self.model.tell(f"weights: held-out predictions, fold {fold + 1} of {self.folds.max() + 1}")
             parts.append(HeldOut(self._fold(rows, others), torch.from_numpy(self.target[rows])))
             order.append(rows)
-        return joined(parts).select(np.argsort(np.concatenate(order), kind="stable"))
+        judged = joined(parts).select(np.argsort(np.concatenate(order), kind="stable"))
+        return judged.select(np.flatnonzero(self.model.unseen(self.split)))
 
     def _fold(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> dict[str, Opinions]:
         """What witnesses that were fitted on `others` say of `rows`."""
@@ -218,9 +220,9 @@ def train(
     network: WitnessNetwork, dataset: ClassificationDataset, rows: NDArray[np.int64], model: Any
 ) -> None:
     """Train an encoder on some rows of a data set, for as many epochs as the model's own best one was."""
-    network.to(model.device).train()
+    freeze(network.to(model.device), model.frozen)
     clip = None if model._trainer is None else model.trainer.gradient_clip_val
-    optimizer = model.make_optimizer(weight for weight in network.parameters() if weight.requires_grad)
+    optimizer = model.make_optimizer(parameter_groups(network, model.options.learning_rates))
     for batch in _batches(dataset, rows, model):
         optimizer.zero_grad()
         loss = functional.cross_entropy(network.encoder_logits(batch), batch.target)

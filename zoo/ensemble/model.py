@@ -34,11 +34,12 @@ from zoo.ensemble.network import TEXT_WITNESSES, VOTES, EnsembleOutput, WitnessN
 from zoo.ensemble.refit import refit
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.tasks.base import check_choices, check_sizes
-from zoo.tasks.checkpoint import CHECKPOINT_KEY
+from zoo.tasks.checkpoint import CHECKPOINT_KEY, read_checkpoint
 from zoo.tasks.classification import ClassificationTask
 from zoo.tasks.classification_predictor import ClassificationPredictor, RetrievedMemory, texts_and_labels
 from zoo.tasks.classification_scores import ClassificationScores
 from zoo.tasks.encoders import EncodesMemory, ReadsTransformer, SpelledWords
+from zoo.tasks.warm_start import start_from
 
 log = logging.getLogger("zoo")
 
@@ -56,6 +57,7 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
     keeps_best = True
     takes_refit = True
     takes_new_labels = True
+    needs_memory = False
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
             few_rows: with fewer validation rows than this, weights are fitted on training rows, too, each judged by
                 witnesses that were fitted without it.
             folds: parts into which these training rows are cut.
-            **shared: options of `SpelledWords` and `Task`.
+            **shared: options of `ReadsTransformer`, `SpelledWords` and `Task`.
         """
         super().__init__(**shared)
         check_choices(self.options, pooling=("mean", "cls"))
@@ -106,6 +108,10 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
             raise InputError(f"model.folds={folds}, model.few_rows={few_rows}: use at least 2, and 0 or more")
         if train_transformer and transformer is None:
             raise InputError("model.train_transformer is on, but model.transformer names none")
+        if self.options.lora_rank is not None and not train_transformer:
+            raise InputError(
+                "model.lora_rank trains the transformer: set --model.train_transformer true, too"
+            )
         #: what the run is doing, for the progress display.
         self.stage = ""
         #: the table of the last fit or test.
@@ -155,18 +161,38 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
         encoder: BiLSTMEncoder | TransformerEncoder | None = None
         if "encoder" in heard or "dense_vote" in heard:
             if options.transformer is not None:
-                encoder = TransformerEncoder(options.transformer, options.pooling, transformer_config)
+                encoder = TransformerEncoder(
+                    options.transformer, options.pooling, transformer_config, options.lora_rank
+                )
             else:
                 words = self.make_words(spec, word_vectors)
                 encoder = BiLSTMEncoder(words, options.hidden_size, options.dropout)
         return WitnessNetwork(spec, heard, encoder, options)
 
     def fresh_network(self) -> WitnessNetwork:
-        """The network as it was before training; drawn by the run's seed."""
+        """The network as it was before training; drawn by the run's seed, or started from where the run started."""
         assert self.spec is not None
         with torch.random.fork_rng():
             torch.manual_seed(self.data_side.seed)
-            return self.build_network(self.spec, self.data_side.word_vectors(), None)
+            fresh = self.build_network(self.spec, self.data_side.word_vectors(), None)
+        if (start := self.options.init_from) is not None:
+            trained, self.network = self.network, fresh
+            try:
+                start_from(self, start, is_told=False)
+            finally:
+                self.network = trained
+        return fresh
+
+    def unseen(self, split: TextSplit) -> NDArray[np.bool_]:
+        """[n], the rows of a split that the model that this one started from was not trained on."""
+        start = self.options.init_from
+        seen = (
+            None if start is None else self.data_side.seen_by(read_checkpoint(start)[CHECKPOINT_KEY]["data"])
+        )
+        if seen is None:
+            return np.ones(len(split.rows), bool)
+        unseen: NDArray[np.bool_] = ~np.isin(self.data_side.copy_keys(split.rows), seen)
+        return unseen
 
     @property
     def data_side(self) -> Any:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from datamodules.errors import InputError
 from datamodules.text.pooling import Pooling, pool
+from zoo.layers.lora import add_adapters
 from zoo.layers.lstm import LastStateLSTM
 from zoo.layers.rows import RowTable
 
@@ -129,7 +130,13 @@ def positions_of(name: str) -> int | None:
 class TransformerEncoder(nn.Module):
     """A text's vector: the pooled last layer of a pre-trained transformer."""
 
-    def __init__(self, name: str, pooling: Pooling = "mean", config: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        pooling: Pooling = "mean",
+        config: dict[str, Any] | None = None,
+        lora_rank: int | None = None,
+    ) -> None:
         """Load the transformer.
 
         Args:
@@ -137,6 +144,7 @@ class TransformerEncoder(nn.Module):
             pooling: `mean` over the real tokens, or `cls`, the first token.
             config: the transformer's own configuration, from a checkpoint that holds its weights; then
                 nothing is loaded from `name`.
+            lora_rank: train adapters of this rank in place of the transformer; None = none.
         """
         super().__init__()
         from transformers import AutoConfig, AutoModel
@@ -156,6 +164,8 @@ class TransformerEncoder(nn.Module):
         # stops training on several devices.
         if getattr(self.transformer, "pooler", None) is not None:
             self.transformer.pooler.requires_grad_(False)
+        if lora_rank is not None:
+            add_adapters(self.transformer, lora_rank)
         self.pooling = pooling
         self.size: int = self.transformer.config.hidden_size
 

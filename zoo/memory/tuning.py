@@ -151,8 +151,9 @@ def voting(predictor: Predictor) -> tuple[VotingNetwork, Memory]:
     network, memory = predictor.model.network, predictor.memory
     if not isinstance(network, VotingNetwork) or memory is None:
         raise InputError(
-            f"zoo memory tune: this {type(predictor.model).__name__} takes no vote of its memories; train a KNNBiLSTM"
-            " with --model.mix, or with --model.features M2 to M7"
+            f"zoo memory tune: this {type(predictor.model).__name__} takes no vote of its memories: what it makes of"
+            " them was trained with its weights, so there is no share to fit; train a WitnessEnsemble, or a KNNBiLSTM"
+            " with --model.mix or --model.features M2 to M7"
         )
     return network, memory
 

@@ -301,7 +301,8 @@ class Reproduction:
         if self.table.compare_with is not None:
             best = read_checkpoint(folder / "checkpoints" / "best.ckpt")
             keep_queries(folder, "val", best[CHECKPOINT_KEY].get("by_query", {}))
-        return _best_epoch(folder / "metrics.csv", f"val/{self.table.metrics[0]}")
+        # Pairs to classify, from which a ranking starts, have a figure of their own.
+        return _best_epoch(folder / "metrics.csv", self._data(row).monitor)
 
     def _grow(self, row: Row, seed: int, folder: Path) -> Metrics:
         assert row.grow is not None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,16 +17,21 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torchmetrics import Metric
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from callbacks.charts import Chart
 from datamodules.base import TextDataModule
 from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
 from datamodules.retrieval import Memory
+from datamodules.storage import write_json
+from zoo.layers.lora import is_adapter
 from zoo.tasks.checkpoint import CHECKPOINT_KEY, making_of, plain
 from zoo.tasks.predictor import Predictor
-from zoo.tasks.warm_start import start_from
+from zoo.tasks.trained_parts import count_parameters, freeze, parameter_groups
+from zoo.tasks.warm_start import check_frozen, numbered, start_from
+
+log = logging.getLogger("zoo")
 
 #: Weights in half precision are too coarse, and in double precision nothing is gained.
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
@@ -81,20 +88,30 @@ class Task(pl.LightningModule):
         init_from: str | None = None,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-3, fused=True),
         lr_scheduler: LRSchedulerCallable | None = None,
+        freeze: list[str] | None = None,
+        learning_rates: dict[str, float] | None = None,
         compile: str | None = None,
     ) -> None:
         """Configure the model; its network is built when the data is known.
 
         Args:
-            init_from: a checkpoint whose weights the model starts from, as far as they fit. `--ckpt_path` resumes
-                a run instead.
+            init_from: a checkpoint, run, exported folder or name on the Hugging Face Hub whose weights the model starts
+                from, as far as they fit; what was taken is logged. `--ckpt_path` resumes a run instead.
             optimizer: makes the optimizer. Adam's `fused=True` does the same in one pass: with a trained table of
                 word vectors, PyTorch's usual version takes most of a step on a CPU.
             lr_scheduler: makes a schedule, stepped once an epoch.
+            freeze: names of parts of the network that stay as they are, also as shell-like patterns, such as `encoder`
+                or `encoder.transformer.encoder.layer.[0-3]`; they have no dropout either.
+            learning_rates: learning rates of parts of the network, named likewise; of several that mean a weight, the
+                last counts. All else is trained at the optimizer's own rate, and a schedule is of all of them.
             compile: backend of `torch.compile` for training, such as `inductor`; null: none. Names of weights stay as
                 they are. It needs a C++ compiler, pays on GPUs, and costs the first steps a minute or more.
         """
         super().__init__()
+        if optimizer is None:  # as YAML may have it
+            raise InputError(
+                "model.optimizer=null: name one, such as torch.optim.Adam, or leave the option out"
+            )
         # Of all constructors before this one: every class names its own options and passes the rest on.
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
         self.options = self.hparams
@@ -108,6 +125,9 @@ class Task(pl.LightningModule):
         self.class_scores: dict[str, float] = {}
         #: the last evaluation's figure of each query, by its id, where models are compared query by query.
         self.query_scores: dict[str, float] = {}
+        #: where these two are written after an evaluation: a process that is forked for a device leaves nothing else
+        #: of them behind.
+        self.scores_file: Path | None = None
         # Whether all losses were finite so far: a number, or a truth value on the device.
         self._is_finite: Any = True
 
@@ -147,8 +167,29 @@ class Task(pl.LightningModule):
                 f"{type(self).__name__} is a model for {self.task}, which a {type(data).__name__} is not for"
             )
 
-    #: how the names of the weights begin that belong to the labels or to the data, in which `init_from` takes from
-    #: another model only what `take_head` takes.
+    # --- starting from another model ---
+
+    def row_names(self, name: str, weight: Tensor, data: Mapping[str, Any]) -> Sequence[Hashable] | None:
+        """What the rows of a weight stand for: `init_from` takes those that both models have.
+
+        Args:
+            name: of the weight.
+            weight: this model's, or another model's of the same name.
+            data: the state of that model's data.
+
+        Returns:
+            A name for each row; None where it is the rows' order that counts.
+        """
+        vocabulary = data["vocabulary"]
+        if name.endswith(".words.table"):
+            return vocabulary["words"] or ()
+        if name.endswith(".char_table.weight"):
+            return vocabulary["characters"] or ()
+        if name.endswith(".bigrams.table"):  # buckets of pairs of words' numbers
+            return numbered(range(len(weight)), vocabulary["words"])
+        return None
+
+    #: how the names of the weights begin of which only `take_head` takes something.
     head: ClassVar[str | None] = None
 
     def describe_head(self) -> Any:
@@ -198,9 +239,9 @@ class Task(pl.LightningModule):
         return None
 
     @property
-    def frozen_part(self) -> str | None:
-        """How the names of the weights begin that no training changes, so that they must come from somewhere."""
-        return None
+    def frozen(self) -> list[str]:
+        """Patterns of the names of the parts that stay as they are."""
+        return list(self.options.freeze or ())
 
     def describe_size(self) -> str:
         """How many parameters the model has by default, for `zoo list`."""
@@ -282,7 +323,23 @@ class Task(pl.LightningModule):
             raise
         except ValueError as error:  # PyTorch's own checks: a size of 0, a probability of 3
             raise InputError(f"model: {error}") from error
+        freeze(self.network, self.frozen)
         self._make_scores()
+
+    def _start(self) -> None:
+        """Take another model's weights, if they are wanted, and say how much is trained."""
+        start = self.options.init_from
+        check_frozen(self, set() if start is None else start_from(self, start))
+        trained, all_parameters = count_parameters(self.network)
+        if self.frozen or any(map(is_adapter, self.state_dict())):
+            log.info("trained: %s of %s parameters", f"{trained:,}", f"{all_parameters:,}")
+
+    @override
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if mode and self.network is not None:
+            freeze(self.network, self.frozen)  # which has no training mode
+        return self
 
     def _make_scores(self) -> None:
         self.validation_scores, self.test_scores = self.new_scores(), self.new_scores()
@@ -348,6 +405,14 @@ class Task(pl.LightningModule):
                 f"model.optimizer={type(mine).__name__}: the checkpoint was trained with another optimizer; name that"
                 " one, or start from the weights alone with --model.init_from"
             )
+        sizes = [
+            len(group["params"]) for group in parameter_groups(self.network, self.options.learning_rates)
+        ]
+        if groups and sizes != [len(group["params"]) for group in groups]:
+            raise InputError(
+                "the checkpoint was trained with other model.freeze or model.learning_rates; give it the same, or start"
+                " from the weights alone with --model.init_from"
+            )
 
     def _check_shapes(self, checkpoint: dict[str, Any]) -> None:
         mine, stored = (
@@ -381,9 +446,8 @@ class Task(pl.LightningModule):
         self._is_finite = True
         if self.options.compile is not None:
             self.network.compile(backend=self.options.compile, dynamic=True)
-        # A resumed run has its own weights by now.
-        if self.options.init_from is not None and self.trainer.ckpt_path is None:
-            start_from(self, self.options.init_from)
+        if self.trainer.ckpt_path is None:  # a resumed run has its own weights by now
+            self._start()
 
     @override
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
@@ -419,8 +483,9 @@ class Task(pl.LightningModule):
 
     @override
     def configure_optimizers(self) -> Any:
+        groups = parameter_groups(self.network, self.options.learning_rates)
         try:
-            optimizer = self.make_optimizer(p for p in self.parameters() if p.requires_grad)
+            optimizer = self.make_optimizer(groups)
         except ValueError as error:
             raise InputError(f"model.optimizer: {error}") from error
         optimizer = self.adapt_optimizer(optimizer)
@@ -450,6 +515,18 @@ class Task(pl.LightningModule):
     @override
     def on_test_epoch_end(self) -> None:
         self._log_scores(self.test_scores, "test", "test")
+
+    @override
+    def on_validation_end(self) -> None:
+        self._write_single_scores()
+
+    @override
+    def on_test_end(self) -> None:
+        self._write_single_scores()
+
+    def _write_single_scores(self) -> None:
+        if self.scores_file is not None and self.trainer.is_global_zero:
+            write_json(self.scores_file, {"classes": self.class_scores, "queries": self.query_scores})
 
     def _log_scores(self, scores: Metric, stage: str, split: str) -> None:
         values = scores.compute()

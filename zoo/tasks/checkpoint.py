@@ -74,6 +74,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     # The whole run may have been moved; and what a training goes on writing does not know of additions.
     if (data.get("memory_rows") is not None or data.get("own_memory")) and is_memory(str(own)):
         data.update(memory=str(own), memory_rows=None, own_memory=True)
+    elif data["memory"] == MEMORY and path.is_dir():
+        data["memory"] = str(own)  # which is missing: say where it was
     return checkpoint
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 from torch.nn import functional
@@ -12,6 +12,7 @@ from typing_extensions import override
 from callbacks.charts import Chart
 from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
+from datamodules.errors import InputError
 from zoo.tasks.base import Task
 from zoo.tasks.classification_charts import charts_of
 from zoo.tasks.classification_predictor import ClassificationPredictor, RetrievedMemory
@@ -38,6 +39,22 @@ class ClassificationTask(Task):
     predictor_type = ClassificationPredictor
     spec: ClassificationSpec | None
 
+    #: whether a model that reads memories wants data that has some.
+    needs_memory: ClassVar[bool] = True
+    #: the options by which a model does without.
+    without_memory: ClassVar[str | None] = None
+
+    @override
+    def check_data(self, data: TextDataModule[Any, Any]) -> None:
+        # Memories to read.
+        super().check_data(data)
+        if self.uses_memory and self.needs_memory and not data.has_memory:
+            instead = "" if self.without_memory is None else f", or {self.without_memory}"
+            raise InputError(
+                f"a {type(self).__name__} of these options reads memories, but data.num_memories is 0; set"
+                f" --data.num_memories{instead}"
+            )
+
     @classmethod
     @override
     def example_spec(cls) -> tuple[ClassificationSpec, str]:
@@ -61,6 +78,13 @@ class ClassificationTask(Task):
         loss = functional.cross_entropy(self(batch).logits, batch.target)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(batch.target))
         return loss
+
+    @override
+    def row_names(self, name: str, weight: Tensor, data: Mapping[str, Any]) -> Sequence[Hashable] | None:
+        if name in ("network.classifier.weight", "network.classifier.bias"):
+            labels: list[str] = data.get("labels", [])
+            return labels
+        return super().row_names(name, weight, data)
 
     @property
     def vector_size(self) -> int | None:

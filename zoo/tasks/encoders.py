@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,11 @@ from datamodules.base import TextDataModule
 from datamodules.batch import TextBatch
 from datamodules.errors import InputError
 from datamodules.storage import fingerprint_of
+from datamodules.text.hub import check_reachable
 from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
 from zoo.layers.encoders import WordEncoder, positions_of
 from zoo.layers.rows import RowTable, clip_values, update_by_rows, update_densely, why_dense
+from zoo.tasks.trained_parts import is_named
 
 #: Rows of a table from which on updates by rows are faster than a fused step over all of them.
 MANY_ROWS = 5_000
@@ -186,6 +188,23 @@ class ReadsTransformer:
 
     options: Any
 
+    def __init__(self, lora_rank: int | None = None, **shared: Any) -> None:
+        """Choose how the transformer is trained.
+
+        Args:
+            lora_rank: train low-rank adapters of this rank beside the transformer's weights, which stay as they are
+                (`zoo.layers.lora`); a tenth of the optimizer's memory, and a learning rate of 1e-4 to 1e-3 instead of
+                1e-5. It needs `pip install "memory-zoo[lora]"`. None = its weights themselves are trained.
+            **shared: options of the task.
+        """
+        super().__init__(**shared)
+        if lora_rank is None:
+            return
+        if self.options.transformer is None:
+            raise InputError("model.lora_rank is of a transformer: name one with --model.transformer")
+        if lora_rank < 1:
+            raise InputError(f"model.lora_rank={lora_rank}: must be 1 or more")
+
     def check_data(self, data: TextDataModule[Any, Any]) -> None:
         """See `Task.check_data`: the transformer's own tokens, and no more of them than it can read."""
         super().check_data(data)  # type: ignore[misc]
@@ -197,6 +216,7 @@ class ReadsTransformer:
                 f"data.tokenizer={tokenizer}: a pre-trained transformer wants its own tokens: set"
                 f" --data.tokenizer {transformer}"
             )
+        check_reachable(transformer)
         if tokenizer != transformer:
             # Two names of the same tokens are fine; ids of another vocabulary would be other words.
             theirs = make_tokenizer(transformer, lowercase=False).describe()["contents"]
@@ -255,34 +275,52 @@ class FrozenEncoder(ReadsTransformer):
     trainer: Any
     device: Any
 
+    #: what the encoder is called in the network.
+    encoder_name: ClassVar[str] = "encoder"
+
     def __init__(self, transformer: str | None = None, freeze_encoder: bool = False, **shared: Any) -> None:
         """Choose the encoder.
 
         Args:
             transformer: Hub name or folder of a pre-trained transformer that takes the place of the model's own
                 encoder or word vectors; the data's tokens are then its own.
-            freeze_encoder: leave the encoder as it is. All texts are then encoded once, and an epoch takes a
-                fraction of the time.
-            **shared: options of the task.
+            freeze_encoder: leave the encoder as it is, as `freeze` with its name does. All texts are then encoded once,
+                and an epoch takes a fraction of the time.
+            **shared: options of `ReadsTransformer` and the task.
         """
         super().__init__(**shared)
+        if self.encoder_is_frozen and self.options.lora_rank is not None:
+            raise InputError("model.lora_rank trains the encoder, which is frozen; leave out one of the two")
+
+    @property
+    def frozen(self) -> list[str]:
+        """See `Task.frozen`."""
+        named: list[str] = super().frozen  # type: ignore[misc]
+        return [*named, self.encoder_name] if self.options.freeze_encoder else named
+
+    @property
+    def encoder_is_frozen(self) -> bool:
+        """Whether the whole encoder stays as it is."""
+        return any(is_named(self.encoder_name, pattern) for pattern in self.frozen)
 
     def use_own_memory(self) -> None:
         """Have the memory's encodings read from where they lie beside it, if the model can."""
 
-    def frozen_encoder(self) -> tuple[nn.Module, dict[str, Any]]:
-        """The encoder, called with the fields of a `TextBatch`; and what its results depend on besides weights."""
+    def frozen_encoder(self) -> tuple[nn.Module, dict[str, Any]] | None:
+        """The encoder, called with the fields of a `TextBatch`, and what its results depend on besides weights.
+
+        None where it takes no time.
+        """
         raise NotImplementedError
 
     def on_fit_start(self) -> None:
         """Encode everything once if the encoder is frozen."""
         super().on_fit_start()  # type: ignore[misc]
-        if not self.options.freeze_encoder:
+        found = self.frozen_encoder() if self.encoder_is_frozen else None
+        if found is None:
             return
         self.use_own_memory()
-        encoder, settings = self.frozen_encoder()
-        # A module is made in training mode, with dropout; Lightning switches only after this hook.
-        encoder.eval()
+        encoder, settings = found
 
         @torch.no_grad()
         def encode(batch: TextBatch) -> Tensor:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,12 @@ def local_model(source: str | Path) -> Path:
         return best
     if path.exists() or isinstance(source, Path) or not _HUB_NAME.fullmatch(source) or path.suffix == ".ckpt":
         return path
+    return _downloaded(source)
+
+
+@cache
+def _downloaded(source: str) -> Path:
+    """Where the Hub's files of a repository are; it is asked once, however many readers a command has."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from datamodules.base import TextDataModule
+from datamodules.errors import InputError
 
 
 def planes_of(machine: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -50,10 +51,20 @@ class Fitted:
 
     network: Any
     trainer: Any
+    options: Any
 
     def fit_to(self, data: TextDataModule[Any, Any]) -> None:
         """Fit the network to the training rows; every process does it by itself and finds the same."""
         raise NotImplementedError
+
+    def check_data(self, data: TextDataModule[Any, Any]) -> None:
+        """See `Task.check_data`: and no option of a training."""
+        super().check_data(data)  # type: ignore[misc]
+        for name in ("init_from", "freeze", "learning_rates"):
+            if self.options[name]:
+                raise InputError(
+                    f"model.{name}: a {type(self).__name__} has no weights that are trained; leave it out"
+                )
 
     def setup(self, stage: str) -> None:
         """See `Task.setup`; a fit is one step in which nothing moves, so that Lightning validates and saves."""

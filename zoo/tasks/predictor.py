@@ -179,13 +179,15 @@ def check_count(name: str, count: int, most: int | None = None) -> None:
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
     """Without gradients and in evaluation mode; afterwards the model is as it was."""
-    training = model.training
+    # Of each module: what is frozen, and a transformer as it was loaded, have no training mode.
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.inference_mode():
             yield
     finally:
-        model.train(training)
+        for module, training in modes:
+            module.training = training
 
 
 @contextmanager

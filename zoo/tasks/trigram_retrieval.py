@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +15,7 @@ from datamodules.errors import InputError
 from zoo.layers.dual_encoder import DualEncoder, Tower
 from zoo.tasks.base import check_sizes
 from zoo.tasks.retrieval import RetrievalTask
+from zoo.tasks.warm_start import numbered
 
 
 class TrigramRetrieval(RetrievalTask):
@@ -59,6 +61,13 @@ class TrigramRetrieval(RetrievalTask):
     def vector_size(self) -> int:
         size: int = self.network.query.size
         return size
+
+    @override
+    def row_names(self, name: str, weight: Tensor, data: Mapping[str, Any]) -> Sequence[Hashable] | None:
+        if name.endswith(".hashing.table"):
+            trigrams = range(len(weight)) if self.options.num_trigrams else data.get("trigrams", [])
+            return numbered(trigrams, data["vocabulary"]["characters"])
+        return super().row_names(name, weight, data)
 
     @override
     def build_network(

@@ -1,0 +1,77 @@
+"""Low-rank adapters: a transformer is fine-tuned by a few weights beside its own, which stay as they are.
+
+Edward J. Hu et al.: "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022. In place of its weight W, a
+linear layer has W + (alpha / r) B A (Section 4.1), where A is [r, inputs] and B, zero at first, [outputs, r]. Here
+every linear layer of the transformer has such a pair, and alpha is twice the rank r.
+
+The package `peft` makes the adapters; what they come to is added to the weights here, so that what was trained with it
+can be used without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from datamodules.errors import InputError
+
+#: alpha / r.
+SCALE = 2
+#: In names of weights: what stands before a layer's own ones, and the adapter's two matrices.
+_BASE, _A, _B = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weight"
+
+
+def add_adapters(transformer: nn.Module, rank: int) -> None:
+    """Give every linear layer an adapter, and leave everything else untrained.
+
+    Args:
+        transformer: of Hugging Face; its pooling layer, which is not read, gets none.
+        rank: r.
+
+    Raises:
+        InputError: peft is not installed, or the transformer has no linear layers.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise InputError('model.lora_rank needs the package peft: pip install "memory-zoo[lora]"') from error
+    layers = [
+        name
+        for name, module in transformer.named_modules()
+        if isinstance(module, nn.Linear) and not name.startswith("pooler.")
+    ]
+    if not layers:
+        raise InputError(
+            f"model.lora_rank: a {type(transformer).__name__} has no linear layers; leave the option out"
+        )
+    inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=SCALE * rank, target_modules=layers), transformer)
+
+
+def without_adapters(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Weights under the names of a model without adapters, to which they have been added.
+
+    Args:
+        weights: a state dict, with adapters or without.
+    """
+    merged = {}
+    for name, value in weights.items():
+        if name.endswith((_A, _B)):
+            continue
+        layer, found, kind = name.rpartition(_BASE)
+        if found and kind == "weight":
+            low, high = weights[layer + _A], weights[layer + _B]
+            value = value + SCALE * (high.float() @ low.float()).to(value.dtype)
+        merged[plain_name(name)] = value
+    return merged
+
+
+def plain_name(name: str) -> str:
+    """What a weight is called in a model without adapters."""
+    return name.replace(_BASE, ".")
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a weight is an adapter's."""
+    return name.endswith((_A, _B))
