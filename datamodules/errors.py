@@ -1,4 +1,4 @@
-"""The one exception for what a user can put right, and how what was wrong is repeated."""
+"""The one exception for what a user can put right, how what was wrong is repeated, and a check that all share."""
 
 #: Characters that a message repeats of what was wrong: a table's header may have 20,000.
 LONGEST = 200
@@ -14,6 +14,16 @@ class InputError(ValueError):
 
 class DamagedError(InputError):
     """What is on the disk is not what was written there; where it can be made again, it is."""
+
+
+def check_count(name: str, count: int, most: int | None = None) -> None:
+    """Refuse a number of things that is below 1, or beyond what is possible.
+
+    Raises:
+        InputError: names the option.
+    """
+    if count < 1 or (most is not None and count > most):
+        raise InputError(f"--{name} {count}: must be 1 " + ("or more" if most is None else f"to {most:,}"))
 
 
 def excerpt(wrong: object, longest: int = LONGEST) -> str:

@@ -18,6 +18,8 @@ from datamodules.errors import InputError, excerpt
 
 #: A column by its name or its number (from 0; a string of digits, as a command line gives it, will do).
 Column: TypeAlias = str | int
+#: One, or several that are joined.
+TextColumn: TypeAlias = Column | list[Column]
 #: Number and wanted fields of a record.
 Record: TypeAlias = tuple[int, Sequence[Any]]
 

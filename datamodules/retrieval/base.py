@@ -23,6 +23,8 @@ Analyzer: TypeAlias = Literal["standard", "english", "cjk"]
 
 #: A query is cut to this many different terms, by every back end alike: servers refuse long queries.
 MAX_QUERY_TERMS = 512
+#: Memories or candidates that a memory is asked for at most: as many as Elasticsearch gives.
+MOST_HITS = 10_000
 
 
 @dataclass(frozen=True)

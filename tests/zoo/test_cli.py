@@ -7,6 +7,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,9 +228,9 @@ def test_test_needs_only_the_checkpoint(
 
 
 def test_test_counts_unknown_labels(
-    fit: Fit, zoo_command: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    trained_run: Path, zoo_command: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = fit("run")
+    run = trained_run
     table = write_table(tmp_path / "strange.csv", [*sentences(9, seed=5), ("old grey stone", "stone")])
     result = zoo_command(
         "test",
@@ -346,7 +348,7 @@ def test_list(zoo_command: Command) -> None:
     assert "num_perspectives" in out
 
 
-def test_index_search_and_replace_the_memory(fit: Fit, zoo_command: Command, tmp_path: Path) -> None:
+def test_index_search_and_replace_the_memory(trained_run: Path, zoo_command: Command, tmp_path: Path) -> None:
     table = write_table(
         tmp_path / "m.csv", [("copper kettle", "metal"), ("ripe plum", "fruit"), ("plum jam", "fruit")]
     )
@@ -360,11 +362,20 @@ def test_index_search_and_replace_the_memory(fit: Fit, zoo_command: Command, tmp
     ]
     assert "no memory shares a word" in zoo_command("search", "umbrella", "--memory", "memory").out
     # A trained model reads another memory, smaller than its own.
-    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+    checkpoint = trained_run / "checkpoints" / "best.ckpt"
     result = zoo_command("predict", "--ckpt_path", checkpoint, "--input", table, "--memory", "memory")
     assert result.code == 0, result.err
     first = json.loads(result.out.splitlines()[0])
     assert [memory["text"] for memory in first["memories"]] == ["copper kettle"]
+
+
+def test_index_and_search_wait_for_no_pytorch() -> None:
+    code = (
+        "import sys, zoo.cli.commands, zoo.cli.memories; zoo.cli.commands.load_all_retrievers();"
+        " print({'torch', 'pytorch_lightning', 'transformers'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 #: A configuration of W&B's.
@@ -530,8 +541,8 @@ def test_run_folders_that_cannot_be(zoo_command: Command, train_csv: Path) -> No
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_a_full_disk_is_named(fit: Fit, zoo_command: Command, test_csv: Path) -> None:
-    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+def test_a_full_disk_is_named(trained_run: Path, zoo_command: Command, test_csv: Path) -> None:
+    checkpoint = trained_run / "checkpoints" / "best.ckpt"
     Path(f".full.jsonl.{os.getpid()}").symlink_to("/dev/full")
     result = zoo_command("predict", "--ckpt_path", checkpoint, "--input", test_csv, "--output", "full.jsonl")
     one_line(result, "No space left")
@@ -555,9 +566,9 @@ def test_unknown_commands(zoo_command: Command) -> None:
 
 @pytest.mark.parametrize("command", ["test", "validate", "predict", "fit"])
 def test_bad_checkpoints(
-    command: str, fit: Fit, zoo_command: Command, test_csv: Path, train_csv: Path
+    command: str, trained_run: Path, zoo_command: Command, test_csv: Path, train_csv: Path
 ) -> None:
-    good = (fit("run") / "checkpoints" / "best.ckpt").read_bytes()
+    good = (trained_run / "checkpoints" / "best.ckpt").read_bytes()
     options: list[object] = {
         "test": ["--data.test_file", test_csv],
         "validate": [],
@@ -584,8 +595,8 @@ def test_bad_checkpoints(
     refused("other.ckpt", "Perceptron")
 
 
-def test_resuming_another_model_is_refused(fit: Fit, zoo_command: Command, train_csv: Path) -> None:
-    checkpoint = fit("run") / "checkpoints" / "last.ckpt"
+def test_resuming_another_model_is_refused(trained_run: Path, zoo_command: Command, train_csv: Path) -> None:
+    checkpoint = trained_run / "checkpoints" / "last.ckpt"
     result = zoo_command(
         *fit_options(
             train_csv,
@@ -623,8 +634,8 @@ def test_missing_memory_folder(
     )
 
 
-def test_bad_tables_of_test_and_predict(fit: Fit, zoo_command: Command, test_csv: Path) -> None:
-    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+def test_bad_tables_of_test_and_predict(trained_run: Path, zoo_command: Command, test_csv: Path) -> None:
+    checkpoint = trained_run / "checkpoints" / "best.ckpt"
     one_line(zoo_command("test", "--ckpt_path", checkpoint, "--data.test_file", "gone.csv"), "gone.csv")
     one_line(zoo_command("test", "--ckpt_path", checkpoint), "data.test_file")
     one_line(zoo_command("predict", "--ckpt_path", checkpoint, "--input", "gone.txt"), "gone.txt")
@@ -639,8 +650,8 @@ def test_bad_tables_of_test_and_predict(fit: Fit, zoo_command: Command, test_csv
     one_line(result, "test.csv", "body", "text")
 
 
-def test_drawn_word_vectors_stay_trained_in_a_model_made_from_its_checkpoint(fit: Fit) -> None:
-    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+def test_drawn_word_vectors_stay_trained_in_a_model_made_from_its_checkpoint(trained_run: Path) -> None:
+    checkpoint = trained_run / "checkpoints" / "best.ckpt"
     assert zoo.load(checkpoint).model.network.encoder.words.table.requires_grad
 
 

@@ -58,6 +58,7 @@ class ZooCLI(LightningCLI):
 
     def __init__(
         self,
+        command: str,
         trained: dict[str, Any] | None = None,
         trained_model: str | None = None,
         said: str = "",
@@ -66,11 +67,13 @@ class ZooCLI(LightningCLI):
         """Parse, make and run.
 
         Args:
+            command: fit, validate, test or prepare.
             trained: the data's state in the checkpoint that the command starts from.
             trained_model: the model that the checkpoint is of.
             said: all that the user himself said: his options and what his files of options hold.
             **settings: of LightningCLI.
         """
+        self.command = command
         self.trained, self.trained_model = trained, trained_model
         self.said = said
         super().__init__(**settings)
@@ -79,6 +82,11 @@ class ZooCLI(LightningCLI):
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         # It raises what is wrong with the options; `zoo.cli.errors` says it in one line.
         return super().init_parser(exit_on_error=False, **kwargs)
+
+    @override
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
+        # A parser takes half a second to make: none for what was not asked for.
+        return {name: skipped for name, skipped in super().subcommands().items() if name == self.command}
 
     @override
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -330,6 +338,7 @@ def run(command: str, options: list[str]) -> None:
             file.write_text(yaml.safe_dump(config, sort_keys=False))
             options = ["--config", str(file), *options]
         settings: dict[str, Any] = {
+            "command": command,
             "trained": trained,
             "trained_model": trained_model,
             "said": said,

@@ -50,7 +50,7 @@ COMMANDS = {
     "validate": "zoo.cli.lightning:run",
     "test": "zoo.cli.lightning:run",
     "prepare": "zoo.cli.lightning:run",
-    "predict": "zoo.cli.commands:run_predict",
+    "predict": "zoo.cli.predict:run",
     "measure": "zoo.cli.commands:run",
     "list": "zoo.cli.commands:run",
     "encode": "zoo.cli.commands:run",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow.compute as pc
 
 from datamodules.base import TextDataModule
-from datamodules.corpora.records import Column
+from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
 from datamodules.errors import InputError
 from datamodules.retrieval import (
@@ -37,7 +37,6 @@ from zoo.tasks.checkpoint import (
     write_checkpoint,
 )
 from zoo.tasks.exported import is_model_folder, local_model
-from zoo.tasks.predictor import TextColumn
 
 
 class Opened(NamedTuple):

@@ -14,14 +14,14 @@ from torch.nn import functional
 from tqdm import tqdm
 from typing_extensions import override
 
+from datamodules.corpora.records import TextColumn
 from datamodules.corpora.rows import Rows
+from datamodules.errors import check_count
 from datamodules.texts import TextSplit
 from zoo.tasks.predictor import (
     BLOCK,
     Predictor,
-    TextColumn,
     as_texts,
-    check_count,
     collecting_later,
     evaluating,
     on_device,

@@ -15,18 +15,16 @@ from datamodules.base import TextDataModule
 from datamodules.batch import MatchingBatch
 from datamodules.corpora.pair_readers import read_pairs
 from datamodules.corpora.pairs import Pairs
-from datamodules.corpora.records import Column
-from datamodules.errors import InputError, excerpt
+from datamodules.corpora.records import Column, TextColumn
+from datamodules.errors import InputError, check_count, excerpt
 from datamodules.matching.dataset import MatchingSplit
 from datamodules.retrieval import is_existing_index
+from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.vocabulary import Vocabulary
 from zoo.tasks.predictor import (
     BLOCK,
-    MOST_HITS,
     Predictor,
-    TextColumn,
     as_texts,
-    check_count,
     evaluating,
     on_device,
     texts_in,

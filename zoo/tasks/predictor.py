@@ -7,7 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, NamedTuple, TextIO, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TextIO
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from datamodules.base import TextDataModule
-from datamodules.corpora.records import Column
 from datamodules.corpora.table import read_table
 from datamodules.errors import InputError, excerpt
 from datamodules.files import existing_file
@@ -24,8 +23,6 @@ from datamodules.retrieval import Memory, Retriever
 
 #: Texts that are retrieved and tokenised together.
 BLOCK = 1024
-#: Memories or candidates that a memory is asked for at most: as many as Elasticsearch gives.
-MOST_HITS = 10_000
 
 
 class ReadText(NamedTuple):
@@ -166,16 +163,6 @@ def as_texts(texts: str | Sequence[str], what: str = "text") -> list[str]:
     return texts
 
 
-def check_count(name: str, count: int, most: int | None = None) -> None:
-    """Refuse a number of things that is below 1, or beyond what is possible.
-
-    Raises:
-        InputError: names the option.
-    """
-    if count < 1 or (most is not None and count > most):
-        raise InputError(f"--{name} {count}: must be 1 " + ("or more" if most is None else f"to {most:,}"))
-
-
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
     """Without gradients and in evaluation mode; afterwards the model is as it was."""
@@ -233,7 +220,3 @@ def _lines(file: TextIO, source: str) -> Iterator[str]:
         raise InputError(f"{source}: not UTF-8; convert it") from error
     except IsADirectoryError as error:
         raise InputError(f"{source}: is a folder; give lines of text") from error
-
-
-#: A column of the user's table, or several that are joined.
-TextColumn: TypeAlias = Column | list[Column]

@@ -13,18 +13,18 @@ from typing_extensions import override
 from datamodules.base import TextDataModule
 from datamodules.clickthrough.dataset import ClickSplit, RankingDataset
 from datamodules.corpora.pair_readers import read_identified
+from datamodules.corpora.records import TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.trec_runs import run_line
+from datamodules.errors import check_count
 from datamodules.retrieval import Memory
+from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.tokens import TokenStore
 from zoo.tasks.predictor import (
     BLOCK,
-    MOST_HITS,
     Predictor,
     ReadText,
-    TextColumn,
     as_texts,
-    check_count,
     evaluating,
     on_device,
     texts_in,

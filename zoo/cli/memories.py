@@ -1,0 +1,91 @@
+"""`zoo index` builds a memory and `zoo search` asks one: neither waits for PyTorch to be imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from datamodules.corpora.records import Column, TextColumn
+from datamodules.corpora.table import read_table
+from datamodules.errors import InputError, check_count
+from datamodules.parts.memory import DEFAULT_RETRIEVER
+from datamodules.retrieval import (
+    FolderMemory,
+    IndexMemory,
+    Memory,
+    Retriever,
+    is_existing_index,
+    open_memory,
+)
+from datamodules.retrieval.base import MOST_HITS
+from datamodules.retrieval.embeddings import Embeddings
+from zoo.cli.vectors import for_embeddings
+
+
+def index(
+    memory: str,
+    file: str | None = None,
+    embeddings: str | None = None,
+    text_column: TextColumn = "text",
+    label_column: Column | None = "label",
+    id_column: Column | None = None,
+    header: bool | None = None,
+    retriever: Retriever = DEFAULT_RETRIEVER,
+) -> None:
+    """Build a memory: read a table, index its texts, keep both in a folder.
+
+    Interrupted, run it again: a half-built memory is never taken for a whole one.
+
+    Args:
+        memory: folder to make.
+        file: table of memories (CSV, TSV, JSONL, Parquet, a saved data set, hub:NAME).
+        embeddings: in place of a table, the folder that `zoo encode` made of one: its rows are found by their vectors,
+            exactly and without a server unless the retriever is another that compares vectors.
+        text_column: name or number of the text, or several.
+        label_column: name or number of the label; null for texts without labels.
+        id_column: name or number of an id.
+        header: whether a CSV file has a header line; null finds out.
+        retriever: back end and ranking.
+    """
+    if not memory:
+        raise InputError("--memory: names no folder; name one to make")
+    if embeddings is not None and file is None:
+        made = Embeddings.open(Path(embeddings))
+        rows, retriever = made.rows, for_embeddings(retriever, made)
+    elif file is not None and embeddings is None:
+        rows = read_table(file, text_column, label_column, id_column, header)
+    else:
+        raise InputError("zoo index: name a table with --file, or what `zoo encode` made with --embeddings")
+    built = FolderMemory.build(rows, retriever, Path(memory))
+    labels = built.labels()
+    print(f"{memory}: {len(built)} memories" + (f", {len(labels)} labels" if labels else ", no labels"))
+
+
+def search(
+    query: str,
+    memory: str | None = None,
+    k: int = 10,
+    retriever: Retriever | None = None,
+) -> None:
+    """Print the best memories for some words.
+
+    Args:
+        query: the words.
+        memory: a folder that `zoo index` built; not needed for an Elasticsearch index of your own.
+        k: how many memories.
+        retriever: null takes what the folder was built with; an ElasticsearchRetriever with an index
+            searches that index.
+    """
+    check_count("k", k, MOST_HITS)
+    if retriever is not None and is_existing_index(retriever):
+        opened: Memory = IndexMemory(retriever)
+    elif memory is not None:
+        opened = open_memory(memory, retriever)
+    else:
+        raise InputError("zoo search: name a memory folder with --memory, or an index with --retriever.index")
+    found = opened.search([query], k)
+    if found.rows[0, 0] < 0:
+        print("no memory shares a word with the query")
+    for row, score in zip(found.rows[0].tolist(), found.scores[0].tolist(), strict=True):
+        if row >= 0:
+            label = found.memories.label(row)
+            print(f"{score:8.3f}  {'' if label is None else f'[{label}] '}{found.memories.texts[row]}")
