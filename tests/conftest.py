@@ -6,13 +6,16 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from elasticsearch import Elasticsearch
 
 from tests.elasticsearch import server
+
+StartedT = TypeVar("StartedT")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,8 +34,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _start(name: str, secured: bool, heap: str) -> server.Server:
+    folder = Path(os.environ["ZOO_TEST_RUN"]) / name
+    return _or_skip(lambda: server.start(folder, secured=secured, heap=heap))
+
+
+def _or_skip(start: Callable[[], StartedT]) -> StartedT:
     try:
-        return server.start(Path(os.environ["ZOO_TEST_RUN"]) / name, secured=secured, heap=heap)
+        return start()
     except server.NoServerError as error:
         if os.environ.get("ZOO_REQUIRE_ELASTICSEARCH") == "1":
             pytest.fail(f"no Elasticsearch: {error}", pytrace=False)
@@ -49,6 +57,16 @@ def elasticsearch_url() -> str:
 def secured_elasticsearch() -> server.Server:
     """A real server that wants https and a password."""
     return _start("secured", secured=True, heap="512m")
+
+
+@pytest.fixture
+def elasticsearch_cluster() -> Iterator[list[server.Server]]:
+    """Three real servers that are one cluster, for a test that ends some of them."""
+    folder = Path(os.environ["ZOO_TEST_RUN"]) / f"cluster-{uuid.uuid4().hex[:12]}"
+    yield _or_skip(lambda: server.start_cluster(folder))
+    for node in folder.iterdir():
+        server.stop(node)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -273,7 +273,13 @@ class ServerRetriever(Retriever):
         return self._own_meta(name)
 
     def _load(self, name: str, collection: Collection, start_row: int, progress: bool) -> None:
-        """Write the documents of the rows from `start_row` on."""
+        """Write the documents of the rows from `start_row` on that an interrupted load has not written yet."""
+        # One after another in one order: what is there is the beginning, and perhaps a part of the next chunk.
+        is_there = self.server.call(
+            lambda client: client.indices.refresh(index=name), expected=("index_not_found_exception",)
+        )
+        written = self._count(name) - start_row if is_there else 0  # one that has gone is noticed in the end
+        done = 0
         texts = collection.texts[start_row:] if start_row else collection.texts
         ids, labels = collection.ids, collection.labels
 
@@ -292,7 +298,9 @@ class ServerRetriever(Retriever):
             total=len(texts), desc=f"index {name}", unit=" rows", disable=None if progress else True
         ) as bar:
             for chunk in _chunks(lines()):
-                self.server.exchange(name, "_bulk", wanted, "items", chunk)
+                done += len(chunk)
+                if done > written:
+                    self.server.exchange(name, "_bulk", wanted, "items", chunk)
                 bar.update(len(chunk))
 
     def _finish(self, name: str, meta: dict[str, Any]) -> None:

@@ -77,7 +77,7 @@ class Proxy:
 
 
 @contextmanager
-def proxy(upstream: str | None = None) -> Iterator[Proxy]:
+def proxy(upstream: str | None = None, kind: type[Proxy] = Proxy) -> Iterator[Proxy]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -112,7 +112,7 @@ def proxy(upstream: str | None = None) -> Iterator[Proxy]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    between = Proxy(f"http://127.0.0.1:{server.server_port}", upstream)
+    between = kind(f"http://127.0.0.1:{server.server_port}", upstream)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:

@@ -35,6 +35,7 @@ import zipfile
 from base64 import b64encode
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from filelock import FileLock
 
@@ -79,8 +80,20 @@ def start(folder: Path, port: int | None = None, secured: bool = False, heap: st
     with FileLock(folder / "lock"):
         server = running(folder)
         if server is None:
-            server = _launch(folder, port or _free_port(), secured, heap)
+            (server,) = _launch([folder], [port or _free_port()], secured, heap)
         return server
+
+
+def start_cluster(folder: Path, nodes: int = 3, heap: str = "400m") -> list[Server]:
+    """Start servers that form one cluster; each keeps its data in a folder of its own, `node-0`, `node-1` ...
+
+    Raises:
+        NoServerError: as `start`.
+    """
+    folders = [folder / f"node-{number}" for number in range(nodes)]
+    for one in folders:
+        one.mkdir(parents=True)
+    return _launch(folders, [_free_port() for _ in folders], secured=False, heap=heap)
 
 
 def running(folder: Path) -> Server | None:
@@ -91,6 +104,12 @@ def running(folder: Path) -> Server | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return server
+
+
+def kill(server: Server) -> None:
+    """End a server as a power cut would, and wait until it has gone."""
+    os.killpg(server.process, signal.SIGKILL)
+    _wait_for_end(server.process, seconds=20)
 
 
 def stop(folder: Path) -> None:
@@ -121,9 +140,51 @@ def _wait_for_end(process: int, seconds: float) -> None:
     raise TimeoutError
 
 
-def _launch(folder: Path, port: int, secured: bool, heap: str) -> Server:
+class _Started(NamedTuple):
+    """A server's process, which may not answer yet."""
+
+    server: Server
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+
+def _launch(folders: list[Path], ports: list[int], secured: bool, heap: str) -> list[Server]:
+    """Start a cluster of servers, most often of one, and wait until each knows all."""
     java_home = _java_home()
     distribution = _distribution(java_home)
+    transports = [_free_port() for _ in folders]
+    names = [f"memory-zoo-{secrets.token_hex(8)}" for _ in folders]
+    settings: dict[str, object] = {"cluster.name": f"memory-zoo-tests-{ports[0]}"}
+    if len(folders) == 1:
+        settings["discovery.type"] = "single-node"
+    else:
+        settings["discovery.seed_hosts"] = ",".join(f"127.0.0.1:{transport}" for transport in transports)
+        settings["cluster.initial_master_nodes"] = ",".join(names)
+    started = []
+    for folder, name, port, transport in zip(folders, names, ports, transports, strict=True):
+        own = {**settings, "node.name": name, "http.port": port, "transport.port": transport}
+        started.append(_start_process(folder, own, secured, heap, java_home, distribution))
+    for one in started:
+        try:
+            _wait_for_health(one.server, set(names), one.process, one.folder / "output.txt")
+        except NoServerError:
+            for other in started:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(other.process.pid, signal.SIGKILL)
+            raise
+        (one.folder / "server.json").write_text(json.dumps(asdict(one.server)))
+        (one.folder / "server.json").chmod(0o600)
+    return [one.server for one in started]
+
+
+def _start_process(
+    folder: Path,
+    settings: dict[str, object],
+    secured: bool,
+    heap: str,
+    java_home: Path,
+    distribution: Path,
+) -> _Started:
     config = folder / "config"
     shutil.rmtree(config, ignore_errors=True)
     shutil.copytree(distribution / "config", config)
@@ -135,14 +196,8 @@ def _launch(folder: Path, port: int, secured: bool, heap: str) -> Server:
         "ES_TMPDIR": str(folder / "tmp"),
         "LANG": "C.UTF-8",
     }
-    node = f"memory-zoo-{secrets.token_hex(8)}"
-    settings = {
-        "node.name": node,
-        "cluster.name": f"memory-zoo-tests-{port}",
-        "discovery.type": "single-node",
+    settings |= {
         "network.host": "127.0.0.1",
-        "http.port": port,
-        "transport.port": _free_port(),
         "path.data": folder / "data",
         "path.logs": folder / "logs",
         "cluster.routing.allocation.disk.threshold_enabled": "false",
@@ -188,17 +243,14 @@ def _launch(folder: Path, port: int, secured: bool, heap: str) -> Server:
             **account,
         )
     scheme = "https" if secured else "http"
-    server = Server(f"{scheme}://127.0.0.1:{port}", process.pid, username, password, ca_certs)
-    _wait_for_health(server, node, process, folder / "output.txt")
-    (folder / "server.json").write_text(json.dumps(asdict(server)))
-    (folder / "server.json").chmod(0o600)
-    return server
+    url = f"{scheme}://127.0.0.1:{settings['http.port']}"
+    return _Started(Server(url, process.pid, username, password, ca_certs), process, folder)
 
 
 def _wait_for_health(
-    server: Server, node: str, process: subprocess.Popen[bytes], output: Path, seconds: float = 120
+    server: Server, nodes: set[str], process: subprocess.Popen[bytes], output: Path, seconds: float = 300
 ) -> None:
-    """Wait until the node that was started answers; its port may be another server's."""
+    """Wait until the nodes that were started are one cluster; the server's port may be another's."""
     context = ssl.create_default_context(cafile=server.ca_certs) if server.ca_certs else None
 
     def ask(path: str) -> str:
@@ -212,8 +264,8 @@ def _wait_for_health(
     end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
         try:
-            ask("/_cluster/health?wait_for_status=yellow")
-            if ask("/_cat/nodes?h=name").split() == [node]:
+            ask(f"/_cluster/health?wait_for_status=yellow&wait_for_nodes={len(nodes)}")
+            if set(ask("/_cat/nodes?h=name").split()) == nodes:
                 return
             break  # another server
         except (OSError, urllib.error.URLError):

@@ -30,6 +30,6 @@ def test_a_server_that_has_the_port_already_is_not_taken_for_the_one_that_was_st
         threading.Thread(target=other.serve_forever, daemon=True).start()
         started = server.Server(f"http://127.0.0.1:{other.server_port}", process.pid, None, None, None)
         with pytest.raises(server.NoServerError, match=r"another one is there.*address already in use"):
-            server._wait_for_health(started, "the-node", process, output, seconds=20)
+            server._wait_for_health(started, {"the-node"}, process, output, seconds=20)
         other.shutdown()
     assert process.poll() is not None

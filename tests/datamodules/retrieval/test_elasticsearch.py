@@ -252,6 +252,10 @@ def test_half_loaded_index(
     retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
     with pytest.raises(InputError, match="half loaded"):
         retriever.open(Path(), FINGERPRINT)
+    with proxy(elasticsearch_url) as between:
+        built(between.url, index_prefix)
+        # What is there is not sent again.
+        assert sum(request.body.count(b'{"create"') for request in between.paths("_bulk")) == len(TEXTS) - 100
     retriever = built(elasticsearch_url, index_prefix)
     same(expected, retriever.search(TEXTS, 10))
     with Elasticsearch(elasticsearch_url) as client:
