@@ -6,18 +6,24 @@ second texts 8 to 40, drawn from 30,000 words with Zipf's distribution; the tabl
 trained. One thread.
 
 Adam moves 9 million numbers a step, which in PyTorch's usual version takes longer than the rest of a step. Each
-model is measured with it, with `fused=True` (the same update in one pass, AMVLSTM's default), and with the
-table fixed.
+model is measured with it, with `fused=True` (the same update in one pass), with the table updated by rows
+(`zoo.layers.rows`, what `zoo fit` does with such a table), and with the table fixed. MatchZoo's models have plain Adam.
 
-Where `matchzoo` can be imported (1.1.1, whose imports want an old Python), its models run on the same texts in
-turns with ours. Elsewhere the ratios are to `MATCHZOO_ROWS`, noted on another machine: a hint, no more.
+Where `matchzoo` can be imported, its models run on the same texts in turns with ours. Elsewhere the ratios are to
+`MATCHZOO_ROWS`, noted on another machine: a hint, no more. MatchZoo-py 1.1.1 wants names that newer versions of
+Python and NumPy took away; an environment beside this one has it so:
 
-    python -m tests.benchmarks.matching_step [--models ARCI ...] [--negatives 1] [--steps 10] [--profile]
+    python3 -m venv matchzoo && matchzoo/bin/pip install --editable . && matchzoo/bin/pip install --no-deps \\
+        matchzoo-py==1.1.1 hyperopt tabulate networkx h5py pytorch-transformers future boto3 botocore jmespath \\
+        s3transfer sacremoses sentencepiece "setuptools<70" py4j
+    matchzoo/bin/python -m tests.benchmarks.matching_step [--models ARCI ...] [--negatives 1] [--steps 10]
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
+import collections.abc
 import importlib
 import importlib.util
 import itertools
@@ -35,6 +41,7 @@ from torch import Tensor, nn
 from datamodules.batch import MatchingBatch
 from datamodules.matching import MatchingDataModule
 from zoo import list_models
+from zoo.layers.rows import RowTable, update_by_rows
 from zoo.tasks.matching import MatchingTask
 
 LISTS, VOCABULARY, FIRST, SECOND, QUESTIONS, CANDIDATES = 64, 30_000, 10, 40, 640, 6
@@ -130,20 +137,24 @@ def make_data(texts: Texts, folder: Path, negatives: int) -> MatchingDataModule:
     return data
 
 
-def zoo_step(name: str, data: MatchingDataModule, fused: bool, train_words: bool = True) -> Step:
-    """A training step of a registered model."""
+def zoo_step(
+    name: str, data: MatchingDataModule, update: str = "plain", train_words: bool = True
+) -> Step | None:
+    """A training step of a registered model, None for one without the tables that are to be updated by rows."""
     model_name, options = MODELS[name]
     model = list_models()[model_name](**options)
     assert isinstance(model, MatchingTask)
     spec = model.spec = data.spec._replace(num_words=VOCABULARY)
     # Given vectors are fixed, drawn ones are trained.
     network = model.build_network(spec, None if train_words else torch.randn(VOCABULARY, 300), None)
-    update = _updates(network, fused)
+    if update == "by rows" and not _row_tables(network):
+        return None
+    train = _updates(network, update)
     batches = _again_and_again(data.train_dataloader())
 
     def step() -> int:
         batch: MatchingBatch = next(batches)
-        update(model.loss_terms(network(batch), batch).mean())
+        train(model.loss_terms(network(batch), batch).mean())
         return len(batch.first)
 
     return step
@@ -151,6 +162,8 @@ def zoo_step(name: str, data: MatchingDataModule, fused: bool, train_words: bool
 
 def matchzoo_step(name: str, texts: Texts, negatives: int) -> Step:
     """A training step of MatchZoo-py's model of that name, with its data set and its default padding."""
+    for module, lost in ((collections, collections.abc.Iterable), (np, int), (np, float)):
+        setattr(module, lost.__name__, lost)
     matchzoo, pd = importlib.import_module("matchzoo"), importlib.import_module("pandas")
     relation, right = [], {}
     for number, candidates in enumerate(texts.candidates):
@@ -159,13 +172,15 @@ def matchzoo_step(name: str, texts: Texts, negatives: int) -> Step:
             relation.append((str(number), f"{number}-{place}", int(place == 0)))
     left = {str(number): words for number, words in enumerate(texts.questions)}
 
-    def table(side: str, words: dict[str, list[int]]) -> Any:
-        columns = {f"text_{side}": list(words.values()), f"length_{side}": [len(w) for w in words.values()]}
+    def table(side: str, words: dict[str, list[int]], longest: int) -> Any:
+        # Newer versions of NumPy make no array of lists that differ in length: padded here, and then by MatchZoo.
+        padded = [text + [0] * (longest - len(text)) for text in words.values()]
+        columns = {f"text_{side}": padded, f"length_{side}": [len(w) for w in words.values()]}
         return pd.DataFrame(columns, index=pd.Index(words, name=f"id_{side}"))
 
     pairs = pd.DataFrame(relation, columns=["id_left", "id_right", "label"])
     dataset = matchzoo.dataloader.Dataset(
-        matchzoo.DataPack(pairs, table("left", left), table("right", right)),
+        matchzoo.DataPack(pairs, table("left", left, FIRST), table("right", right, SECOND)),
         mode="pair",
         num_dup=1,
         num_neg=negatives,
@@ -184,18 +199,25 @@ def matchzoo_step(name: str, texts: Texts, negatives: int) -> Step:
         model.params[option] = value
     model.guess_and_fill_missing_params(verbose=0)
     model.build()
-    update = _updates(model, fused=False)
+    train = _updates(model, "plain")
 
     def step() -> int:
         inputs, target = next(batches)
-        update(loss(model(inputs), target))
+        train(loss(model(inputs), target))
         return len(target)
 
     return step
 
 
-def _updates(network: nn.Module, fused: bool) -> Callable[[Tensor], None]:
-    optimizer = torch.optim.Adam((p for p in network.parameters() if p.requires_grad), lr=1e-3, fused=fused)
+def _row_tables(network: nn.Module) -> list[RowTable]:
+    return [module for module in network.modules() if isinstance(module, RowTable)]
+
+
+def _updates(network: nn.Module, kind: str) -> Callable[[Tensor], None]:
+    weights = [p for p in network.parameters() if p.requires_grad]
+    optimizer: torch.optim.Optimizer = torch.optim.Adam(weights, lr=1e-3, fused=kind == "fused")
+    if kind == "by rows":
+        optimizer = update_by_rows(optimizer, _row_tables(network))
 
     def update(loss: Tensor) -> None:
         optimizer.zero_grad()
@@ -238,11 +260,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = make_data(texts, Path(folder), options.negatives)
         for name in options.models:
-            ours = {
-                "Adam": zoo_step(name, data, fused=False),
-                "fused Adam": zoo_step(name, data, fused=True),
-                "fixed table": zoo_step(name, data, fused=True, train_words=False),
+            tried = {
+                "Adam": zoo_step(name, data),
+                "fused": zoo_step(name, data, "fused"),
+                "by rows": zoo_step(name, data, "by rows"),
+                "fixed table": zoo_step(name, data, "fused", train_words=False),
             }
+            ours = {kind: step for kind, step in tried.items() if step is not None}
             theirs = {}
             if beside and name in MATCHZOO_MODELS:
                 theirs["MatchZoo-py"] = matchzoo_step(name, texts, options.negatives)
@@ -253,7 +277,7 @@ def main() -> None:
                 f"{name:15s} {'  '.join(told)}  MatchZoo-py {rows['MatchZoo-py']:.0f} {measured}", flush=True
             )
             if options.profile:
-                profile(ours["fused Adam"], options.steps)
+                profile(ours["fused"], options.steps)
 
 
 def profile(step: Step, steps: int) -> None:

@@ -19,6 +19,7 @@ import zoo
 from datamodules import ClassificationDataModule
 from datamodules.batch import ClassificationSpec
 from datamodules.errors import InputError
+from tests.zoo.adapters import Ranking
 from tests.zoo.conftest import sentences, write_table
 from zoo.layers.bags import BigramTable
 from zoo.layers.rows import RowAdam, update_by_rows, update_densely, why_dense
@@ -218,6 +219,11 @@ def run(
     pl.seed_everything(3, verbose=False)
     optimizer = options.pop("optimizer", lambda weights: Adam(weights, lr=0.01))
     model = zoo.ExpaNet(word_size=8, bigrams=60, sparse_updates=sparse, optimizer=optimizer)
+    trainer = fit(model, data, folder, resumed, **{"max_epochs": 2, **options})
+    return model.state_dict(), trainer
+
+
+def fit(model: Any, data: Any, folder: Path, resumed: Path | None = None, **options: Any) -> pl.Trainer:
     trainer = pl.Trainer(
         accelerator="cpu",
         logger=False,
@@ -226,10 +232,10 @@ def run(
         enable_model_summary=False,
         use_distributed_sampler=False,
         default_root_dir=folder,
-        **{"max_epochs": 2, **options},
+        **options,
     )
     trainer.fit(model, datamodule=data, ckpt_path=resumed, weights_only=True)
-    return model.state_dict(), trainer
+    return trainer
 
 
 @pytest.mark.parametrize(
@@ -259,6 +265,23 @@ def test_a_run_goes_on_from_a_checkpoint_of_either_kind(first: bool, tmp_path: P
     resumed, _ = run(tmp_path, not first, tmp_path / "half.ckpt")
     for name in whole:
         torch.testing.assert_close(resumed[name], whole[name], rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["AMVLSTM", "ANMM", "ARCI", "ARCII", "MatchPyramid"])
+def test_a_run_on_pairs_learns_the_same(name: str, tmp_path: Path) -> None:
+    data = Ranking(tmp_path).data
+    states = []
+    for wanted in (False, True):
+        pl.seed_everything(3, verbose=False)
+        model = zoo.list_models()[name](
+            word_size=8, sparse_updates=wanted, optimizer=lambda weights: Adam(weights, lr=0.01)
+        )
+        fit(model, data, tmp_path, max_epochs=3)
+        assert type(model.trainer.optimizers[0]) is (RowAdam if wanted else Adam)
+        states.append(model.state_dict())
+    dense, by_rows = states
+    for key in dense:
+        torch.testing.assert_close(by_rows[key], dense[key], rtol=1e-2, atol=1e-4)
 
 
 def test_small_tables_are_updated_whole_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
