@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # e.g. make test PYTEST_ARGS="-k retrieval"
 PYTEST_ARGS ?=
 
-.PHONY: install demo test lint docs clean
+.PHONY: install demo test lowest lint docs clean
 
 install: $(VENV)/.installed
 
@@ -20,7 +20,14 @@ demo: install
 	$(BIN)/python examples/demo/demo.py
 
 test: install
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup -m "" $(PYTEST_ARGS)
+
+# The lowest versions that setup.cfg allows, in an environment of their own.
+lowest: install
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv venv --clear --quiet --python $(BIN)/python .venv-lowest
+	$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable ".[dev]"
+	.venv-lowest/bin/python -m pytest --numprocesses auto --dist loadgroup $(PYTEST_ARGS)
 
 lint: install
 	$(BIN)/ruff check .
@@ -32,4 +39,4 @@ docs: install
 	$(BIN)/python -m tests.api_docs build/docs
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) .venv-lowest build dist *.egg-info
