@@ -9,6 +9,7 @@ import pytest
 from tests.faults.__main__ import main
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["caches", "full_disks", "memories", "readers"])
 def test_a_few_cases(name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["faults", "--only", name, "--cases", "4"])

@@ -159,6 +159,20 @@ def fit(zoo_command: Callable[..., Result], train_csv: Path) -> Callable[..., Pa
     return run
 
 
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of a small model, for tests that only read it and its memory."""
+    folder = tmp_path_factory.mktemp("trained")
+    table = write_table(folder / "train.csv", sentences(90, seed=1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("ZOO_CACHE_DIR", str(folder / "cache"))
+        patch.delenv("ZOO_RUN_DIR", raising=False)
+        options = ["--data.train_file", str(table), "--trainer.max_epochs=1", "--run_dir=run"]
+        assert main(["fit", *SMALL, *options]) == 0
+    return folder / "run"
+
+
 @pytest.fixture
 def tiny_bert(tmp_path: Path) -> Path:
     """A BERT of two layers with the words of the made-up texts, its weights drawn."""

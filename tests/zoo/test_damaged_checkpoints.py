@@ -32,8 +32,8 @@ def changed(
     change(contents)
 
 
-def test_a_checkpoint_that_lacks_a_part_or_has_a_strange_one(fit: Callable[..., Path]) -> None:
-    checkpoint = fit("run") / "checkpoints" / "last.ckpt"
+def test_a_checkpoint_that_lacks_a_part_or_has_a_strange_one(trained_run: Path) -> None:
+    checkpoint = trained_run / "checkpoints" / "last.ckpt"
     whole = torch.load(checkpoint, weights_only=True)
     places = [
         place
@@ -85,12 +85,12 @@ def error_of(checkpoint: str) -> Exception | None:
 def test_every_command_says_so_in_one_line(
     command: str,
     place: tuple[str, ...],
-    fit: Callable[..., Path],
+    trained_run: Path,
     zoo_command: Callable[..., Result],
     train_csv: Path,
     test_csv: Path,
 ) -> None:
-    contents = torch.load(fit("run") / "checkpoints" / "last.ckpt", weights_only=True)
+    contents = torch.load(trained_run / "checkpoints" / "last.ckpt", weights_only=True)
     changed(contents, place, lambda part: part.pop(place[-1], None))
     torch.save(contents, "changed.ckpt")
     options: list[object] = {

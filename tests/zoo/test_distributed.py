@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,18 +11,7 @@ import yaml
 
 from tests.dialogues import made_up, write_published
 from tests.zoo.conftest import SMALL, Result
-
-DDP = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp_fork"]
-
-
-def zoo_process(*arguments: object, code: int = 0) -> str:
-    """Runs `zoo` in processes of its own (a fork wants a young parent); returns what it printed."""
-    command = [sys.executable, "-m", "zoo", *map(str, arguments)]
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == code, done.stderr
-    return done.stdout + done.stderr
+from tests.zoo.processes import DDP, zoo_process
 
 
 def test_two_processes_print_the_digits_of_one(

@@ -16,8 +16,8 @@ from tests.zoo.conftest import LABELS, Result, sentences, write_table
 Fit = Callable[..., Path]
 
 
-def test_predictions_do_not_depend_on_their_batch(fit: Fit) -> None:
-    predictor = zoo.load(fit("run") / "checkpoints" / "best.ckpt")
+def test_predictions_do_not_depend_on_their_batch(trained_run: Path) -> None:
+    predictor = zoo.load(trained_run / "checkpoints" / "best.ckpt")
     texts = [text for text, _ in sentences(20, seed=4)]
     together = predictor.predict(texts)
     assert [prediction.text for prediction in together] == texts
@@ -30,21 +30,21 @@ def test_predictions_do_not_depend_on_their_batch(fit: Fit) -> None:
     assert predictor.predict([]) == []
 
 
-def test_words_never_seen(fit: Fit) -> None:
-    (prediction,) = zoo.load(fit("run") / "checkpoints" / "best.ckpt").predict(["\u732b xyzzy \U0001f600"])
+def test_words_never_seen(trained_run: Path) -> None:
+    (prediction,) = zoo.load(trained_run / "checkpoints" / "best.ckpt").predict(["\u732b xyzzy \U0001f600"])
     assert prediction.memories == []
     assert sum(prediction.probabilities.values()) == pytest.approx(1, abs=1e-5)
 
 
-def test_texts_without_words(fit: Fit) -> None:
-    model = zoo.load(fit("run") / "checkpoints" / "best.ckpt")
+def test_texts_without_words(trained_run: Path) -> None:
+    model = zoo.load(trained_run / "checkpoints" / "best.ckpt")
     alone, together = model.predict(""), model.predict(["", "a text"])
     assert alone[0].probabilities == pytest.approx(together[0].probabilities, abs=1e-6)
     assert sum(alone[0].probabilities.values()) == pytest.approx(1, abs=1e-5)
 
 
-def test_another_memory(fit: Fit, tmp_path: Path, zoo_command: Callable[..., Result]) -> None:
-    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+def test_another_memory(trained_run: Path, tmp_path: Path, zoo_command: Callable[..., Result]) -> None:
+    checkpoint = trained_run / "checkpoints" / "best.ckpt"
     table = write_table(tmp_path / "m.csv", [("plum jam", "fruit"), ("plum stone", "geology")])
     assert zoo_command("index", "--file", table, "--memory", "memory").code == 0
     (prediction,) = zoo.load(checkpoint, memory="memory").predict("plum")

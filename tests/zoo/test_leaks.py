@@ -24,7 +24,7 @@ from datamodules.retrieval.memory import Memory
 from datamodules.retrieval.near_copies import are_near, signatures
 from datamodules.storage import fingerprint_of
 from tests.zoo.conftest import SMALL, Result, write_pairs, write_table
-from tests.zoo.test_distributed import DDP, zoo_process
+from tests.zoo.processes import DDP, zoo_process
 from zoo.tasks.checkpoint import CHECKPOINT_KEY
 
 Zoo = Callable[..., Result]

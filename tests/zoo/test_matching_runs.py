@@ -14,7 +14,7 @@ from datamodules import MatchingDataModule
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.zoo.conftest import Result, pair_rows, write_pairs
-from tests.zoo.test_distributed import DDP, zoo_process
+from tests.zoo.processes import DDP, zoo_process
 from zoo.tasks.matching_predictor import MatchingPredictor
 
 Command = Callable[..., Result]

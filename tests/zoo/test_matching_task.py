@@ -450,6 +450,7 @@ def test_pairs_to_classify_need_cross_entropy(tmp_path: Path) -> None:
 # --- processes ---
 
 
+@pytest.mark.slow
 def test_two_processes_count_the_digits_of_one(tmp_path: Path) -> None:
     """Uneven parts, one of them without a counted pair; a fork wants a young parent."""
     script = tmp_path / "count.py"

@@ -143,8 +143,8 @@ def test_validation_has_the_memory_that_predictions_have(fit: Fit, zoo_command: 
     assert loss() != before
 
 
-def test_what_tuning_refuses(fit: Fit, zoo_command: Zoo, tmp_path: Path, more_csv: Path) -> None:
-    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+def test_what_tuning_refuses(trained_run: Path, zoo_command: Zoo, tmp_path: Path, more_csv: Path) -> None:
+    checkpoint = trained_run / "checkpoints" / "best.ckpt"
     stones = write_table(tmp_path / "stones.csv", [("quartz", "stone"), ("plum stone", "fruit")])
     assert zoo_command("index", "--file", stones, "--memory", "stones").code == 0
     dev = write_table(tmp_path / "dev.csv", sentences(9, seed=5))
@@ -254,9 +254,9 @@ def test_columns_are_those_of_the_training_table(fit: Fit, zoo_command: Zoo, tmp
 
 
 def test_a_memory_of_another_model_is_refused(
-    fit: Fit, zoo_command: Zoo, tmp_path: Path, more_csv: Path
+    trained_run: Path, zoo_command: Zoo, tmp_path: Path, more_csv: Path
 ) -> None:
-    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
+    checkpoint = trained_run / "checkpoints" / "best.ckpt"
     stones = write_table(tmp_path / "stones.csv", [("quartz", "stone"), ("plum stone", "fruit")])
     assert zoo_command("index", "--file", stones, "--memory", "stones").code == 0
     assert zoo_command("index", "--file", stones, "--memory", "texts", "--label_column=null").code == 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import pytorch_lightning as pl
@@ -19,17 +21,33 @@ from tests.zoo.adapters import ADAPTERS, Adapter
 from zoo.tasks.base import Task
 from zoo.tasks.fitted import Fitted
 
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A model with some options, on the data of a kind of task."""
+
+    kind: str
+    name: str
+    options: dict[str, Any]
+
+
+def parameter(kind: str, name: str, variant: str, options: dict[str, Any]) -> Any:
+    label = "-".join(filter(None, (kind, name, variant)))
+    # One process does all tests of a case, since they share what is made for it.
+    return pytest.param(Case(kind, name, options), id=label, marks=pytest.mark.xdist_group(label))
+
+
 CASES = [
-    pytest.param(kind, name, options, id="-".join(filter(None, (kind, name, variant))))
+    parameter(kind, name, variant, options)
     for kind, adapter in ADAPTERS.items()
     for name, variants in adapter.variants.items()
     for variant, options in variants.items()
 ]
 #: Those that learn by gradients alone.
-LEARNERS = [case for case in CASES if not hasattr(zoo.list_models()[str(case.values[1])], "fit_to")]
+LEARNERS = [case for case in CASES if not hasattr(zoo.list_models()[case.values[0].name], "fit_to")]
 
-every_model = pytest.mark.parametrize(("kind", "name", "options"), CASES)
-every_learner = pytest.mark.parametrize(("kind", "name", "options"), LEARNERS)
+every_model = pytest.mark.parametrize("case", CASES)
+every_learner = pytest.mark.parametrize("case", LEARNERS)
 
 
 def test_every_model_is_tested() -> None:
@@ -45,26 +63,43 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture
-def adapter(kind: str, adapters: Any) -> Adapter:
-    made: Adapter = adapters(kind)
+def adapter(case: Case, adapters: Any) -> Adapter:
+    made: Adapter = adapters(case.kind)
     return made
 
 
-@pytest.fixture
-def model(name: str, options: dict[str, Any], adapter: Adapter) -> Task:
+def new_model(case: Case) -> Any:
     pl.seed_everything(5, verbose=False)
-    model: Any = zoo.list_models()[name](**options)
-    model._build(adapter.data.spec, None, None)
-    # Weights that start at zero (attention, gates) would hide what does not depend on them yet.
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.requires_grad and not weight.any() and not hasattr(model, "fit_to"):
-                weight.normal_(std=0.3)
-    if hasattr(model, "fit_to"):
-        adapter.data.with_strings = model.reads_strings
-        model.fit_to(adapter.data)
+    return zoo.list_models()[case.name](**case.options)
+
+
+@pytest.fixture(scope="module")
+def models(adapters: Any) -> Any:
+    """case -> its model, with weights that are drawn, or fitted."""
+
+    def build(case: Case) -> Any:
+        model, data = new_model(case), adapters(case.kind).data
+        model._build(data.spec, None, None)
+        # Weights that start at zero (attention, gates) would hide what does not depend on them yet.
+        with torch.no_grad():
+            for weight in model.parameters():
+                if weight.requires_grad and not weight.any() and not hasattr(model, "fit_to"):
+                    weight.normal_(std=0.3)
+        if hasattr(model, "fit_to"):
+            data.with_strings = model.reads_strings
+            model.fit_to(data)
+        return model.eval()
+
+    return cache(build)
+
+
+@pytest.fixture
+def model(case: Case, models: Any) -> Task:
+    """A copy that a test may change."""
+    model = deepcopy(models(case))
+    pl.seed_everything(5, verbose=False)
     assert isinstance(model, Task)
-    return model.eval()
+    return model
 
 
 def say(adapter: Adapter, model: Task, batch: Any) -> Tensor:
@@ -99,48 +134,60 @@ def trainer(folder: Path, **options: Any) -> pl.Trainer:
     return pl.Trainer(default_root_dir=folder, **given)
 
 
-@every_model
-def test_a_run_of_two_steps(name: str, options: dict[str, Any], adapter: Adapter, tmp_path: Path) -> None:
-    run = trainer(tmp_path, fast_dev_run=2)
-    model = zoo.list_models()[name](**options)
+class Run(NamedTuple):
+    model: Any
+    trainer: pl.Trainer
+    checkpoint: Path
+
+
+def train(case: Case, adapter: Adapter, folder: Path, *callbacks: pl.Callback) -> Run:
+    """One epoch."""
+    model, run = new_model(case), trainer(folder, max_epochs=1, callbacks=list(callbacks))
     run.fit(model, datamodule=adapter.data)
-    assert run.global_step == (1 if isinstance(model, Fitted) else 2)
-    assert math.isfinite(run.callback_metrics["val/loss"])
-    assert (
-        max(run.callback_metrics.get(f"val/{name}", 0) for name in ("rows", "pairs", "questions", "queries"))
-        > 3
-    )
+    run.save_checkpoint(folder / "model.ckpt")
+    return Run(model, run, folder / "model.ckpt")
+
+
+@pytest.fixture(scope="module")
+def runs(adapters: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """case -> its run without callbacks."""
+    return cache(lambda case: train(case, adapters(case.kind), tmp_path_factory.mktemp("run")))
+
+
+@pytest.fixture
+def run(case: Case, runs: Any) -> Run:
+    made: Run = runs(case)
+    return made
 
 
 @every_model
-def test_loads_alone_with_the_same_outputs(
-    name: str, options: dict[str, Any], adapter: Adapter, tmp_path: Path
-) -> None:
-    model = zoo.list_models()[name](**options)
-    run = trainer(tmp_path, max_epochs=1)
-    run.fit(model, datamodule=adapter.data)
-    run.save_checkpoint(tmp_path / "model.ckpt")
-    loaded = zoo.load(tmp_path / "model.ckpt").model
-    assert type(loaded) is type(model)
-    assert torch.equal(say(adapter, loaded, adapter.batch), say(adapter, model.eval(), adapter.batch))
-    contents = torch.load(tmp_path / "model.ckpt", weights_only=True)
-    assert contents["memory_zoo"]["model"] == name
+def test_a_run_of_an_epoch(run: Run) -> None:
+    if isinstance(run.model, Fitted):
+        assert run.trainer.global_step == 1
+    else:
+        # An ensemble has stages with steps of their own.
+        assert run.trainer.global_step >= run.trainer.num_training_batches > 1
+    metrics = run.trainer.callback_metrics
+    assert math.isfinite(metrics["val/loss"])
+    assert max(metrics.get(f"val/{name}", 0) for name in ("rows", "pairs", "questions", "queries")) > 3
+
+
+@every_model
+def test_loads_alone_with_the_same_outputs(case: Case, run: Run, adapter: Adapter) -> None:
+    loaded = zoo.load(run.checkpoint).model
+    assert type(loaded) is type(run.model)
+    assert torch.equal(say(adapter, loaded, adapter.batch), say(adapter, run.model.eval(), adapter.batch))
+    contents = torch.load(run.checkpoint, weights_only=True)
+    assert contents["memory_zoo"]["model"] == case.name
     assert contents["memory_zoo"]["spec"] == adapter.data.spec._asdict()
 
 
 @every_learner
-def test_callbacks_change_no_weight(
-    name: str, options: dict[str, Any], adapter: Adapter, tmp_path: Path
-) -> None:
-    weights = []
-    for callbacks in ([], [RunFolder(tmp_path / "run", {"a": 1}), Throughput()]):
-        pl.seed_everything(5, verbose=False)
-        model = zoo.list_models()[name](**options)
-        run = trainer(tmp_path, max_epochs=1, callbacks=callbacks)
-        run.fit(model, datamodule=adapter.data)
-        weights.append(model.state_dict())
+def test_callbacks_change_no_weight(case: Case, run: Run, adapter: Adapter, tmp_path: Path) -> None:
+    watched = train(case, adapter, tmp_path, RunFolder(tmp_path / "run", {"a": 1}), Throughput())
     assert (tmp_path / "run" / "summary.json").exists()
-    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    weights, expected = watched.model.state_dict(), run.model.state_dict()
+    assert all(torch.equal(weights[key], expected[key]) for key in expected)
 
 
 # --- learning ---
@@ -182,9 +229,9 @@ def test_every_trained_parameter_gets_a_gradient(model: Task, adapter: Adapter) 
 
 
 @every_model
-def test_rows_differ(name: str, model: Task, adapter: Adapter) -> None:
+def test_rows_differ(case: Case, model: Task, adapter: Adapter) -> None:
     """Or the tests of what changes nothing would test nothing."""
-    if name in ("Majority", "RandomOrder"):
+    if case.name in ("Majority", "RandomOrder"):
         pytest.skip("says the same of every row")
     found = say(adapter, model, adapter.batch)
     assert len(torch.unique(found, dim=0)) > 1

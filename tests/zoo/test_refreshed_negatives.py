@@ -19,8 +19,8 @@ import zoo
 from datamodules import ClickthroughDataModule
 from datamodules.errors import InputError
 from tests.zoo.conftest import Result
+from tests.zoo.processes import DDP, zoo_process
 from tests.zoo.retrieval_runs import options_of, titles
-from tests.zoo.test_distributed import DDP, zoo_process
 from zoo.tasks import mining
 from zoo.tasks.mining import FoundHits, embed, find_hits
 from zoo.tasks.refreshed_negatives import RefreshedNegatives
@@ -197,6 +197,7 @@ np.save = killed
 """
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_a_refresh_goes_on_as_if_it_was_not(zoo_command: Command) -> None:
     for every in ("every_n_epochs=1", "every_n_steps=6"):
         shutil.rmtree("killed", ignore_errors=True)

@@ -137,9 +137,9 @@ def test_a_monitor_that_is_not_there(callback: str, zoo_command: Command, train_
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adagrad"])
 def test_a_checkpoint_of_another_optimizer(
-    optimizer: str, fit: Callable[..., Path], zoo_command: Command, train_csv: Path
+    optimizer: str, trained_run: Path, zoo_command: Command, train_csv: Path
 ) -> None:
-    checkpoint = fit("run") / "checkpoints" / "last.ckpt"
+    checkpoint = trained_run / "checkpoints" / "last.ckpt"
     options = [f"--ckpt_path={checkpoint}", f"--model.optimizer=torch.optim.{optimizer}"]
     result = refused_fit(zoo_command, train_csv, *options, "--trainer.max_epochs=2")
     refused(result, f"model.optimizer={optimizer}", "last.ckpt")
@@ -190,9 +190,9 @@ def test_vectors_in_archives(zoo_command: Command, fit: Callable[..., Path], tra
 
 
 def test_inputs_of_predict(
-    fit: Callable[..., Path], zoo_command: Command, test_csv: Path, monkeypatch: pytest.MonkeyPatch
+    trained_run: Path, zoo_command: Command, test_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint = fit("run") / "checkpoints" / "last.ckpt"
+    checkpoint = trained_run / "checkpoints" / "last.ckpt"
     command = ["predict", "--ckpt_path", checkpoint]
     os.mkfifo("pipe.txt")
     Path("folder.txt").mkdir()
@@ -205,8 +205,8 @@ def test_inputs_of_predict(
     refused(zoo_command(*command, "--input=-"), "standard input", "UTF-8")
 
 
-def test_numbers_and_texts_in_python(fit: Callable[..., Path]) -> None:
-    predictor = zoo.load(fit("run") / "checkpoints" / "last.ckpt")
+def test_numbers_and_texts_in_python(trained_run: Path) -> None:
+    predictor = zoo.load(trained_run / "checkpoints" / "last.ckpt")
     for size in (0, -1):
         with pytest.raises(InputError, match=f"batch_size {size}"):
             predictor.predict(["apple"], batch_size=size)
@@ -223,8 +223,9 @@ def test_search_for_more_than_there_can_be(zoo_command: Command, train_csv: Path
     refused(zoo_command("index", "--file", train_csv, "--memory="), "--memory")
 
 
-def test_a_reader_that_goes_away_is_no_error(fit: Callable[..., Path], test_csv: Path) -> None:
-    checkpoint = fit("run") / "checkpoints" / "last.ckpt"
+@pytest.mark.slow
+def test_a_reader_that_goes_away_is_no_error(trained_run: Path, test_csv: Path) -> None:
+    checkpoint = trained_run / "checkpoints" / "last.ckpt"
     rows = write_table(Path("many.csv"), sentences(3000, seed=3))
     command = [sys.executable, "-m", "zoo", "predict", "--ckpt_path", str(checkpoint), "--input", str(rows)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -265,6 +266,7 @@ def test_a_cache_that_is_removed_meanwhile(
     refused(refused_fit(zoo_command, train_csv), "cache")
 
 
+@pytest.mark.slow
 def test_a_missing_file_with_two_devices(tmp_path: Path) -> None:
     """Of the processes, one speaks."""
     options = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp", "--run_dir=run"]

@@ -488,6 +488,7 @@ def test_a_row_that_fails_is_named_and_the_others_finish(
         reproduce("small.yaml", str(data_dir), rows=["broken"], seeds=1, run_dir="out")
 
 
+@pytest.mark.slow
 def test_a_reference_row_that_fails_is_named_too(data_dir: Path) -> None:
     rows = {"few": {"overrides": {"model": "TfidfSVM", "data.rows_per_class": 1000}}}
     with pytest.raises(RowFailed, match="1 of the runs failed: few, seed 1"):
@@ -709,6 +710,7 @@ def test_a_table_of_pairs(data_dir: Path, tmp_path: Path, stand_in: Callable[[],
     assert Path("out/table.png").exists()
 
 
+@pytest.mark.slow
 def test_reference_rows_of_pairs_to_classify_take_the_best_threshold(data_dir: Path) -> None:
     lines = [f"word {i}\t{'word' if i % 3 else 'none'}\t{int(i % 3 > 0)}" for i in range(90)]
     (data_dir / "corpus" / "pairs.tsv").write_text("\n".join(["first\tsecond\tlabel", *lines]) + "\n")

@@ -20,7 +20,7 @@ from datamodules.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.clicks import Collection, write_collection
 from tests.zoo.conftest import Result
-from tests.zoo.test_distributed import DDP, zoo_process
+from tests.zoo.processes import DDP, zoo_process
 from zoo.cli import main
 from zoo.reproduce.command import run_table
 from zoo.reproduce.significance import compare, mean_by_query

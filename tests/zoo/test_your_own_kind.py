@@ -18,7 +18,7 @@ import torch
 
 import zoo
 from tests.zoo.conftest import COMMON_WORDS, Result
-from tests.zoo.test_distributed import DDP
+from tests.zoo.processes import DDP
 
 Command = Callable[..., Result]
 PAGE = Path(__file__).parents[2] / "examples" / "your_own_kind" / "rating.py"
@@ -115,6 +115,7 @@ def weights(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
+@pytest.mark.slow
 def test_two_processes_print_the_digits_of_one(zoo_command: Command, train: Path, tmp_path: Path) -> None:
     """31 rows in batches of 5, so that one is repeated and must count nothing; and a training of two processes."""
     run(zoo_command, "fit", *FIT, "--data.train_file", train, "--trainer.max_epochs=1", "--run_dir=run")

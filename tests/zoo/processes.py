@@ -1,0 +1,52 @@
+"""`zoo ...` in a process of its own that need not import everything anew.
+
+Imports take longer than what most tests ask of a process. Python's fork server has done them once, and each process is
+forked from it: a young parent without threads, which is also what a strategy that forks wants.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+
+import zoo
+from zoo.cli import main
+
+#: Processes on one machine that share a run.
+DDP = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp_fork"]
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["zoo.cli.lightning", *set(zoo.MODELS.values())])
+
+
+def zoo_process(*arguments: object, code: int = 0) -> str:
+    """Run `zoo` with this folder and this environment; returns what it printed.
+
+    Args:
+        *arguments: of the command line.
+        code: how it shall end.
+    """
+    printed = Path(f"printed-{os.urandom(8).hex()}").absolute()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = _FORKS.Process(target=_run, args=([*map(str, arguments)], os.getcwd(), environment, printed))
+    process.start()
+    process.join(600)
+    if process.is_alive():
+        process.kill()
+    text = printed.read_text()
+    printed.unlink()
+    assert process.exitcode == code, text
+    return text
+
+
+def _run(arguments: list[str], folder: str, environment: dict[str, str], printed: Path) -> None:
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path.insert(0, folder)  # as `python -m zoo` has it
+    file = os.open(printed, os.O_WRONLY | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    sys.exit(main(arguments))
