@@ -62,6 +62,7 @@ def model(name: str, options: dict[str, Any], adapter: Adapter) -> Task:
                 weight.normal_(std=0.3)
     if hasattr(model, "fit_to"):
         adapter.data.with_strings = model.reads_strings
+        adapter.data.with_memory_texts = model.reads_memory_texts
         model.fit_to(adapter.data)
     assert isinstance(model, Task)
     return model.eval()
