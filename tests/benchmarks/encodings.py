@@ -1,9 +1,9 @@
 """Testing and predicting with memories, beside encoding the texts alone.
 
 K = 20 memories of each text; texts of AG News if --data_dir is given, else seeded draws with Zipf's distribution; one
-thread. A transformer is measured if one is named. Printed: CPU seconds as ratios to encoding the
-texts and nothing else (their tokens included), all measured in turns after the memory has been encoded once; and the
-CPU milliseconds of one text that comes alone.
+thread. A transformer is measured if one is named. Printed: CPU seconds as ratios to encoding the texts and nothing else
+(their tokens included), all measured in turns after the memory has been encoded once; and the CPU milliseconds of one
+text that comes alone.
 
     python -m tests.benchmarks.encodings [--data_dir DATA] [--transformer NAME] [--rows 3000] [--texts 2000]
 """

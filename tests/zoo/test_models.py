@@ -87,6 +87,7 @@ def models(adapters: Any) -> Any:
                     weight.normal_(std=0.3)
         if hasattr(model, "fit_to"):
             data.with_strings = model.reads_strings
+            data.with_memory_texts = model.reads_memory_texts
             model.fit_to(data)
         return model.eval()
 
