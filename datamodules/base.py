@@ -407,6 +407,8 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
         # Runs from before copies were kept together split without.
         options = {"split_copies": True, **state["options"], "retriever": state["retriever"]}
         memory = state["memory"] if is_memory(state["memory"]) else options["memory"]
+        if options.get("test_split") and given.get("test_file"):
+            options["test_split"] = None  # the file takes its place
         if command == "test":
             return {**options, "memory": memory, "test_file": None}
         train_file = options["train_file"]

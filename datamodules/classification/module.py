@@ -248,15 +248,6 @@ class ClassificationDataModule(TextRowsDataModule):
         super().use_state(state)
         self.options.num_memories = state["num_memories"]
 
-    @classmethod
-    @override
-    def options_after_training(
-        cls, state: Mapping[str, Any], command: str, given: Mapping[str, str]
-    ) -> dict[str, Any]:
-        # A test file takes the place of a split-off test.
-        options = super().options_after_training(state, command, given)
-        return {**options, "test_split": None} if given.get("test_file") else options
-
     # --- batches ---
 
     @override

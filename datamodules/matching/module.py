@@ -352,15 +352,6 @@ class MatchingDataModule(PairTables, TextDataModule[Pairs, MatchingSplit]):
         idf[[vocabulary.pad_id, *vocabulary.prefix, *vocabulary.suffix]] = 0
         return idf
 
-    @classmethod
-    @override
-    def options_after_training(
-        cls, state: Mapping[str, Any], command: str, given: Mapping[str, str]
-    ) -> dict[str, Any]:
-        # A test file takes the place of a split-off test.
-        options = super().options_after_training(state, command, given)
-        return {**options, "test_split": None} if given.get("test_file") else options
-
     # --- batches ---
 
     @override

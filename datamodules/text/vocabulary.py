@@ -144,7 +144,8 @@ class Vocabulary:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Vocabulary:
         """The vocabulary that `to_dict` described."""
-        return cls(**{**values, "prefix": tuple(values["prefix"]), "suffix": tuple(values["suffix"])})
+        around = {"prefix": tuple(values["prefix"]), "suffix": tuple(values["suffix"])}
+        return cls(**{**values, **around, "tokenizer": dict(values["tokenizer"])})
 
     @cached_property
     def fingerprint(self) -> str:

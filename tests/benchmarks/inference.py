@@ -42,6 +42,8 @@ OPTIONS = {
     "CharCRNN": CHARACTERS,
     "VDCNN": CHARACTERS,
     "FastText": ["--data.characters=false"],
+    "CDSSM": ["--data.characters=true"],
+    "DSSM": ["--data.characters=true"],
 }
 
 

@@ -47,8 +47,8 @@ def test_a_copy_of_the_memory_grows_and_the_run_stays_as_it_is(
     checkpoint = run / "checkpoints" / "best.ckpt"
     memory = zoo.load(checkpoint).memory
     assert isinstance(memory, FolderMemory)
-    before = files_of(run) | files_of(memory.folder)
     predicted = zoo.load(checkpoint).predict(VALIDATION.texts[:])
+    before = files_of(run) | files_of(memory.folder)  # what the encoder made of the memory is there by now
     kept, new = memory.rows.select([0, 3]), Rows.from_lists(["durian jam", "tungsten"], ["fruit", "metal"])
 
     figures = grow(checkpoint, Rows.concat([new, kept]), VALIDATION, Path("grown"), seed=1)

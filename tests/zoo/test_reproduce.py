@@ -533,6 +533,7 @@ def test_real_runs_survive_a_kill(data_dir: Path, test_csv: Path, monkeypatch: p
 # --- rows without training ---
 
 
+@pytest.mark.slow
 def test_reference_rows_are_scored_on_the_models_rows(data_dir: Path, test_csv: Path) -> None:
     rows = {name: {"overrides": {"model": name}} for name in ("Majority", "NeighborVote", "TfidfSVM")}
     figures = reproduce(write_yaml(rows), str(data_dir), str(test_csv), run_dir="out")
@@ -752,6 +753,7 @@ def _says(found: Any, given: Any) -> bool:
     return bool(found == given)
 
 
+@pytest.mark.slow
 def test_the_options_of_the_rows_are_options_of_zoo(zoo_command: Command) -> None:
     seen: set[tuple[str, ...]] = set()
     rows = [(table, row) for table in map(load_table, shipped_tables()) for row in table.rows.values()]
