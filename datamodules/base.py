@@ -443,6 +443,10 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
                 if len(tokens) and (tokens.part[1], length) not in self._encodings:
                     self._encodings[tokens.part[1], length] = self._encode_all(tokens, length, encode)
 
+    def forget_encodings(self) -> None:
+        """Have batches carry texts again: another model is about to read them. What is in the cache folder stays."""
+        self._encodings, self._encoder = {}, None
+
     def texts_to_encode(self, split: SplitT) -> list[tuple[TokenStore, int]]:
         """The texts of a split that `cache_encodings` encodes, as `texts_of` has them."""
         return self.texts_of(split)

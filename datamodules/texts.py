@@ -102,6 +102,11 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
         #: model encodes these itself.
         self.encoded_memory: EncodedMemory | None = None
 
+    @override
+    def forget_encodings(self) -> None:
+        super().forget_encodings()
+        self.encoded_memory = None
+
     @property
     def new_labels(self) -> list[str]:
         """Labels that came into the memory after the training: the classes behind those of the spec."""

@@ -10,6 +10,8 @@ linear layer classifies from any of the three.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -37,6 +39,8 @@ from zoo.tasks.classification import ClassificationOutput, ClassificationTask
 from zoo.tasks.classification_predictor import ClassificationPredictor
 from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, SpelledWords
 from zoo.tasks.warm_start import FEW_ROWS, shared_rows
+
+log = logging.getLogger("zoo")
 
 Features: TypeAlias = Literal["M1", "M2", "M3", "M4", "M5", "M6", "M7"]
 Attention: TypeAlias = Literal["cosine", "softmax"]
@@ -285,9 +289,6 @@ class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
     head = "network.classifier."
     without_memory = "--model.features M1 --model.mix 0"
 
-    # Memory and encoder of the encodings that the data has.
-    _encoded: tuple[str, str] | None = None
-
     def __init__(
         self,
         features: Features = "M7",
@@ -400,17 +401,19 @@ class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
         if not self.uses_memory or not isinstance(memory, FolderMemory):
             return
         encoder = self.encoder_fingerprint(data)
-        if before is not None and self._encoded == (memory.fingerprint, encoder):
+        missing = EncodedMemory.missing(memory, encoder)
+        if before is not None and before.is_of(memory, encoder):
             data.encoded_memory = before
+        elif missing and not os.access(memory.folder, os.W_OK):
+            log.info("%s can't be written: its texts are encoded with each batch", memory.folder)
         # For a few texts, only their own memories are encoded, together with them.
-        elif texts is None or EncodedMemory.missing(memory, encoder) <= texts * data.num_memories:
+        elif texts is None or missing <= texts * data.num_memories:
             predictor = ClassificationPredictor(self, data)
 
             def encode(memories: list[str]) -> NDArray[np.float32]:
                 return predictor.raw_vectors(memories, data.lengths[1])
 
             data.encoded_memory = EncodedMemory.open(memory, encoder, encode)
-            self._encoded = memory.fingerprint, encoder
 
     @override
     def before_reading(self, split: str) -> None:
@@ -426,12 +429,6 @@ class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
         if self.uses_memory and data.has_memory and not any(servers_of(data.retriever)):
             self.use_memory(data, data.opened_memory, len(data.split(split).rows))
             data.close_memory()
-
-    @override
-    def on_fit_start(self) -> None:
-        # What an encoder has made is of no use while it learns.
-        self.trainer.datamodule.encoded_memory = None
-        super().on_fit_start()
 
     # --- starting from another model ---
 

@@ -34,9 +34,12 @@ class EncodedMemory:
         vectors: float32 [n, d]; 0 for a text without tokens.
     """
 
-    def __init__(self, memory: FolderMemory, vectors: NDArray[np.float32], encode: Encode) -> None:
-        """Put together what `open` found; `vectors` may also be another encoder's, kept in no file."""
+    def __init__(
+        self, memory: FolderMemory, vectors: NDArray[np.float32], encode: Encode, encoder: str | None = None
+    ) -> None:
+        """Put together what `open` found; `vectors` may also be another encoder's, kept in no file (None)."""
         self.memory = memory
+        self.encoder = encoder
         self.vectors = vectors
         self._encode = encode
         self._empty = np.flatnonzero(~vectors.any(axis=1))
@@ -63,13 +66,19 @@ class EncodedMemory:
             rows = str(check_folder(memory.folder / f"rows-{version}")["fingerprint"])
             fingerprint = fingerprint_of({"rows": rows, "encoder": encoder})
             folder = encodings_folder(memory.folder, encoder) / f"rows-{version}"
-            with lock(folder), named_disk_errors(folder):
-                if not is_whole(folder, fingerprint):
-                    with new_folder(folder, fingerprint) as partial:
-                        _write(memory.rows.texts, start, end, encode, partial)
+            # What is whole is read without a lock: the folder may be one that nobody can write to.
+            if not is_whole(folder, fingerprint):
+                with lock(folder), named_disk_errors(folder):
+                    if not is_whole(folder, fingerprint):
+                        with new_folder(folder, fingerprint) as partial:
+                            _write(memory.rows.texts, start, end, encode, partial)
             parts.append(np.asarray(np.load(folder / "vectors.npy", mmap_mode="r")))
             start = end
-        return cls(memory, parts[0] if len(parts) == 1 else np.concatenate(parts), encode)
+        return cls(memory, parts[0] if len(parts) == 1 else np.concatenate(parts), encode, encoder)
+
+    def is_of(self, memory: FolderMemory, encoder: str) -> bool:
+        """Whether it is this version of this memory, read by the encoder with this fingerprint."""
+        return (self.memory.fingerprint, self.encoder) == (memory.fingerprint, encoder)
 
     @staticmethod
     def missing(memory: FolderMemory, encoder: str) -> int:

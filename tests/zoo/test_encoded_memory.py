@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,62 @@ def test_another_encoder_has_other_encodings(fit: Callable[..., Path], encoded: 
         next(iter(predictor.model.network.encoder.lstm.parameters())).mul_(1.5)
     predictor.predict(TEXTS)
     assert len(encoded) == 2 * len(before)
+
+
+def test_a_training_step_in_between_makes_another_encoder(
+    fit: Callable[..., Path], encoded: list[str]
+) -> None:
+    """A fused optimizer writes to weights without a trace in their versions."""
+    predictor = zoo.load(fit("run"))
+    predictor.predict(TEXTS)
+    before = list(encoded)
+    predictor.model.train()
+    weights = list(predictor.model.network.encoder.lstm.parameters())
+    optimizer = torch.optim.Adam(weights, lr=0.1, fused=True)
+    sum(weight.square().sum() for weight in weights).backward()
+    optimizer.step()
+    predictor.model.eval()
+    predictor.predict(TEXTS)
+    assert len(encoded) == 2 * len(before)
+
+
+def test_two_models_on_the_same_data_read_their_own(fit: Callable[..., Path]) -> None:
+    one, other = zoo.load(fit("one")), zoo.load(fit("other", "--seed_everything=2"))
+    expected = one.predict(TEXTS)
+    other.data = one.data
+    for model in (one.model, other.model):
+        model.use_memory(one.data, one.memory)
+    assert one.predict(TEXTS) == expected
+
+
+def test_encodings_that_are_there_are_read_where_nothing_can_be_written(
+    fit: Callable[..., Path], encoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor = zoo.load(fit("run"))
+    expected = predictor.predict(TEXTS)
+    assert encoded
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise PermissionError("a read-only disk")
+
+    monkeypatch.setattr("datamodules.retrieval.encoded_memory.lock", refuse)
+    monkeypatch.setattr("datamodules.retrieval.encoded_memory.new_folder", refuse)
+    assert zoo.load(Path("run/checkpoints/best.ckpt")).predict(TEXTS) == expected
+    # And where they are not there, each batch encodes its own.
+    for folder in predictor.memory.folder.glob("encodings-*"):
+        shutil.rmtree(folder)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    found = zoo.load(Path("run/checkpoints/best.ckpt")).predict(TEXTS)
+    assert [one.label for one in found] == [one.label for one in expected]
+
+
+def test_another_model_reads_the_texts_again(fit: Callable[..., Path]) -> None:
+    data = zoo.load(fit("run")).data
+    data.encoded_memory = object()
+    data.cache_encodings(lambda batch: batch.text.float(), "an encoder")
+    data.forget_encodings()
+    assert data.encoded_memory is None
+    assert data.encodings_of(None, 5) is None
 
 
 def test_a_frozen_encoder_shares_them_with_test_and_prediction(

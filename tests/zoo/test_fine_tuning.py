@@ -418,6 +418,26 @@ def test_adapters_that_are_refused(name: str, options: dict[str, Any], message: 
         zoo.list_models()[name](**options)
 
 
+def test_adapters_that_freeze_keeps_are_refused(tiny_bert: Path) -> None:
+    pytest.importorskip("peft")
+    model = zoo.KNNBiLSTM(
+        transformer=str(tiny_bert), features="M1", lora_rank=2, freeze=["encoder.transformer"]
+    )
+    with pytest.raises(InputError, match=r"model\.lora_rank trains what model\.freeze"):
+        train(model, table("new", NEW, tokenizer=str(tiny_bert)))
+
+
+def test_a_schedule_with_one_rate_for_all_weights_is_refused() -> None:
+    model = zoo.KNNBiLSTM(
+        learning_rates={"lstm": 1e-5},
+        lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=9),
+    )
+    model.network = torch.nn.ModuleDict({"lstm": torch.nn.Linear(2, 2), "head": torch.nn.Linear(2, 2)})
+    model.adapt_optimizer = lambda optimizer: optimizer
+    with pytest.raises(InputError, match="OneCycleLR has one rate for all weights"):
+        model.configure_optimizers()
+
+
 def test_groups_cover_every_weight_once() -> None:
     network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     groups = parameter_groups(network, {"0": 0.1, "*.bias": 0.2})

@@ -174,7 +174,7 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
         assert self.spec is not None
         with torch.random.fork_rng():
             torch.manual_seed(self.data_side.seed)
-            fresh = self.build_network(self.spec, self.data_side.word_vectors(), None)
+            fresh = self.build_network(self.spec, self.data_side.word_vectors(), None).to(self.device)
         if (start := self.options.init_from) is not None:
             trained, self.network = self.network, fresh
             try:

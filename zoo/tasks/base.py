@@ -6,6 +6,7 @@ import logging
 import os
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import isclose
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -299,6 +300,7 @@ class Task(pl.LightningModule):
         if data is None:
             raise InputError("pass a data module to the trainer: the model reads its sizes")
         data.with_strings, data.with_memory_texts = self.reads_strings, self.reads_memory_texts
+        data.forget_encodings()  # of a model that read the same data before
         if self.network is not None:
             if self.data_state:
                 data.use_state(self.data_state)
@@ -330,6 +332,12 @@ class Task(pl.LightningModule):
         """Take another model's weights, if they are wanted, and say how much is trained."""
         start = self.options.init_from
         check_frozen(self, set() if start is None else start_from(self, start))
+        adapters = [weight for name, weight in self.named_parameters() if is_adapter(name)]
+        if adapters and not any(weight.requires_grad for weight in adapters):
+            raise InputError(
+                f"model.lora_rank trains what model.freeze={self.options.freeze} keeps as it is; leave out one of the"
+                " two"
+            )
         trained, all_parameters = count_parameters(self.network)
         if self.frozen or any(map(is_adapter, self.state_dict())):
             log.info("trained: %s of %s parameters", f"{trained:,}", f"{all_parameters:,}")
@@ -491,7 +499,14 @@ class Task(pl.LightningModule):
         optimizer = self.adapt_optimizer(optimizer)
         if self.make_lr_scheduler is None:
             return optimizer
+        wanted = [group["lr"] for group in optimizer.param_groups]
         scheduler = self.make_lr_scheduler(optimizer)
+        begun = [group["lr"] for group in optimizer.param_groups]
+        if any(not isclose(lr * wanted[0], begun[0] * rate) for lr, rate in zip(begun, wanted, strict=True)):
+            raise InputError(
+                f"model.lr_scheduler: {type(scheduler).__name__} has one rate for all weights, which"
+                " model.learning_rates has not; leave out one of the two"
+            )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val/loss"}}
 
     def adapt_optimizer(self, optimizer: Optimizer) -> Optimizer:

@@ -83,13 +83,15 @@ class ClassificationPredictor(Predictor):
         """
         texts = as_texts(texts)
         check_count("batch_size", batch_size)
-        predictions = self._predictions(iter(texts), batch_size)
+        predictions = self._predictions(iter(texts), batch_size, len(texts))
         return list(tqdm(predictions, "predicting", len(texts), unit=" texts", delay=2, disable=None))
 
-    def _predictions(self, texts: Iterator[str], batch_size: int) -> Iterator[Prediction]:
-        """Predictions for texts, of which a block at a time is in memory."""
+    def _predictions(self, texts: Iterator[str], batch_size: int, total: int = 0) -> Iterator[Prediction]:
+        """Predictions for texts, of which a block at a time is in memory; how many there are, where that is known."""
+        seen = 0
         while block := list(islice(texts, BLOCK)):
-            self.model.use_memory(self.data, self.memory, len(block))
+            seen += len(block)
+            self.model.use_memory(self.data, self.memory, max(total, seen))
             split = self.data.split_of(Rows.from_lists(block, source="texts to predict"), self.memory)
             with collecting_later():
                 predictions = list(self.predict_split(split, batch_size))

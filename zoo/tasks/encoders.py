@@ -246,9 +246,16 @@ class EncodesMemory:
 
     options: Any
     network: Any
+    training: bool
 
     # The encoder's weights that were hashed last: where they lie and how often they were written to; their digests.
     _digests: tuple[tuple[tuple[int, int], ...], dict[str, str]] | None = None
+
+    def train(self, mode: bool = True) -> Any:
+        """Lightning's own; an optimizer may write to weights without a trace in their versions, in training alone."""
+        if mode or self.training:
+            self._digests = None
+        return super().train(mode)  # type: ignore[misc]
 
     def encoder_fingerprint(self, data: TextDataModule[Any, Any], **facts: Any) -> str:
         """Identifies what the encoder makes of texts.
