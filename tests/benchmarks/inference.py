@@ -55,7 +55,8 @@ class Tables:
         self.texts = [self.text() for _ in range(3 * MANY)]
         self.asked = [self.text() for _ in range(MANY)]  # which no memory holds
         self.dialogues = draw(MANY // 6 + 1)
-        labels = [f"class {number % 8}" for number in range(len(self.texts))]
+        # A text's first word tells half of its class, so that no witness of an ensemble is left out.
+        labels = [f"class {text.split()[0][-1]}{number % 2}" for number, text in enumerate(self.texts)]
         self.table("texts.csv", ["text", "label"], zip(self.texts, labels, strict=True))
         pairs = [(text, self.text(), number % 2) for number, text in enumerate(self.texts)]
         self.table("pairs.csv", ["first", "second", "label"], pairs)
@@ -68,7 +69,7 @@ class Tables:
 
     def text(self) -> str:
         ids = np.minimum(self.random.zipf(1.2, size=12), 20_000)
-        return " ".join(f"w{number}" for number in ids)
+        return " ".join([f"topic{self.random.integers(4)}", *(f"w{number}" for number in ids[1:])])
 
     def table(self, name: str, columns: list[str], rows: Any) -> None:
         with (self.folder / name).open("w", newline="") as file:
