@@ -515,7 +515,7 @@ def test_real_runs_survive_a_kill(data_dir: Path, test_csv: Path, monkeypatch: p
 
     figures = reproduce(name, str(data_dir), run_dir="out")
     assert done.stat().st_mtime_ns == before
-    assert "M1/seed-1/checkpoints/best.ckpt: took" in Path("out/warm M5/seed-1.log").read_text()
+    assert "M1/seed-1/checkpoints/best.ckpt: taken" in Path("out/warm M5/seed-1.log").read_text()
     for row in rows:
         assert figures[row]["val/rows"]["mean"] == 18
         summary = json.loads(Path(f"out/{row}/seed-1/summary.json").read_text())
