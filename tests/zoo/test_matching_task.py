@@ -355,6 +355,9 @@ class ToyData(pl.LightningDataModule):
     def word_vectors(self) -> None:
         return None
 
+    def forget_encodings(self) -> None:
+        """There are none."""
+
     def state(self) -> dict[str, Any]:
         return {"options": {}}
 
