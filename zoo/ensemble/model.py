@@ -119,7 +119,6 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
         self.answer_scores: AnswerScores | None = None
         # The best encoder so far: its weights, accuracy and epochs.
         self._best: dict[str, Any] | None = None
-        self._memory: tuple[str, str] | None = None
         self._vectors: dict[int, NDArray[np.float32]] = {}
         self._data: TextDataModule[Any, Any] | None = None
 
@@ -230,11 +229,10 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
             network.use_memory(None, np.zeros(0, np.int64))
             return
         encoder = self.encoder_fingerprint(data, length=1)
-        if self._memory == (memory.fingerprint, encoder):
+        if network.memory is not None and network.memory.is_of(memory, encoder):
             return
         encoded = EncodedMemory.open(memory, encoder, self.encode)
         network.use_memory(encoded, label_numbers(memory.rows, labels))
-        self._memory = memory.fingerprint, encoder
 
     def vectors_of(self, split: TextSplit) -> NDArray[np.float32]:
         """The vectors of a split's texts [n, l]: those of the memory's texts are looked up."""
@@ -336,7 +334,7 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
 
     def fit_to(self, data: TextRowsDataModule) -> None:
         """Fit everything but the encoder; every process does it by itself and finds the same."""
-        self._data, self._memory, self._vectors = data, None, {}
+        self._data, self._vectors = data, {}
         if self._best is not None and self._best["weights"]:
             with torch.no_grad():
                 for name, value in self._encoder_state().items():

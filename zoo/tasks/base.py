@@ -339,7 +339,7 @@ class Task(pl.LightningModule):
                 " two"
             )
         trained, all_parameters = count_parameters(self.network)
-        if self.frozen or any(map(is_adapter, self.state_dict())):
+        if self.frozen or adapters:
             log.info("trained: %s of %s parameters", f"{trained:,}", f"{all_parameters:,}")
 
     @override
