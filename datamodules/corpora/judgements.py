@@ -75,6 +75,11 @@ class Judgements:
         found[self.query[self.grade > 0]] = True
         return found
 
+    def grades(self, query: int) -> dict[int, float]:
+        """A query's judged documents, as rows of `documents`, and their grades."""
+        judged = slice(self.offsets[query], self.offsets[query + 1])
+        return dict(zip(self.document[judged].tolist(), self.grade[judged].tolist(), strict=True))
+
     def select(self, queries: ArrayLike) -> Judgements:
         """The judgements of some queries, which are numbered anew in this order."""
         chosen = np.asarray(queries, np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.zoo.conftest import Result, pair_rows, write_pairs
 from tests.zoo.processes import DDP, zoo_process
 from zoo.tasks.matching_predictor import MatchingPredictor
+from zoo.tasks.ranking_charts import hits_by_rank
 
 Command = Callable[..., Result]
 #: A classifier's options have no place here.
@@ -155,6 +157,56 @@ def test_the_dashboard_shows_the_pairs_of_the_first_questions(
     (scored,) = predictor.predict([(rows[0][0], rows[0][1])])
     assert rows[0][3] == pytest.approx(scored.score, abs=1e-5)
     assert rows[0][4].startswith(f"{scored.words[0].strength:+.3f} {scored.words[0].first} - ")
+
+
+def test_charts_of_pairs(fit: Callable[..., Path]) -> None:
+    """Each chart is a table and a picture, and shows what the model predicts."""
+    predictor = matcher(fit("--trainer.callbacks=callbacks.Charts"))
+    folder = Path("run/charts")
+    names = ["hits", "interaction", "scores"]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        f"{name}.{kind}" for name in names for kind in ("csv", "png")
+    )
+    hits = [[float(value) for value in line] for line in read_csv(folder / "hits.csv")[1:]]
+    assert hits[-1][1:] == [1.0, 1.0]  # all candidates are there
+    assert all(earlier <= later for earlier, later in zip(hits[0][1:], hits[-1][1:], strict=True))
+    scores = np.array([line[1:] for line in read_csv(folder / "scores.csv")[1:]], float)
+    assert scores.sum(axis=0).tolist() == pytest.approx([1, 1])
+    head, *lines = read_csv(folder / "interaction.csv")
+    found = predictor.interaction(" ".join(line[0] for line in lines), " ".join(head[1:]))
+    assert found is not None
+    first, second, values = found
+    assert (first, second) == ([line[0] for line in lines], head[1:])
+    assert values.tolist() == [
+        pytest.approx([float(value) for value in line[1:]], abs=1e-5) for line in lines
+    ]
+    (one,) = predictor.predict([(" ".join(first), " ".join(second))])
+    assert one.words[0].strength == pytest.approx(values.max())
+
+
+def test_charts_of_pairs_to_classify(zoo_command: Command, tmp_path: Path) -> None:
+    """Nothing is ranked, and a DSSM compares no words."""
+    train = write_pairs(tmp_path / "classified.tsv", pair_rows(40, seed=1))
+    result = zoo_command(
+        "fit", "--model=DSSM", *SMALL[6:], "--data.goal=classification", "--data.characters=true",
+        "--model.optimizer=torch.optim.Adam", "--model.optimizer.lr=0.02", "--data.train_file", train,
+        "--data.validation_split=0.2", "--trainer.max_epochs=1", "--run_dir=run",
+        "--trainer.callbacks=callbacks.Charts",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    assert sorted(path.name for path in Path("run/charts").iterdir()) == ["scores.csv", "scores.png"]
+
+
+def test_hits_by_rank() -> None:
+    """A query with the first and third text relevant of three that are, one without any, one with none found."""
+    chart = hits_by_rank([[2, 0, 1], [0, 0], [0]], [3, 0, 1])
+    assert chart.lines == [[1, 0.5, 1 / 6], [2, 0.5, 1 / 6], [3, 0.5, 1 / 3]]
+    assert hits_by_rank([[0]], [0]).lines == []
+
+
+def read_csv(path: Path) -> list[list[str]]:
+    with path.open(newline="") as file:
+        return list(csv.reader(file))
 
 
 # --- on the command line ---

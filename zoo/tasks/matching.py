@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from torch import Tensor
 from typing_extensions import override
 
+from callbacks.charts import Chart
 from datamodules.base import TextDataModule
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
@@ -14,8 +16,12 @@ from zoo.tasks.base import Task, check_choices
 from zoo.tasks.matching_losses import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.matching_predictor import MatchingPredictor
 from zoo.tasks.matching_scores import MatchingScores, PairScores, RankingScores
+from zoo.tasks.ranking_charts import hits_by_rank, scores_by_label
 
 Loss: TypeAlias = Literal["hinge", "softmax", "cross_entropy"]
+
+#: Lists that a chart puts through the network together.
+_LISTS = 32
 
 
 class MatchingOutput(NamedTuple):
@@ -143,6 +149,28 @@ class MatchingTask(Task):
     def probability(self, score: Tensor) -> Tensor | None:
         """Probabilities [P] that pairs of these scores [P] match; None where only the scores' order was learned."""
         return score.sigmoid() if self.loss == "cross_entropy" else None
+
+    @override
+    def charts(self, data: TextDataModule[Any, Any], rows: int) -> Iterator[Chart]:
+        split, predictor = data.split("validation"), MatchingPredictor(self, data)
+        found = predictor.predict_split(split, rows, at_once=_LISTS)
+        target, question = split.pairs.target, split.pairs.question
+        if self.spec is not None and self.spec.goal == "ranking":
+            ranked: dict[int, list[tuple[float, float]]] = {}
+            for row, prediction in found.items():
+                ranked.setdefault(int(question[row]), []).append((-prediction.score, float(target[row])))
+            grades = [[grade for _, grade in sorted(one)] for one in ranked.values()]
+            yield hits_by_rank(grades, [sum(grade > 0 for grade in one) for one in grades])
+        yield from scores_by_label(
+            [prediction.score for prediction in found.values()], [target[row] > 0 for row in found]
+        )
+        # The first pair that matches, word by word.
+        shown = next((prediction for row, prediction in found.items() if target[row] > 0), None)
+        words = None if shown is None else predictor.interaction(shown.first, shown.second)
+        if words is not None:
+            first, second, values = words
+            lines = [[word, *line] for word, line in zip(first, values.tolist(), strict=True)]
+            yield Chart("interaction", "How strongly words interact", ["word", *second], lines, "map")
 
     @override
     def shown_predictions(

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 from typing_extensions import override
@@ -154,20 +156,29 @@ class MatchingPredictor(Predictor):
             answers.append(sorted(ranked, key=lambda candidate: -candidate.score))
         return answers
 
-    def predict_split(self, split: MatchingSplit, lists: int | None = None) -> dict[int, PairPrediction]:
-        """Predictions for the pairs of the first lists (None: all), as one batch.
+    def predict_split(
+        self, split: MatchingSplit, lists: int | None = None, at_once: int | None = None
+    ) -> dict[int, PairPrediction]:
+        """Predictions for the pairs of the first lists (None: all).
 
         Args:
             split: the pairs; a list is all pairs of a question, or where pairs are classified one pair.
             lists: how many.
+            at_once: lists that go through the network together; None: all of them.
 
         Returns:
             row number -> prediction, list after list.
         """
+        found: dict[int, PairPrediction] = {}
         with self.data.dataset_for_now(split) as dataset, evaluating(self.model):
             total = len(dataset) if lists is None else min(lists, len(dataset))
-            batch = dataset.__getitems__(range(total))
-            output = self.model(on_device(batch, self.model))
+            for start in range(0, total, at_once or max(1, total)):
+                batch = dataset.__getitems__(range(start, min(start + (at_once or total), total)))
+                output = self.model(on_device(batch, self.model))
+                found |= self._of_batch(split, batch, output)
+        return found
+
+    def _of_batch(self, split: MatchingSplit, batch: MatchingBatch, output: Any) -> dict[int, PairPrediction]:
         score = output.score.float().cpu()
         probability = self.model.probability(score)
         words: list[list[WordPair]] = [[]] * len(score)
@@ -184,6 +195,22 @@ class MatchingPredictor(Predictor):
             )
             for at, row in enumerate(batch.row.tolist())
         }
+
+    def interaction(self, first: str, second: str) -> tuple[list[str], list[str], NDArray[np.float32]] | None:
+        """How strongly the words of two texts interact: both texts' words, and values [T, S].
+
+        None where the model compares no words.
+        """
+        split = self.data.split_of(Pairs.from_lists([first], [second], source="a pair"))
+        with self.data.dataset_for_now(split) as dataset, evaluating(self.model):
+            batch = dataset.__getitems__([0])
+            output = self.model(on_device(batch, self.model))
+        if output.interaction is None:
+            return None
+        before = len(self.data.vocabulary.prefix)
+        words = split.first_tokens.words(0), split.second_tokens.words(0)
+        rows, columns = (slice(before, before + len(one)) for one in words)
+        return *words, output.interaction[0, rows, columns].float().cpu().numpy()
 
     def _predictions(self, pairs: Sequence[tuple[str, str]], batch_size: int) -> Iterator[PairPrediction]:
         for start in range(0, len(pairs), batch_size):

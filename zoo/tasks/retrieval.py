@@ -6,6 +6,7 @@ together, then each query is compared with all of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn import functional
 from tqdm import tqdm
 from typing_extensions import override
 
+from callbacks.charts import Chart
 from datamodules.base import TextDataModule
 from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch, TextBatch
 from datamodules.clickthrough.dataset import RankingDataset
@@ -23,6 +25,7 @@ from zoo.tasks.base import Task
 from zoo.tasks.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.nesterov import ScheduledNesterov
 from zoo.tasks.predictor import on_device
+from zoo.tasks.ranking_charts import MOST_RANKS, hits_by_rank
 from zoo.tasks.retrieval_predictor import RetrievalPredictor
 from zoo.tasks.retrieval_scores import Judged, RetrievalScores
 
@@ -274,19 +277,24 @@ class RetrievalTask(Task):
         checkpoint[CHECKPOINT_KEY]["by_query"] = self.query_scores
 
     @override
+    def charts(self, data: TextDataModule[Any, Any], rows: int) -> Iterator[Chart]:
+        split = data.split("validation")
+        ranked, grades = [], []
+        for row, found in enumerate(RetrievalPredictor(self, data).rank_split(split, MOST_RANKS, rows)):
+            grades.append(split.judgements.grades(row))
+            ranked.append([grades[row].get(one.row, 0.0) for one in found])
+        yield hits_by_rank(ranked, [sum(grade > 0 for grade in one.values()) for one in grades])
+
+    @override
     def shown_predictions(
         self, data: TextDataModule[Any, Any], rows: int
     ) -> tuple[list[str], list[list[Any]]]:
         split, lines = data.split("validation"), []
         judgements = split.judgements
         for row, ranked in enumerate(RetrievalPredictor(self, data).rank_split(split, 3, rows)):
-            start, end = judgements.offsets[row], judgements.offsets[row + 1]
-            known = zip(
-                judgements.document[start:end].tolist(), judgements.grade[start:end].tolist(), strict=True
-            )
-            grades = dict(known)
+            grades = judgements.grades(row)
             found = "\n".join(f"{grades.get(one.row, 0):g} {one.score:.3f} {one.text}" for one in ranked)
-            lines.append([judgements.queries.texts[row], end - start, found])
+            lines.append([judgements.queries.texts[row], len(grades), found])
         return ["query", "judged documents", "grade, score and text of the best"], lines
 
 

@@ -1,0 +1,55 @@
+"""What a model that ranks does with queries whose answers are known: how far down its order the right texts stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from callbacks.charts import Chart
+
+#: Ranks that a chart shows.
+MOST_RANKS = 50
+#: Bars of the scores' distribution.
+_BINS = 20
+
+
+def hits_by_rank(ranked: Sequence[Sequence[float]], relevant: Sequence[int]) -> Chart:
+    """How many queries have a relevant text up to a rank, and what share of all relevant texts stands there.
+
+    Args:
+        ranked: for each query the grades of what was found, the best first; above 0 = relevant.
+        relevant: how many texts are relevant to each query; queries without one are left out.
+    """
+    known = [(grades, total) for grades, total in zip(ranked, relevant, strict=True) if total]
+    ranks = min(MOST_RANKS, max((len(grades) for grades, _ in known), default=0))
+    found = np.zeros((len(known), ranks), np.int64)
+    for row, (grades, _) in enumerate(known):
+        found[row, : len(grades)] = np.asarray(grades[:ranks]) > 0
+    found = found.cumsum(axis=1)
+    totals = np.asarray([total for _, total in known]).reshape(-1, 1)
+    lines: list[list[Any]] = [
+        [rank + 1, float((found[:, rank] > 0).mean()), float((found[:, rank] / totals[:, 0]).mean())]
+        for rank in range(ranks)
+    ]
+    columns = ["rank", "queries with a relevant text up to here", "relevant texts up to here"]
+    return Chart("hits", "What is found, by rank", columns, lines, "lines")
+
+
+def scores_by_label(scores: Sequence[float], is_relevant: Sequence[bool]) -> Iterator[Chart]:
+    """How the scores of texts that match and of others are spread; nothing where one kind is missing."""
+    values, marks = np.asarray(scores, float), np.asarray(is_relevant, bool)
+    if marks.all() or not marks.any():
+        return
+    edges = np.histogram_bin_edges(values, _BINS)
+    shares: list[NDArray[np.float64]] = [
+        np.histogram(values[chosen], edges)[0] / chosen.sum() for chosen in (marks, ~marks)
+    ]
+    middles = (edges[:-1] + edges[1:]) / 2
+    lines: list[list[Any]] = [
+        [f"{middle:.3g}", float(one), float(other)]
+        for middle, one, other in zip(middles, *shares, strict=True)
+    ]
+    yield Chart("scores", "Scores of pairs", ["score", "matches", "does not match"], lines, "bars")
