@@ -226,12 +226,16 @@ def test_a_frozen_encoder_is_one_idea(tiny_bert: Path) -> None:
 
 def test_a_prediction_in_between_changes_no_mode(tiny_bert: Path) -> None:
     """Or callbacks that show predictions would switch on the dropout of what has none in training."""
+    frozen = "encoder.transformer.embeddings"
     model = train(
-        zoo.KNNBiLSTM(transformer=str(tiny_bert), features="M1"),
+        zoo.KNNBiLSTM(transformer=str(tiny_bert), features="M1", freeze=[frozen]),
         table("new", NEW, tokenizer=str(tiny_bert)),
     )
     before = {name: module.training for name, module in model.named_modules()}
-    assert set(before.values()) == {True, False}
+    # What is trained has its dropout, the transformer's own, too.
+    assert {name for name, training in before.items() if not training} == {
+        name for name in before if name.startswith(f"network.{frozen}")
+    }
     with evaluating(model):
         assert not any(module.training for module in model.modules())
     assert {name: module.training for name, module in model.named_modules()} == before

@@ -128,7 +128,7 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
             mode: `cross`: the transformer reads both texts together; `bi`: each by itself.
             pooling: how the transformer's states become a vector: their mean, or the first.
             scale: initial factor of the cosine of `bi`, which is trained.
-            dropout: on the vector of `cross`. The transformer's own is off: it is as it was loaded.
+            dropout: on the vector of `cross`; inside, the transformer has its configuration's own.
             optimizer: makes the optimizer.
             **shared: options of `ReadsTransformer`, `MatchingTask` and `Task`.
         """

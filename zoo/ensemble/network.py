@@ -81,6 +81,7 @@ class WitnessNetwork(nn.Module):
             self.requires_grad_(False)
             # Nothing learns, but DistributedDataParallel refuses a module in which nothing could.
             self.unused = nn.Parameter(torch.zeros(()))
+            self.train()
         self.lexical = LexicalLinear(options.max_ngram, options.max_letters, self.num_classes)
         #: the usual reference, for the answer's table.
         self.svm = LexicalLinear(max_ngram=2, max_letters=0, num_classes=self.num_classes)

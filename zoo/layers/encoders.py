@@ -160,6 +160,8 @@ class TransformerEncoder(nn.Module):
                     f"model.transformer={name!r}: no such model on this machine or the Hub"
                     f" ({str(error).splitlines()[0]})"
                 ) from error
+            # It comes as for predictions, without its own dropout, and Lightning leaves modes as they are.
+            self.transformer.train()
         # BERT's own pooling layer is read by neither kind of pooling here: a trained weight without a gradient
         # stops training on several devices.
         if getattr(self.transformer, "pooler", None) is not None:

@@ -166,7 +166,7 @@ def as_texts(texts: str | Sequence[str], what: str = "text") -> list[str]:
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
     """Without gradients and in evaluation mode; afterwards the model is as it was."""
-    # Of each module: what is frozen, and a transformer as it was loaded, have no training mode.
+    # Of each module: what is frozen has no training mode.
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
