@@ -8,13 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from datamodules.base import TextDataModule
 from datamodules.errors import InputError, reason
 from datamodules.retrieval import FolderMemory, Memory
+from datamodules.retrieval.encoded_memory import encodings_folder
 from datamodules.secrets import redact
 from datamodules.storage import new_folder
 from zoo.layers.lora import without_adapters
-from zoo.loading import known_model, make_data
+from zoo.loading import known_model, make_data, make_model
+from zoo.tasks.base import Task
 from zoo.tasks.checkpoint import CHECKPOINT_KEY, read_checkpoint
+from zoo.tasks.encoders import EncodesMemory
 from zoo.tasks.exported import KIND, MEMORY, local_model, write_parts
 
 
@@ -43,9 +47,6 @@ def export(checkpoint: str | Path, folder: str | Path) -> Path:
     memory = data.open_memory() if data.has_memory and data.memory_location is not None else None
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, KIND) as partial:
-        if isinstance(memory, FolderMemory):
-            shutil.copytree(memory.folder, partial / MEMORY)
-            state.update(memory=MEMORY, memory_rows=None, memory_version=memory.version, own_memory=True)
         options = state["options"]
         for name in (*data.files, "cache_dir"):
             options[name] = None if name == "cache_dir" else _without_folders(options.get(name))
@@ -55,6 +56,12 @@ def export(checkpoint: str | Path, folder: str | Path) -> Path:
         contents["hyper_parameters"] = redact(
             {k: None if k in begun_with else value for k, value in contents["hyper_parameters"].items()}
         )
+        if isinstance(memory, FolderMemory):
+            # What other models made of a memory that they share is theirs.
+            kept = _encodings(make_model(contents, checkpoint), data, memory)
+            others = [found.name for found in memory.folder.glob("encodings-*") if found != kept]
+            shutil.copytree(memory.folder, partial / MEMORY, ignore=shutil.ignore_patterns(*others))
+            state.update(memory=MEMORY, memory_rows=None, memory_version=memory.version, own_memory=True)
         write_parts(contents, partial)
         card = model_card(contents, _summary(local_model(checkpoint)), memory)
         (partial / "README.md").write_text(card, encoding="utf-8")
@@ -94,6 +101,13 @@ def _without_folders(files: Any) -> Any:
     if isinstance(files, (list, tuple)):
         return [_without_folders(file) for file in files]
     return Path(files).name if isinstance(files, str) and "/" in files and ":" not in files else files
+
+
+def _encodings(model: Task, data: TextDataModule[Any, Any], memory: FolderMemory) -> Path | None:
+    """Where a memory has what a model's encoder made of it; None of a model that encodes no memory."""
+    if not isinstance(model, EncodesMemory) or model.network.encoder is None:
+        return None
+    return encodings_folder(memory.folder, model.encoder_fingerprint(data))
 
 
 def _summary(checkpoint: Path) -> dict[str, Any]:

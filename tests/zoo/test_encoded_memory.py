@@ -18,6 +18,7 @@ from datamodules.corpora.table import read_table
 from tests.zoo.conftest import SMALL, Result, sentences, write_table
 from zoo.ensemble.letters import LetterVectors
 from zoo.memory.tuning import tune
+from zoo.sharing import export
 from zoo.tasks.classification_predictor import ClassificationPredictor
 
 Zoo = Callable[..., Result]
@@ -151,6 +152,19 @@ def test_two_models_on_the_same_data_read_their_own(fit: Callable[..., Path]) ->
     for model in (one.model, other.model):
         model.use_memory(one.data, one.memory)
     assert one.predict(TEXTS) == expected
+
+
+def test_an_exported_model_takes_along_its_own(fit: Callable[..., Path], encoded: list[str]) -> None:
+    """Both read one memory."""
+    one, other = zoo.load(fit("one")), zoo.load(fit("other", "--seed_everything=2"))
+    assert one.memory.folder == other.memory.folder
+    expected = one.predict(TEXTS)
+    other.predict(TEXTS)
+    encoded.clear()
+    exported = export("one/checkpoints/best.ckpt", "exported")
+    assert len(list((exported / "memory").glob("encodings-*"))) == 1
+    assert zoo.load(exported).predict(TEXTS) == expected
+    assert encoded == []
 
 
 def test_encodings_that_are_there_are_read_where_nothing_can_be_written(

@@ -58,6 +58,7 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
     takes_refit = True
     takes_new_labels = True
     needs_memory = False
+    keeps_directions = True
 
     def __init__(
         self,
@@ -228,7 +229,7 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
         if not isinstance(memory, FolderMemory):
             network.use_memory(None, np.zeros(0, np.int64))
             return
-        encoder = self.encoder_fingerprint(data, length=1)
+        encoder = self.encoder_fingerprint(data)
         if network.memory is not None and network.memory.is_of(memory, encoder):
             return
         encoded = EncodedMemory.open(memory, encoder, self.encode)

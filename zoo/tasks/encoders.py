@@ -248,6 +248,9 @@ class EncodesMemory:
     network: Any
     training: bool
 
+    #: whether the vectors that lie there have length 1.
+    keeps_directions: ClassVar[bool] = False
+
     # The encoder's weights that were hashed last: where they lie and how often they were written to; their digests.
     _digests: tuple[tuple[tuple[int, int], ...], dict[str, str]] | None = None
 
@@ -257,19 +260,16 @@ class EncodesMemory:
             self._digests = None
         return super().train(mode)  # type: ignore[misc]
 
-    def encoder_fingerprint(self, data: TextDataModule[Any, Any], **facts: Any) -> str:
-        """Identifies what the encoder makes of texts.
-
-        Args:
-            data: the model's.
-            **facts: what it depends on besides weights, pooling, lengths and vocabulary.
-        """
+    def encoder_fingerprint(self, data: TextDataModule[Any, Any]) -> str:
+        """Identifies what the encoder makes of the texts of the model's data."""
         weights = self.network.encoder.state_dict()
         # To hash them takes longer than to classify a text: only what has been written to since is hashed again.
         written = tuple((value.data_ptr(), value._version) for value in weights.values())
         if self._digests is None or self._digests[0] != written:
             self._digests = written, digests_of(weights)
-        facts |= {"pooling": self.options.pooling, "lengths": data.text_lengths()}
+        facts = {"pooling": self.options.pooling, "lengths": data.text_lengths()}
+        if self.keeps_directions:
+            facts["length"] = 1
         return fingerprint_of(
             {**facts, "weights": self._digests[1], "vocabulary": data.vocabulary.fingerprint}
         )
