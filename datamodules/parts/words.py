@@ -123,6 +123,12 @@ class WordPart:
             return None
         return torch.from_numpy(np.load(self._vectors_file, mmap_mode="c"))
 
+    def has_vector(self) -> Tensor | None:
+        """bool [num_words]: which words' vectors were pre-trained; the others' were drawn. None: there are none."""
+        if self._vectors_file is None:
+            return None
+        return torch.from_numpy(np.load(self._vectors_file.with_name("has_vector.npy")))
+
     def use_vocabulary(self, vocabulary: Vocabulary) -> None:
         """Take a vocabulary in place of whatever was in use."""
         self._vocabulary, self._words = vocabulary, None
@@ -197,6 +203,7 @@ class WordPart:
             **({"unit length": True} if options.normalize_vectors else {}),
             **({} if counts is None else {"counts": fingerprint_of(counts)}),
             **({} if (start := self.describe_start()) is None else {"start": start}),
+            "files": ["vectors", "has_vector"],
         }
         fingerprint = fingerprint_of(description)
         folder = self.cache / f"vocabulary-{fingerprint[:16]}"
@@ -204,15 +211,17 @@ class WordPart:
             if is_whole(folder, fingerprint):
                 return folder.name, fingerprint
             if isinstance(self.tokenizer, TransformersTokenizer):
-                vocabulary, table = Vocabulary.from_transformers(self.tokenizer), None
+                vocabulary, found = Vocabulary.from_transformers(self.tokenizer), None
             else:
-                vocabulary, table = choose_words(stores, options, self.tokenizer, counts, self._start_words)
-            if table is not None and options.normalize_vectors:
-                table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
+                vocabulary, found = choose_words(stores, options, self.tokenizer, counts, self._start_words)
             with new_folder(folder, fingerprint) as partial:
                 (partial / "vocabulary.json").write_text(json.dumps(vocabulary.to_dict()))
-                if table is not None:
+                if found is not None:
+                    table, has_vector = found
+                    if options.normalize_vectors:
+                        table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
                     np.save(partial / "vectors.npy", table)
+                    np.save(partial / "has_vector.npy", has_vector)
         return folder.name, fingerprint
 
     def open_vocabulary(self, part: Sequence[str]) -> Vocabulary:
@@ -235,8 +244,8 @@ def choose_words(
     tokenizer: Tokenizer,
     counts: Mapping[str, int] | None = None,
     more_words: Sequence[str] = (),
-) -> tuple[Vocabulary, NDArray[np.float32] | None]:
-    """The vocabulary of texts and further words, and what its word table starts from (None: no vector file)."""
+) -> tuple[Vocabulary, tuple[NDArray[np.float32], NDArray[np.bool_]] | None]:
+    """The vocabulary of texts and further words, and its `initial_table` (None: no vector file)."""
     known = {word for store in stores for word in store.lexicon}.union(more_words)
     vectors = None
     if options["word_vectors"] is not None:

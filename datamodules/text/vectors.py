@@ -158,7 +158,9 @@ def read_vectors(
     return WordVectors({name: row for row, name in enumerate(names)}, table, str(path))
 
 
-def initial_table(vocabulary: Vocabulary, vectors: WordVectors, seed: int) -> NDArray[np.float32]:
+def initial_table(
+    vocabulary: Vocabulary, vectors: WordVectors, seed: int
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """What an embedding starts from: the vectors, and noise of their size where there is none.
 
     Args:
@@ -167,16 +169,17 @@ def initial_table(vocabulary: Vocabulary, vectors: WordVectors, seed: int) -> ND
         seed: of the noise.
 
     Returns:
-        float32 [V, d]; the padding's row is zero.
+        float32 [V, d], in which the padding's row is zero; and bool [V], True where there is a vector.
     """
     deviation = vectors.values.std(dtype=np.float64) if vectors.values.size else 1.0
     random = np.random.default_rng(seed)
     table = random.standard_normal((len(vocabulary), vectors.values.shape[1]), dtype=np.float32)
     table *= np.float32(deviation)
     rows = np.fromiter(map(vectors.find, vocabulary.words), dtype=np.int64, count=len(vocabulary))
-    table[rows >= 0] = vectors.values[rows[rows >= 0]]
-    table[vocabulary.pad_id] = 0
-    return table
+    found = rows >= 0
+    table[found] = vectors.values[rows[found]]
+    table[vocabulary.pad_id], found[vocabulary.pad_id] = 0, False
+    return table, found
 
 
 @contextmanager

@@ -13,14 +13,18 @@ import numpy as np
 import pytest
 import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.kernel_ridge import KernelRidge
 from sklearn.svm import LinearSVC
 
 import zoo
+from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
 from datamodules.retrieval.encoded_memory import EncodedMemory
 from tests.zoo.conftest import LABELS, Result, sentences, write_table
-from zoo.ensemble import fitting
+from zoo.ensemble import fitting, kernel
 from zoo.ensemble import model as ensemble_model
+from zoo.ensemble.held_out import bags_of
+from zoo.ensemble.kernel import GAMMA, RIDGE, KernelMachine
 from zoo.ensemble.lexical import LexicalLinear
 from zoo.ensemble.weights import Ballots, Scores, Trust, best_shape, fit_trust, fit_weights, folds_of
 from zoo.tasks.checkpoint import read_checkpoint
@@ -186,7 +190,107 @@ def test_a_class_without_rows_loses_everywhere(classes: int) -> None:
     assert not (found.argmax(dim=1) == classes).any()
 
 
+def test_a_kernel_machine_is_kernel_ridge_regression() -> None:
+    """With as many landmarks as texts; the last class has no text, and of a text without words nothing is said."""
+    random = np.random.default_rng(0)
+    vectors, others = (random.normal(size=(n, 5)).astype(np.float32) for n in (60, 20))
+    target = (vectors[:, 0] > 0.2).astype(np.int64) + (vectors[:, 1] > 0.5)
+    machine = KernelMachine(5, 4)
+    assert not machine(torch.from_numpy(others)).any()
+    machine.fit(np.concatenate([vectors, np.zeros((3, 5), np.float32)]), np.append(target, [0, 1, 3]))
+    mean = vectors.mean(axis=0)
+
+    def direction(some: Any) -> Any:
+        return (some - mean) / np.linalg.norm(some - mean, axis=1, keepdims=True)
+
+    reference = KernelRidge(alpha=RIDGE, kernel="rbf", gamma=GAMMA)
+    reference.fit(direction(vectors), np.where(np.eye(4)[target] > 0, 1.0, -1.0))
+    found = machine(torch.from_numpy(others))
+    np.testing.assert_allclose(found.numpy(), reference.predict(direction(others)), atol=1e-4)
+    assert not (found.argmax(dim=1) == 3).any()
+    assert not machine(torch.zeros(2, 5)).any()
+    again = KernelMachine(5, 4)
+    again.load_state_dict(machine.state_dict())
+    assert torch.equal(again(torch.from_numpy(others)), found)
+
+
+def test_a_kernel_machine_reads_more_texts_than_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rings, which no plane divides."""
+    monkeypatch.setattr(kernel, "MOST_LANDMARKS", 50)
+    monkeypatch.setattr(kernel, "_ROWS", 64)
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(400, 3)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    target = (np.abs(vectors[:, 0]) > 0.6).astype(np.int64)
+    machine = KernelMachine(3, 2)
+    machine.fit(vectors[:300], target[:300])
+    assert len(machine.landmarks) == 50
+    right = machine(torch.from_numpy(vectors[300:])).argmax(dim=1).numpy() == target[300:]
+    assert right.mean() > 0.95
+    machine.fit(np.zeros((2, 3), np.float32), np.array([0, 1]))  # no text has a word
+    assert not machine(torch.from_numpy(vectors)).any()
+
+
 # --- a run ---
+
+
+@pytest.fixture
+def vectors_file(tmp_path: Path) -> Path:
+    """Vectors of most words."""
+    words = sorted({word for text, _ in sentences(60, seed=1) for word in text.split()})[::-1][2:]
+    random = np.random.default_rng(0)
+    file = tmp_path / "vectors.txt"
+    file.write_text(
+        "".join(f"{word} {' '.join(f'{x:.4f}' for x in random.normal(size=7))}\n" for word in words)
+    )
+    return file
+
+
+def test_a_bag_is_that_of_plain_loops(run: Callable[..., Path], vectors_file: Path) -> None:
+    """Of a file of vectors, each word's times how rare it is; words that are not in the file count for nothing."""
+    predictor = zoo.load(best(run("run", f"--data.word_vectors={vectors_file}")))
+    known = {line.split()[0]: np.array(line.split()[1:], float) for line in vectors_file.open()}
+    rows = predictor.memory.rows.texts[:]  # the training rows
+    texts = ["apple pear apple", "pear unknown-word", "unknown-word", ""]
+    split = predictor.data.split_of(Rows.from_lists(texts), predictor.memory)
+    found = bags_of(predictor.model, split)
+    for text, bag in zip(texts, found, strict=True):
+        expected = np.zeros(7)
+        for word in text.split():
+            if word in known:
+                frequency = sum(word in row.split() for row in rows)
+                expected += (1 + math.log((1 + len(rows)) / (1 + frequency))) * known[word]
+        length = float(np.linalg.norm(expected))
+        np.testing.assert_allclose(bag, expected / length if length else expected, atol=1e-5)
+
+
+def test_word_vectors_are_a_witness(
+    run: Callable[..., Path], zoo_command: Zoo, vectors_file: Path, test_csv: Path
+) -> None:
+    vectors = f"--data.word_vectors={vectors_file}"
+    folder = run("run", vectors)
+    answer = json.loads((folder / "answer.json").read_text())
+    assert "bag" in {row["name"] for row in answer["rows"]} & set(answer["weights"])
+    assert not any("Left out" in note for note in answer["notes"])
+    scores = {}
+    # By itself, it needs no encoder.
+    for name, options in {"run": [], "alone": ["--model.witnesses=[bag]"]}.items():
+        checkpoint = best(run(name, vectors, *options) if options else folder)
+        result = zoo_command(
+            "test", f"--ckpt_path={checkpoint}", f"--data.test_file={test_csv}", "--output=s.json"
+        )
+        assert result.code == 0, result.err
+        rows = json.loads(Path("s.json").read_text())["answer"]["rows"]
+        scores[name] = next(row["accuracy"] for row in rows if row["name"] == "bag")
+    assert zoo.load(best(Path("alone"))).model.network.encoder is None
+    assert scores["run"] == scores["alone"] > 0.4
+    # Vectors that are trained are no witness of their own.
+    answer = json.loads(
+        (run("trained", vectors, "--model.train_word_vectors=true") / "answer.json").read_text()
+    )
+    assert any(
+        "word vectors that stay as they are (data.word_vectors): bag" in one for one in answer["notes"]
+    )
 
 
 def test_a_run_says_whether_the_memory_helps(
@@ -195,6 +299,7 @@ def test_a_run_says_whether_the_memory_helps(
     folder = run("run")
     answer = json.loads((folder / "answer.json").read_text())
     names = ["majority", "svm", "lexical", "encoder", "lexical_vote", "dense_vote"]
+    assert any(note.endswith("(data.word_vectors): bag.") for note in answer["notes"])
     assert [row["name"] for row in answer["rows"]] == [*names, "without memory", "memory alone", "all"]
     assert set(answer["weights"]) == set(names[2:])
     for row in answer["rows"]:
@@ -228,7 +333,7 @@ def test_what_the_witnesses_say_adds_up(run: Callable[..., Path], zoo_command: Z
         )
     # Each label's score is the sum of its contributions, and the probabilities are their softmax.
     data, network = predictor.data, predictor.model.network
-    split = data.split_of(zoo.tasks.classification_predictor.Rows.from_lists(texts), predictor.memory)
+    split = data.split_of(Rows.from_lists(texts), predictor.memory)
     with data.dataset_for_now(split) as dataset, torch.no_grad():
         output = network(dataset.__getitems__(range(len(texts))))
     total = torch.stack(list(output.contributions.values())).sum(dim=0)
@@ -297,7 +402,7 @@ def test_a_transformer_is_named_once(run: Callable[..., Path], tiny_bert: Path) 
     folder = run("run", f"--model.transformer={tiny_bert}")
     assert read_checkpoint(best(folder))["memory_zoo"]["data"]["options"]["tokenizer"] == str(tiny_bert)
     names = [row["name"] for row in json.loads((folder / "answer.json").read_text())["rows"]]
-    assert {"encoder", "dense_vote"} <= set(names)
+    assert {"regression", "encoder", "dense_vote"} <= set(names)
     tuned = run("tuned", f"--model.transformer={tiny_bert}", "--model.train_transformer=true")
     for name, value in read_checkpoint(best(folder))["state_dict"].items():
         if name.endswith("layer.0.output.dense.weight"):
@@ -487,7 +592,7 @@ def test_memories_of_another_task_do_not_vote_and_that_is_said(
         "--run_dir=refused",
     )  # fmt: skip
     assert result.code == 2
-    assert "no memories that could vote" in result.err
+    assert "a vote needs memories (data.num_memories) with labels of the texts' own" in result.err
 
 
 @pytest.mark.parametrize(

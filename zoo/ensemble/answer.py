@@ -27,8 +27,10 @@ LEVEL = 0.05
 TITLES = {
     "majority": "majority class",
     "svm": "TF-IDF (1, 2) + linear SVM",
+    "regression": "logistic regression on the transformer",
     "lexical": "lexical: TF-IDF, linear",
     "encoder": "encoder",
+    "bag": "bag of word vectors, kernel",
     "lexical_vote": "vote of lexical neighbours",
     "dense_vote": "vote of dense neighbours",
 }

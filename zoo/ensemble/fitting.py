@@ -13,9 +13,9 @@ from datamodules.classification.dataset import label_numbers
 from datamodules.errors import InputError
 from datamodules.texts import TextRowsDataModule
 from zoo.ensemble.answer import Answer, AnswerScores
-from zoo.ensemble.held_out import CrossFit, HeldOut, fit_head, joined, judge
+from zoo.ensemble.held_out import CrossFit, HeldOut, bags_of, batches_of, fit_head, joined, judge
 from zoo.ensemble.network import WitnessNetwork, table_rows
-from zoo.ensemble.weights import Scores, Trust, fit_trust, folds_of
+from zoo.ensemble.weights import Trust, fit_trust, folds_of
 
 #: Folds of the validation rows for the answer's table.
 _FOLDS = 5
@@ -41,14 +41,20 @@ def fit_rest(model: Any, data: TextRowsDataModule) -> Answer:
         searched = data.has_memory and "dense_vote" in network.witnesses
         model.use_memory(data, data.opened_memory if searched else None)
         if network.is_frozen:
+            network.machine.fit(model.vectors_of(train), target)
             weight, bias = fit_head(model.vectors_of(train), target, network.num_classes)
             with torch.no_grad():
                 network.classifier.weight.copy_(weight)
                 network.classifier.bias.copy_(bias)
-    model.tell("stage 3 of 4: the lexical witness is fitted")
+    model.tell("stage 3 of 4: the other witnesses of the text are fitted")
     network.svm.fit(texts, target, c=1.0)
     if "lexical" in network.witnesses:
         network.lexical.fit(texts, target, model.options.c)
+    if "bag" in network.witnesses:
+        has_vector = data.has_vector()
+        assert has_vector is not None  # or there would be no such witness
+        network.bag.fit(batches_of(model, train), has_vector)
+        network.bag_machine.fit(bags_of(model, train), target)
     model.tell("stage 4 of 4: weights are fitted on held-out rows")
     network.leaves_out_copies = data.leaves_out_copies("validation")
     is_encoded = network.is_frozen and network.encoder is not None
@@ -60,12 +66,7 @@ def fit_rest(model: Any, data: TextRowsDataModule) -> Answer:
     own = HeldOut({name: judged.opinions[name] for name in network.witnesses}, judged.target)
     network.trust = _fitted(own, crossed, network.num_classes)
     network.says_all = False
-    references = {
-        name: said.scores
-        for name, said in judged.opinions.items()
-        if isinstance(said, Scores) and name not in own.opinions
-    }
-    scores = _measured(own, crossed, references, network)
+    scores = _measured(own, crossed, network.references(judged.opinions), network)
     notes = _notes(model, len(own.target), 0 if crossed is None else len(crossed.target))
     return Answer("validation", scores.lines(network.trust.weights["all"]), notes)
 
@@ -117,10 +118,7 @@ def _notes(model: Any, validation: int, training: int) -> list[str]:
     ]
     if idle := [name for name, weight in network.trust.weights["all"].items() if not weight]:
         notes.append(f"Weight 0, since the others do as well without: {', '.join(idle)}.")
-    if missing := [name for name in model.options.witnesses if name not in network.witnesses]:
-        notes.append(
-            f"Left out, since there are no memories with the texts' own labels: {', '.join(missing)}."
-        )
+    notes += [f"Left out, since {reason}: {', '.join(names)}." for reason, names in model.missing().items()]
     if "dense_vote" in network.witnesses and network.memory is None:
         notes.append("The dense vote is empty: an index of the user's own can't be searched by our vectors.")
     return notes

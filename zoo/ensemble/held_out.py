@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from datamodules.batch import ClassificationBatch
 from datamodules.classification.dataset import ClassificationDataset, label_numbers
 from datamodules.errors import InputError
 from datamodules.sampling import LengthBucketSampler
 from datamodules.texts import TextSplit
+from zoo.ensemble.kernel import KernelMachine
 from zoo.ensemble.lexical import LexicalLinear
 from zoo.ensemble.network import WitnessNetwork, ballots_of
 from zoo.ensemble.weights import Ballots, Opinions, Scores, folds_of
@@ -75,16 +77,32 @@ def judge(model: Any, split: TextSplit, vectors: NDArray[np.float32] | None = No
         split: rows that it has not learned from.
         vectors: [n, l], of the texts, where they are known.
     """
-    parts, network = [], model.network
-    with model.data_side.dataset_for_now(split) as dataset, evaluating(model):
-        for start in range(0, len(dataset), _ROWS):
-            rows = range(start, min(start + _ROWS, len(dataset)))
-            batch = dataset.__getitems__(rows)
+    parts, network, start = [], model.network, 0
+    with evaluating(model):
+        for batch in batches_of(model, split):
+            end = start + len(batch.target)
             if vectors is not None:
-                batch = batch._replace(text_vector=torch.from_numpy(vectors[rows.start : rows.stop]))
-            opinions, _ = network.opinions(on_device(batch, model))
+                batch = batch._replace(text_vector=torch.from_numpy(vectors[start:end]).to(model.device))
+            opinions, _ = network.opinions(batch)
             parts.append(HeldOut(opinions, batch.target))
+            start = end
     return joined(parts)
+
+
+def batches_of(model: Any, split: TextSplit) -> Iterator[ClassificationBatch]:
+    """All rows of a split, in their order."""
+    with model.data_side.dataset_for_now(split) as dataset:
+        for start in range(0, len(dataset), _ROWS):
+            yield on_device(dataset.__getitems__(range(start, min(start + _ROWS, len(dataset)))), model)
+
+
+def bags_of(model: Any, split: TextSplit) -> NDArray[np.float32]:
+    """The bags of a split's texts [n, d]."""
+    network = model.network
+    with torch.no_grad():
+        bags = [network.bag(batch, network.bag_words).cpu() for batch in batches_of(model, split)]
+    found: NDArray[np.float32] = torch.cat(bags).numpy()
+    return found
 
 
 def fit_head(
@@ -146,6 +164,8 @@ class CrossFit:
         self.left_out: list[Any] = []
         if "dense_vote" in self.network.witnesses and self.network.memory is not None:
             self.left_out = self.network.memory.memory.left_out(self.texts, split.rows.ids)
+        # How rare words are is no label: all rows may tell.
+        self.bags = bags_of(model, split) if "bag" in self.network.witnesses else None
 
     def judge(self) -> HeldOut:
         """What the witnesses say of the rows, in their order; of all that are new to the model that it started from."""
@@ -168,6 +188,8 @@ class CrossFit:
             found["lexical"] = Scores(linear([self.texts[row] for row in rows]))
         if network.encoder is not None:
             found |= self._frozen(rows, others) if network.is_frozen else self._trained(rows, others)
+        if self.bags is not None:
+            found["bag"] = self._read(self.bags, rows, others)
         if "lexical_vote" in network.witnesses:
             with self.model.data_side.dataset_for_now(self.split) as dataset:
                 batch = dataset.__getitems__(rows.tolist())
@@ -178,12 +200,19 @@ class CrossFit:
 
     def _frozen(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> dict[str, Opinions]:
         vectors = self.model.vectors_of(self.split)
-        weight, bias = fit_head(vectors[others], self.target[others], self.network.num_classes)
-        found: dict[str, Opinions] = {"encoder": Scores(torch.from_numpy(vectors[rows]) @ weight.T + bias)}
+        found: dict[str, Opinions] = {"encoder": self._read(vectors, rows, others)}
         if "dense_vote" in self.network.witnesses:
             memory = self.network.memory
             found["dense_vote"] = self._votes(memory, vectors[rows], rows)
         return found
+
+    def _read(
+        self, vectors: NDArray[np.float32], rows: NDArray[np.int64], others: NDArray[np.int64]
+    ) -> Opinions:
+        """What a kernel machine that was fitted on `others` says of `rows`; vectors [n, d] are of all rows."""
+        machine = KernelMachine(vectors.shape[1], self.network.num_classes)
+        machine.fit(vectors[others], self.target[others])
+        return Scores(machine(torch.from_numpy(vectors[rows])))
 
     def _trained(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> dict[str, Opinions]:
         """An encoder of its own for the fold, trained as long as the best one was."""

@@ -1,9 +1,10 @@
 """The default for a table of one's own: witnesses of the text and of its memories, and a few weights.
 
-One run has four stages: an encoder is trained without memory, the memory is encoded by it, the lexical witness is
-fitted, and then shapes and weights of all witnesses on rows that none of them has learned from. The stages after the
-training are Lightning's last epoch, in which no weight moves by gradients: validation, checkpoints, loggers and several
-processes are as in any other epoch, and a run that was killed in any stage goes on from its last checkpoint.
+One run has four stages: an encoder is trained without memory, the memory is encoded by it, the other witnesses of the
+text are fitted, and then shapes and weights of all witnesses on rows that none of them has learned from. The stages
+after the training are Lightning's last epoch, in which no weight moves by gradients: validation, checkpoints, loggers
+and several processes are as in any other epoch, and a run that was killed in any stage goes on from its last
+checkpoint.
 """
 
 from __future__ import annotations
@@ -78,12 +79,12 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
         """Choose the witnesses. All but the encoder are fitted without gradients, when the encoder is trained.
 
         Args:
-            witnesses: some of `lexical` (TF-IDF and a linear layer), `encoder`, `lexical_vote` (labels of the
-                memories that the retriever found) and `dense_vote` (labels of the memories whose encodings are
-                nearest).
+            witnesses: some of `lexical` (TF-IDF and a linear layer), `encoder`, `bag` (the mean of pre-trained word
+                vectors, and a kernel machine), `lexical_vote` (labels of the memories that the retriever found) and
+                `dense_vote` (labels of the memories whose encodings are nearest).
             transformer: Hub name or folder of a pre-trained transformer that takes the BiLSTM's place.
-            train_transformer: train the transformer; otherwise it is left as it is, and a logistic regression reads
-                its vectors.
+            train_transformer: train the transformer; otherwise it is left as it is, and a kernel machine reads its
+                vectors.
             pooling: how the states of a `transformer` become a text's vector.
             hidden_size: state size of one direction of the BiLSTM.
             dropout: on word vectors.
@@ -152,22 +153,35 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
     ) -> WitnessNetwork:
         options = self.options
         can_vote = spec.num_memories > 0 and spec.memory_labels == spec.labels
-        heard = tuple(name for name in options.witnesses if can_vote or name not in VOTES)
+        words = self.make_words(spec, word_vectors) if options.transformer is None else None
+        # Vectors that are trained are the encoder's; a bag of them would know the training rows by heart.
+        is_fixed = words is not None and not words.table.requires_grad
+        able = {"bag": is_fixed, **dict.fromkeys(VOTES, can_vote)}
+        heard = tuple(name for name in options.witnesses if able.get(name, True))
         if not heard:
             raise InputError(
-                f"model.witnesses={options.witnesses}: the data has no memories that could vote: they are none"
-                " (data.num_memories), or have no labels of the texts' own"
+                f"model.witnesses={options.witnesses}: none of them has anything to say here; a vote needs memories"
+                " (data.num_memories) with labels of the texts' own, a bag the vectors of data.word_vectors"
             )
         encoder: BiLSTMEncoder | TransformerEncoder | None = None
         if "encoder" in heard or "dense_vote" in heard:
-            if options.transformer is not None:
+            if words is None:
                 encoder = TransformerEncoder(
                     options.transformer, options.pooling, transformer_config, options.lora_rank
                 )
             else:
-                words = self.make_words(spec, word_vectors)
                 encoder = BiLSTMEncoder(words, options.hidden_size, options.dropout)
-        return WitnessNetwork(spec, heard, encoder, options)
+        return WitnessNetwork(spec, heard, encoder, words if "bag" in heard else None, options)
+
+    def missing(self) -> dict[str, list[str]]:
+        """Why witnesses that were asked for take no part, and which."""
+        unheard = [name for name in self.options.witnesses if name not in self.network.witnesses]
+        reasons = {
+            "there are no pre-trained word vectors that stay as they are (data.word_vectors)": ("bag",),
+            "the memories are none or have other labels": VOTES,
+        }
+        found = {reason: [name for name in unheard if name in names] for reason, names in reasons.items()}
+        return {reason: names for reason, names in found.items() if names}
 
     def fresh_network(self) -> WitnessNetwork:
         """The network as it was before training; drawn by the run's seed, or started from where the run started."""
@@ -261,9 +275,8 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
         trainer.fit_loop.max_epochs = trainer.max_epochs + 1 if self.trains_encoder else 1
         if trainer.fast_dev_run:
             trainer.limit_train_batches = 1
-        missing = [name for name in self.options.witnesses if name not in self.network.witnesses]
-        if missing:
-            log.info("left out, since the memories are none or have other labels: %s", ", ".join(missing))
+        for reason, names in self.missing().items():
+            log.info("left out, since %s: %s", reason, ", ".join(names))
 
     @property
     def in_last_epoch(self) -> bool:

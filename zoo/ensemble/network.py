@@ -14,12 +14,14 @@ from torch.nn import functional
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.retrieval.encoded_memory import EncodedMemory
+from zoo.ensemble.bag import BagOfVectors
+from zoo.ensemble.kernel import KernelMachine
 from zoo.ensemble.lexical import LexicalLinear
 from zoo.ensemble.weights import Ballots, Opinions, Scores, Trust
-from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
+from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder, WordEncoder
 
 #: The witnesses by their names: what the text says, and what its memories say.
-TEXT_WITNESSES = ("lexical", "encoder")
+TEXT_WITNESSES = ("lexical", "encoder", "bag")
 VOTES = ("lexical_vote", "dense_vote")
 
 
@@ -60,6 +62,7 @@ class WitnessNetwork(nn.Module):
         spec: ClassificationSpec,
         witnesses: tuple[str, ...],
         encoder: BiLSTMEncoder | TransformerEncoder | None,
+        words: WordEncoder | None,
         options: Any,
     ) -> None:
         """Make the parts.
@@ -68,6 +71,7 @@ class WitnessNetwork(nn.Module):
             spec: the labels.
             witnesses: those that can say something about this data.
             encoder: of texts; None where no witness needs it.
+            words: the vectors of words that a bag is made of; None where no witness needs them.
             options: of `WitnessEnsemble`.
         """
         super().__init__()
@@ -77,6 +81,14 @@ class WitnessNetwork(nn.Module):
         self.encoder = encoder
         if encoder is not None:
             self.classifier = nn.Linear(encoder.size, self.num_classes)
+        if encoder is not None and self.is_frozen:
+            #: what reads a frozen encoder; the classifier is then a reference.
+            self.machine = KernelMachine(encoder.size, self.num_classes)
+        if words is not None:
+            if encoder is None:
+                self.words = words
+            self.bag = BagOfVectors(spec.num_words)
+            self.bag_machine = KernelMachine(words.size, self.num_classes)
         if encoder is None or self.is_frozen:
             self.requires_grad_(False)
             # Nothing learns, but DistributedDataParallel refuses a module in which nothing could.
@@ -105,6 +117,13 @@ class WitnessNetwork(nn.Module):
         if self.is_frozen and self.encoder is not None:
             self.encoder.eval()
         return self
+
+    @property
+    def bag_words(self) -> WordEncoder:
+        """The vectors of words that a bag is made of."""
+        words: Any = self.words if self.encoder is None else self.encoder.words
+        found: WordEncoder = words
+        return found
 
     @property
     def num_new(self) -> int:
@@ -152,8 +171,7 @@ class WitnessNetwork(nn.Module):
         memory_weight, found = self._memory_weights(opinions, rows, batch)
         said = {}
         if self.says_all:
-            references = {name: one.scores for name, one in opinions.items() if isinstance(one, Scores)}
-            said = table_rows(self.trust, logs, {name: references[name] for name in ("majority", "svm")})
+            said = table_rows(self.trust, logs, self.references(opinions))
             said["all"] = logits
         return EnsembleOutput(logits, memory_weight, None, contributions, found, said)
 
@@ -191,7 +209,7 @@ class WitnessNetwork(nn.Module):
         )
 
     def opinions(self, batch: ClassificationBatch) -> tuple[dict[str, Opinions], NDArray[np.int64] | None]:
-        """What each witness that is heard says of a batch; and the rows [B, K] that the dense vote found."""
+        """What each witness that is heard says of a batch, and references; rows [B, K] that the dense vote found."""
         names, found = self.speaking(), None
         opinions: dict[str, Opinions] = {}
         if "lexical" in names:
@@ -200,7 +218,10 @@ class WitnessNetwork(nn.Module):
         if "encoder" in names or "dense_vote" in names:
             vectors = self.encode_texts(batch)
             if "encoder" in names:
-                opinions["encoder"] = Scores(self.classify(vectors))
+                read = self.machine if self.is_frozen else self.classify
+                opinions["encoder"] = Scores(read(vectors))
+        if "bag" in names:
+            opinions["bag"] = Scores(self.bag_machine(self.bag(batch, self.bag_words)))
         if "lexical_vote" in names:
             opinions["lexical_vote"] = Ballots(
                 batch.memory_score, batch.memory_mask, batch.memory_target, self.num_classes
@@ -212,7 +233,17 @@ class WitnessNetwork(nn.Module):
             counts = torch.tensor(self.counts, dtype=torch.float32, device=batch.row.device)
             opinions["majority"] = Scores(counts.expand(len(batch.row), -1))
             opinions["svm"] = Scores(self.svm(batch.text_string))
+            if "encoder" in names and self.is_frozen:
+                opinions["regression"] = Scores(self.classify(vectors))
         return opinions, found
+
+    def references(self, opinions: Mapping[str, Opinions]) -> dict[str, Tensor]:
+        """[n, C] of what stands in the answer's table beside the witnesses."""
+        return {
+            name: one.scores
+            for name, one in opinions.items()
+            if isinstance(one, Scores) and name not in self.witnesses
+        }
 
     def dense_vote(self, vectors: Tensor, texts: list[str] | None) -> tuple[Ballots, NDArray[np.int64]]:
         """The vote of the memories whose vectors are nearest to vectors [B, l]; and their rows [B, K]."""

@@ -140,14 +140,15 @@ def test_the_table_starts_from_the_vectors(tmp_path: Path) -> None:
     store = TokenStore.from_texts([" ".join(f"w{i} W{i} z{i}" for i in range(150))], SPACES)
     vocabulary = Vocabulary.from_stores([store], SPACES, extra_words=vectors.words, characters=False)
     assert vocabulary.words[-1] == "w199"
-    table = initial_table(vocabulary, vectors, seed=1)
+    table, has_vector = initial_table(vocabulary, vectors, seed=1)
     assert (table.shape, table.dtype) == ((len(vocabulary), 50), np.float32)
     assert not table[0].any()
     known = [id for id, word in enumerate(vocabulary.words) if word[0] in "wW"]
     for id in known:
         np.testing.assert_array_equal(table[id], vectors.values[int(vocabulary.words[id][1:])])
+    assert np.flatnonzero(has_vector).tolist() == known
     noise = np.delete(table, [0, *known], axis=0)
     assert len(noise) == 151
     assert noise.std() == pytest.approx(vectors.values.std(), rel=0.05)
-    np.testing.assert_array_equal(table, initial_table(vocabulary, vectors, seed=1))
-    assert (table != initial_table(vocabulary, vectors, seed=2)).any()
+    np.testing.assert_array_equal(table, initial_table(vocabulary, vectors, seed=1)[0])
+    assert (table != initial_table(vocabulary, vectors, seed=2)[0]).any()
