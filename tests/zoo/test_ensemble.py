@@ -252,8 +252,8 @@ def test_a_bag_is_that_of_plain_loops(run: Callable[..., Path], vectors_file: Pa
     known = {line.split()[0]: np.array(line.split()[1:], float) for line in vectors_file.open()}
     rows = predictor.memory.rows.texts[:]  # the training rows
     texts = ["apple pear apple", "pear unknown-word", "unknown-word", ""]
-    split = predictor.data.split_of(Rows.from_lists(texts), predictor.memory)
-    found = bags_of(predictor.model, split)
+    predictor.predict(texts)  # which gives the model its data
+    found = bags_of(predictor.model, predictor.data.split_of(Rows.from_lists(texts), predictor.memory))
     for text, bag in zip(texts, found, strict=True):
         expected = np.zeros(7)
         for word in text.split():
