@@ -654,3 +654,17 @@ def test_rows_that_the_start_has_seen_fit_no_weights(run: Callable[..., Path], t
     )
     # Of the start's table, its own validation rows are new to it, too.
     assert "48 training rows" in (grown / "said").read_text()
+
+
+def test_a_run_is_not_resumed_without_its_start(run: Callable[..., Path], zoo_command: Zoo) -> None:
+    """Or it would be trained to its end, and then fail."""
+    start = best(run("start")).rename("start.ckpt").absolute()
+    run("run", f"--model.init_from={start}")
+    start.unlink()
+    result = zoo_command(
+        "fit", "--config=run/config.yaml", "--run_dir=run", "--ckpt_path=run/checkpoints/last.ckpt",
+        "--trainer.max_epochs=3",
+    )  # fmt: skip
+    assert result.code == 2
+    assert "start.ckpt: no such" in result.err
+    assert "stage" not in result.out + result.err

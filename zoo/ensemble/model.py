@@ -271,6 +271,9 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
                 f"{self.data_side.split('train').rows.source}: no row is left for validation, on which weights are"
                 " fitted; give more rows, or others with --data.validation_file"
             )
+        if self.options.init_from is not None:
+            # The last stage asks it what it was trained on: if it is gone, that is said before the first one.
+            read_checkpoint(self.options.init_from)
         # The last epoch fits everything else.
         trainer.fit_loop.max_epochs = trainer.max_epochs + 1 if self.trains_encoder else 1
         if trainer.fast_dev_run:
