@@ -82,7 +82,8 @@ class Charts(Callback):
     Which charts there are is the model's kind to say: of a classifier, which class it takes for which, how often
     memories have a text's own label by their rank, and how much they count for; of a model of dialogues, which turns
     it reads; of one that ranks, how far down the right texts stand, how the scores of right and wrong pairs are spread
-    and how strongly the words of a pair interact. Nothing that is learned changes.
+    and how strongly the words of a pair interact. Nothing that is learned changes. Of several processes the first
+    draws, and encodes a collection that is ranked once more.
     """
 
     def __init__(self, num_texts: int = 1000, every_n_epochs: int = 1) -> None:

@@ -203,7 +203,7 @@ class WordPart:
             **({"unit length": True} if options.normalize_vectors else {}),
             **({} if counts is None else {"counts": fingerprint_of(counts)}),
             **({} if (start := self.describe_start()) is None else {"start": start}),
-            "files": ["vectors", "has_vector"],
+            **({} if options.word_vectors is None else {"files": ["vectors", "has_vector"]}),
         }
         fingerprint = fingerprint_of(description)
         folder = self.cache / f"vocabulary-{fingerprint[:16]}"

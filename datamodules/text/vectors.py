@@ -178,7 +178,9 @@ def initial_table(
     rows = np.fromiter(map(vectors.find, vocabulary.words), dtype=np.int64, count=len(vocabulary))
     found = rows >= 0
     table[found] = vectors.values[rows[found]]
-    table[vocabulary.pad_id], found[vocabulary.pad_id] = 0, False
+    table[vocabulary.pad_id] = 0
+    # A file may have a vector by the unknown word's name; what that stands for is drawn all the same.
+    found[[vocabulary.pad_id, vocabulary.unk_id]] = False
     return table, found
 
 

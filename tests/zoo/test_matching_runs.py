@@ -17,7 +17,7 @@ from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.zoo.conftest import Result, pair_rows, write_pairs
 from tests.zoo.processes import DDP, zoo_process
 from zoo.tasks.matching_predictor import MatchingPredictor
-from zoo.tasks.ranking_charts import hits_by_rank
+from zoo.tasks.ranking_charts import hits_by_rank, scores_by_label
 
 Command = Callable[..., Result]
 #: A classifier's options have no place here.
@@ -199,9 +199,34 @@ def test_charts_of_pairs_to_classify(zoo_command: Command, tmp_path: Path) -> No
 
 def test_hits_by_rank() -> None:
     """A query with the first and third text relevant of three that are, one without any, one with none found."""
-    chart = hits_by_rank([[2, 0, 1], [0, 0], [0]], [3, 0, 1])
+    (chart,) = hits_by_rank([[2, 0, 1], [0, 0], [0]], [3, 0, 1])
     assert chart.lines == [[1, 0.5, 1 / 6], [2, 0.5, 1 / 6], [3, 0.5, 1 / 3]]
-    assert hits_by_rank([[0]], [0]).lines == []
+    assert not list(hits_by_rank([[0]], [0]))
+
+
+def test_scores_by_label() -> None:
+    (chart,) = scores_by_label([0.1, 0.1001, 0.1002, float("nan")], [True, False, False, True])
+    names, matches, others = zip(*chart.lines, strict=True)
+    assert len(set(names)) == 20
+    assert (matches[0], sum(matches)) == (1, 1)
+    assert sum(others) == pytest.approx(1)
+    assert not list(scores_by_label([1.0, 2.0], [True, True]))
+
+
+def test_the_interaction_of_texts_that_are_cut_or_empty(fit: Callable[..., Path], tiny_bert: Path) -> None:
+    lengths = ["--data.first_length=5", "--data.second_length=6"]
+    plain = matcher(fit(*lengths))
+    found = plain.interaction("the plum " * 9, "a plum " * 9)
+    assert found is not None
+    assert (found[0], found[1]) == (["the", "plum"] * 2 + ["the"], ["a", "plum"] * 3)
+    assert found[2].shape == (5, 6)
+    empty = plain.interaction("", "a plum")
+    assert empty is not None
+    assert empty[0] == []
+    bert = matcher(fit("--model.transformer", tiny_bert, "--data.tokenizer", tiny_bert, *lengths))
+    found = bert.interaction("the plum " * 9, "a plum")
+    assert found is not None
+    assert (found[0], found[1], found[2].shape) == (["the", "plum", "the"], ["a", "plum"], (3, 2))
 
 
 def read_csv(path: Path) -> list[list[str]]:

@@ -40,7 +40,7 @@ def fit_rest(model: Any, data: TextRowsDataModule) -> Answer:
         model.tell("stage 2 of 4: the memory is encoded")
         searched = data.has_memory and "dense_vote" in network.witnesses
         model.use_memory(data, data.opened_memory if searched else None)
-        if network.is_frozen:
+        if network.is_frozen and "encoder" in network.witnesses:
             network.machine.fit(model.vectors_of(train), target)
             weight, bias = fit_head(model.vectors_of(train), target, network.num_classes)
             with torch.no_grad():

@@ -218,7 +218,9 @@ class CrossFit:
         """An encoder of its own for the fold, trained as long as the best one was."""
         model, network = self.model, self.network
         fresh = model.fresh_network()
-        with model.data_side.dataset_for_now(self.split) as dataset:
+        with model.data_side.dataset_for_now(self.split) as dataset, torch.random.fork_rng():
+            # Every process trains it by itself, with the same dropout.
+            torch.manual_seed(model.data_side.seed)
             train(fresh, dataset, others, model)
         kept, model.network = network, fresh.to(model.device)
         try:

@@ -5,7 +5,7 @@
 Ridge regression of the classes (+1 and -1) in the kernel's space, restricted to the span of m training texts, the
 landmarks (Nystroem's method: Williams and Seeger, "Using the Nyström Method to Speed Up Kernel Machines", 2001, in the
 form of Rudi, Camoriano and Rosasco, "Less is More: Nyström Computational Regularization", 2015, Equation 7). With n
-texts it takes O(n m^2) steps and O(m^2) memory.
+texts it takes O(n m^2) steps, and O(m^2) memory beside the vectors.
 """
 
 from __future__ import annotations
@@ -58,31 +58,33 @@ class KernelMachine(nn.Module):
             target: int64 [n], their classes; a class may be missing, which then loses everywhere.
         """
         device, num_classes = self.weight.device, self.weight.shape[1]
-        known = vectors.any(axis=1)
-        texts, classes = torch.from_numpy(vectors[known]).double(), torch.from_numpy(target[known])
-        self.mean = texts.mean(dim=0) if len(texts) else self.mean.double().cpu()
-        texts = functional.normalize(texts - self.mean, dim=1)
-        chosen = np.random.default_rng(0).permutation(len(texts))[:MOST_LANDMARKS]
-        landmarks = texts[torch.from_numpy(np.sort(chosen))]
+        known = np.flatnonzero(vectors.any(axis=1))
+        blocks = [known[start : start + _ROWS] for start in range(0, len(known), _ROWS)]
+        mean = torch.zeros(vectors.shape[1], dtype=torch.float64)
+        for rows in blocks:
+            mean += functional.normalize(torch.from_numpy(vectors[rows]).double(), dim=1).sum(dim=0)
+        mean /= max(1, len(known))
+        chosen = np.random.default_rng(0).permutation(len(known))[:MOST_LANDMARKS]
+        landmarks = _directions(torch.from_numpy(vectors[known[np.sort(chosen)]]).double(), mean)
         system = RIDGE * _kernel(landmarks, landmarks)
-        wanted = torch.zeros(len(landmarks), num_classes, dtype=torch.float64)
-        for start in range(0, len(texts), _ROWS):
-            found = _kernel(texts[start : start + _ROWS], landmarks)
-            signs = 2.0 * functional.one_hot(classes[start : start + _ROWS], num_classes) - 1.0
+        weight = torch.zeros(len(landmarks), num_classes, dtype=torch.float64)
+        for rows in blocks:
+            found = _kernel(_directions(torch.from_numpy(vectors[rows]).double(), mean), landmarks)
+            signs = 2.0 * functional.one_hot(torch.from_numpy(target[rows]), num_classes) - 1.0
             system.addmm_(found.T, found)
-            wanted.addmm_(found.T, signs.double())
+            weight.addmm_(found.T, signs.double())
         if len(landmarks):
             system.diagonal().add_(_JITTER * system.diagonal().mean())
-            wanted = torch.linalg.solve(system, wanted)
+            weight = torch.linalg.solve(system, weight)
         self.mean, self.landmarks, self.weight = (
-            part.float().to(device) for part in (self.mean, landmarks, wanted)
+            part.float().to(device) for part in (mean, landmarks, weight)
         )
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """float32 [B, C] from vectors [B, d]; 0 for a vector that is 0."""
+        """float32 [B, C] from vectors [B, d], whose length does not matter; 0 for a vector that is 0."""
         with torch.autocast(vectors.device.type, enabled=False):
             vectors = vectors.float()
-            found = _kernel(functional.normalize(vectors - self.mean, dim=1), self.landmarks)
+            found = _kernel(_directions(vectors, self.mean), self.landmarks)
             scores: Tensor = (found @ self.weight) * vectors.any(dim=1, keepdim=True)
             return scores
 
@@ -95,6 +97,11 @@ class KernelMachine(nn.Module):
         self.mean, self.landmarks, self.weight = (
             state[name].to(self.weight.device) for name in ("mean", "landmarks", "weight")
         )
+
+
+def _directions(vectors: Tensor, mean: Tensor) -> Tensor:
+    """Where the directions of vectors [n, d] lie from their mean: length 1."""
+    return functional.normalize(functional.normalize(vectors, dim=1) - mean, dim=1)
 
 
 def _kernel(one: Tensor, other: Tensor) -> Tensor:

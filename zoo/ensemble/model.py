@@ -44,15 +44,21 @@ from zoo.tasks.warm_start import start_from
 
 log = logging.getLogger("zoo")
 
+#: Why a bag may have nothing to say.
+_BAG = (
+    "a bag wants the word vectors of a file (data.word_vectors) as they are, without model.transformer and"
+    " model.train_word_vectors"
+)
+
 
 class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, ClassificationTask):
-    """A log-linear pool of independent witnesses: what the words say, an encoder, and votes of two kinds of neighbours.
+    """A log-linear pool of independent witnesses: words, an encoder, word vectors, votes of two kinds of neighbours.
 
     Example:
         >>> model = WitnessEnsemble(witnesses=["lexical", "lexical_vote"])
     """
 
-    paper = "no publication: a logarithmic opinion pool (Genest and Zidek 1986) of TF-IDF, encoder and neighbour votes"
+    paper = "no publication: a logarithmic opinion pool (Genest and Zidek 1986) of readers of text and neighbours"
     reads_strings = True
     reads_memory_texts = False
     keeps_best = True
@@ -153,7 +159,10 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
     ) -> WitnessNetwork:
         options = self.options
         can_vote = spec.num_memories > 0 and spec.memory_labels == spec.labels
-        words = self.make_words(spec, word_vectors) if options.transformer is None else None
+        needs_words = options.transformer is None and {"encoder", "dense_vote", "bag"} & set(
+            options.witnesses
+        )
+        words = self.make_words(spec, word_vectors) if needs_words else None
         # Vectors that are trained are the encoder's; a bag of them would know the training rows by heart.
         is_fixed = words is not None and not words.table.requires_grad
         able = {"bag": is_fixed, **dict.fromkeys(VOTES, can_vote)}
@@ -161,7 +170,7 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
         if not heard:
             raise InputError(
                 f"model.witnesses={options.witnesses}: none of them has anything to say here; a vote needs memories"
-                " (data.num_memories) with labels of the texts' own, a bag the vectors of data.word_vectors"
+                f" (data.num_memories) with labels of the texts' own, and {_BAG}"
             )
         encoder: BiLSTMEncoder | TransformerEncoder | None = None
         if "encoder" in heard or "dense_vote" in heard:
@@ -176,10 +185,7 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
     def missing(self) -> dict[str, list[str]]:
         """Why witnesses that were asked for take no part, and which."""
         unheard = [name for name in self.options.witnesses if name not in self.network.witnesses]
-        reasons = {
-            "there are no pre-trained word vectors that stay as they are (data.word_vectors)": ("bag",),
-            "the memories are none or have other labels": VOTES,
-        }
+        reasons = {_BAG: ("bag",), "the memories are none or have other labels": VOTES}
         found = {reason: [name for name in unheard if name in names] for reason, names in reasons.items()}
         return {reason: names for reason, names in found.items() if names}
 
@@ -271,9 +277,15 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
                 f"{self.data_side.split('train').rows.source}: no row is left for validation, on which weights are"
                 " fitted; give more rows, or others with --data.validation_file"
             )
-        if self.options.init_from is not None:
-            # The last stage asks it what it was trained on: if it is gone, that is said before the first one.
-            read_checkpoint(self.options.init_from)
+        start = self.options.init_from
+        if start is not None and len(self.data_side.split("validation").rows) < self.options.few_rows:
+            # Cross-fitting asks it what it was trained on: if it is gone, that is said before the first stage.
+            try:
+                read_checkpoint(start)
+            except InputError as error:
+                raise InputError(
+                    f"model.init_from: {error}; to fit the weights, its rows must be known"
+                ) from error
         # The last epoch fits everything else.
         trainer.fit_loop.max_epochs = trainer.max_epochs + 1 if self.trains_encoder else 1
         if trainer.fast_dev_run:

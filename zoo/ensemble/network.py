@@ -88,7 +88,7 @@ class WitnessNetwork(nn.Module):
             if encoder is None:
                 self.words = words
             self.bag = BagOfVectors(spec.num_words)
-            self.bag_machine = KernelMachine(words.size, self.num_classes)
+            self.bag_machine = KernelMachine(words.table.shape[1], self.num_classes)
         if encoder is None or self.is_frozen:
             self.requires_grad_(False)
             # Nothing learns, but DistributedDataParallel refuses a module in which nothing could.

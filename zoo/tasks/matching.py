@@ -159,18 +159,20 @@ class MatchingTask(Task):
             ranked: dict[int, list[tuple[float, float]]] = {}
             for row, prediction in found.items():
                 ranked.setdefault(int(question[row]), []).append((-prediction.score, float(target[row])))
+            # Of equal scores, the worse first.
             grades = [[grade for _, grade in sorted(one)] for one in ranked.values()]
-            yield hits_by_rank(grades, [sum(grade > 0 for grade in one) for one in grades])
+            yield from hits_by_rank(grades, [sum(grade > 0 for grade in one) for one in grades])
         yield from scores_by_label(
             [prediction.score for prediction in found.values()], [target[row] > 0 for row in found]
         )
         # The first pair that matches, word by word.
-        shown = next((prediction for row, prediction in found.items() if target[row] > 0), None)
-        words = None if shown is None else predictor.interaction(shown.first, shown.second)
-        if words is not None:
-            first, second, values = words
-            lines = [[word, *line] for word, line in zip(first, values.tolist(), strict=True)]
-            yield Chart("interaction", "How strongly words interact", ["word", *second], lines, "map")
+        for row, prediction in found.items():
+            words = predictor.interaction(prediction.first, prediction.second) if target[row] > 0 else None
+            if words is not None and words[0] and words[1]:
+                first, second, values = words
+                lines = [[word, *line] for word, line in zip(first, values.tolist(), strict=True)]
+                yield Chart("interaction", "How strongly words interact", ["word", *second], lines, "map")
+                return
 
     @override
     def shown_predictions(

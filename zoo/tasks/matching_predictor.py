@@ -207,10 +207,18 @@ class MatchingPredictor(Predictor):
             output = self.model(on_device(batch, self.model))
         if output.interaction is None:
             return None
-        before = len(self.data.vocabulary.prefix)
-        words = split.first_tokens.words(0), split.second_tokens.words(0)
-        rows, columns = (slice(before, before + len(one)) for one in words)
-        return *words, output.interaction[0, rows, columns].float().cpu().numpy()
+        vocabulary = self.data.vocabulary
+        before, around = len(vocabulary.prefix), len(vocabulary.prefix) + len(vocabulary.suffix)
+        words, places = [], []
+        for tokens, text in (
+            (split.first_tokens, batch.first_text),
+            (split.second_tokens, batch.second_text),
+        ):
+            # What was read of a long text is its beginning.
+            read = max(0, int((text != 0).sum()) - around)
+            words.append(tokens.words(0)[:read])
+            places.append(slice(before, before + read))
+        return words[0], words[1], output.interaction[0, places[0], places[1]].float().cpu().numpy()
 
     def _predictions(self, pairs: Sequence[tuple[str, str]], batch_size: int) -> Iterator[PairPrediction]:
         for start in range(0, len(pairs), batch_size):

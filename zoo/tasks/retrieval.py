@@ -283,7 +283,7 @@ class RetrievalTask(Task):
         for row, found in enumerate(RetrievalPredictor(self, data).rank_split(split, MOST_RANKS, rows)):
             grades.append(split.judgements.grades(row))
             ranked.append([grades[row].get(one.row, 0.0) for one in found])
-        yield hits_by_rank(ranked, [sum(grade > 0 for grade in one.values()) for one in grades])
+        yield from hits_by_rank(ranked, [sum(grade > 0 for grade in one.values()) for one in grades])
 
     @override
     def shown_predictions(
