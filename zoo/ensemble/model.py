@@ -58,7 +58,9 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
         >>> model = WitnessEnsemble(witnesses=["lexical", "lexical_vote"])
     """
 
-    paper = "no publication: a logarithmic opinion pool (Genest and Zidek 1986) of readers of text and neighbours"
+    paper = (
+        "no publication: a logarithmic opinion pool (Genest and Zidek 1986) of readers of text and neighbours"
+    )
     reads_strings = True
     reads_memory_texts = False
     keeps_best = True
