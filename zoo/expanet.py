@@ -26,6 +26,7 @@ from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.errors import InputError
 from zoo.layers.bags import TextBag
 from zoo.layers.encoders import WordEncoder
+from zoo.layers.vote import beside_best
 from zoo.tasks.base import check_choices, check_sizes
 from zoo.tasks.classification import ClassificationOutput, ClassificationTask
 from zoo.tasks.classification_scores import AttentionScores, ClassificationScores
@@ -138,6 +139,8 @@ class MemoryNetwork(nn.Module):
         self.hops: int = options.hops
         self.duplicates: bool = options.duplicate_memories
         self.sharpness: float = options.sharpness
+        self.score_power: float = options.score_power
+        self.text_dropout: float = options.text_dropout
 
         def new_words() -> WordEncoder:
             return model.make_words(spec, None if vectors is None else vectors.clone())
@@ -171,15 +174,24 @@ class MemoryNetwork(nn.Module):
                 return ClassificationOutput(self.classifier(text), torch.zeros_like(batch.memory_score))
             compared, spoken = self._memories(batch)  # [B, K, d] each
             copies = count_copies(batch.memory_mask) if self.duplicates else batch.memory_mask.float()
-            expanded, weights = text, []
+            asked, weights = text, []
+            text = expanded = self._drop_text(text)
             for _ in range(self.hops):
-                energy = self.sharpness * (compared @ expanded.unsqueeze(2)).squeeze(2)
+                energy = self.sharpness * (compared @ asked.unsqueeze(2)).squeeze(2)
+                if self.score_power:
+                    energy = energy + self.score_power * beside_best(batch.memory_score)
                 weights.append(self.read(energy, copies))
                 said = (weights[-1].unsqueeze(1) @ spoken).squeeze(1)  # o [B, d], Equations 4 and 6
-                expanded = self.expand(expanded, said)
+                asked = expanded = self.expand(expanded, said)
             found = torch.cat([text, expanded], dim=1) if self.keeps_text else expanded
             by_hop = torch.stack(weights, dim=1)  # [B, H, K]
             return ClassificationOutput(self.classifier(found), by_hop.mean(dim=1), by_hop)  # Equation 12
+
+    def _drop_text(self, text: Tensor) -> Tensor:
+        """Hide the text of some training examples: their class must be read off the memories."""
+        if not self.training or self.text_dropout == 0:
+            return text
+        return text * (torch.rand(len(text), 1, device=text.device) >= self.text_dropout)
 
     def _memories(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
         """What attention compares with the text, and what is read: d_i [B, K, d] (Equation 2), twice."""
@@ -233,6 +245,8 @@ class MemNet(WordVectors, ClassificationTask):
         self,
         hops: int = 2,
         sharpness: float = 1.0,
+        score_power: float = 0.0,
+        text_dropout: float = 0.0,
         tie_matrices: bool = False,
         label_vectors: bool = False,
         bigrams: int = 0,
@@ -247,6 +261,11 @@ class MemNet(WordVectors, ClassificationTask):
             hops: H, how often the memories are read, 0 to 4; 0 = never: then none are retrieved.
             sharpness: factor of q.d_i before the softmax. Means of many vectors are short, so with the paper's 1 the
                 attention is nearly the same on all memories.
+            score_power: p: attention goes to memories as the retriever ranks them, too, by p log(s_i / s_1) beside
+                q.d_i; the paper's 0 leaves the retriever's scores aside.
+            text_dropout: probability of hiding a training text from expansion and classifier, which otherwise learn to
+                trust the text alone: it is soon known by heart, while memories look in training as they do later. The
+                paper has none.
             tie_matrices: encode texts and memories by one matrix (A = B).
             label_vectors: add a vector of its label to each memory's.
             bigrams: rows of a table of vectors of pairs of words, which join the mean of a text (not of its memories);
@@ -261,8 +280,12 @@ class MemNet(WordVectors, ClassificationTask):
         check_sizes(self.options, "word_size")
         if not 0 <= hops <= MOST_HOPS:
             raise InputError(f"model.hops={hops}: use 0 (no memory) to {MOST_HOPS}")
-        if not sharpness > 0:
-            raise InputError(f"model.sharpness={sharpness}: must be more than 0")
+        if not sharpness > 0 or score_power < 0:
+            raise InputError(
+                f"model.sharpness={sharpness}, model.score_power={score_power}: use more than 0, and 0 or more"
+            )
+        if not 0 <= text_dropout < 1:
+            raise InputError(f"model.text_dropout={text_dropout}: must be 0 or more and below 1")
         if bigrams < 0:
             raise InputError(f"model.bigrams={bigrams}: must be 0 (no pairs of words) or more")
 

@@ -104,6 +104,10 @@ def plain_forward(
         energies = [
             network.sharpness * sum(a * b for a, b in zip(expanded, d, strict=True)) for d in compared
         ]
+        scores = [max(0.0, float(batch.memory_score[row, k])) for k in range(K)]
+        if network.score_power:
+            beside = [math.log(max(1e-3, scores[k] / max(1e-6, *scores))) for k in places]
+            energies = [e + network.score_power * one for e, one in zip(energies, beside, strict=True)]
         of_memory = [0.0] * K
         o = np.zeros(5)
         if hard and places:
@@ -134,6 +138,7 @@ def has_gru(weights: dict[str, Vector]) -> bool:
         (ExpaNet, {"hops": 2, "tie_matrices": True, "bigrams": 30}),
         (ExpaNet, {"hops": 2, "duplicate_memories": True}),
         (ExpaNet, {"hops": 2, "sharpness": 2.5}),
+        (ExpaNet, {"hops": 2, "score_power": 1.5, "text_dropout": 0.9}),
         (ExpaNet, {"hops": 2, "read": "hard"}),
         (ExpaNet, {"hops": 2, "read": "hard", "duplicate_memories": True}),
         (MemNet, {"hops": 0}),
@@ -155,6 +160,22 @@ def test_equations(kind: type[MemNet], options: dict[str, Any]) -> None:
             ]
             mean = np.mean(attention, axis=0)
             assert output.memory_weight[row].tolist() == pytest.approx(mean.tolist(), rel=1e-4, abs=1e-6)
+
+
+def test_a_hidden_text_is_read_off_its_memories() -> None:
+    """In training alone, and not from the attention, which still asks for the text."""
+    network, batch = make_network(hops=1, text_dropout=0.999999), make_batch()
+    seen = network(batch)
+    network.train()
+    hidden = network(batch)
+    torch.testing.assert_close(hidden.hop_weight, seen.hop_weight)
+    there = batch.memory_mask.any(dim=1)
+    assert there.any()
+    assert not there.all()
+    # Nothing is left of a text without memories.
+    assert hidden.logits[there].any(dim=1).all()
+    assert not hidden.logits[~there].any()
+    assert seen.logits.any(dim=1).all()
 
 
 def test_matrices() -> None:
@@ -443,7 +464,12 @@ def test_bad_options(tmp_path: Path) -> None:
         ({"read": "both"}, r"model\.read='both': choose one of soft, hard"),
         ({"tau": 0.0}, r"model\.tau=0\.0: must be more than 0"),
         ({"final_tau": -1.0}, r"model\.final_tau=-1\.0: must be more than 0"),
-        ({"sharpness": 0.0}, r"model\.sharpness=0\.0: must be more than 0"),
+        (
+            {"sharpness": 0.0},
+            r"model\.sharpness=0\.0, model\.score_power=0\.0: use more than 0, and 0 or more",
+        ),
+        ({"score_power": -1.0}, r"model\.score_power=-1\.0: use more than 0, and 0 or more"),
+        ({"text_dropout": 1.0}, r"model\.text_dropout=1\.0: must be 0 or more and below 1"),
         ({"bigrams": -1}, r"model\.bigrams=-1: must be 0 \(no pairs of words\) or more"),
         ({"word_size": 0}, r"model\.word_size=0: must be at least 1"),
     ):

@@ -32,10 +32,15 @@ def vote(
     """
     if similarity.shape[1] == 0:
         return similarity
+    energy = similarity * tau + beside_best(score) * score_power
+    return energy.masked_fill(~mask, torch.finfo(energy.dtype).min).softmax(dim=1) * mask
+
+
+def beside_best(score: Tensor) -> Tensor:
+    """Log of retrieval scores [B, K] over the best one of each text, K > 0."""
     top = score.amax(dim=1, keepdim=True).clamp(min=1e-6)
     # A score of 0 (LMDirichlet has such hits) is a weak memory, not an impossible one.
-    energy = similarity * tau + (score / top).clamp(min=1e-3).log() * score_power
-    return energy.masked_fill(~mask, torch.finfo(energy.dtype).min).softmax(dim=1) * mask
+    return (score / top).clamp(min=1e-3).log()
 
 
 def count_votes(shares: Tensor, target: Tensor, num_classes: int) -> Tensor:
