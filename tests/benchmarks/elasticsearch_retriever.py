@@ -3,8 +3,9 @@
     python -m tests.benchmarks.elasticsearch_retriever --data_dir DATA [--url URL]
 
 The bare loop sends the same queries, ready made, in the same number of threads, and reads nothing but the
-number of answers. Both run by turns on one index of the Dblp titles; the figure is the ratio of their
-queries a second. The client's own cost is the process's CPU time a query.
+number of answers. Both run by turns on one index, of the Dblp titles or with `--long` of the abstracts of papers,
+which titles ask for; the figure is the ratio of their queries a second. The client's own cost is the process's CPU time
+a query.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from elasticsearch import Elasticsearch
 
+from datamodules.corpora.table import read_table
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
 
@@ -67,6 +69,7 @@ def main() -> None:
     parser.add_argument("--data_dir", type=Path, required=True)
     parser.add_argument("--url", default="http://127.0.0.1:9250")
     parser.add_argument("--queries", type=int, default=12_800)
+    parser.add_argument("--long", action="store_true", help="search abstracts, not titles")
     parser.add_argument("--k", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batch_size", type=int, default=128)
@@ -75,6 +78,9 @@ def main() -> None:
 
     with (arguments.data_dir / "dblp/train.csv").open(newline="") as file:
         titles = [row["text"] for row in csv.DictReader(file)]
+    documents = titles
+    if arguments.long:
+        documents = read_table(arguments.data_dir / "papers/papers.jsonl.xz", "abstract", None).texts[:]
     retriever = ElasticsearchRetriever(
         url=arguments.url,
         index_prefix="memory-zoo-benchmark",
@@ -83,7 +89,7 @@ def main() -> None:
     )
     fingerprint = uuid.uuid4().hex
     seconds, cpu = measure(
-        lambda: retriever.index(Collection(titles, fingerprint), Path(), progress=False), len(titles)
+        lambda: retriever.index(Collection(documents, fingerprint), Path(), progress=False), len(documents)
     )
     print(f"index: {seconds:,.0f} rows/s, client {cpu:.1f} us CPU a row")
     name = f"memory-zoo-benchmark-{fingerprint[:16]}"
