@@ -201,6 +201,8 @@ def _start_process(
         "path.data": folder / "data",
         "path.logs": folder / "logs",
         "cluster.routing.allocation.disk.threshold_enabled": "false",
+        # Nor does a merge wait for room on a disk that is nearly full.
+        "indices.merge.disk.check_interval": "0s",
         "xpack.security.enabled": str(secured).lower(),
     }
     for name in ("data", "logs", "tmp"):
