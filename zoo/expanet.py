@@ -26,6 +26,7 @@ from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.errors import InputError
 from zoo.layers.bags import TextBag
 from zoo.layers.encoders import WordEncoder
+from zoo.layers.text_dropout import TextDropout
 from zoo.layers.vote import beside_best
 from zoo.tasks.base import check_choices, check_sizes
 from zoo.tasks.classification import ClassificationOutput, ClassificationTask
@@ -140,7 +141,7 @@ class MemoryNetwork(nn.Module):
         self.duplicates: bool = options.duplicate_memories
         self.sharpness: float = options.sharpness
         self.score_power: float = options.score_power
-        self.text_dropout: float = options.text_dropout
+        self.drop_text = TextDropout(options.text_dropout)
 
         def new_words() -> WordEncoder:
             return model.make_words(spec, None if vectors is None else vectors.clone())
@@ -175,7 +176,7 @@ class MemoryNetwork(nn.Module):
             compared, spoken = self._memories(batch)  # [B, K, d] each
             copies = count_copies(batch.memory_mask) if self.duplicates else batch.memory_mask.float()
             asked, weights = text, []
-            text = expanded = self._drop_text(text)
+            text = expanded = self.drop_text(text)
             for _ in range(self.hops):
                 energy = self.sharpness * (compared @ asked.unsqueeze(2)).squeeze(2)
                 if self.score_power:
@@ -186,12 +187,6 @@ class MemoryNetwork(nn.Module):
             found = torch.cat([text, expanded], dim=1) if self.keeps_text else expanded
             by_hop = torch.stack(weights, dim=1)  # [B, H, K]
             return ClassificationOutput(self.classifier(found), by_hop.mean(dim=1), by_hop)  # Equation 12
-
-    def _drop_text(self, text: Tensor) -> Tensor:
-        """Hide the text of some training examples: their class must be read off the memories."""
-        if not self.training or self.text_dropout == 0:
-            return text
-        return text * (torch.rand(len(text), 1, device=text.device) >= self.text_dropout)
 
     def _memories(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
         """What attention compares with the text, and what is read: d_i [B, K, d] (Equation 2), twice."""

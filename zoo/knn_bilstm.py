@@ -32,6 +32,7 @@ from datamodules.retrieval.encoded_memory import EncodedMemory
 from datamodules.text.pooling import Pooling
 from datamodules.texts import TextRowsDataModule
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
+from zoo.layers.text_dropout import TextDropout
 from zoo.layers.vote import Evidence, VotingNetwork, count_votes, mix_in, vote
 from zoo.tasks.base import check_choices
 from zoo.tasks.checkpoint import CHECKPOINT_KEY
@@ -142,6 +143,7 @@ class KNNNetwork(VotingNetwork):
         self.options = options
         self.plain_cosine = MultiPerspectiveCosine(0, encoder.size)
         self.encoder = encoder
+        self.drop_text = TextDropout(options.text_dropout)
         self.features = FEATURES[options.features]
         self.num_memory_classes = len(spec.memory_labels)
         views = max(options.num_perspectives, 1)
@@ -212,7 +214,7 @@ class KNNNetwork(VotingNetwork):
         features = []
         for name in self.features:
             if name == "text":
-                features.append(self._drop_text(text))
+                features.append(self.drop_text(text))
             elif name == "label":  # Equation 4
                 known = batch.memory_target >= 0
                 one_hot = functional.one_hot(batch.memory_target.clamp(min=0), self.num_memory_classes)
@@ -242,13 +244,6 @@ class KNNNetwork(VotingNetwork):
         encoded = self.encoder(batch.word, batch.char, texts)
         memories = encoded[n:]
         return encoded[:n], memories.detach() if self.options.detach_memories else memories
-
-    def _drop_text(self, text: Tensor) -> Tensor:
-        """Zero the text feature of some training examples: their class must be read off the memories."""
-        dropout: float = self.options.text_dropout
-        if not self.training or dropout == 0:
-            return text
-        return text * (torch.rand(len(text), 1, device=text.device) >= dropout)
 
     def _classify(self, features: list[Tensor]) -> Tensor:
         # Scores are float32 whatever the precision.

@@ -16,7 +16,6 @@ from datamodules.secrets import redact
 from datamodules.storage import new_folder
 from zoo.layers.lora import without_adapters
 from zoo.loading import known_model, make_data, make_model
-from zoo.tasks.base import Task
 from zoo.tasks.checkpoint import CHECKPOINT_KEY, read_checkpoint
 from zoo.tasks.encoders import EncodesMemory
 from zoo.tasks.exported import KIND, MEMORY, local_model, write_parts
@@ -58,7 +57,7 @@ def export(checkpoint: str | Path, folder: str | Path) -> Path:
         )
         if isinstance(memory, FolderMemory):
             # What other models made of a memory that they share is theirs.
-            kept = _encodings(make_model(contents, checkpoint), data, memory)
+            kept = _encodings(contents, checkpoint, data, memory)
             others = [found.name for found in memory.folder.glob("encodings-*") if found != kept]
             shutil.copytree(memory.folder, partial / MEMORY, ignore=shutil.ignore_patterns(*others))
             state.update(memory=MEMORY, memory_rows=None, memory_version=memory.version, own_memory=True)
@@ -103,9 +102,14 @@ def _without_folders(files: Any) -> Any:
     return Path(files).name if isinstance(files, str) and "/" in files and ":" not in files else files
 
 
-def _encodings(model: Task, data: TextDataModule[Any, Any], memory: FolderMemory) -> Path | None:
+def _encodings(
+    contents: dict[str, Any], source: str | Path, data: TextDataModule[Any, Any], memory: FolderMemory
+) -> Path | None:
     """Where a memory has what a model's encoder made of it; None of a model that encodes no memory."""
-    if not isinstance(model, EncodesMemory) or model.network.encoder is None:
+    if not issubclass(known_model(contents, source), EncodesMemory):
+        return None
+    model: Any = make_model(contents, source)
+    if model.network.encoder is None:
         return None
     return encodings_folder(memory.folder, model.encoder_fingerprint(data))
 

@@ -364,7 +364,7 @@ def test_sharp_attention_without_memories_is_zero() -> None:
 def test_text_dropout_hides_whole_text_features_in_training_only() -> None:
     network = make_network(features="M5", attention="softmax", text_dropout=0.5)
     torch.manual_seed(0)
-    hidden = (network._drop_text(torch.ones(1000, 4)) == 0).all(dim=1).float().mean()
+    hidden = (network.drop_text(torch.ones(1000, 4)) == 0).all(dim=1).float().mean()
     assert 0.4 < float(hidden) < 0.6
     network.eval()
-    assert bool((network._drop_text(torch.ones(1000, 4)) == 1).all())
+    assert bool((network.drop_text(torch.ones(1000, 4)) == 1).all())

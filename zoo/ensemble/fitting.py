@@ -50,18 +50,20 @@ def fit_rest(model: Any, data: TextRowsDataModule) -> Answer:
     network.svm.fit(texts, target, c=1.0)
     if "lexical" in network.witnesses:
         network.lexical.fit(texts, target, model.options.c)
+    bags = None
     if "bag" in network.witnesses:
         has_vector = data.has_vector()
         assert has_vector is not None  # or there would be no such witness
         network.bag.fit(batches_of(model, train), has_vector)
-        network.bag_machine.fit(bags_of(model, train), target)
+        bags = bags_of(model, train)
+        network.bag_machine.fit(bags, target)
     model.tell("stage 4 of 4: weights are fitted on held-out rows")
     network.leaves_out_copies = data.leaves_out_copies("validation")
     is_encoded = network.is_frozen and network.encoder is not None
     judged = judge(model, validation, model.vectors_of(validation) if is_encoded else None)
     crossed = None
     if len(judged.known(network.num_classes).target) < model.options.few_rows:
-        found = CrossFit(model, train, model.options.folds).judge()
+        found = CrossFit(model, train, model.options.folds, bags).judge()
         crossed = found if len(found.target) else None  # the model that it started from has seen them all
     own = HeldOut({name: judged.opinions[name] for name in network.witnesses}, judged.target)
     network.trust = _fitted(own, crossed, network.num_classes)

@@ -149,13 +149,16 @@ def fit_head(
 class CrossFit:
     """Judges training rows by witnesses that were fitted without them."""
 
-    def __init__(self, model: Any, split: TextSplit, folds: int) -> None:
+    def __init__(
+        self, model: Any, split: TextSplit, folds: int, bags: NDArray[np.float32] | None = None
+    ) -> None:
         """Cut the rows into folds.
 
         Args:
             model: a `WitnessEnsemble` whose own witnesses are fitted.
             split: its training rows.
             folds: how many.
+            bags: [n, d], of the rows, where a witness reads them. How rare words are is no label: all rows may tell.
         """
         self.model, self.network, self.split = model, model.network, split
         self.target = label_numbers(split.rows, model.spec.labels)
@@ -164,8 +167,7 @@ class CrossFit:
         self.left_out: list[Any] = []
         if "dense_vote" in self.network.witnesses and self.network.memory is not None:
             self.left_out = self.network.memory.memory.left_out(self.texts, split.rows.ids)
-        # How rare words are is no label: all rows may tell.
-        self.bags = bags_of(model, split) if "bag" in self.network.witnesses else None
+        self.bags = bags
 
     def judge(self) -> HeldOut:
         """What the witnesses say of the rows, in their order; of all that are new to the model that it started from."""

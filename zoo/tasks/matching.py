@@ -166,10 +166,12 @@ class MatchingTask(Task):
             [prediction.score for prediction in found.values()], [target[row] > 0 for row in found]
         )
         # The first pair that matches, word by word.
-        for row, prediction in found.items():
-            words = predictor.interaction(prediction.first, prediction.second) if target[row] > 0 else None
-            if words is not None and words[0] and words[1]:
-                first, second, values = words
+        for prediction in (found[row] for row in found if target[row] > 0):
+            words = predictor.interaction(prediction.first, prediction.second)
+            if words is None:
+                return  # the model compares no words, in no pair
+            first, second, values = words
+            if first and second:
                 lines = [[word, *line] for word, line in zip(first, values.tolist(), strict=True)]
                 yield Chart("interaction", "How strongly words interact", ["word", *second], lines, "map")
                 return

@@ -33,9 +33,9 @@ def hits_by_rank(ranked: Sequence[Sequence[float]], relevant: Sequence[int]) -> 
     for row, (grades, _) in enumerate(known):
         found[row, : len(grades)] = np.asarray(grades[:ranks]) > 0
     found = found.cumsum(axis=1)
-    totals = np.asarray([total for _, total in known]).reshape(-1, 1)
+    totals = np.asarray([total for _, total in known])
     lines: list[list[Any]] = [
-        [rank + 1, float((found[:, rank] > 0).mean()), float((found[:, rank] / totals[:, 0]).mean())]
+        [rank + 1, float((found[:, rank] > 0).mean()), float((found[:, rank] / totals).mean())]
         for rank in range(ranks)
     ]
     columns = ["rank", "queries with a relevant text up to here", "relevant texts up to here"]
