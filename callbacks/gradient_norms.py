@@ -7,6 +7,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
@@ -24,4 +25,6 @@ class GradientNorms(Callback):
         gradients = [weight.grad.detach() for weight in pl_module.parameters() if weight.grad is not None]
         norms = [torch.linalg.vector_norm(gradient.float()) for gradient in gradients]
         if norms:
-            pl_module.log("train/gradient_norm", torch.linalg.vector_norm(torch.stack(norms)))
+            norm = torch.linalg.vector_norm(torch.stack(norms))
+            # Of gradients in parts, each process knows its own: together they are the norm.
+            pl_module.log("train/gradient_norm", norm.full_tensor() if isinstance(norm, DTensor) else norm)

@@ -294,6 +294,7 @@ class AMVLSTM(WordVectors, FrozenEncoder, MatchingTask):
     """
 
     encoder_name = "words"
+    can_be_sharded = True
     paper = (
         "Belkacem, Dkaki, Moreno, Boughanem: aMV-LSTM: an attention-based model with multiple positional text"
         " matching (SAC 2019)"

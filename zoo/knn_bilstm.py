@@ -282,6 +282,7 @@ class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
 
     paper = "Wang, Hamza, Song: k-Nearest Neighbor Augmented Neural Networks for Text Classification (2017)"
     head = "network.classifier."
+    can_be_sharded = True
     without_memory = "--model.features M1 --model.mix 0"
 
     def __init__(

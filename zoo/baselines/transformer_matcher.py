@@ -110,6 +110,7 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
 
     paper = "Nogueira, Cho: Passage Re-ranking with BERT (2019); Reimers, Gurevych: Sentence-BERT (2019)"
     ranking_loss = "softmax"
+    can_be_sharded = True
 
     def __init__(
         self,

@@ -29,6 +29,7 @@ from datamodules.storage import write_json
 from zoo.layers.lora import is_adapter
 from zoo.tasks.checkpoint import CHECKPOINT_KEY, making_of, plain
 from zoo.tasks.predictor import Predictor
+from zoo.tasks.sharding import is_sharded, shard
 from zoo.tasks.trained_parts import count_parameters, freeze, parameter_groups
 from zoo.tasks.warm_start import check_frozen, numbered, start_from
 
@@ -75,6 +76,8 @@ class Task(pl.LightningModule):
     takes_new_labels: ClassVar[bool] = False
     #: whether the model keeps its best epoch by itself: its last checkpoint is then its best.
     keeps_best: ClassVar[bool] = False
+    #: whether the weights can be cut in parts over several devices: all processes call the network, and all of it.
+    can_be_sharded: ClassVar[bool] = False
     #: figures of the validation rows that the progress bar shows.
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
 
@@ -315,6 +318,13 @@ class Task(pl.LightningModule):
                 f" {', '.join(PRECISIONS)}"
             )
 
+    @override
+    def configure_model(self) -> None:
+        if is_sharded(self.trainer):
+            if self.trainer.ckpt_path is None:
+                self._start()  # which reads and writes whole weights
+            shard(self)
+
     def _build(
         self, spec: Any, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> None:
@@ -396,7 +406,8 @@ class Task(pl.LightningModule):
                 spec, None if vectors is None else torch.empty_like(vectors), ours["transformer_config"]
             )
             self.to(self.device)
-        self._check_shapes(checkpoint)
+        if "state_dict" in checkpoint:  # parts of weights are read, and compared, before this
+            self._check_shapes(checkpoint)
         if self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
             self._check_optimizer(checkpoint)
         if self.data is not None:
@@ -454,8 +465,8 @@ class Task(pl.LightningModule):
         self._is_finite = True
         if self.options.compile is not None:
             self.network.compile(backend=self.options.compile, dynamic=True)
-        if self.trainer.ckpt_path is None:  # a resumed run has its own weights by now
-            self._start()
+        if self.trainer.ckpt_path is None and not is_sharded(self.trainer):
+            self._start()  # a resumed run has its own weights by now
 
     @override
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
