@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import zoo
 from datamodules.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever
 from tests.zoo.conftest import LABELS, Result, sentences, write_table
+from zoo.knn_bilstm import KNNBiLSTM
 
 Fit = Callable[..., Path]
 
@@ -28,6 +30,14 @@ def test_predictions_do_not_depend_on_their_batch(trained_run: Path) -> None:
     (alone,) = predictor.predict(texts[0])
     assert alone.probability == pytest.approx(together[0].probability, abs=1e-6)
     assert predictor.predict([]) == []
+
+
+def test_lightnings_own_way_loads_a_checkpoint(trained_run: Path) -> None:
+    checkpoint = trained_run / "checkpoints" / "best.ckpt"
+    theirs = KNNBiLSTM.load_from_checkpoint(checkpoint, weights_only=True).network.state_dict()
+    ours = zoo.load(checkpoint).model.network.state_dict()
+    assert theirs.keys() == ours.keys()
+    assert all(torch.equal(theirs[name], weight) for name, weight in ours.items())
 
 
 def test_words_never_seen(trained_run: Path) -> None:

@@ -320,7 +320,8 @@ class Task(pl.LightningModule):
 
     @override
     def configure_model(self) -> None:
-        if is_sharded(self.trainer):
+        # `load_from_checkpoint` calls this, too, without a trainer.
+        if self._trainer is not None and is_sharded(self.trainer):
             if self.trainer.ckpt_path is None:
                 self._start()  # which reads and writes whole weights
             shard(self)
