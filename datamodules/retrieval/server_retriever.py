@@ -8,10 +8,13 @@ document: twice the throughput of asking for `_id`.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 from tqdm import tqdm
@@ -25,6 +28,8 @@ from datamodules.retrieval.server_connection import (
     without_secrets,
 )
 
+log = logging.getLogger(__name__)
+
 #: How a query of an own index ends: sort values only, no stored fields, no total.
 SORTED = '"sort":["_score","row"],"_source":false,"stored_fields":"_none_","track_total_hits":false}\n'
 #: The mapping of the row number: only sorted by, so only stored by column.
@@ -37,6 +42,8 @@ _BULK_BYTES = 8_000_000
 _DEFAULT_WINDOW = 10_000
 # Merging a large index takes minutes and can't be done in parts.
 _MERGE_SECONDS = 3600.0
+# After so many seconds the user is told what is waited for.
+_PATIENCE = 20.0
 # What a server answers where an index is to be made that is there already.
 _IS_THERE = ("resource_already_exists_exception", "invalid_index_name_exception")
 
@@ -321,11 +328,16 @@ class ServerRetriever(Retriever):
             "max_result_window": max(_DEFAULT_WINDOW, meta["count"]),
         }
         call(lambda client: client.indices.refresh(index=name))
-        call(
-            lambda client: client.options(request_timeout=seconds).indices.forcemerge(
-                index=name, max_num_segments=1
-            )
+        waiting_for = (
+            f"index {name} is loaded; the server merges its segments. From version 8.19 on it waits with that while"
+            " its disk is more than 95 % full (GET _cat/allocation): then free some room"
         )
+        with _told_if_long(waiting_for):
+            call(
+                lambda client: client.options(request_timeout=seconds).indices.forcemerge(
+                    index=name, max_num_segments=1
+                )
+            )
         call(lambda client: client.indices.put_settings(index=name, settings=settings))
         call(lambda client: client.indices.refresh(index=name))
         count = self._count(name)
@@ -389,6 +401,17 @@ class ServerRetriever(Retriever):
                 hits.rows[query, : len(found_rows)] = found_rows
 
         self.server.in_threads(search_batch, range(0, len(queries), self.batch_size))
+
+
+@contextmanager
+def _told_if_long(what: str) -> Iterator[None]:
+    """Say what is waited for, once it has taken long."""
+    timer = Timer(_PATIENCE, log.info, [what])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def as_json(text: str | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import wandb
 from pytorch_lightning.loggers import WandbLogger
 
 from callbacks.csv_metrics import CSVMetrics
@@ -86,6 +87,29 @@ def test_wandb_offline(
         torch.load(r / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"] for r in (run, plain)
     ]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_a_sweeps_agent_chooses_the_run(
+    fit: Callable[..., Path],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And it ranks its trials by W&B's summary: the figure of the best epoch."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_RUN_ID", "trial1")
+    summaries: list[dict[str, Any]] = []
+    finish = wandb.Run.finish
+
+    def look_and_finish(self: Any, *args: Any, **kwargs: Any) -> None:
+        summaries.append(dict(self.summary))
+        finish(self, *args, **kwargs)
+
+    monkeypatch.setattr(wandb.Run, "finish", look_and_finish)
+    run = fit("run", "--config", EXAMPLES / "logger" / "wandb.yaml", "--trainer.max_epochs=3")
+    assert (run / "wandb_id").read_text() == "trial1"
+    assert list(run.glob("wandb/offline-run-*-trial1"))
+    best = json.loads((run / "summary.json").read_text())["best_score"]
+    assert summaries[0]["val/accuracy"] == pytest.approx(best)
 
 
 def test_a_table_reaches_the_files_of_wandb(

@@ -94,7 +94,7 @@ class ZooCLI(LightningCLI):
             "--run_dir",
             type=str | None,
             default=None,
-            help="folder of the run; default: runs/MODEL/DATE-TIME",
+            help="folder of the run; default: runs/MODEL/DATE-TIME-XXXX",
         )
         parser.add_argument(
             "--output", type=str | None, default=None, help="JSON file for the metrics of validate and test"
@@ -116,7 +116,9 @@ class ZooCLI(LightningCLI):
             return
         model = str(self._option("model").class_path).rpartition(".")[2]
         # Processes that the launcher starts again for other devices inherit the name.
-        default = os.environ.setdefault("ZOO_RUN_DIR", f"runs/{model}/{time.strftime('%Y%m%d-%H%M%S')}")
+        # Runs that a sweep starts in the same second have folders of their own.
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+        default = os.environ.setdefault("ZOO_RUN_DIR", f"runs/{model}/{name}")
         self.run_dir = Path(self._option("run_dir") or default)
         for name in ("check_val_every_n_epoch", "accumulate_grad_batches"):
             if (value := self._option("trainer")[name]) is not None and value < 1:
@@ -152,7 +154,9 @@ class ZooCLI(LightningCLI):
                 continue
             file = self.run_dir / "wandb_id"
             before = file.read_text() if self.resumes and file.exists() else None
-            self.wandb_id = before or logger.init_args.id or uuid.uuid4().hex[:8]
+            # A sweep's agent has chosen the run.
+            given_id = logger.init_args.id or os.environ.get("WANDB_RUN_ID")
+            self.wandb_id = before or given_id or uuid.uuid4().hex[:8]
             logger.init_args.id = self.wandb_id
             logger.init_args.resume = "allow"
             logger.init_args.save_dir = str(self.run_dir.resolve())  # W&B writes from a process of its own
@@ -259,14 +263,19 @@ class ZooCLI(LightningCLI):
         pass
 
     def after_fit(self) -> None:  # LightningCLI calls it by its name
-        """Say where the run is."""
+        """Say where the run is, and what its best epoch has reached."""
+        if not self.trainer.is_global_zero:
+            return
+        best: Any = self.trainer.checkpoint_callback
+        score = getattr(best, "best_model_score", None)
         for logger in self.trainer.loggers:
-            if isinstance(logger, WandbLogger) and self.trainer.is_global_zero:
+            if isinstance(logger, WandbLogger):
+                if score is not None:  # W&B would rank runs, and a sweep its trials, by their last epochs
+                    logger.experiment.summary[best.monitor] = float(score)
                 logger.experiment.finish()  # or the next run of this process would go on in it
-        if self.trainer.is_global_zero and self.trainer.checkpoint_callback is not None:
-            best = self.trainer.checkpoint_callback
-            if isinstance(best, ModelCheckpoint) and best.best_model_score is not None:
-                print(f"best {best.monitor} {float(best.best_model_score):.4f}")
+        if score is not None:
+            print(f"best {best.monitor} {float(score):.4f}")
+        if best is not None:
             print(f"run folder: {self.run_dir}")
 
     def after_validate(self) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 from datamodules.errors import InputError
-from datamodules.retrieval import ElasticsearchRetriever, server_connection
+from datamodules.retrieval import ElasticsearchRetriever, server_connection, server_retriever
 from datamodules.retrieval.base import Collection
 from tests.elasticsearch.faults import Answer, Proxy, Request, proxy
 
@@ -82,3 +83,18 @@ def test_answers_of_another_form(asked: str, strange: tuple[Proxy, list[Any]], t
         finally:
             retriever.close()
     assert refused > len(FORMS) // 2
+
+
+def test_what_a_long_wait_is_for_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A merge that waits for room on the server's disk, for one."""
+    told = Event()
+    caplog.handler.addFilter(lambda record: told.set() or True)
+    monkeypatch.setattr(server_retriever, "_PATIENCE", 0.01)
+    with caplog.at_level("INFO"):
+        with server_retriever._told_if_long("short"):
+            pass
+        with server_retriever._told_if_long("long"):
+            assert told.wait(30)
+    assert caplog.messages == ["long"]
