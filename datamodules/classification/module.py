@@ -50,6 +50,7 @@ class ClassificationDataModule(TextRowsDataModule):
         label_column: Column = "label",
         id_column: Column | None = None,
         header: bool | None = None,
+        quotes: bool | None = None,
         class_names: str | list[str] | dict[str, str] | None = None,
         classes: list[str] | None = None,
         rows_per_class: int | float | dict[str, int] | None = None,
@@ -71,6 +72,7 @@ class ClassificationDataModule(TextRowsDataModule):
             label_column: name or number of the label.
             id_column: name or number of an id; row numbers otherwise.
             header: whether CSV files have a header line; None finds out.
+            quotes: whether fields may stand in double quotes; None = in CSV files, not in TSV files.
             class_names: names for labels that are numbers from 1: a list, or a file with one a line; or a name
                 for each label (`{0: World, 1: Sports}`).
             classes: keep these classes only.
@@ -123,6 +125,7 @@ class ClassificationDataModule(TextRowsDataModule):
             label_column=options.label_column,
             id_column=options.id_column,
             header=options.header,
+            quotes=options.quotes,
             class_names=options.class_names,
         )
 
@@ -191,7 +194,8 @@ class ClassificationDataModule(TextRowsDataModule):
                 # In one table, equal ids are the same row.
                 **({"id_column": options.id_column} if self.is_memory_table(options.train_file) else {}),
             }
-        return {name: options[name] for name in ("text_column", "label_column", "header", "class_names")}
+        names = ("text_column", "label_column", "header", "quotes", "class_names")
+        return {name: options[name] for name in names}
 
     @property
     @override

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -126,6 +127,12 @@ def _csv_records(
                 line = line.replace("\0", " ")
             yield line
 
+    lines = iter(lines)
+    first = next(lines, "")
+    if delimiter == "," and _has_semicolons(first, columns):
+        log.info("%s: fields are separated by semicolons", path)
+        delimiter = ";"
+    lines = chain([first], lines)
     reader = csv.reader(
         without_nuls(),
         delimiter=delimiter,
@@ -163,6 +170,13 @@ def _csv_records(
         raise InputError(f"{path}: a header and no rows; add rows or set header to false")
     if nuls:
         log.warning("%s: NUL characters in %d lines, each replaced by a space", path, nuls)
+
+
+def _has_semicolons(header: str, columns: Columns) -> bool:
+    """Whether it is semicolons that part the wanted names in a header: so some spreadsheets write tables."""
+    named, alone = ({name.strip(' "\r\n') for name in header.split(mark)} for mark in ";,")
+    wanted = {column for column in columns.wanted if isinstance(column, str)}
+    return not columns.all_numbers and wanted <= named and not wanted <= alone
 
 
 def _csv_problem(problem: str) -> str:

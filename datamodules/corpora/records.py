@@ -68,9 +68,11 @@ class Columns:
                 there = (
                     f"columns 0 to {len(names) - 1}" if numbers_only else excerpt(", ".join(map(repr, names)))
                 )
-                hint = "choose one of these"
+                hint = "name it with text_column, several as [one,other]"
                 if column == self.label:
-                    hint = "for texts without labels set label_column to null"
+                    hint = "name it with label_column (zoo index: null for texts without labels)"
+                elif column == self.id:
+                    hint = "name it with id_column"
                 raise InputError(f"{where}: no column {excerpt(repr(column))}; there are {there}; {hint}")
         return positions
 

@@ -214,6 +214,10 @@ class MemoryPart:
         if self.memory_rows is not None and not _has_pointer(folder):
             FolderMemory.build(self._rows_of_memory(folder), self.retriever, folder)
         elif not is_memory(self.memory_location):
+            if folder.is_dir():
+                raise InputError(
+                    f"{folder}: the memory is damaged ({POINTER} is missing); copy, download or build it again"
+                )
             raise InputError(
                 f"{folder}: the memory that the model was last used with is not there; name its place with"
                 " --data.memory (zoo predict: --memory)"

@@ -206,7 +206,8 @@ class FolderMemory(Memory):
                 if unknown_labels == "refuse":
                     raise InputError(
                         f"{_name_row(rows, position)} has the label {label!r}, which the model does not know;"
-                        " correct it, or leave out all such rows with --unknown_labels skip"
+                        " correct it, leave out all such rows with --unknown_labels skip, or have a WitnessEnsemble"
+                        " predict it by its memory with --new_labels true"
                     )
                 unknown += 1
                 continue

@@ -666,3 +666,38 @@ def test_compiled_networks_learn_the_same(fit: Callable[..., Path]) -> None:
     assert one.keys() == other.keys()
     for name, weight in one.items():
         torch.testing.assert_close(weight, other[name])
+
+
+def test_ids_and_quotes_of_a_table(fit: Fit, zoo_command: Command, tmp_path: Path) -> None:
+    """Tickets as a tracker exports them: a TSV with quotes, whose bodies have line ends."""
+    pairs = sentences(90, seed=1)
+    lines = [
+        "key\ttext\tlabel",
+        *(f'T-{i}\t"{text}\nmore"\t{label}' for i, (text, label) in enumerate(pairs)),
+    ]
+    table = tmp_path / "tickets.tsv"
+    table.write_text("\n".join(lines) + "\n")
+    run = fit("run", "--data.train_file", table, "--data.quotes=true")
+    options = ["--ckpt_path", run / "checkpoints" / "best.ckpt", "--input", table]
+    result = zoo_command("predict", *options, "--id_column=key", "--output=out.jsonl")
+    assert result.code == 0, result.err
+    found = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert [(each["id"], each["text"]) for each in found] == [
+        (f"T-{i}", f"{text}\nmore") for i, (text, _) in enumerate(pairs)
+    ]
+    one_line(zoo_command("predict", *options, "--output=out.csv"), "JSON lines", "out.jsonl")
+
+
+def test_data_of_another_kind_is_not_for_the_checkpoint(
+    trained_run: Path, zoo_command: Command, test_csv: Path
+) -> None:
+    checkpoint = trained_run / "checkpoints" / "best.ckpt"
+    options = ["--ckpt_path", checkpoint, "--data.test_file", test_csv, "--data=MatchingDataModule"]
+    one_line(zoo_command("test", *options), "--data MatchingDataModule", "KNNBiLSTM", "leave the option out")
+
+
+def test_the_options_of_a_class_are_explained(zoo_command: Command) -> None:
+    for option in ("--data.help=ClassificationDataModule", "--model.help=KNNBiLSTM"):
+        result = zoo_command("fit", option)
+        assert result.code == 0, result.err
+        assert "name or number of the label" in result.out or "num_perspectives" in result.out

@@ -467,6 +467,11 @@ def test_a_new_class_is_predicted_by_the_memory_alone(
         assert math.exp(score) == pytest.approx(prediction.probability, abs=1e-4)
     same = [one.label == other.label for one, other in zip(before, predictor.predict(texts), strict=True)]
     assert np.mean(same) >= 0.95
+    # Where no memory speaks for the class it is not there: in a text without words, and in the memory as it was.
+    assert predictor.predict("")[0].probabilities["music"] == 0
+    old = zoo.load(best(folder), memory_version=1).predict(texts)
+    for one, other in zip(before, old, strict=True):
+        assert other.probabilities == pytest.approx({**one.probabilities, "music": 0}, abs=1e-5)
     test = write_table(
         tmp_path / "test.csv", [*sentences(30, seed=11), ("violin solo", "music"), ("x", "sport")]
     )

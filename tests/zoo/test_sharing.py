@@ -130,6 +130,17 @@ def test_its_memory_is_missing(exported: tuple[Path, list[Any]]) -> None:
         zoo.load(folder)
 
 
+def test_its_memory_is_damaged(exported: tuple[Path, list[Any]]) -> None:
+    (exported[0] / "memory" / "memory.json").unlink()
+    with pytest.raises(InputError, match=r"memory: the memory is damaged \(memory.json is missing\); copy"):
+        zoo.load(exported[0]).predict("apple")
+
+
+def test_others_may_read_it(exported: tuple[Path, list[Any]]) -> None:
+    rights = {path.stat().st_mode & 0o444 for path in exported[0].rglob("*") if path.is_file()}
+    assert rights == {0o444}
+
+
 def test_a_folder_that_is_no_model(tmp_path: Path, fit: Callable[..., Path]) -> None:
     with pytest.raises(InputError, match=r"a folder without config\.json"):
         zoo.load(tmp_path)

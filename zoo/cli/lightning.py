@@ -198,6 +198,11 @@ class ZooCLI(LightningCLI):
                 server.is_named = all(_is_host_in(self.said, host) for host in server.hosts)
         if self.subcommand in ("validate", "test") and self.trained is not None:
             name = "validation" if self.subcommand == "validate" else "test"
+            if self.datamodule.spec_type is not self.model.spec_type:
+                raise InputError(
+                    f"--data {type(self.datamodule).__name__}: --ckpt_path {self._option('ckpt_path')} is of a"
+                    f" {self.trained_model}, which it is not for; leave the option out"
+                )
             self.datamodule.check_split(self.trained, name, f"--ckpt_path {self._option('ckpt_path')}")
             self.datamodule.remember(self.trained)
             self.datamodule.use_memory_of(self.trained)
@@ -363,7 +368,7 @@ def run(command: str, options: list[str]) -> None:
             cli.datamodule.prepare_data()
         else:
             try:
-                ZooCLI(args=[command, *options, "--weights_only", "true"], **settings)
+                ZooCLI(args=[command, "--weights_only", "true", *options], **settings)
             finally:
                 os.environ.pop("ZOO_RUN_DIR", None)
 

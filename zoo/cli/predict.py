@@ -74,6 +74,10 @@ def predict(
     check_count("batch_size", batch_size)
     # Before hours of predictions, not after.
     path = None if output is None or output == "-" else check_output(output, [input, ckpt_path])
+    if path is not None and path.suffix in (".csv", ".tsv", ".parquet", ".xlsx"):
+        raise InputError(
+            f"--output {output}: predictions are JSON lines; name it {path.with_suffix('.jsonl')}"
+        )
     predictor = load(ckpt_path, memory, retriever, device, memory_version)
     records = predictor.records(input, batch_size, **(options or {}))
     with ExitStack() as stack:

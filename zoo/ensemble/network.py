@@ -19,10 +19,13 @@ from zoo.ensemble.kernel import KernelMachine
 from zoo.ensemble.lexical import LexicalLinear
 from zoo.ensemble.weights import Ballots, Opinions, Scores, Trust
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder, WordEncoder
+from zoo.layers.vote import count_votes
 
 #: The witnesses by their names: what the text says, and what its memories say.
 TEXT_WITNESSES = ("lexical", "encoder", "bag")
 VOTES = ("lexical_vote", "dense_vote")
+#: The score of a class that is not there.
+NEVER = -1e4
 
 
 class FoundMemories(NamedTuple):
@@ -263,24 +266,28 @@ class WitnessNetwork(nn.Module):
         """Logits [B, C + N] with classes that only the memory knows, and what they are made of.
 
         The votes alone say how probable a new class is; what is left is divided among the old classes as without it:
-        p(new) = q(new), p(old) = (1 - q(any new)) p'(old).
+        p(new) = q(new), p(old) = (1 - q(any new)) p'(old). A class that none of a text's memories has is not there at
+        all: without memories, and with those of an older version, predictions are what they were.
         """
         assert self.trust is not None
         weights = self.trust.weights.get("memory", {})
         votes: dict[str, Tensor] = {}
+        found = logits.new_zeros(len(logits), self.num_classes + self.num_new)
         for name, said in opinions.items():
             if isinstance(said, Ballots) and weights.get(name):
                 ballots = said.over(self.num_classes + self.num_new)
+                found += count_votes(ballots.mask.float(), ballots.target, ballots.num_classes)
                 votes[name] = weights[name] * ballots.log_probabilities(self.trust.shapes[name])
         old, new = slice(0, self.num_classes), slice(self.num_classes, None)
         if not votes:
-            nothing = logits.new_full((len(logits), self.num_new), -1e4)
+            nothing = logits.new_full((len(logits), self.num_new), NEVER)
             return torch.cat([logits, nothing], dim=1), {
                 name: torch.cat([part, nothing / len(contributions)], dim=1)
                 for name, part in contributions.items()
             }
         together = torch.stack(list(votes.values())).sum(dim=0)
         share = together + torch.cat([torch.ones(self.num_classes), self.new_classes]).log().to(logits.device)
+        share[:, new] = share[:, new].masked_fill(found[:, new] == 0, NEVER)
         share = share.log_softmax(dim=1)
         rest = share[:, old].logsumexp(dim=1, keepdim=True) - logits.logsumexp(dim=1, keepdim=True)
         blank = logits.new_zeros(len(logits), self.num_new)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, tee
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch.nn import functional
 from tqdm import tqdm
 from typing_extensions import override
 
-from datamodules.corpora.records import TextColumn
+from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.errors import check_count
 from datamodules.texts import TextSplit
@@ -25,7 +25,7 @@ from zoo.tasks.predictor import (
     collecting_later,
     evaluating,
     on_device,
-    texts_in,
+    texts_and_ids_in,
 )
 
 
@@ -127,21 +127,31 @@ class ClassificationPredictor(Predictor):
 
     @override
     def records(
-        self, source: str, batch_size: int = 256, text_column: TextColumn | None = None
+        self,
+        source: str,
+        batch_size: int = 256,
+        text_column: TextColumn | None = None,
+        id_column: Column | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """A text's label, probabilities and memories.
+        """A text's label, probabilities and memories, in the order of the texts; of a table with ids, the text's id.
 
         Args:
             source: see `Predictor.records`.
             batch_size: texts that go through the network together.
             text_column: the table's text column or columns; null: as in training.
+            id_column: the table's column of ids, to be written beside the predictions; null: none.
         """
         options = self.data.options
         columns = {"text_column": options.text_column, "header": options.header}
-        texts = texts_in(source, columns if text_column is None else {"text_column": text_column})
+        if text_column is not None:
+            columns = {"text_column": text_column}
+        columns |= {"id_column": id_column, "quotes": options.quotes}
         check_count("batch_size", batch_size)
-        for prediction in self._predictions(texts, batch_size):
-            yield _plain(prediction) | {"memories": [_plain(memory) for memory in prediction.memories]}
+        texts, found = tee(texts_and_ids_in(source, columns))
+        predictions = self._predictions((text for text, _ in texts), batch_size)
+        for prediction, (_, name) in zip(predictions, found, strict=True):
+            record = _plain(prediction) | {"memories": [_plain(memory) for memory in prediction.memories]}
+            yield record if name is None else {"id": name, **record}
 
     @property
     @override

@@ -53,6 +53,7 @@ def write_parts(contents: dict[str, Any], folder: Path) -> None:
     config = _without_tensors(kept, "", tensors)
     vocabulary = config["memory_zoo"]["data"].pop("vocabulary")
     save_file(tensors, folder / WEIGHTS)
+    (folder / WEIGHTS).chmod(0o644)  # as it makes it, the owner alone can read it
     for name, part in ((CONFIG, config), (VOCABULARY, vocabulary)):
         text = json.dumps(part, indent=1, ensure_ascii=False)
         (folder / name).write_text(text + "\n", encoding="utf-8")

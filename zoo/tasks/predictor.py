@@ -7,6 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from typing import Any, ClassVar, NamedTuple, TextIO
 
 import numpy as np
@@ -195,7 +196,12 @@ def on_device(batch: Any, model: Any) -> Any:
 
 
 def texts_in(source: str, columns: Mapping[str, Any]) -> Iterator[str]:
-    """The texts of a source that `Predictor.records` reads.
+    """The texts of a source that `Predictor.records` reads."""
+    return (text for text, _ in texts_and_ids_in(source, columns))
+
+
+def texts_and_ids_in(source: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """The texts of a source that `Predictor.records` reads, each with its id; None where `columns` names no ids.
 
     Args:
         source: a table, a .txt file, or - for standard input.
@@ -205,12 +211,14 @@ def texts_in(source: str, columns: Mapping[str, Any]) -> Iterator[str]:
         InputError: no such file, or not one that can be read.
     """
     if source == "-":
-        yield from _lines(sys.stdin, "standard input")
+        yield from zip(_lines(sys.stdin, "standard input"), repeat(None))
     elif source.endswith(".txt"):
         with existing_file(source).open(encoding="utf-8") as file:
-            yield from _lines(file, source)
+            yield from zip(_lines(file, source), repeat(None))
     else:
-        yield from read_table(source, label_column=None, **columns).texts
+        rows = read_table(source, label_column=None, **columns)
+        ids = repeat(None) if columns.get("id_column") is None else rows.ids
+        yield from zip(rows.texts, ids)  # noqa: B905
 
 
 def _lines(file: TextIO, source: str) -> Iterator[str]:

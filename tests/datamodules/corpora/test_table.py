@@ -211,7 +211,25 @@ def test_ids_count_on_over_blocks(tmp_path, monkeypatch):
 def test_missing_column_lists_those_there_are(tmp_path):
     path = write(tmp_path / "t.csv", CSV)
     assert "no column 'body'; there are 'text', 'label'" in error(path, text_column="body")
-    assert "set label_column to null" in error(path, label_column="class")
+    assert "name it with text_column, several as [one,other]" in error(path, text_column="text,label")
+    assert "name it with label_column" in error(path, label_column="class")
+    assert "name it with id_column" in error(path, id_column="number")
+
+
+def test_semicolons_between_the_wanted_names(tmp_path, caplog):
+    path = write(tmp_path / "t.csv", 'number;text;label\n1;"one; two, three";News\n2;four;Sport\n')
+    with caplog.at_level("INFO"):
+        rows = read_table(path, id_column="number")
+    assert list(rows.texts) == ["one; two, three", "four"]
+    assert rows.labels == ["News", "Sport"]
+    assert rows.ids == ["1", "2"]
+    assert "separated by semicolons" in caplog.text
+    # In a table of commas they are characters, in names and in texts.
+    path = write(tmp_path / "u.csv", '"a;text",text,label\nx;y,one; two,News\n')
+    assert list(read_table(path).texts) == ["one; two"]
+    # Numbers of columns say nothing of what parts them.
+    path = write(tmp_path / "v.csv", "one; two\nthree; four\n")
+    assert list(read_table(path, text_column=0, label_column=None).texts) == ["one; two", "three; four"]
 
 
 def test_no_text_column(tmp_path):
