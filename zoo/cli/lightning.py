@@ -38,6 +38,7 @@ from datamodules.storage import write_json
 from zoo.cli.options import given
 from zoo.cli.outputs import check_output
 from zoo.cli.run_dir import check_run_dir, run_dir
+from zoo.cli.scores import as_text
 from zoo.loading import known_model
 from zoo.tasks.base import Task
 from zoo.tasks.checkpoint import (
@@ -298,15 +299,18 @@ class ZooCLI(LightningCLI):
             name.removeprefix(f"{stage}/"): float(value)
             for name, value in self.trainer.callback_metrics.items()
         }
-        answer = None
+        answer, classes = None, {}
         if isinstance(self.model, Task):
             assert self.model.scores_file is not None
             single = json.loads(self.model.scores_file.read_text(encoding="utf-8"))
-            answer, scores = self.model.answer_of({**scores, **single["classes"]})
+            classes = single["classes"]
+            answer, scores = self.model.answer_of({**scores, **classes})
             if single["queries"]:
                 scores["by_query"] = single["queries"]
+        numbers = {name: value for name, value in scores.items() if isinstance(value, float)}
+        print(as_text({name: numbers[name] for name in numbers if name not in classes}, classes))
         if answer is not None:
-            print(answer.as_text())
+            print(f"\n{answer.as_text()}")
         if self.output is not None:
             write_json(self.output, scores if answer is None else {**scores, "answer": answer.as_json()})
             if answer is not None:
@@ -368,7 +372,9 @@ def run(command: str, options: list[str]) -> None:
             cli.datamodule.prepare_data()
         else:
             try:
-                ZooCLI(args=[command, "--weights_only", "true", *options], **settings)
+                # What Lightning would print of scores, `_write_scores` does, shorter.
+                quiet = [] if command == "fit" else ["--verbose", "false"]
+                ZooCLI(args=[command, "--weights_only", "true", *quiet, *options], **settings)
             finally:
                 os.environ.pop("ZOO_RUN_DIR", None)
 

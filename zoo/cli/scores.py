@@ -1,0 +1,36 @@
+"""Scores of an evaluation as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+#: Classes whose scores are shown at most; a file of --output has all.
+MOST_CLASSES = 30
+
+
+def as_text(scores: Mapping[str, float], classes: Mapping[str, float]) -> str:
+    """A line for each figure of all rows, then a line for each class.
+
+    Args:
+        scores: name -> value.
+        classes: `f1/World` and such -> value, of single classes.
+    """
+    width = max(map(len, scores), default=0)
+    lines = [f"{name:{width}}  {_number(value):>9}" for name, value in scores.items()]
+    figures = {name.partition("/")[0]: None for name in classes}  # in their order, each once
+    names = {name.partition("/")[2]: None for name in classes}
+    if names:
+        shown = list(names)[:MOST_CLASSES]
+        width = max(map(len, ["class", *shown]))
+        lines += ["", f"{'class':{width}}" + "".join(f"{figure:>11}" for figure in figures)]
+        for name in shown:
+            values = [classes.get(f"{figure}/{name}") for figure in figures]
+            fields = ("" if value is None else _number(value) for value in values)
+            lines.append(f"{name:{width}}" + "".join(f"{field:>11}" for field in fields))
+        if len(names) > len(shown):
+            lines.append(f"and {len(names) - len(shown)} more classes (--output FILE has all)")
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4f}"
