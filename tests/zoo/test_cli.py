@@ -62,6 +62,9 @@ def test_a_run_folder(fit: Fit) -> None:
     assert (summary["epochs"], summary["steps"]) == (2, 10)
     assert summary["best_score"] == max(float(row["val/accuracy"]) for row in rows if row["val/accuracy"])
     assert Path(summary["best_checkpoint"]) == run / "checkpoints" / "best.ckpt"
+    # What the best epoch is chosen by is told at the start, too: a run that is killed has no summary.
+    for told in (summary, yaml.safe_load((run / "hparams.yaml").read_text())):
+        assert (told["monitor"], told["mode"]) == ("val/accuracy", "max")
     model = zoo.load(run / "checkpoints" / "best.ckpt").model
     trained = sum(weight.numel() for weight in model.parameters())
     assert summary["trained_parameters"] == trained

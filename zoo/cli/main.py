@@ -36,7 +36,7 @@ Use and look:
   search     the best memories        zoo search "some words" --memory FOLDER
   inspect    gates, keywords, topics  zoo inspect --ckpt_path CKPT --query "some words" --output FOLDER
 
-  compare    runs side by side        zoo compare runs/KNNBiLSTM/* --output comparison
+  compare    runs side by side        zoo compare runs/* --output comparison
 
 Tables of the papers:
   reproduce  every row for every seed zoo reproduce NAME --data_dir FOLDER (zoo reproduce --list)
@@ -59,7 +59,7 @@ COMMANDS = {
     "inspect": "zoo.cli.commands:run",
     "memory": "zoo.cli.commands:run",
     "reproduce": "zoo.cli.commands:run",
-    "compare": "zoo.cli.compare:run",
+    "compare": "zoo.comparison.command:run",
     "export": "zoo.cli.commands:run",
 }
 
