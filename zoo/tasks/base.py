@@ -455,6 +455,20 @@ class Task(pl.LightningModule):
 
     # --- training ---
 
+    def log_loss(self, loss: Tensor, count: int) -> None:
+        """Log a step's loss as `train/loss`, and its mean over the epoch as `train/loss_epoch`.
+
+        Of steps, Lightning writes one in `log_every_n_steps`; the mean is there in a shorter run, too.
+
+        Args:
+            loss: scalar.
+            count: how many texts, pairs or questions it is of: what it weighs in the mean.
+        """
+        self.log("train/loss", loss, prog_bar=True, batch_size=count)
+        self.log(
+            "train/loss_epoch", loss.detach(), on_step=False, on_epoch=True, sync_dist=True, batch_size=count
+        )
+
     @override
     def forward(self, batch: Any) -> Any:
         if self.network is None:

@@ -76,7 +76,7 @@ class ClassificationTask(Task):
     @override
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
         loss = functional.cross_entropy(self(batch).logits, batch.target)
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch.target))
+        self.log_loss(loss, len(batch.target))
         return loss
 
     @override

@@ -133,7 +133,7 @@ class DialogueTask(Task):
         terms = self.loss_terms(self(batch), batch)
         known = (batch.answer >= 0).sum().clamp(min=1)
         loss = terms.sum() / known
-        self.log("train/loss", loss, prog_bar=True, batch_size=int(known))
+        self.log_loss(loss, int(known))
         return loss
 
     @override

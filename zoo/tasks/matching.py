@@ -143,7 +143,7 @@ class MatchingTask(Task):
         terms = self.loss_terms(output, batch)
         # Without a term there is nothing to learn from, but every process must go backward.
         loss = terms.mean() if len(terms) else 0.0 * output.logits.sum()
-        self.log("train/loss", loss, prog_bar=True, batch_size=max(1, len(terms)))
+        self.log_loss(loss, max(1, len(terms)))
         return loss
 
     def probability(self, score: Tensor) -> Tensor | None:
