@@ -1,6 +1,7 @@
 """Callbacks that watch a run and write files; none of them changes what is learned."""
 
-from callbacks.charts import Chart, Charts
+from callbacks.chart import Chart
+from callbacks.charts import Charts
 from callbacks.gradient_norms import GradientNorms
 from callbacks.prediction_table import PredictionTable
 from callbacks.run_folder import RunFolder

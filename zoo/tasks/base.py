@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 from typing_extensions import Self, override
 
-from callbacks.charts import Chart
+from callbacks.chart import Chart
 from datamodules.base import TextDataModule
 from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError

@@ -16,7 +16,7 @@ from torch.nn import functional
 from tqdm import tqdm
 from typing_extensions import override
 
-from callbacks.charts import Chart
+from callbacks.chart import Chart
 from datamodules.base import TextDataModule
 from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch, TextBatch
 from datamodules.clickthrough.dataset import RankingDataset
