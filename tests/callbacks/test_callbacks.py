@@ -266,7 +266,10 @@ def test_same_label_by_rank() -> None:
 
 
 def test_a_memory_that_is_not_there_has_no_weight() -> None:
-    charts = {chart.name: chart for chart in charts_of([prediction("a", "b"), prediction("b")], ["a", "a"])}
+    charts = {
+        chart.name: chart
+        for chart in charts_of([prediction("a", "b"), prediction(), prediction("b")], ["a"] * 3)
+    }
     assert charts["attention"].lines == [["t", 3.0, -1.0], ["t", 3.0, None]]
     assert charts["attention_by_rank"].lines == [[1, 0.875], [2, 0.25]]
 

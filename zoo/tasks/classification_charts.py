@@ -31,7 +31,7 @@ def charts_of(
     if not places:
         return
     yield _attention_by_rank(predictions, places, weight)
-    yield _attention_map(predictions[:MOST_TEXTS], labels, places, weight)
+    yield _attention_map(predictions, labels, places, weight)
     if any(memory.label is not None for prediction in predictions for memory in prediction.memories):
         yield _same_label(predictions, labels, places)
 
@@ -92,13 +92,14 @@ def _attention_map(
 ) -> Chart:
     lines: list[list[Any]] = []
     same: list[list[int]] = []
-    for prediction, label in zip(predictions, labels, strict=False):
+    looked_at = [pair for pair in zip(predictions, labels, strict=True) if pair[0].memories]
+    for prediction, label in looked_at[:MOST_TEXTS]:
         weights = [memory.weight for memory in prediction.memories]
         lines.append([prediction.text, *weights, *[None] * (places - len(weights))])
         same.append([place for place, memory in enumerate(prediction.memories) if memory.label == label])
     return Chart(
         "attention",
-        f"The {weight} of each memory of the first {len(lines)} texts",
+        f"The {weight} of each memory, of the first {len(lines)} texts that have some",
         ["text", *(str(rank) for rank in range(1, places + 1))],
         lines,
         "map",
