@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from typing_extensions import override
@@ -16,6 +17,10 @@ class GradientNorms(Callback):
     `train/gradient_norm` is that of the step where it is logged, as often as the loss; `train/gradient_norm_epoch` the
     mean over an epoch's steps, of which there may be fewer than `log_every_n_steps`.
     """
+
+    def __init__(self) -> None:
+        #: of the epoch's steps so far.
+        self._norms: list[Tensor] = []
 
     @override
     def on_before_optimizer_step(
@@ -30,6 +35,10 @@ class GradientNorms(Callback):
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         # Which steps are logged is Lightning's to say, after the step.
         pl_module.log("train/gradient_norm", norm)
-        pl_module.log(
-            "train/gradient_norm_epoch", norm, on_step=False, on_epoch=True, sync_dist=True, batch_size=1
-        )
+        self._norms.append(norm)
+
+    @override
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._norms:
+            pl_module.log("train/gradient_norm_epoch", torch.stack(self._norms).mean(), sync_dist=True)
+        self._norms.clear()
