@@ -2,78 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import WandbLogger
 from typing_extensions import override
 
-from datamodules.storage import new_file
-
-#: Names of more places than this are not written at an axis.
-_MOST_NAMES = 40
-
-
-class Chart(NamedTuple):
-    """A table of numbers, and how it is drawn."""
-
-    #: of its files.
-    name: str
-    title: str
-    #: names of the columns: of what a line is about, then of its numbers.
-    columns: list[str]
-    #: lines of the table; a line's first value names it.
-    lines: list[list[Any]]
-    #: `lines`: a curve for each column over the first; `bars`: a group of bars for each line; `map`: a coloured
-    #: field for each number.
-    kind: Literal["lines", "bars", "map"]
-
-    def draw(self) -> Any:
-        """A matplotlib figure."""
-        from matplotlib.figure import Figure  # a second, that other runs need not pay
-
-        figure = Figure(figsize=(7, 4.5), layout="constrained")
-        axes = figure.subplots()
-        axes.set_title(self.title)
-        names, numbers = [line[0] for line in self.lines], [line[1:] for line in self.lines]
-        if self.kind == "map":
-            image = axes.imshow(numbers, aspect="auto", cmap="Blues", interpolation="nearest")
-            figure.colorbar(image)
-            _name(axes, "x", self.columns[1:])
-            _name(axes, "y", names)
-            axes.set_ylabel(self.columns[0])
-            return figure
-        axes.set_xlabel(self.columns[0])
-        width = 0.8 / max(1, len(self.columns) - 1)
-        for number, (name, values) in enumerate(
-            zip(self.columns[1:], zip(*numbers, strict=True), strict=False)
-        ):
-            if self.kind == "lines":
-                axes.plot(names, values, marker=".", label=name)
-            else:
-                places = [
-                    place + (number - (len(self.columns) - 2) / 2) * width for place in range(len(names))
-                ]
-                axes.bar(places, values, width, label=name)
-        if self.kind == "lines":
-            axes.set_ylim(bottom=min(0, *axes.get_ylim()))
-            axes.locator_params(axis="x", integer=True)
-        else:
-            _name(axes, "x", names)
-        axes.legend()
-        return figure
-
-
-def _name(axes: Any, axis: Literal["x", "y"], names: list[Any]) -> None:
-    """Write names at an axis, where they can be read; long ones in short."""
-    shown = [str(name) if len(str(name)) <= 30 else f"{str(name)[:29]}…" for name in names]
-    if len(names) > _MOST_NAMES:
-        return
-    turned = {"rotation": 90} if axis == "x" and max(map(len, shown), default=0) > 3 else {}
-    getattr(axes, f"set_{axis}ticks")(range(len(names)), shown, **turned)
+from datamodules.errors import check_count
 
 
 class Charts(Callback):
@@ -92,34 +29,48 @@ class Charts(Callback):
         Args:
             num_texts: validation rows, the first ones.
             every_n_epochs: how often.
+
+        Raises:
+            InputError: one of them is below 1.
         """
+        check_look(num_texts, every_n_epochs)
         self.num_texts = num_texts
         self.every_n_epochs = every_n_epochs
 
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.sanity_checking or (trainer.current_epoch + 1) % self.every_n_epochs:
-            return
-        if not trainer.is_global_zero:
+        if not is_due(trainer, self.every_n_epochs):
             return
         model: Any = pl_module
-        folder = Path(trainer.default_root_dir) / "charts"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = charts_folder(trainer)
         for chart in model.charts(trainer.datamodule, self.num_texts):  # type: ignore[attr-defined]
-            _write(chart, folder)
+            picture = chart.write(folder, trainer.current_epoch)
             for logger in trainer.loggers:
-                if isinstance(logger, WandbLogger):
-                    picture = str(folder / f"{chart.name}.png")
-                    logger.log_image(f"charts/{chart.name}", [picture], step=trainer.global_step)
+                if picture is not None and isinstance(logger, WandbLogger):
+                    logger.log_image(f"charts/{chart.name}", [str(picture)], step=trainer.global_step)
 
 
-def _write(chart: Chart, folder: Path) -> None:
-    with (
-        new_file(folder / f"{chart.name}.csv") as partial,
-        partial.open("w", newline="", encoding="utf-8") as file,
-    ):
-        writer = csv.writer(file)
-        writer.writerow(chart.columns)
-        writer.writerows(chart.lines)
-    with new_file(folder / f"{chart.name}.png") as partial:
-        chart.draw().savefig(partial, format="png", dpi=120)
+def check_look(num_texts: int, every_n_epochs: int) -> None:
+    """Refuse to look at nothing, or never.
+
+    Raises:
+        InputError: names the option.
+    """
+    check_count("trainer.callbacks.num_texts", num_texts)
+    check_count("trainer.callbacks.every_n_epochs", every_n_epochs)
+
+
+def is_due(trainer: pl.Trainer, every_n_epochs: int) -> bool:
+    """Whether this process looks at the validation that ends."""
+    return (
+        trainer.is_global_zero
+        and not trainer.sanity_checking
+        and (trainer.current_epoch + 1) % every_n_epochs == 0
+    )
+
+
+def charts_folder(trainer: pl.Trainer) -> Path:
+    """The folder of charts in the run's, made if it is missing."""
+    folder = Path(trainer.default_root_dir) / "charts"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -342,6 +342,12 @@ class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
         # M1 (without `mix`) reads no memory: its data need not retrieve any.
         return bool(self.options.features != "M1" or self.options.mix > 0)
 
+    @property
+    @override
+    def memory_weight(self) -> str:
+        is_similarity = self.options.attention == "cosine" and self.options.features != "M1"
+        return "cosine similarity" if is_similarity else "weight"
+
     @override
     def check_data(self, data: TextDataModule[Any, Any]) -> None:
         # An encoder that has been trained, if it is to stay as it is.

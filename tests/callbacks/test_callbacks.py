@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,19 @@ import torch
 import wandb
 from pytorch_lightning.loggers import WandbLogger
 
+from callbacks import chart
 from callbacks.csv_metrics import CSVMetrics
-from tests.zoo.conftest import _one_thread, _own_world, fit, sentences, train_csv, zoo_command  # noqa: F401
+from callbacks.curves import read_curves
+from tests.zoo.conftest import (  # noqa: F401
+    SMALL,
+    Result,
+    _one_thread,
+    _own_world,
+    fit,
+    sentences,
+    train_csv,
+    zoo_command,
+)
 from zoo.tasks.classification_charts import charts_of
 from zoo.tasks.classification_predictor import Prediction, RetrievedMemory
 
@@ -61,7 +72,13 @@ def test_wandb_offline(
         ids.append(self.experiment.id)
 
     monkeypatch.setattr(WandbLogger, "log_table", log_table)
-    fragment = ("--config", EXAMPLES / "logger" / "wandb.yaml")
+    # The dashboard's fragment names the table, too: there is one.
+    fragment = (
+        "--config",
+        EXAMPLES / "logger" / "wandb.yaml",
+        "--config",
+        EXAMPLES / "logger" / "dashboard.yaml",
+    )
     run = fit("run", *fragment, "--trainer.max_epochs=2")
     assert len(list(run.glob("wandb/offline-run-*/*.wandb"))) == 1
     assert len(tables) == 2
@@ -126,6 +143,97 @@ def test_a_table_reaches_the_files_of_wandb(
 CHARTS = ["--trainer.callbacks+=callbacks.Charts", "--trainer.callbacks+=callbacks.GradientNorms"]
 
 
+def test_the_table_of_predictions_needs_no_dashboard(fit: Callable[..., Path]) -> None:  # noqa: F811
+    run = fit("run", "--trainer.callbacks+=PredictionTable", "--trainer.callbacks.num_texts=5")
+    lines = read(run / "charts" / "predictions.csv")
+    training = dict(sentences(90, seed=1))
+    assert len(lines) == 5
+    for line in lines:
+        assert training[line["text"]] == line["label"]
+        assert line["predicted"] in training.values()
+        assert len(line["memories"].splitlines()) == 3
+
+
+@pytest.mark.parametrize("name", ["Charts", "PredictionTable"])
+@pytest.mark.parametrize("option", ["num_texts=0", "num_texts=-5", "every_n_epochs=0"])
+def test_to_look_at_nothing_is_refused(
+    zoo_command: Callable[..., Result],  # noqa: F811
+    train_csv: Path,  # noqa: F811
+    name: str,
+    option: str,
+) -> None:
+    result = zoo_command(
+        "fit", *SMALL, "--data.train_file", train_csv, f"--trainer.callbacks+=callbacks.{name}",
+        f"--trainer.callbacks.{option}",
+    )  # fmt: skip
+    assert result.code == 2
+    assert f"trainer.callbacks.{option.replace('=', ' ')}: must be 1 or more" in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_tables_and_charts_are_of_the_same_epochs(fit: Callable[..., Path]) -> None:  # noqa: F811
+    options = []
+    for name in ("Charts", "PredictionTable"):
+        options += [f"--trainer.callbacks+=callbacks.{name}", "--trainer.callbacks.every_n_epochs=2"]
+    run = fit("run", *options, "--trainer.max_epochs=1")
+    assert not (run / "charts").exists()
+    run = fit("longer", *options, "--trainer.max_epochs=2")
+    assert {"predictions.csv", "confusion.csv"} <= {file.name for file in (run / "charts").iterdir()}
+
+
+def test_a_chart_that_fails_ends_no_run(
+    fit: Callable[..., Path],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no ink left")
+
+    monkeypatch.setattr(chart, "_draw", fail)
+    run = fit("run", "--trainer.callbacks+=callbacks.Charts")
+    assert (run / "checkpoints" / "best.ckpt").exists()
+    assert (run / "charts" / "confusion.csv").exists()
+    assert not list((run / "charts").glob("*.png"))
+
+
+def test_gradients_and_losses_are_those_of_their_step_and_of_their_epoch(fit: Callable[..., Path]) -> None:  # noqa: F811
+    norms = "--trainer.callbacks+=callbacks.GradientNorms"
+    rows = {
+        every: read(
+            fit(f"every{every}", norms, "--trainer.max_epochs=2", f"--trainer.log_every_n_steps={every}")
+            / "metrics.csv"
+        )
+        for every in (1, 3, 50)
+    }
+
+    def by_step(every: int, name: str) -> dict[int, float]:
+        return {int(row["step"]): float(row[name]) for row in rows[every] if row.get(name)}
+
+    for name in ("train/gradient_norm", "train/loss"):
+        all_steps, some_steps = by_step(1, name), by_step(3, name)
+        assert list(all_steps) == list(range(10))
+        assert some_steps == {step: all_steps[step] for step in (2, 5, 8)}
+        assert not by_step(50, name)
+        # A run that is shorter than that has its epochs' means.
+        means = by_step(50, f"{name}_epoch")
+        assert list(means) == [4, 9]
+        assert means == by_step(1, f"{name}_epoch")
+    norms_of_steps = list(by_step(1, "train/gradient_norm").values())
+    means = by_step(50, "train/gradient_norm_epoch")
+    assert list(means.values()) == pytest.approx([sum(norms_of_steps[:5]) / 5, sum(norms_of_steps[5:]) / 5])
+
+
+def test_curves_of_the_training(fit: Callable[..., Path]) -> None:  # noqa: F811
+    run = fit("run", "--config", EXAMPLES / "logger" / "dashboard.yaml", "--trainer.max_epochs=2")
+    assert (run / "charts" / "training.png").read_bytes().startswith(b"\x89PNG")
+    curves = read_curves(run / "metrics.csv")
+    assert list(curves) == [
+        "lr-Adam", "train/examples_per_second", "train/gradient_norm", "train/gradient_norm_epoch", "train/loss",
+        "train/loss_epoch", "train/waiting_share",
+    ]  # fmt: skip
+    assert [step for step, _ in curves["train/loss_epoch"]] == [4, 9]
+    assert [value for _, value in curves["lr-Adam"]] == [0.02, 0.02]
+
+
 def test_charts_of_a_classifier(fit: Callable[..., Path]) -> None:  # noqa: F811
     """Each chart is a table and a picture; what is learned is the same as without."""
     plain, watched = fit("plain"), fit("watched", *CHARTS)
@@ -143,7 +251,9 @@ def test_charts_of_a_classifier(fit: Callable[..., Path]) -> None:  # noqa: F811
     assert right / sum(counted) == pytest.approx(summary["val/accuracy"])
     for line in read(folder / "classes.csv"):
         assert float(line["recall"]) == pytest.approx(summary[f"val/recall/{line['label']}"])
-    shares = [float(line["share of the weight"]) for line in read(folder / "attention_by_rank.csv")]
+    shares = [
+        float(line["share of the cosine similarity"]) for line in read(folder / "attention_by_rank.csv")
+    ]
     assert sum(shares) == pytest.approx(1, abs=0.01)  # every text has all of its memories here
     hits = [float(line["texts with such a memory up to here"]) for line in read(folder / "retrieval.csv")]
     assert hits == sorted(hits)
@@ -157,20 +267,48 @@ def test_charts_of_a_classifier(fit: Callable[..., Path]) -> None:  # noqa: F811
     assert any(float(norm) > 0 for norm in norms if norm)
 
 
+def prediction(*labels: str | None, label: str = "a", classes: Sequence[str] = ("b", "a")) -> Prediction:
+    """Of a text with memories of these labels."""
+    weighted = zip(labels, (3.0, -1.0), strict=False)
+    memories = [RetrievedMemory("m", one, 1.0, weight) for one, weight in weighted]
+    return Prediction("t", label, 1.0, dict.fromkeys(classes, 1 / len(classes)), memories)
+
+
 def test_same_label_by_rank() -> None:
     """Two texts: one with its label at the first rank, one at the second."""
-
-    def prediction(*labels: str) -> Prediction:
-        weighted = zip(labels, (3.0, -1.0), strict=False)
-        memories = [RetrievedMemory("m", label, 1.0, weight) for label, weight in weighted]
-        return Prediction("t", "a", 1.0, {"a": 1.0}, memories)
-
     charts = {
         chart.name: chart for chart in charts_of([prediction("a", "b"), prediction("a", "b")], ["a", "b"])
     }
     assert charts["retrieval"].lines == [[1, 0.5, 0.5], [2, 0.5, 1.0]]
     assert charts["attention_by_rank"].lines == [[1, 0.75], [2, 0.25]]
-    assert charts["confusion"].lines == [["a", 1, 0], ["b", 1, 0]]
+    # Classes are in the order of the data, not sorted.
+    assert charts["confusion"].lines == [["b", 0, 1], ["a", 0, 1]]
     assert charts["attention"].lines[0] == ["t", 3.0, -1.0]
+    assert charts["attention"].marked == [[0], [1]]
     alone = list(charts_of([prediction()], ["a"]))
     assert [chart.name for chart in alone] == ["confusion", "classes"]
+
+
+def test_a_memory_that_is_not_there_has_no_weight() -> None:
+    charts = {
+        chart.name: chart
+        for chart in charts_of([prediction("a", "b"), prediction(), prediction("b")], ["a"] * 3)
+    }
+    assert charts["attention"].lines == [["t", 3.0, -1.0], ["t", 3.0, None]]
+    assert charts["attention_by_rank"].lines == [[1, 0.875], [2, 0.25]]
+
+
+def test_the_picture_has_the_largest_of_many_classes_and_the_table_all() -> None:
+    names = [f"class {number}" for number in range(40)]
+    labels = [name for number, name in enumerate(names) for _ in range(1 + number % 4)] + ["new"]
+    predictions = [prediction(label=label, classes=names) for label in labels[:-1]]
+    confusion, classes = charts_of([*predictions, prediction(label="class 1", classes=names)], labels)
+    assert confusion.columns == ["label", *names, "new"]
+    assert [line[0] for line in confusion.lines] == [line[0] for line in classes.lines] == [*names, "new"]
+    assert confusion.shown == classes.shown
+    assert confusion.shown is not None
+    assert len(confusion.shown) == 30
+    assert {name for number, name in enumerate(names) if number % 4} == set(confusion.shown)
+    for one in (confusion, classes):
+        assert one.title.endswith(", the largest 30 of 41 classes")
+    assert confusion.lines[-1] == ["new", 0, 1, *[0] * 39]

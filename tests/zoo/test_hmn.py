@@ -480,6 +480,13 @@ def test_charts(tmp_path: Path, zoo_command: Command) -> None:
         (folder / name).read_text().splitlines() for name in ("attention.csv", "kept_turns.csv")
     )
     assert len(attention) > 2
+    assert attention[0].startswith("dialogue: question,1,2,")
+    assert attention[0].endswith(",holds the answer")
+    # Two turns are kept; the answer is said in one turn, kept or not.
+    for name, *weights, holding in (line.split(",") for line in attention[1:]):
+        assert ": " in name
+        assert 0 < len([weight for weight in weights if weight]) <= 2
+        assert 1 <= int(holding) <= len(weights)
     assert kept[0].startswith("rank,questions")
     hits = [float(line.split(",")[1]) for line in kept[1:]]
     assert len(hits) == 2  # --model.k

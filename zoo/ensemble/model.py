@@ -335,7 +335,7 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
                 * 0.0
             )
         loss = functional.cross_entropy(self.network.encoder_logits(batch), batch.target)
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch.target))
+        self.log_loss(loss, len(batch.target))
         return loss
 
     @override

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 from typing_extensions import Self, override
 
-from callbacks.charts import Chart
+from callbacks.chart import Chart
 from datamodules.base import TextDataModule
 from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
@@ -134,6 +134,9 @@ class Task(pl.LightningModule):
         self.scores_file: Path | None = None
         # Whether all losses were finite so far: a number, or a truth value on the device.
         self._is_finite: Any = True
+        # The sum of an epoch's losses so far, and of how many texts.
+        self._epoch_loss: Any = 0.0
+        self._epoch_count = 0
 
     # --- what a model says ---
 
@@ -455,6 +458,26 @@ class Task(pl.LightningModule):
 
     # --- training ---
 
+    def log_loss(self, loss: Tensor, count: int) -> None:
+        """Log a step's loss as `train/loss`, and its mean over the epoch as `train/loss_epoch`.
+
+        Of steps, Lightning writes one in `log_every_n_steps`; the mean is there in a shorter run, too.
+
+        Args:
+            loss: scalar.
+            count: how many texts, pairs or questions it is of: what it weighs in the mean.
+        """
+        self.log("train/loss", loss, prog_bar=True, batch_size=count)
+        # Lightning's own mean would take a third of a millisecond of every step.
+        self._epoch_loss = self._epoch_loss + count * loss.detach()
+        self._epoch_count += count
+
+    @override
+    def on_train_epoch_end(self) -> None:
+        if self._epoch_count:
+            self.log("train/loss_epoch", self._epoch_loss / self._epoch_count, sync_dist=True)
+        self._epoch_loss, self._epoch_count = 0.0, 0
+
     @override
     def forward(self, batch: Any) -> Any:
         if self.network is None:
@@ -464,6 +487,7 @@ class Task(pl.LightningModule):
     @override
     def on_fit_start(self) -> None:
         self._is_finite = True
+        self._epoch_loss, self._epoch_count = 0.0, 0
         if self.options.compile is not None:
             self.network.compile(backend=self.options.compile, dynamic=True)
         if self.trainer.ckpt_path is None and not is_sharded(self.trainer):

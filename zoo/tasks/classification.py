@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from callbacks.charts import Chart
+from callbacks.chart import Chart
 from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.errors import InputError
@@ -76,7 +76,7 @@ class ClassificationTask(Task):
     @override
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
         loss = functional.cross_entropy(self(batch).logits, batch.target)
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch.target))
+        self.log_loss(loss, len(batch.target))
         return loss
 
     @override
@@ -109,11 +109,17 @@ class ClassificationTask(Task):
         """The memories that the retriever found for each text of a batch, and those that the network itself found."""
         return memories
 
+    @property
+    def memory_weight(self) -> str:
+        """What the output's `memory_weight` is, for people."""
+        return "weight"
+
     @override
     def charts(self, data: TextDataModule[Any, Any], rows: int) -> Iterator[Chart]:
         split = data.split("validation")
         predictions = list(ClassificationPredictor(self, data).predict_split(split, rows=rows))
-        return charts_of(predictions, [split.rows.label(row) for row in range(len(predictions))])
+        labels = [split.rows.label(row) for row in range(len(predictions))]
+        return charts_of(predictions, labels, self.memory_weight)
 
     @override
     def shown_predictions(

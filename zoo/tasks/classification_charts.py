@@ -8,68 +8,106 @@ from typing import Any
 
 import numpy as np
 
-from callbacks.charts import Chart
+from callbacks.chart import Chart
 from zoo.tasks.classification_predictor import Prediction
 
-#: Classes and texts that a chart shows.
+#: Classes and texts that a picture shows; of classes, the table has all.
 MOST_CLASSES = 30
 MOST_TEXTS = 30
 
 
-def charts_of(predictions: Sequence[Prediction], labels: Sequence[str | None]) -> Iterator[Chart]:
-    """Charts of predictions beside the right labels."""
-    yield from _of_classes([prediction.label for prediction in predictions], [str(label) for label in labels])
+def charts_of(
+    predictions: Sequence[Prediction], labels: Sequence[str | None], weight: str = "weight"
+) -> Iterator[Chart]:
+    """Charts of predictions beside the right labels.
+
+    Args:
+        predictions: of one model.
+        labels: the right one of each text.
+        weight: what the weights of its memories are.
+    """
+    yield from _of_classes(predictions, [str(label) for label in labels])
     places = max((len(prediction.memories) for prediction in predictions), default=0)
     if not places:
         return
-    yield _attention_by_rank(predictions, places)
-    yield _attention_map(predictions[:MOST_TEXTS], places)
+    yield _attention_by_rank(predictions, places, weight)
+    yield _attention_map(predictions, labels, places, weight)
     if any(memory.label is not None for prediction in predictions for memory in prediction.memories):
         yield _same_label(predictions, labels, places)
 
 
-def _of_classes(predicted: Sequence[str], right: Sequence[str]) -> Iterator[Chart]:
-    """Which class is taken for which, of the most frequent ones; their precision and recall."""
+def _of_classes(predictions: Sequence[Prediction], right: Sequence[str]) -> Iterator[Chart]:
+    """Which class is taken for which; the classes' precision and recall. Classes are in the data's order."""
+    predicted = [prediction.label for prediction in predictions]
     pairs, rows, found = Counter(zip(right, predicted, strict=True)), Counter(right), Counter(predicted)
-    classes = sorted(name for name, _ in (rows + found).most_common(MOST_CLASSES))
-    counts: list[list[Any]] = [[name, *(pairs[name, other] for other in classes)] for name in classes]
+    known = predictions[0].probabilities if predictions else ()
+    classes = list(dict.fromkeys([*known, *right]))  # those that training lacks come last
+    shown, which = None, ""
+    if len(classes) > MOST_CLASSES:
+        shown = sorted(classes, key=lambda name: -rows[name])[:MOST_CLASSES]
+        which = f", the largest {MOST_CLASSES} of {len(classes)} classes"
     yield Chart(
-        "confusion", "Texts of a class (down) taken for a class (across)", ["label", *classes], counts, "map"
+        "confusion",
+        f"Which class is taken for which{which}",
+        ["label", *classes],
+        [[name, *(pairs[name, other] for other in classes)] for name in classes],
+        "map",
+        value="texts",
+        across="predicted",
+        shown=shown,
     )
-    scores: list[list[Any]] = [
-        [name, pairs[name, name] / max(1, found[name]), pairs[name, name] / max(1, rows[name])]
-        for name in classes
-    ]
-    yield Chart("classes", "Precision and recall", ["label", "precision", "recall"], scores, "bars")
+    yield Chart(
+        "classes",
+        f"Precision and recall{which}",
+        ["label", "precision", "recall"],
+        [
+            [name, pairs[name, name] / max(1, found[name]), pairs[name, name] / max(1, rows[name])]
+            for name in classes
+        ],
+        "bars",
+        value="share of the texts",
+        shown=shown,
+    )
 
 
-def _attention_by_rank(predictions: Sequence[Prediction], places: int) -> Chart:
+def _attention_by_rank(predictions: Sequence[Prediction], places: int, weight: str) -> Chart:
     """The mean of a memory's share of the weight, by its rank; of texts that have a memory there."""
     shares = np.full((len(predictions), places), np.nan)
     for row, prediction in enumerate(predictions):
         weights = np.abs([memory.weight for memory in prediction.memories])
         shares[row, : len(weights)] = weights / max(weights.sum(initial=0.0), 1e-30)
+    value = f"share of the {weight}"
     lines: list[list[Any]] = [
         [rank, float(np.nanmean(column))]
         for rank, column in enumerate(shares.T, start=1)
         if not np.isnan(column).all()
     ]
     return Chart(
-        "attention_by_rank",
-        "What memories count for, by rank",
-        ["rank", "share of the weight"],
-        lines,
-        "lines",
+        "attention_by_rank", f"Memories' {value}, by rank", ["rank", value], lines, "lines", value=value
     )
 
 
-def _attention_map(predictions: Sequence[Prediction], places: int) -> Chart:
+def _attention_map(
+    predictions: Sequence[Prediction], labels: Sequence[str | None], places: int, weight: str
+) -> Chart:
     lines: list[list[Any]] = []
-    for prediction in predictions:
+    same: list[list[int]] = []
+    looked_at = [pair for pair in zip(predictions, labels, strict=True) if pair[0].memories]
+    for prediction, label in looked_at[:MOST_TEXTS]:
         weights = [memory.weight for memory in prediction.memories]
-        lines.append([prediction.text, *weights, *[0.0] * (places - len(weights))])
-    ranks = [str(rank) for rank in range(1, places + 1)]
-    return Chart("attention", "What each memory counts for", ["text", *ranks], lines, "map")
+        lines.append([prediction.text, *weights, *[None] * (places - len(weights))])
+        same.append([place for place, memory in enumerate(prediction.memories) if memory.label == label])
+    return Chart(
+        "attention",
+        f"The {weight} of each memory, of the first {len(lines)} texts that have some",
+        ["text", *(str(rank) for rank in range(1, places + 1))],
+        lines,
+        "map",
+        value=weight,
+        across="rank of the memory",
+        mark="has the text's label",
+        marked=same,
+    )
 
 
 def _same_label(predictions: Sequence[Prediction], labels: Sequence[str | None], places: int) -> Chart:
@@ -87,4 +125,4 @@ def _same_label(predictions: Sequence[Prediction], labels: Sequence[str | None],
         for rank, (one, other) in enumerate(zip(share, hit, strict=True), start=1)
     ]
     columns = ["rank", "memories with the text's label", "texts with such a memory up to here"]
-    return Chart("retrieval", "What the retriever finds, by rank", columns, lines, "lines")
+    return Chart("retrieval", "What the retriever finds, by rank", columns, lines, "lines", value="share")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from callbacks.charts import Chart
+from callbacks.chart import Chart
 from datamodules.base import TextDataModule
 from datamodules.batch import DialogueBatch, DialogueSpec
 from datamodules.errors import InputError
@@ -133,7 +133,7 @@ class DialogueTask(Task):
         terms = self.loss_terms(self(batch), batch)
         known = (batch.answer >= 0).sum().clamp(min=1)
         loss = terms.sum() / known
-        self.log("train/loss", loss, prog_bar=True, batch_size=int(known))
+        self.log_loss(loss, int(known))
         return loss
 
     @override
@@ -147,8 +147,9 @@ class DialogueTask(Task):
 
     @override
     def charts(self, data: TextDataModule[Any, Any], rows: int) -> Iterator[Chart]:
-        answers = DialoguePredictor(self, data).predict_split(data.split("validation"))
-        return charts_of(list(islice(answers, rows)))
+        split = data.split("validation")
+        answers = DialoguePredictor(self, data).predict_split(split)
+        return charts_of(list(islice(answers, rows)), split.dialogues)
 
     @override
     def shown_predictions(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 from torch import Tensor
 from typing_extensions import override
 
-from callbacks.charts import Chart
+from callbacks.chart import Chart
 from datamodules.base import TextDataModule
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.errors import InputError
@@ -143,7 +143,7 @@ class MatchingTask(Task):
         terms = self.loss_terms(output, batch)
         # Without a term there is nothing to learn from, but every process must go backward.
         loss = terms.mean() if len(terms) else 0.0 * output.logits.sum()
-        self.log("train/loss", loss, prog_bar=True, batch_size=max(1, len(terms)))
+        self.log_loss(loss, max(1, len(terms)))
         return loss
 
     def probability(self, score: Tensor) -> Tensor | None:
@@ -172,8 +172,15 @@ class MatchingTask(Task):
                 return  # the model compares no words, in no pair
             first, second, values = words
             if first and second:
-                lines = [[word, *line] for word, line in zip(first, values.tolist(), strict=True)]
-                yield Chart("interaction", "How strongly words interact", ["word", *second], lines, "map")
+                yield Chart(
+                    "interaction",
+                    "How strongly the words of the first pair that matches interact",
+                    ["word of the first text", *second],
+                    [[word, *line] for word, line in zip(first, values.tolist(), strict=True)],
+                    "map",
+                    value="interaction",
+                    across="word of the second text",
+                )
                 return
 
     @override

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from callbacks.charts import Chart
+from callbacks.chart import Chart
 
 #: Ranks that a chart shows.
 MOST_RANKS = 50
@@ -39,7 +39,7 @@ def hits_by_rank(ranked: Sequence[Sequence[float]], relevant: Sequence[int]) -> 
         for rank in range(ranks)
     ]
     columns = ["rank", "queries with a relevant text up to here", "relevant texts up to here"]
-    yield Chart("hits", "What is found, by rank", columns, lines, "lines")
+    yield Chart("hits", "What is found, by rank", columns, lines, "lines", value="share")
 
 
 def scores_by_label(scores: Sequence[float], is_relevant: Sequence[bool]) -> Iterator[Chart]:
@@ -58,4 +58,5 @@ def scores_by_label(scores: Sequence[float], is_relevant: Sequence[bool]) -> Ite
         [f"{middle:.{digits}f}", float(one), float(other)]
         for middle, one, other in zip(middles, *shares, strict=True)
     ]
-    yield Chart("scores", "Scores of pairs", ["score", "matches", "does not match"], lines, "bars")
+    columns = ["score", "matches", "does not match"]
+    yield Chart("scores", "Scores of pairs", columns, lines, "bars", value="share of such pairs")

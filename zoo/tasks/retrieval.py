@@ -16,7 +16,7 @@ from torch.nn import functional
 from tqdm import tqdm
 from typing_extensions import override
 
-from callbacks.charts import Chart
+from callbacks.chart import Chart
 from datamodules.base import TextDataModule
 from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch, TextBatch
 from datamodules.clickthrough.dataset import RankingDataset
@@ -98,7 +98,7 @@ class RetrievalTask(Task):
     @override
     def training_step(self, batch: ClickBatch, batch_idx: int) -> Tensor:
         loss = self.loss_terms(self(batch), batch).mean()
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch.row))
+        self.log_loss(loss, len(batch.row))
         return loss
 
     @override
