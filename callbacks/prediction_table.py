@@ -35,10 +35,7 @@ class PredictionTable(Callback):
 
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        # The first counts: a run on W&B has one of its own after those that were configured.
-        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        first = next(callback for callback in callbacks if isinstance(callback, PredictionTable))
-        if self is not first or not is_due(trainer, self.every_n_epochs):
+        if not is_due(trainer, self.every_n_epochs):
             return
         model: Any = pl_module
         columns, lines = model.shown_predictions(trainer.datamodule, self.num_texts)  # type: ignore[attr-defined]

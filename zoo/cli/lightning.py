@@ -25,6 +25,7 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.plugins import CheckpointIO
+from pytorch_lightning.strategies import ModelParallelStrategy
 from typing_extensions import override
 
 import datamodules
@@ -236,7 +237,10 @@ class ZooCLI(LightningCLI):
         if logger is not False and not configured.get("fast_dev_run"):
             loggers = [] if logger in (None, True) else logger if isinstance(logger, list) else [logger]
             kwargs["logger"] = [CSVMetrics(self.run_dir), *loggers]
-            if any(isinstance(item, WandbLogger) for item in loggers):
+            has_table = any(isinstance(callback, PredictionTable) for callback in callbacks)
+            # One process predicts for it, which holds a part of the weights only where these are cut.
+            is_cut = isinstance(configured.get("strategy"), ModelParallelStrategy)
+            if any(isinstance(item, WandbLogger) for item in loggers) and not has_table and not is_cut:
                 callbacks.append(PredictionTable())
         plugins = configured.get("plugins") or []
         plugins = [*plugins] if isinstance(plugins, (list, tuple)) else [plugins]
