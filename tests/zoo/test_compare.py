@@ -76,10 +76,10 @@ def test_settings_that_differ_and_figures_of_the_best_epoch(tmp_path: Path, zoo_
     assert result.code == 0, result.err
     lines = result.out.splitlines()
     assert cells(lines[0]) == [
-        "run", "model.optimizer.lr", "val/accuracy", "val/loss", "best epoch", "epochs", "seconds", "parameters",
+        "run", "val/accuracy", "val/loss", "best epoch", "model.optimizer.lr", "epochs", "seconds", "parameters",
     ]  # fmt: skip
-    assert cells(lines[2]) == [str(runs[1]), "0.01", "0.9", "0.1", "2", "2", "3.5", "7"]
-    assert cells(lines[3]) == [str(runs[0]), "0.001", "0.7", "0.3", "2", "3", "3.5", "7"]
+    assert cells(lines[2]) == [str(runs[1]), "0.9", "0.1", "2", "0.01", "2", "3.5", "7"]
+    assert cells(lines[3]) == [str(runs[0]), "0.7", "0.3", "2", "0.001", "3", "3.5", "7"]
     assert (tmp_path / "out" / "compare.md").read_text().splitlines() == lines[:4]
 
 
@@ -194,9 +194,12 @@ def test_what_a_glob_finds(tmp_path: Path, zoo_command: Command) -> None:
     (runs / "notes.txt").write_text("a file")
     result = zoo_command("compare", *sorted(runs.iterdir()), runs / "mine" / ".", runs / "gone")
     assert names(result.out) == ["mine", "yesterday", "today"]
-    assert [line.split(": left out: ")[1].split(";")[0].split(":")[0] for line in result.err.splitlines()] == [
-        "no run folder", "it is a file", "no such folder",
-    ]  # fmt: skip
+    first, *others = result.err.splitlines()
+    assert first == "files left out: 1; runs are folders"
+    assert [line.split(": left out: ")[1].split(":")[0] for line in others] == [
+        "no run folder",
+        "no such folder",
+    ]
     assert zoo_command("compare", runs).out == result.out
 
 
@@ -247,7 +250,7 @@ def test_options_of_another_model_are_no_differences(tmp_path: Path) -> None:
         run_of("a", "val/map", [1.0], settings={"model": "HMN", "model.hops": 2, "data.cache_dir": "x"}),
         run_of("b", "val/map", [1.0], settings={"model": "MemNN", "data.cache_dir": "y"}),
     ]
-    assert compared(runs, None)[0].table.header[:2] == ["run", "model"]
+    assert compared(runs, None)[0].table.header[:4] == ["run", "val/map", "best epoch", "model"]
     assert "model.hops" not in compared(runs, None)[0].table.header
 
 
@@ -261,7 +264,8 @@ def test_long_values_are_shortened(tmp_path: Path, zoo_command: Command) -> None
         write_run(tmp_path / "b", 0.1, [0.4]),
     )
     out = zoo_command("compare", *result, "--output", tmp_path / "out").out
-    assert cells(out.splitlines()[2])[:2] == [str(result[0]), "M" * 19 + "…" + "M" * 20]
+    line = cells(out.splitlines()[2])
+    assert (line[0], line[-4]) == (str(result[0]), "M" * 19 + "…" + "M" * 20)
     assert f'title="{"M" * 60}"' in (tmp_path / "out" / "compare.html").read_text()
 
 
@@ -279,12 +283,12 @@ def seeds(tmp_path: Path) -> Comparison:
 def test_means_over_seeds(tmp_path: Path) -> None:
     one = seeds(tmp_path)
     assert one.means is not None
-    assert one.means.header == ["model.optimizer.lr", "seeds", "val/accuracy"]
+    assert one.means.header == ["model.optimizer.lr", "val/accuracy", "seeds"]
     found = [line.cells for line in one.means.lines]
-    assert [row[:2] for row in found] == [[0.3, 1], [0.2, 3], [0.1, 2]]
-    assert found[0][2] == Mean(0.95, None)
-    assert found[1][2] == pytest.approx((0.9, 0.1))
-    assert found[2][2] == pytest.approx((0.6, math.sqrt(0.02)))
+    assert [(row[0], row[2]) for row in found] == [(0.3, 1), (0.2, 3), (0.1, 2)]
+    assert found[0][1] == Mean(0.95, None)
+    assert found[1][1] == pytest.approx((0.9, 0.1))
+    assert found[2][1] == pytest.approx((0.6, math.sqrt(0.02)))
     assert [[Path(run.name).name for run in line.runs] for line in one.means.lines] == [
         ["0.3-0"], ["0.2-0", "0.2-1", "0.2-2"], ["0.1-0-again", "0.1-1"],
     ]  # fmt: skip

@@ -69,7 +69,12 @@ def compare(runs: list[str], metrics: str | None = None, output: str | None = No
 
 def _read_all(named: Iterable[str]) -> list[Run]:
     """The runs that can be read, each once."""
-    folders = {folder.resolve(): folder for name in named for folder in _tried(find_runs, Path(name)) or ()}
+    places = [Path(name) for name in named]
+    files = [place for place in places if place.is_file()]
+    if 0 < len(files) < len(places):  # which lie beside runs, where the shell names all that there is
+        print(f"files left out: {len(files)}; runs are folders", file=sys.stderr)
+        places = [place for place in places if place not in files]
+    folders = {folder.resolve(): folder for place in places for folder in _tried(find_runs, place) or ()}
     return [run for folder in folders.values() if (run := _tried(read_run, folder)) is not None]
 
 

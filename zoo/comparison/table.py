@@ -144,7 +144,8 @@ def _differing_settings(runs: Sequence[Run]) -> list[str]:
 
 def _table(runs: Sequence[Run], settings: Sequence[str], metrics: Sequence[str]) -> Table:
     ended = all(run.status == "finished" for run in runs)
-    header = ["run", *([] if ended else ["status"]), *settings, *metrics]
+    # The figures stand beside the name: of many settings, the last ones are off the screen.
+    header = ["run", *([] if ended else ["status"]), *metrics, "best epoch", *settings]
     lines = []
     for run in runs:
         epoch, figures = run.best()
@@ -154,20 +155,21 @@ def _table(runs: Sequence[Run], settings: Sequence[str], metrics: Sequence[str])
         cells: list[Cell] = [
             run.name,
             *([] if ended else [run.status]),
-            *(run.settings.get(name) for name in settings),
             *(figures.get(name) for name in metrics),
             epoch,
+            *(run.settings.get(name) for name in settings),
             run.summary.get("epochs", last),
             run.summary.get("seconds"),
             parameters if parameters > 1 else None,
         ]
         lines.append(Line([run], cells))
-    return Table([*header, "best epoch", "epochs", "seconds", "parameters"], lines)
+    return Table([*header, "epochs", "seconds", "parameters"], lines)
 
 
 def _means(runs: Sequence[Run], settings: Sequence[str], metrics: Sequence[str]) -> Table | None:
     """Means over the finished runs that differ by their seed alone; of one that was done twice the latest counts."""
     others = [name for name in settings if name not in _SEEDS]
+    first, rest = others[:1], others[1:]  # the model, where it differs
     groups: dict[tuple[str, ...], dict[tuple[str, ...], Run]] = {}
     for run in sorted(runs, key=lambda run: run.name):
         if run.status == "finished":
@@ -181,10 +183,13 @@ def _means(runs: Sequence[Run], settings: Sequence[str], metrics: Sequence[str])
         group = list(seeds.values())
         figures = [run.best()[1] for run in group]
         means = [_mean([found.get(name) for found in figures]) for name in metrics]
-        cells: list[Cell] = [*(group[0].settings.get(name) for name in others), len(group), *means]
+        said = group[0].settings
+        cells: list[Cell] = [*map(said.get, first), *means, len(group), *map(said.get, rest)]
         rank = _rank(group[0], metrics[0], means[0].mean if means[0] else None)
         lines.append((rank, Line(group, cells)))
-    return Table([*others, "seeds", *metrics], [line for _, line in sorted(lines, key=lambda item: item[0])])
+    return Table(
+        [*first, *metrics, "seeds", *rest], [line for _, line in sorted(lines, key=lambda item: item[0])]
+    )
 
 
 def _mean(values: Sequence[float | None]) -> Mean | None:
