@@ -40,5 +40,8 @@ class GradientNorms(Callback):
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._norms:
-            pl_module.log("train/gradient_norm_epoch", torch.stack(self._norms).mean(), sync_dist=True)
+            norms = torch.stack(self._norms)
+            # In 16-mixed, steps whose gradients overflow are left out.
+            mean = norms[norms.isfinite()].mean()
+            pl_module.log("train/gradient_norm_epoch", mean, sync_dist=True)
         self._norms.clear()

@@ -191,8 +191,12 @@ class ClassificationDataModule(TextRowsDataModule):
             return {
                 "text_column": options.text_column if text_column is None else text_column,
                 "label_column": options.memory_label_column,
-                # In one table, equal ids are the same row.
-                **({"id_column": options.id_column} if self.is_memory_table(options.train_file) else {}),
+                # One table is read in one way, and equal ids are the same row.
+                **(
+                    {"id_column": options.id_column, "quotes": options.quotes}
+                    if self.is_memory_table(options.train_file)
+                    else {}
+                ),
             }
         names = ("text_column", "label_column", "header", "quotes", "class_names")
         return {name: options[name] for name in names}

@@ -128,11 +128,11 @@ def _csv_records(
             yield line
 
     lines = iter(lines)
-    first = next(lines, "")
-    if delimiter == "," and _has_semicolons(first, columns):
+    begin = _to_header(lines)
+    if delimiter == "," and begin and _has_semicolons(begin[-1], columns):
         log.info("%s: fields are separated by semicolons", path)
         delimiter = ";"
-    lines = chain([first], lines)
+    lines = chain(begin, lines)
     reader = csv.reader(
         without_nuls(),
         delimiter=delimiter,
@@ -158,7 +158,7 @@ def _csv_records(
             if len(fields) != width:
                 hint = "write tabs and line ends inside a field as spaces, or set quotes to true"
                 if quoted:
-                    hint = "put fields that hold a comma, a quote or a line end in double quotes"
+                    hint = f"put fields that hold a {delimiter!r}, a quote or a line end in double quotes"
                 raise InputError(
                     f"{path}, line {start}: {len(fields)} fields, but line {first_line} has {width}; {hint}"
                 )
@@ -170,6 +170,16 @@ def _csv_records(
         raise InputError(f"{path}: a header and no rows; add rows or set header to false")
     if nuls:
         log.warning("%s: NUL characters in %d lines, each replaced by a space", path, nuls)
+
+
+def _to_header(lines: Iterator[str]) -> list[str]:
+    """Blank lines, and the first that is none."""
+    begin = []
+    for line in lines:
+        begin.append(line)
+        if line.strip():
+            break
+    return begin
 
 
 def _has_semicolons(header: str, columns: Columns) -> bool:

@@ -689,6 +689,13 @@ def test_ids_and_quotes_of_a_table(fit: Fit, zoo_command: Command, tmp_path: Pat
         (f"T-{i}", f"{text}\nmore") for i, (text, _) in enumerate(pairs)
     ]
     one_line(zoo_command("predict", *options, "--output=out.csv"), "JSON lines", "out.jsonl")
+    (tmp_path / "lines.txt").write_text("apple\n")
+    options = [*options[:2], "--input", tmp_path / "lines.txt", "--id_column=key"]
+    one_line(zoo_command("predict", *options), "--id_column", "lines.txt")
+    result = zoo_command("memory", "tune", run / "checkpoints" / "best.ckpt", table)
+    assert result.code == 0, result.err
+    result = zoo_command("index", "--file", table, "--quotes=true", "--memory=memory")
+    assert "90 memories, 3 labels" in result.out
 
 
 def test_data_of_another_kind_is_not_for_the_checkpoint(

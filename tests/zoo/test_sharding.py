@@ -66,6 +66,11 @@ def test_weights_in_parts_have_the_digits_of_whole_ones(matcher: list[object]) -
     last = "parts/checkpoints/last.ckpt"
     fit_in_parts(*matcher, "--trainer.max_epochs=2", "--run_dir=parts", "--ckpt_path", last)
     zoo_process("fit", *matcher, "--trainer.max_epochs=2", "--run_dir=whole", *DDP)
+    for fragment, run in ((["--config", fsdp(1)], "whole"), ([], "parts")):
+        resumed = ["--trainer.max_epochs=3", "--ckpt_path", f"{run}/checkpoints/last.ckpt", "--run_dir=other"]
+        assert "resume with the same trainer.strategy" in zoo_process(
+            "fit", *fragment, *matcher, *resumed, code=2
+        )
     parts, whole = figures("parts"), figures("whole")
     assert any("train/gradient_norm" in row for row in whole)
     assert [row.keys() for row in parts] == [row.keys() for row in whole]

@@ -190,8 +190,9 @@ class ZooCLI(LightningCLI):
                     " another one starts from its weights by --model.init_from"
                 )
             self.model.check_data(self.datamodule)
-            resumes = self.subcommand == "fit" and self._option("ckpt_path")
-            self._remember_start(self.model.options.init_from, bool(resumes))
+            if self.subcommand == "fit":
+                self.model.resumed_from = self._option("ckpt_path")
+            self._remember_start(self.model.options.init_from, self.model.resumed_from is not None)
         if isinstance(self.model, Task) and not self.model.uses_memory and self.datamodule.has_memory:
             log.info("this model reads no memories: none are retrieved")
             self.datamodule.leave_out_memory()

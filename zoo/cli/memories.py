@@ -29,6 +29,7 @@ def index(
     label_column: Column | None = "label",
     id_column: Column | None = None,
     header: bool | None = None,
+    quotes: bool | None = None,
     retriever: Retriever = DEFAULT_RETRIEVER,
 ) -> None:
     """Build a memory: read a table, index its texts, keep both in a folder.
@@ -44,6 +45,7 @@ def index(
         label_column: name or number of the label; null for texts without labels.
         id_column: name or number of an id.
         header: whether a CSV file has a header line; null finds out.
+        quotes: whether fields may stand in double quotes; null = in CSV files, not in TSV files.
         retriever: back end and ranking.
     """
     if not memory:
@@ -52,7 +54,7 @@ def index(
         made = Embeddings.open(Path(embeddings))
         rows, retriever = made.rows, for_embeddings(retriever, made)
     elif file is not None and embeddings is None:
-        rows = read_table(file, text_column, label_column, id_column, header)
+        rows = read_table(file, text_column, label_column, id_column, header, quotes)
     else:
         raise InputError("zoo index: name a table with --file, or what `zoo encode` made with --embeddings")
     built = FolderMemory.build(rows, retriever, Path(memory))

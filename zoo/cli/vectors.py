@@ -26,6 +26,7 @@ def encode(
     id_column: Column | None = None,
     label_column: Column | None = None,
     header: bool | None = None,
+    quotes: bool | None = None,
     batch_size: int = 256,
     device: str = "cpu",
 ) -> None:
@@ -44,6 +45,7 @@ def encode(
         id_column: name or number of an id; null numbers the rows.
         label_column: name or number of a label, for a memory with labels.
         header: whether a CSV file has a header line; null finds out.
+        quotes: whether fields may stand in double quotes; null = in CSV files, not in TSV files.
         batch_size: texts that go through the network together.
         device: cpu, cuda, cuda:1, ...
     """
@@ -58,7 +60,7 @@ def encode(
     size, queries = vectors.size, side == "query"
     if queries and not vectors.has_query_side:
         raise InputError("--side query: the model encodes queries as it does all texts; leave it out")
-    rows = read_table(input, text_column, label_column, id_column, header)
+    rows = read_table(input, text_column, label_column, id_column, header, quotes)
     blocks = vectors.blocks(rows.texts, BLOCK, progress=True, delay=0, queries=queries)
     made = Embeddings.write(folder, rows, blocks, size, made_by)
     print(f"{output}: {len(made.rows)} vectors of {made.size} numbers")

@@ -13,6 +13,8 @@ from zoo.comparison.runs import Run, Value
 
 #: Settings that say what is validated, beside files: figures of other tasks and rows can't be compared.
 _DATA = ("data", "data.goal", "data.dataset")
+#: Settings that say which rows of it.
+_ROWS = ("data.validation_split", "data.classes")
 #: Settings that say where a run is and what it shows, not what it does.
 _PLACES = (
     "run_dir",
@@ -93,12 +95,13 @@ def compared(runs: Sequence[Run], metrics: Sequence[str] | None) -> list[Compari
 
 def _data(run: Run) -> list[str]:
     """What is validated: the task, and the validation's files or those that it is split off."""
+    rows = [f"{name} {run.settings[name]}" for name in _ROWS if run.settings.get(name) is not None]
     task = [str(run.settings[name]).removesuffix("DataModule") for name in _DATA if run.settings.get(name)]
     for start in ("data.validation_", "data.train_"):
         files = [v for name, v in run.settings.items() if name.startswith(start) and isinstance(v, str)]
         if files:
-            return [*task, *files]
-    return task
+            return [*task, *files, *rows]
+    return [*task, *rows]
 
 
 def _comparison(title: str, runs: list[Run], asked: Sequence[str] | None) -> Comparison:
@@ -129,7 +132,7 @@ def _differing_metrics(runs: Sequence[Run], metrics: Sequence[str]) -> list[str]
 
 def _rank(run: Run, metric: str, value: float | None) -> float:
     """What lines are sorted by: the best comes first, what has no figure or is not a number last."""
-    if value is None or math.isnan(value):
+    if value is None or not math.isfinite(value):
         return math.inf
     return value if run.lower_is_better(metric) else -value
 

@@ -170,7 +170,7 @@ def tune(
     if not predictor.model.takes_refit:
         tuning.voting(predictor)  # refused before a table is read
     options = predictor.data.options
-    names = ("text_column", "label_column", "header", "class_names")
+    names = ("text_column", "label_column", "header", "quotes", "class_names")
     columns = {name: options[name] for name in names if name in options}
     given = {"text_column": text_column, "label_column": label_column}
     columns |= {name: value for name, value in given.items() if value is not None}

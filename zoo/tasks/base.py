@@ -27,7 +27,7 @@ from datamodules.errors import InputError
 from datamodules.retrieval import Memory
 from datamodules.storage import write_json
 from zoo.layers.lora import is_adapter
-from zoo.tasks.checkpoint import CHECKPOINT_KEY, making_of, plain
+from zoo.tasks.checkpoint import CHECKPOINT_KEY, making_of, plain, read_checkpoint
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.sharding import is_sharded, shard
 from zoo.tasks.trained_parts import count_parameters, freeze, parameter_groups
@@ -134,6 +134,8 @@ class Task(pl.LightningModule):
         self.scores_file: Path | None = None
         # Whether all losses were finite so far: a number, or a truth value on the device.
         self._is_finite: Any = True
+        #: the checkpoint that `zoo fit` goes on with: the trainer tells it too late where weights are cut in parts.
+        self.resumed_from: str | None = None
         # The sum of an epoch's losses so far, and of how many texts.
         self._epoch_loss: Any = 0.0
         self._epoch_count = 0
@@ -325,8 +327,14 @@ class Task(pl.LightningModule):
     def configure_model(self) -> None:
         # `load_from_checkpoint` calls this, too, without a trainer.
         if self._trainer is not None and is_sharded(self.trainer):
-            if self.trainer.ckpt_path is None:
+            if self.resumed_from is None:
                 self._start()  # which reads and writes whole weights
+            else:
+                # Lightning loads the weights before it asks the model whether they fit.
+                checkpoint = read_checkpoint(self.resumed_from)
+                with making_of(self.resumed_from):
+                    self._check_shapes(checkpoint)
+                    self._check_resumed(checkpoint)
             shard(self)
 
     def _build(
@@ -381,6 +389,7 @@ class Task(pl.LightningModule):
             "spec": dict(self.spec._asdict()),
             "data": self.data_state,
             "head": self.describe_head(),
+            "sharded": self._trainer is not None and is_sharded(self.trainer),
             "transformer_config": None if transformer is None else plain(transformer.config.to_dict()),
         }
 
@@ -400,7 +409,7 @@ class Task(pl.LightningModule):
     def _use_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         ours = checkpoint[CHECKPOINT_KEY]
         if self.data is not None and self.trainer.state.fn == TrainerFn.FITTING:
-            self.data.check_resumed(self.data.state(), ours["data"])
+            self._check_resumed(checkpoint)
         self.data_state = ours["data"]
         spec = self.spec_type(**ours["spec"])
         if self.network is None or spec != self.spec:
@@ -412,10 +421,21 @@ class Task(pl.LightningModule):
             self.to(self.device)
         if "state_dict" in checkpoint:  # parts of weights are read, and compared, before this
             self._check_shapes(checkpoint)
-        if self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
-            self._check_optimizer(checkpoint)
         if self.data is not None:
             self.data.use_state(self.data_state)
+
+    def _check_resumed(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse to go on with what another training has left."""
+        ours = checkpoint[CHECKPOINT_KEY]
+        if self.data is not None:
+            self.data.check_resumed(self.data.state(), ours["data"])
+        if is_sharded(self.trainer) != ours.get("sharded", False):
+            raise InputError(
+                "the checkpoint was trained with weights cut in parts (FSDP) and this run has whole ones, or the other"
+                " way round; resume with the same trainer.strategy, or start from the weights alone with"
+                " --model.init_from"
+            )
+        self._check_optimizer(checkpoint)
 
     def _check_optimizer(self, checkpoint: dict[str, Any]) -> None:
         """Refuse to go on with another optimizer: its settings, by which it is known, would be missing."""

@@ -53,10 +53,11 @@ def write_parts(contents: dict[str, Any], folder: Path) -> None:
     config = _without_tensors(kept, "", tensors)
     vocabulary = config["memory_zoo"]["data"].pop("vocabulary")
     save_file(tensors, folder / WEIGHTS)
-    (folder / WEIGHTS).chmod(0o644)  # as it makes it, the owner alone can read it
     for name, part in ((CONFIG, config), (VOCABULARY, vocabulary)):
         text = json.dumps(part, indent=1, ensure_ascii=False)
         (folder / name).write_text(text + "\n", encoding="utf-8")
+    # safetensors lets the owner alone read its file.
+    (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)
 
 
 def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

@@ -210,6 +210,8 @@ def texts_and_ids_in(source: str, columns: Mapping[str, Any]) -> Iterator[tuple[
     Raises:
         InputError: no such file, or not one that can be read.
     """
+    if (source == "-" or source.endswith(".txt")) and columns.get("id_column") is not None:
+        raise InputError(f"--id_column: {source} has lines of text and no columns; give a table")
     if source == "-":
         yield from zip(_lines(sys.stdin, "standard input"), repeat(None))
     elif source.endswith(".txt"):

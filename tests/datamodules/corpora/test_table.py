@@ -227,6 +227,9 @@ def test_semicolons_between_the_wanted_names(tmp_path, caplog):
     # In a table of commas they are characters, in names and in texts.
     path = write(tmp_path / "u.csv", '"a;text",text,label\nx;y,one; two,News\n')
     assert list(read_table(path).texts) == ["one; two"]
+    path = write(tmp_path / "b.csv", "\ntext;label\na;News\n")
+    assert read_table(path).labels == ["News"]
+    assert "put fields that hold a ';'" in error(write(tmp_path / "m.csv", "text;label\na;b;News\n"))
     # Numbers of columns say nothing of what parts them.
     path = write(tmp_path / "v.csv", "one; two\nthree; four\n")
     assert list(read_table(path, text_column=0, label_column=None).texts) == ["one; two", "three; four"]
