@@ -16,16 +16,7 @@ from pytorch_lightning.loggers import WandbLogger
 from callbacks import chart
 from callbacks.csv_metrics import CSVMetrics
 from callbacks.curves import read_curves
-from tests.zoo.conftest import (  # noqa: F401
-    SMALL,
-    Result,
-    _one_thread,
-    _own_world,
-    fit,
-    sentences,
-    train_csv,
-    zoo_command,
-)
+from tests.zoo.conftest import SMALL, Result, sentences
 from zoo.tasks.classification_charts import charts_of
 from zoo.tasks.classification_predictor import Prediction, RetrievedMemory
 
@@ -57,13 +48,9 @@ def test_metrics_go_on_in_the_same_file(tmp_path: Path) -> None:
     ]
 
 
-def test_wandb_offline(
-    fit: Callable[..., Path],  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("_wandb_offline")
+def test_wandb_offline(fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """One W&B run for a run and its resumption, with a table of predictions and their memories."""
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
     tables: list[dict[str, Any]] = []
     ids: list[str] = []
 
@@ -106,13 +93,9 @@ def test_wandb_offline(
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
-def test_a_sweeps_agent_chooses_the_run(
-    fit: Callable[..., Path],  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("_wandb_offline")
+def test_a_sweeps_agent_chooses_the_run(fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """And it ranks its trials by W&B's summary: the figure of the best epoch."""
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_RUN_ID", "trial1")
     summaries: list[dict[str, Any]] = []
     finish = wandb.Run.finish
@@ -129,12 +112,8 @@ def test_a_sweeps_agent_chooses_the_run(
     assert summaries[0]["val/accuracy"] == pytest.approx(best)
 
 
-def test_a_table_reaches_the_files_of_wandb(
-    fit: Callable[..., Path],  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
+@pytest.mark.usefixtures("_wandb_offline")
+def test_a_table_reaches_the_files_of_wandb(fit: Callable[..., Path]) -> None:
     run = fit("run", "--config", EXAMPLES / "logger" / "wandb.yaml")
     (table,) = run.glob("wandb/offline-run-*/files/media/table/val/predictions*.json")
     assert '"memories"' in table.read_text()
@@ -143,7 +122,7 @@ def test_a_table_reaches_the_files_of_wandb(
 CHARTS = ["--trainer.callbacks+=callbacks.Charts", "--trainer.callbacks+=callbacks.GradientNorms"]
 
 
-def test_the_table_of_predictions_needs_no_dashboard(fit: Callable[..., Path]) -> None:  # noqa: F811
+def test_the_table_of_predictions_needs_no_dashboard(fit: Callable[..., Path]) -> None:
     run = fit("run", "--trainer.callbacks+=PredictionTable", "--trainer.callbacks.num_texts=5")
     lines = read(run / "charts" / "predictions.csv")
     training = dict(sentences(90, seed=1))
@@ -157,8 +136,8 @@ def test_the_table_of_predictions_needs_no_dashboard(fit: Callable[..., Path]) -
 @pytest.mark.parametrize("name", ["Charts", "PredictionTable"])
 @pytest.mark.parametrize("option", ["num_texts=0", "num_texts=-5", "every_n_epochs=0"])
 def test_to_look_at_nothing_is_refused(
-    zoo_command: Callable[..., Result],  # noqa: F811
-    train_csv: Path,  # noqa: F811
+    zoo_command: Callable[..., Result],
+    train_csv: Path,
     name: str,
     option: str,
 ) -> None:
@@ -171,7 +150,7 @@ def test_to_look_at_nothing_is_refused(
     assert result.err.count("\n") == 1
 
 
-def test_tables_and_charts_are_of_the_same_epochs(fit: Callable[..., Path]) -> None:  # noqa: F811
+def test_tables_and_charts_are_of_the_same_epochs(fit: Callable[..., Path]) -> None:
     options = []
     for name in ("Charts", "PredictionTable"):
         options += [f"--trainer.callbacks+=callbacks.{name}", "--trainer.callbacks.every_n_epochs=2"]
@@ -182,7 +161,7 @@ def test_tables_and_charts_are_of_the_same_epochs(fit: Callable[..., Path]) -> N
 
 
 def test_a_chart_that_fails_ends_no_run(
-    fit: Callable[..., Path],  # noqa: F811
+    fit: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: Any) -> Any:
@@ -195,7 +174,7 @@ def test_a_chart_that_fails_ends_no_run(
     assert not list((run / "charts").glob("*.png"))
 
 
-def test_gradients_and_losses_are_those_of_their_step_and_of_their_epoch(fit: Callable[..., Path]) -> None:  # noqa: F811
+def test_gradients_and_losses_are_those_of_their_step_and_of_their_epoch(fit: Callable[..., Path]) -> None:
     norms = "--trainer.callbacks+=callbacks.GradientNorms"
     rows = {
         every: read(
@@ -222,7 +201,7 @@ def test_gradients_and_losses_are_those_of_their_step_and_of_their_epoch(fit: Ca
     assert list(means.values()) == pytest.approx([sum(norms_of_steps[:5]) / 5, sum(norms_of_steps[5:]) / 5])
 
 
-def test_curves_of_the_training(fit: Callable[..., Path]) -> None:  # noqa: F811
+def test_curves_of_the_training(fit: Callable[..., Path]) -> None:
     run = fit("run", "--config", EXAMPLES / "logger" / "dashboard.yaml", "--trainer.max_epochs=2")
     assert (run / "charts" / "training.png").read_bytes().startswith(b"\x89PNG")
     curves = read_curves(run / "metrics.csv")
@@ -234,7 +213,7 @@ def test_curves_of_the_training(fit: Callable[..., Path]) -> None:  # noqa: F811
     assert [value for _, value in curves["lr-Adam"]] == [0.02, 0.02]
 
 
-def test_charts_of_a_classifier(fit: Callable[..., Path]) -> None:  # noqa: F811
+def test_charts_of_a_classifier(fit: Callable[..., Path]) -> None:
     """Each chart is a table and a picture; what is learned is the same as without."""
     plain, watched = fit("plain"), fit("watched", *CHARTS)
     folder = watched / "charts"

@@ -127,6 +127,13 @@ class Result(NamedTuple):
 
 
 @pytest.fixture
+def _wandb_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B writes to the run's folder, and nothing to the screen."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+
+
+@pytest.fixture
 def zoo_command(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """Runs `zoo ...` in this process."""
 

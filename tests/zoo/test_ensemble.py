@@ -643,9 +643,8 @@ def test_the_stages_come_in_order(run: Callable[..., Path], monkeypatch: pytest.
     assert fitting.__name__.endswith("fitting")
 
 
-def test_the_answer_reaches_wandb(run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
+@pytest.mark.usefixtures("_wandb_offline")
+def test_the_answer_reaches_wandb(run: Callable[..., Path]) -> None:
     folder = run("run", "--config", EXAMPLES / "logger" / "wandb.yaml")
     (table,) = folder.glob("wandb/offline-run-*/files/media/table/answer*.json")
     written = json.loads(table.read_text())

@@ -146,9 +146,8 @@ def read(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_the_files(zoo_command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
+@pytest.mark.usefixtures("_wandb_offline")
+def test_the_files(zoo_command: Command) -> None:
     lstm = trained(zoo_command, CLICKS, "lstm", "--model.bidirectional=true", hidden_size=12)
     rnn = trained(zoo_command, CLICKS, "rnn", "--model.cell=rnn", hidden_size=12)
     result = inspect(

@@ -90,13 +90,10 @@ def test_data_state_holds_no_credential() -> None:
     assert described["init_args"]["url"] == "https://search:9200"
 
 
+@pytest.mark.usefixtures("_wandb_offline")
 @pytest.mark.parametrize("wandb", [False, True])
-def test_files_of_a_run_hold_no_credential(
-    wandb: bool, fit: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_a_run_hold_no_credential(wandb: bool, fit: Callable[..., Path], tmp_path: Path) -> None:
     """The model without memory asks no server, yet its configuration names one."""
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
     run = fit(
         "run",
         "--model.features=M1",
@@ -168,11 +165,10 @@ def test_no_way_of_giving_a_secret_shows_it(
     assert [str(path) for path in files if SECRET.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.usefixtures("_wandb_offline")
 def test_what_wandb_records_of_the_command_line_holds_no_secret(
     train_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
     options = ["--model.features=M1", f"--config={EXAMPLES / 'logger' / 'wandb.yaml'}", "--run_dir=run"]
     options += ["--data.retriever=ElasticsearchRetriever", f"{URL}{SECRET} and more@search:9200"]
     given = [*SMALL, f"--data.train_file={train_csv}", "--trainer.max_epochs=1", *options]

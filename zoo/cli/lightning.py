@@ -25,7 +25,6 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.plugins import CheckpointIO
-from pytorch_lightning.strategies import ModelParallelStrategy
 from typing_extensions import override
 
 import datamodules
@@ -51,6 +50,7 @@ from zoo.tasks.checkpoint import (
     write_checkpoint,
 )
 from zoo.tasks.exported import local_model
+from zoo.tasks.sharding import is_sharded
 
 log = logging.getLogger("zoo")
 
@@ -240,7 +240,7 @@ class ZooCLI(LightningCLI):
             kwargs["logger"] = [CSVMetrics(self.run_dir), *loggers]
             has_table = any(isinstance(callback, PredictionTable) for callback in callbacks)
             # One process predicts for it, which holds a part of the weights only where these are cut.
-            is_cut = isinstance(configured.get("strategy"), ModelParallelStrategy)
+            is_cut = is_sharded(configured.get("strategy"))
             if any(isinstance(item, WandbLogger) for item in loggers) and not has_table and not is_cut:
                 callbacks.append(PredictionTable())
         plugins = configured.get("plugins") or []

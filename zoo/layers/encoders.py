@@ -127,6 +127,12 @@ def positions_of(name: str) -> int | None:
     return positions
 
 
+def transformer_of(network: nn.Module) -> Any:
+    """The pre-trained transformer that a network keeps in an attribute of that name, or a part of it does; or None."""
+    parts = (getattr(module, "transformer", None) for module in network.modules())
+    return next((part for part in parts if part is not None), None)
+
+
 class TransformerEncoder(nn.Module):
     """A text's vector: the pooled last layer of a pre-trained transformer."""
 

@@ -26,6 +26,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.errors import InputError
 from datamodules.retrieval import Memory
 from datamodules.storage import write_json
+from zoo.layers.encoders import transformer_of
 from zoo.layers.lora import is_adapter
 from zoo.tasks.checkpoint import CHECKPOINT_KEY, making_of, plain, read_checkpoint
 from zoo.tasks.predictor import Predictor
@@ -326,15 +327,17 @@ class Task(pl.LightningModule):
     @override
     def configure_model(self) -> None:
         # `load_from_checkpoint` calls this, too, without a trainer.
-        if self._trainer is not None and is_sharded(self.trainer):
+        if self._trainer is not None and is_sharded(self.trainer.strategy):
             if self.resumed_from is None:
                 self._start()  # which reads and writes whole weights
             else:
                 # Lightning loads the weights before it asks the model whether they fit.
                 checkpoint = read_checkpoint(self.resumed_from)
                 with making_of(self.resumed_from):
+                    assert self.data is not None
+                    self.data.check_resumed(self.data.state(), checkpoint[CHECKPOINT_KEY]["data"])
                     self._check_shapes(checkpoint)
-                    self._check_resumed(checkpoint)
+                    self._check_training(checkpoint)
             shard(self)
 
     def _build(
@@ -382,14 +385,13 @@ class Task(pl.LightningModule):
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # What makes the checkpoint load alone: model name, sizes, labels, vocabulary, memory.
-        parts = (getattr(module, "transformer", None) for module in self.network.modules())
-        transformer = next((part for part in parts if part is not None), None)
+        transformer = transformer_of(self.network)
         checkpoint[CHECKPOINT_KEY] = {
             "model": type(self).__name__,
             "spec": dict(self.spec._asdict()),
             "data": self.data_state,
             "head": self.describe_head(),
-            "sharded": self._trainer is not None and is_sharded(self.trainer),
+            "sharded": self._trainer is not None and is_sharded(self.trainer.strategy),
             "transformer_config": None if transformer is None else plain(transformer.config.to_dict()),
         }
 
@@ -409,7 +411,7 @@ class Task(pl.LightningModule):
     def _use_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         ours = checkpoint[CHECKPOINT_KEY]
         if self.data is not None and self.trainer.state.fn == TrainerFn.FITTING:
-            self._check_resumed(checkpoint)
+            self.data.check_resumed(self.data.state(), ours["data"])
         self.data_state = ours["data"]
         spec = self.spec_type(**ours["spec"])
         if self.network is None or spec != self.spec:
@@ -421,15 +423,14 @@ class Task(pl.LightningModule):
             self.to(self.device)
         if "state_dict" in checkpoint:  # parts of weights are read, and compared, before this
             self._check_shapes(checkpoint)
+        if self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
+            self._check_training(checkpoint)
         if self.data is not None:
             self.data.use_state(self.data_state)
 
-    def _check_resumed(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse to go on with what another training has left."""
-        ours = checkpoint[CHECKPOINT_KEY]
-        if self.data is not None:
-            self.data.check_resumed(self.data.state(), ours["data"])
-        if is_sharded(self.trainer) != ours.get("sharded", False):
+    def _check_training(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse to go on where the optimizer's state would not fit: how it is kept, and of which optimizer."""
+        if is_sharded(self.trainer.strategy) != checkpoint[CHECKPOINT_KEY].get("sharded", False):
             raise InputError(
                 "the checkpoint was trained with weights cut in parts (FSDP) and this run has whole ones, or the other"
                 " way round; resume with the same trainer.strategy, or start from the weights alone with"
@@ -510,7 +511,7 @@ class Task(pl.LightningModule):
         self._epoch_loss, self._epoch_count = 0.0, 0
         if self.options.compile is not None:
             self.network.compile(backend=self.options.compile, dynamic=True)
-        if self.trainer.ckpt_path is None and not is_sharded(self.trainer):
+        if self.trainer.ckpt_path is None and not is_sharded(self.trainer.strategy):
             self._start()  # a resumed run has its own weights by now
 
     @override

@@ -7,7 +7,6 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import repeat
 from typing import Any, ClassVar, NamedTuple, TextIO
 
 import numpy as np
@@ -210,17 +209,17 @@ def texts_and_ids_in(source: str, columns: Mapping[str, Any]) -> Iterator[tuple[
     Raises:
         InputError: no such file, or not one that can be read.
     """
-    if (source == "-" or source.endswith(".txt")) and columns.get("id_column") is not None:
-        raise InputError(f"--id_column: {source} has lines of text and no columns; give a table")
-    if source == "-":
-        yield from zip(_lines(sys.stdin, "standard input"), repeat(None))
-    elif source.endswith(".txt"):
-        with existing_file(source).open(encoding="utf-8") as file:
-            yield from zip(_lines(file, source), repeat(None))
-    else:
+    has_ids = columns.get("id_column") is not None
+    if source != "-" and not source.endswith(".txt"):
         rows = read_table(source, label_column=None, **columns)
-        ids = repeat(None) if columns.get("id_column") is None else rows.ids
-        yield from zip(rows.texts, ids)  # noqa: B905
+        yield from zip(rows.texts, rows.ids if has_ids else [None] * len(rows), strict=True)
+    elif has_ids:
+        raise InputError(f"--id_column: {source} has lines of text and no columns; give a table")
+    elif source == "-":
+        yield from ((line, None) for line in _lines(sys.stdin, "standard input"))
+    else:
+        with existing_file(source).open(encoding="utf-8") as file:
+            yield from ((line, None) for line in _lines(file, source))
 
 
 def _lines(file: TextIO, source: str) -> Iterator[str]:

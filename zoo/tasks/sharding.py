@@ -15,11 +15,12 @@ from torch import nn
 from callbacks.charts import Charts
 from callbacks.prediction_table import PredictionTable
 from datamodules.errors import InputError
+from zoo.layers.encoders import transformer_of
 
 
-def is_sharded(trainer: Any) -> bool:
+def is_sharded(strategy: Any) -> bool:
     """Whether a trainer's strategy wants the weights cut in parts."""
-    return isinstance(trainer.strategy, ModelParallelStrategy)
+    return isinstance(strategy, ModelParallelStrategy)
 
 
 def shard(model: Any) -> None:
@@ -33,17 +34,12 @@ def shard(model: Any) -> None:
     """
     from torch.distributed.fsdp import fully_shard
 
-    transformer = _transformer(model.network)
+    transformer = transformer_of(model.network)
     _check(model, transformer)
     mesh = model.device_mesh["data_parallel"]
     for layer in _layers(transformer):
         fully_shard(layer, mesh=mesh)
     fully_shard(model.network, mesh=mesh)
-
-
-def _transformer(network: nn.Module) -> Any:
-    parts = (getattr(module, "transformer", None) for module in network.modules())
-    return next((part for part in parts if part is not None), None)
 
 
 def _layers(transformer: nn.Module) -> list[nn.Module]:
