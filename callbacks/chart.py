@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from datamodules.errors import reason
-from datamodules.storage import new_file
+from datamodules.core.errors import reason
+from datamodules.core.storage import new_file
 
 log = logging.getLogger("zoo")
 

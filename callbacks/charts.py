@@ -10,7 +10,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import WandbLogger
 from typing_extensions import override
 
-from datamodules.errors import check_count
+from datamodules.core.errors import check_count
 
 
 class Charts(Callback):

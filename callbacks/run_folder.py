@@ -15,8 +15,8 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import WandbLogger
 from typing_extensions import override
 
-from datamodules.secrets import redact
-from datamodules.storage import write_json, write_text
+from datamodules.core.secrets import redact
+from datamodules.core.storage import write_json, write_text
 
 
 class RunFolder(Callback):

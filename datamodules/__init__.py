@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 
 if TYPE_CHECKING:
     from datamodules.base import TextDataModule

@@ -26,18 +26,8 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 
 from datamodules.batch import TextBatch
-from datamodules.corpora.readers import HUB, hub_fingerprint
-from datamodules.encodings import Encodings
-from datamodules.errors import InputError
-from datamodules.parts.copies import CopyPart, Message
-from datamodules.parts.loaders import LoaderPart
-from datamodules.parts.memory import MemoryPart
-from datamodules.parts.options import Configured, check_least
-from datamodules.parts.prepared import PreparedSplit
-from datamodules.parts.words import WordPart
-from datamodules.retrieval import POINTER, contents_of_memory, is_existing_index, is_memory
-from datamodules.retrieval.folding import FOLDING
-from datamodules.storage import (
+from datamodules.core.errors import InputError
+from datamodules.core.storage import (
     are_whole,
     cache_folder,
     contents_of,
@@ -46,9 +36,19 @@ from datamodules.storage import (
     named_disk_errors,
     write_json,
 )
+from datamodules.corpora.readers import HUB, hub_fingerprint
+from datamodules.duplicates import CopyPart, Message
+from datamodules.encodings import Encodings
+from datamodules.loaders import LoaderPart
+from datamodules.memory_source import MemoryPart
+from datamodules.options import Configured, check_least
+from datamodules.prepared import PreparedSplit
+from datamodules.retrieval import POINTER, contents_of_memory, is_existing_index, is_memory
+from datamodules.retrieval.folding import FOLDING
 from datamodules.text.gather import TextGroup, gather
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
+from datamodules.words import WordPart
 
 log = logging.getLogger(__name__)
 

@@ -270,5 +270,5 @@ class ClickSpec(NamedTuple):
     num_words: int
     #: number of characters, padding and the unknown one included; 0 where batches carry none.
     num_chars: int
-    #: letter trigrams of the training texts, see `datamodules.parts.trigrams`; empty where batches carry no letters.
+    #: letter trigrams of the training texts, see `datamodules.trigrams`; empty where batches carry no letters.
     trigrams: list[int]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from datamodules.storage import check_folder, is_whole, lock, new_folder
+from datamodules.core.storage import check_folder, is_whole, lock, new_folder
 
 #: Texts, and tokens with their padding, that are encoded together.
 _TEXTS_A_BATCH = 256

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from datamodules.retrieval.text_encoder import FILE_ENCODERS
+from datamodules.retrieval.dense.text_encoder import FILE_ENCODERS
 
 if TYPE_CHECKING:
     from zoo.amv_lstm import AMVLSTM
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from zoo.expanet import ExpaNet, MemNet
     from zoo.hmn import HMN, MemNN
     from zoo.knn_bilstm import KNNBiLSTM
-    from zoo.loading import load
     from zoo.lstm_rnn import LSTMRNN
+    from zoo.saving.loading import load
     from zoo.tasks.base import Task
-    from zoo.tasks.classification_predictor import ClassificationPredictor, Prediction, RetrievedMemory
-    from zoo.tasks.dialogue_predictor import Answer, DialoguePredictor, PointedWord, ReadTurn
-    from zoo.tasks.matching_predictor import Candidate, MatchingPredictor, PairPrediction, WordPair
+    from zoo.tasks.classification.predictor import ClassificationPredictor, Prediction, RetrievedMemory
+    from zoo.tasks.dialogue.predictor import Answer, DialoguePredictor, PointedWord, ReadTurn
+    from zoo.tasks.matching.predictor import Candidate, MatchingPredictor, PairPrediction, WordPair
     from zoo.tasks.predictor import Predictor
-    from zoo.tasks.retrieval_predictor import RankedDocument, RetrievalPredictor
+    from zoo.tasks.retrieval.predictor import RankedDocument, RetrievalPredictor
 
 __version__ = "0.1.0"
 
@@ -90,21 +90,21 @@ MODELS = {
     "WordOverlap": "zoo.baselines.reference_pairs",
 }
 _OTHERS = {
-    "Answer": "zoo.tasks.dialogue_predictor",
-    "Candidate": "zoo.tasks.matching_predictor",
-    "ClassificationPredictor": "zoo.tasks.classification_predictor",
-    "DialoguePredictor": "zoo.tasks.dialogue_predictor",
-    "MatchingPredictor": "zoo.tasks.matching_predictor",
-    "PairPrediction": "zoo.tasks.matching_predictor",
-    "PointedWord": "zoo.tasks.dialogue_predictor",
-    "Prediction": "zoo.tasks.classification_predictor",
+    "Answer": "zoo.tasks.dialogue.predictor",
+    "Candidate": "zoo.tasks.matching.predictor",
+    "ClassificationPredictor": "zoo.tasks.classification.predictor",
+    "DialoguePredictor": "zoo.tasks.dialogue.predictor",
+    "MatchingPredictor": "zoo.tasks.matching.predictor",
+    "PairPrediction": "zoo.tasks.matching.predictor",
+    "PointedWord": "zoo.tasks.dialogue.predictor",
+    "Prediction": "zoo.tasks.classification.predictor",
     "Predictor": "zoo.tasks.predictor",
-    "ReadTurn": "zoo.tasks.dialogue_predictor",
-    "RankedDocument": "zoo.tasks.retrieval_predictor",
-    "RetrievalPredictor": "zoo.tasks.retrieval_predictor",
-    "RetrievedMemory": "zoo.tasks.classification_predictor",
-    "WordPair": "zoo.tasks.matching_predictor",
-    "load": "zoo.loading",
+    "ReadTurn": "zoo.tasks.dialogue.predictor",
+    "RankedDocument": "zoo.tasks.retrieval.predictor",
+    "RetrievalPredictor": "zoo.tasks.retrieval.predictor",
+    "RetrievedMemory": "zoo.tasks.classification.predictor",
+    "WordPair": "zoo.tasks.matching.predictor",
+    "load": "zoo.saving.loading",
 }
 
 __all__ = [
@@ -179,7 +179,7 @@ def list_models() -> dict[str, type[Task]]:
 
 
 def _checkpoint_encoder(checkpoint: str, device: Any) -> Any:
-    from zoo.loading import CheckpointEncoder
+    from zoo.saving.loading import CheckpointEncoder
 
     return CheckpointEncoder(checkpoint, device)
 

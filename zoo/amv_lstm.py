@@ -25,13 +25,13 @@ from torch.nn import functional
 from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from zoo.layers.encoders import TransformerEncoder, WordEncoder
 from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask
 from zoo.layers.lstm import AllStatesLSTM
 from zoo.tasks.base import check_choices, check_sizes
 from zoo.tasks.encoders import FrozenEncoder, WordVectors
-from zoo.tasks.matching import MatchingOutput, MatchingTask
+from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 
 Attention: TypeAlias = Literal["none", "question", "answer", "both"]
 AttentionScale: TypeAlias = Literal["paper", "length"]

@@ -23,14 +23,14 @@ from torch.nn import functional
 from typing_extensions import override
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from zoo.layers.bags import TextBag
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.text_dropout import TextDropout
 from zoo.layers.vote import beside_best
 from zoo.tasks.base import check_choices, check_sizes
-from zoo.tasks.classification import ClassificationOutput, ClassificationTask
-from zoo.tasks.classification_scores import AttentionScores, ClassificationScores
+from zoo.tasks.classification.metrics import AttentionScores, ClassificationScores
+from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
 from zoo.tasks.encoders import WordVectors
 
 ReadKind: TypeAlias = Literal["soft", "hard"]

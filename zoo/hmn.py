@@ -25,10 +25,10 @@ from torch.nn import functional
 from typing_extensions import override
 
 from datamodules.batch import DialogueBatch, DialogueSpec
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from zoo.layers.gru import AllStatesGRU
 from zoo.tasks.base import check_choices, check_sizes
-from zoo.tasks.dialogue import DialogueOutput, DialogueTask, Pointer, Readout
+from zoo.tasks.dialogue.task import DialogueOutput, DialogueTask, Pointer, Readout
 
 WordMemoryKind: TypeAlias = Literal["bigru", "gru", "embedding"]
 

@@ -26,20 +26,20 @@ from typing_extensions import override
 
 from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.retrieval import FolderMemory, Memory, servers_of
-from datamodules.retrieval.encoded_memory import EncodedMemory
+from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text.pooling import Pooling
-from datamodules.texts import TextRowsDataModule
+from datamodules.text_rows import TextRowsDataModule
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.layers.text_dropout import TextDropout
 from zoo.layers.vote import Evidence, VotingNetwork, count_votes, mix_in, vote
+from zoo.saving.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.base import check_choices
-from zoo.tasks.checkpoint import CHECKPOINT_KEY
-from zoo.tasks.classification import ClassificationOutput, ClassificationTask
-from zoo.tasks.classification_predictor import ClassificationPredictor
+from zoo.tasks.classification.predictor import ClassificationPredictor
+from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
 from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, SpelledWords
-from zoo.tasks.warm_start import FEW_ROWS, shared_rows
+from zoo.training.warm_start import FEW_ROWS, shared_rows
 
 log = logging.getLogger("zoo")
 

@@ -28,12 +28,12 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from datamodules.batch import ClickSpec, DocumentBatch, QueryBatch
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from zoo.layers.dual_encoder import Tower
 from zoo.layers.lstm import last_states
 from zoo.layers.trigrams import TrigramLayer
 from zoo.tasks.base import check_choices, check_sizes
-from zoo.tasks.trigram_retrieval import TrigramRetrieval
+from zoo.tasks.retrieval.trigram_task import TrigramRetrieval
 
 Cell: TypeAlias = Literal["lstm", "rnn"]
 

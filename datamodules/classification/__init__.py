@@ -1,5 +1,5 @@
 """Labelled texts with their memories."""
 
-from datamodules.classification.module import ClassificationDataModule
+from datamodules.classification.datamodule import ClassificationDataModule
 
 __all__ = ["ClassificationDataModule"]

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from datamodules.batch import ClassificationBatch
 from datamodules.corpora.rows import Rows
-from datamodules.texts import TextReader, TextRowsDataModule, TextSplit
+from datamodules.text_rows import TextReader, TextRowsDataModule, TextSplit
 
 #: Class of a label that the model does not know, before it is replaced by the number of classes.
 UNKNOWN = -1

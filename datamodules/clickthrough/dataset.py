@@ -15,13 +15,13 @@ from torch.utils.data import Dataset
 from datamodules.base import TextDataModule
 from datamodules.batch import ClickBatch, DocumentBatch, QueryBatch
 from datamodules.clickthrough.negatives import POSITIVES, Negatives
+from datamodules.core.storage import check_folder
 from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.rows import Rows
 from datamodules.drawing import key_of, uniform
-from datamodules.parts.copies import CopyMarks
-from datamodules.parts.prepared import PreparedSplit
+from datamodules.duplicates import CopyMarks
+from datamodules.prepared import PreparedSplit
 from datamodules.retrieval import NeighborStore
-from datamodules.storage import check_folder
 from datamodules.text.gather import TextGroup, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.core.errors import InputError
 from datamodules.corpora.judgements import Judgements, read_judgements
 from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
-from datamodules.errors import InputError
-from datamodules.parts.copies import CopyPart
+from datamodules.duplicates import CopyPart
 from datamodules.retrieval.folding import fold_hashes
 
 #: A file, or several that are joined.

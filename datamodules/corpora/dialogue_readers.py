@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from datamodules.core.errors import InputError
 from datamodules.corpora.dialogues import Dialogue, Dialogues
 from datamodules.corpora.readers import open_lines, open_records
 from datamodules.corpora.records import Column, Columns
-from datamodules.errors import InputError
 
 log = logging.getLogger(__name__)
 

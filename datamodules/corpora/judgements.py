@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from datamodules.core.errors import InputError, excerpt
 from datamodules.corpora.readers import open_lines, open_records
 from datamodules.corpora.records import Column, Columns, is_number
 from datamodules.corpora.rows import Rows
-from datamodules.errors import InputError, excerpt
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from datamodules.core.errors import InputError
 from datamodules.corpora.pairs import Pairs
 from datamodules.corpora.readers import EncodingErrors, open_lines, open_records
 from datamodules.corpora.records import Column, Columns, is_number
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
-from datamodules.errors import InputError
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from datamodules.core.errors import InputError
 from datamodules.corpora.readers import HUB, hub_fingerprint
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
-from datamodules.errors import InputError
 
 log = logging.getLogger(__name__)
 

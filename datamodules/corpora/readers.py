@@ -14,10 +14,10 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from datamodules.core.errors import InputError, excerpt, reason
+from datamodules.core.files import DamagedFile, binary_lines, existing_file
 from datamodules.corpora.records import Columns, Record, Records
 from datamodules.corpora.rows import BLOCK
-from datamodules.errors import InputError, excerpt, reason
-from datamodules.files import DamagedFile, binary_lines, existing_file
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tqdm import tqdm
 
+from datamodules.core.errors import InputError, excerpt
 from datamodules.corpora.rows import BLOCK
-from datamodules.errors import InputError, excerpt
 
 #: A column by its name or its number (from 0; a string of digits, as a command line gives it, will do).
 Column: TypeAlias = str | int

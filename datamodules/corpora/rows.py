@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
-from datamodules.storage import Part, prepared_folder
+from datamodules.core.storage import Part, prepared_folder
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from datamodules.core.errors import InputError, excerpt
 from datamodules.corpora.readers import open_lines, open_records
 from datamodules.corpora.records import Block, Column, Columns, Records
 from datamodules.corpora.rows import Repairs, Rows
-from datamodules.errors import InputError, excerpt
 
 log = logging.getLogger(__name__)
 

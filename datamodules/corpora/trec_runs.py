@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from datamodules.core.errors import InputError, excerpt
 from datamodules.corpora.readers import open_lines
-from datamodules.errors import InputError, excerpt
 
 #: Query -> document -> score.
 Run = dict[str, dict[str, float]]

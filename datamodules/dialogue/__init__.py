@@ -1,5 +1,5 @@
 """Dialogues with questions about them, answered by one of their words."""
 
-from datamodules.dialogue.module import DialogueDataModule
+from datamodules.dialogue.datamodule import DialogueDataModule
 
 __all__ = ["DialogueDataModule"]

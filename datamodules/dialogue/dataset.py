@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from datamodules.batch import DialogueBatch
+from datamodules.core.storage import check_folder
 from datamodules.corpora.dialogues import Dialogues, ragged, within
 from datamodules.dialogue.reading import Reading
-from datamodules.parts.prepared import PreparedSplit
-from datamodules.storage import check_folder
+from datamodules.prepared import PreparedSplit
 from datamodules.text.tokenization import Lexicon
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.core.storage import is_whole, lock
 from datamodules.corpora.dialogues import Dialogues, ragged
 from datamodules.retrieval import Retriever
 from datamodules.retrieval.base import Collection
-from datamodules.storage import is_whole, lock
 
 
 class Reading(NamedTuple):

@@ -1,5 +1,5 @@
 """Pairs of texts to match."""
 
-from datamodules.matching.module import MatchingDataModule
+from datamodules.matching.datamodule import MatchingDataModule
 
 __all__ = ["MatchingDataModule"]

@@ -14,7 +14,9 @@ from torch.utils.data import Dataset
 
 from datamodules.base import TextDataModule
 from datamodules.batch import MatchingBatch
+from datamodules.core.storage import check_folder
 from datamodules.corpora.pairs import Pairs
+from datamodules.duplicates import CopyMarks
 from datamodules.matching.negatives import (
     Negatives,
     PoolNegatives,
@@ -22,9 +24,7 @@ from datamodules.matching.negatives import (
     own_negatives,
     text_codes,
 )
-from datamodules.parts.copies import CopyMarks
-from datamodules.parts.prepared import PreparedSplit
-from datamodules.storage import check_folder
+from datamodules.prepared import PreparedSplit
 from datamodules.text.gather import TextGroup, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
 

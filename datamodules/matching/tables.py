@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.core.errors import InputError
 from datamodules.corpora.pair_readers import (
     Goal,
     read_identified,
@@ -21,9 +22,8 @@ from datamodules.corpora.readers import EncodingErrors
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
-from datamodules.errors import InputError
-from datamodules.parts.copies import CopyPart
-from datamodules.parts.options import check_choices
+from datamodules.duplicates import CopyPart
+from datamodules.options import check_choices
 from datamodules.retrieval.folding import fold_hashes
 
 #: What a file looks like: columns that the user names, or a published release.

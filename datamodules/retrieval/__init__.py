@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datamodules.retrieval.base import Collection, Hits, Ranking, Retriever
-    from datamodules.retrieval.dense import DenseRetriever
-    from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
-    from datamodules.retrieval.elasticsearch_dense import ElasticsearchDenseRetriever
-    from datamodules.retrieval.embedded import EmbeddedRetriever
-    from datamodules.retrieval.folder_memory import POINTER, FolderMemory, contents_of_memory, read_pointer
+    from datamodules.retrieval.dense.retriever import DenseRetriever
+    from datamodules.retrieval.elasticsearch.dense_retriever import ElasticsearchDenseRetriever
+    from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
+    from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
     from datamodules.retrieval.fused import FusedRetriever
-    from datamodules.retrieval.index_memory import IndexMemory
-    from datamodules.retrieval.memory import Memory, Neighbors, UnknownLabels
-    from datamodules.retrieval.neighbors import NeighborStore, build_neighbors
+    from datamodules.retrieval.memories.folder_memory import (
+        POINTER,
+        FolderMemory,
+        contents_of_memory,
+        read_pointer,
+    )
+    from datamodules.retrieval.memories.index_memory import IndexMemory
+    from datamodules.retrieval.memories.memory import Memory, Neighbors, UnknownLabels
+    from datamodules.retrieval.memories.neighbors import NeighborStore, build_neighbors
     from datamodules.retrieval.opening import (
         is_existing_index,
         is_memory,
@@ -56,15 +61,15 @@ __all__ = [
 # Imported when asked for: each back end brings packages that the others do without.
 _NAMES = {
     "base": ("Collection", "Hits", "Ranking", "Retriever"),
-    "dense": ("DenseRetriever",),
-    "elasticsearch": ("ElasticsearchRetriever",),
-    "elasticsearch_dense": ("ElasticsearchDenseRetriever",),
-    "embedded": ("EmbeddedRetriever",),
-    "folder_memory": ("POINTER", "FolderMemory", "contents_of_memory", "read_pointer"),
+    "dense.retriever": ("DenseRetriever",),
+    "elasticsearch.retriever": ("ElasticsearchRetriever",),
+    "elasticsearch.dense_retriever": ("ElasticsearchDenseRetriever",),
+    "embedded.retriever": ("EmbeddedRetriever",),
+    "memories.folder_memory": ("POINTER", "FolderMemory", "contents_of_memory", "read_pointer"),
     "fused": ("FusedRetriever",),
-    "index_memory": ("IndexMemory",),
-    "memory": ("Memory", "Neighbors", "UnknownLabels"),
-    "neighbors": ("NeighborStore", "build_neighbors"),
+    "memories.index_memory": ("IndexMemory",),
+    "memories.memory": ("Memory", "Neighbors", "UnknownLabels"),
+    "memories.neighbors": ("NeighborStore", "build_neighbors"),
     "opening": (
         "is_existing_index",
         "is_memory",

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 
 Similarity: TypeAlias = Literal["BM25", "LMDirichlet"]
 Analyzer: TypeAlias = Literal["standard", "english", "cjk"]

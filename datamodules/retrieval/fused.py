@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
+from datamodules.core.storage import fingerprint_of, is_whole
 from datamodules.retrieval.base import Collection, Hits, Retriever, check_search
-from datamodules.storage import fingerprint_of, is_whole
 
 Method: TypeAlias = Literal["reciprocal_rank", "score"]
 

@@ -7,21 +7,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.retrieval.base import Retriever
-from datamodules.retrieval.folder_memory import POINTER, FolderMemory, read_pointer
-from datamodules.retrieval.index_memory import IndexMemory
-from datamodules.retrieval.memory import Memory
+from datamodules.retrieval.memories.folder_memory import POINTER, FolderMemory, read_pointer
+from datamodules.retrieval.memories.index_memory import IndexMemory
+from datamodules.retrieval.memories.memory import Memory
 
 if TYPE_CHECKING:
-    from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
+    from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 
 # Imported when one is made: each brings packages that the others do without.
 _MODULES = {
-    "DenseRetriever": "datamodules.retrieval.dense",
-    "ElasticsearchDenseRetriever": "datamodules.retrieval.elasticsearch_dense",
-    "ElasticsearchRetriever": "datamodules.retrieval.elasticsearch",
-    "EmbeddedRetriever": "datamodules.retrieval.embedded",
+    "DenseRetriever": "datamodules.retrieval.dense.retriever",
+    "ElasticsearchDenseRetriever": "datamodules.retrieval.elasticsearch.dense_retriever",
+    "ElasticsearchRetriever": "datamodules.retrieval.elasticsearch.retriever",
+    "EmbeddedRetriever": "datamodules.retrieval.embedded.retriever",
     "FusedRetriever": "datamodules.retrieval.fused",
 }
 

@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 
 
 @cache

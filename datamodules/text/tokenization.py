@@ -19,7 +19,7 @@ from typing import Any
 
 import regex
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.text.hub import check_reachable
 
 

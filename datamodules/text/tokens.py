@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from datamodules.errors import InputError
-from datamodules.storage import Part, check_folder, is_whole, lock, new_folder
+from datamodules.core.errors import InputError
+from datamodules.core.storage import Part, check_folder, is_whole, lock, new_folder
 from datamodules.text.tokenization import Lexicon, Tokenizer
 
 #: Tokens that go to the disk, or through a sum, in one go.

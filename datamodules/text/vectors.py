@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.errors import InputError
-from datamodules.files import DamagedFile, binary_lines
+from datamodules.core.errors import InputError
+from datamodules.core.files import DamagedFile, binary_lines
 from datamodules.text.tokens import TokenStore, word_counts
 from datamodules.text.vocabulary import Vocabulary
 

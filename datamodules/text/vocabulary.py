@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.text.tokenization import Tokenizer, TransformersTokenizer
 from datamodules.text.tokens import TokenStore, word_counts
 

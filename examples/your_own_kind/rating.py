@@ -14,7 +14,7 @@ from torchmetrics import Metric
 
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
-from datamodules.texts import TextReader, TextRowsDataModule, TextSplit
+from datamodules.text_rows import TextReader, TextRowsDataModule, TextSplit
 from zoo.cli import main
 from zoo.tasks.base import Task
 from zoo.tasks.encoders import WordVectors

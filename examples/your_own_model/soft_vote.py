@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from zoo.cli import main
 from zoo.layers.bags import TextBag
-from zoo.tasks.classification import ClassificationOutput, ClassificationTask
+from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
 from zoo.tasks.encoders import WordVectors
 
 

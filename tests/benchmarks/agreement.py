@@ -23,8 +23,8 @@ import numpy as np
 from elasticsearch import Elasticsearch
 
 from datamodules.retrieval.base import Collection, Hits, Similarity
-from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
-from datamodules.retrieval.embedded import EmbeddedRetriever
+from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
+from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 
 TOLERANCE = 1e-5
 PREFIX = "memory-zoo-agreement"

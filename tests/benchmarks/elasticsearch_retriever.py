@@ -24,7 +24,7 @@ from elasticsearch import Elasticsearch
 
 from datamodules.corpora.table import read_table
 from datamodules.retrieval.base import Collection
-from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
+from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 
 HEADERS = {"accept": "application/json", "content-type": "application/x-ndjson"}
 

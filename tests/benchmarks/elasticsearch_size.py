@@ -18,7 +18,7 @@ from pathlib import Path
 from elasticsearch import Elasticsearch
 
 from datamodules.retrieval.base import Collection
-from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
+from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from tests.benchmarks.retrieval import draw
 from tests.elasticsearch import server
 

@@ -27,7 +27,7 @@ import torch
 from datamodules import ClassificationDataModule
 from tests.benchmarks.head_training import made_up
 from zoo import KNNBiLSTM, WitnessEnsemble
-from zoo.loading import load
+from zoo.saving.loading import load
 
 MODELS: dict[str, Callable[..., Any]] = {
     "WitnessEnsemble": lambda **options: WitnessEnsemble(characters=False, few_rows=0, **options),

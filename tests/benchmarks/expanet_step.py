@@ -23,7 +23,7 @@ from torch.nn import functional
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from zoo import ExpaNet
 from zoo.expanet import MemoryNetwork
-from zoo.layers.rows import RowTable, update_by_rows
+from zoo.layers.row_adam import RowTable, update_by_rows
 
 BATCH, K, LENGTH, SIZE, HOPS, CLASSES = 32, 20, 15, 100, 3, 6
 

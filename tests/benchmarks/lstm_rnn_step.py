@@ -33,10 +33,10 @@ from torch.nn import functional
 from datamodules import ClickthroughDataModule
 from datamodules.batch import ClickBatch
 from datamodules.clickthrough.dataset import RankingDataset
-from datamodules.parts.trigrams import letter_trigrams
+from datamodules.trigrams import letter_trigrams
 from zoo import list_models
 from zoo.lstm_rnn import RecurrentTower
-from zoo.tasks.retrieval import RetrievalTask
+from zoo.tasks.retrieval.task import RetrievalTask
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "LSTM-RNN-96": ("LSTMRNN", {"hidden_size": 96}),

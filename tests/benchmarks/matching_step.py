@@ -7,7 +7,8 @@ trained. One thread.
 
 Adam moves 9 million numbers a step, which in PyTorch's usual version takes longer than the rest of a step. Each
 model is measured with it, with `fused=True` (the same update in one pass), with the table updated by rows
-(`zoo.layers.rows`, what `zoo fit` does with such a table), and with the table fixed. MatchZoo's models have plain Adam.
+(`zoo.layers.row_adam`, what `zoo fit` does with such a table), and with the table fixed. MatchZoo's models have
+plain Adam.
 
 Where `matchzoo` can be imported, its models run on the same texts in turns with ours. Elsewhere the ratios are to
 `MATCHZOO_ROWS`, noted on another machine: a hint, no more. MatchZoo-py 1.1.1 wants names that newer versions of
@@ -41,8 +42,8 @@ from torch import Tensor, nn
 from datamodules.batch import MatchingBatch
 from datamodules.matching import MatchingDataModule
 from zoo import list_models
-from zoo.layers.rows import RowTable, update_by_rows
-from zoo.tasks.matching import MatchingTask
+from zoo.layers.row_adam import RowTable, update_by_rows
+from zoo.tasks.matching.task import MatchingTask
 
 LISTS, VOCABULARY, FIRST, SECOND, QUESTIONS, CANDIDATES = 64, 30_000, 10, 40, 640, 6
 

@@ -27,9 +27,9 @@ import torch
 from datamodules import ClickthroughDataModule
 from datamodules.clickthrough.dataset import RankingDataset
 from zoo.lstm_rnn import LSTMRNN
-from zoo.tasks.mining import embed, find_hits
 from zoo.tasks.predictor import evaluating
-from zoo.tasks.refreshed_negatives import RefreshedNegatives
+from zoo.tasks.retrieval.mining import embed, find_hits
+from zoo.tasks.retrieval.refreshed_negatives import RefreshedNegatives
 
 
 def write_collection(folder: Path, documents: int, queries: int) -> dict[str, str]:

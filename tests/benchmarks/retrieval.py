@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from datamodules.retrieval.base import Collection
-from datamodules.retrieval.embedded import EmbeddedRetriever
+from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 
 SEED, WORDS = 0, 200_000
 SYSTEMS = ("bm25s", "BM25", "LMDirichlet")

@@ -17,8 +17,8 @@ from callbacks import chart
 from callbacks.csv_metrics import CSVMetrics
 from callbacks.curves import read_curves
 from tests.zoo.conftest import SMALL, Result, sentences
-from zoo.tasks.classification_charts import charts_of
-from zoo.tasks.classification_predictor import Prediction, RetrievedMemory
+from zoo.tasks.classification.charts import charts_of
+from zoo.tasks.classification.predictor import Prediction, RetrievedMemory
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -18,21 +18,22 @@ import pytest
 import torch
 from pytorch_lightning.trainer.states import TrainerFn
 
-from datamodules import texts
+from datamodules import memory_source as memory_part
+from datamodules import text_rows as texts
+from datamodules import words
 from datamodules.batch import ClassificationBatch
-from datamodules.classification import ClassificationDataModule, module
-from datamodules.classification.module import in_natural_order
+from datamodules.classification import ClassificationDataModule
+from datamodules.classification import datamodule as module
+from datamodules.classification.datamodule import in_natural_order
+from datamodules.core.errors import InputError
 from datamodules.corpora.rows import SCHEMA, Rows
-from datamodules.errors import InputError
-from datamodules.parts import memory as memory_part
-from datamodules.parts import words
-from datamodules.parts.words import WordPart
-from datamodules.retrieval.embedded import EmbeddedRetriever
-from datamodules.retrieval.folder_memory import FolderMemory
+from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.folding import fold
+from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.opening import open_memory
 from datamodules.text.tokens import TokenStore
-from datamodules.texts import TextSplit, first_of_equal_texts
+from datamodules.text_rows import TextSplit, first_of_equal_texts
+from datamodules.words import WordPart
 from tests.datamodules.corpus import LABELS, in_processes, labelled_texts, write_csv
 
 

@@ -14,9 +14,9 @@ import pytest
 from datamodules import ClickthroughDataModule
 from datamodules.batch import ClickBatch
 from datamodules.clickthrough.negatives import HardPool, Relevant
+from datamodules.core.errors import InputError
 from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.rows import Rows
-from datamodules.errors import InputError
 from tests.clicks import Collection, write_collection
 
 

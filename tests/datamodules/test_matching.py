@@ -19,15 +19,15 @@ import pytest
 import torch
 from pytorch_lightning.trainer.states import TrainerFn
 
-from datamodules import InputError, MatchingDataModule, base
+from datamodules import InputError, MatchingDataModule, base, words
 from datamodules.batch import MatchingBatch, TextBatch
 from datamodules.corpora.pairs import Pairs
-from datamodules.matching import module, tables
+from datamodules.matching import datamodule as module
+from datamodules.matching import tables
 from datamodules.matching.dataset import MatchingSplit
-from datamodules.parts import words
-from datamodules.parts.words import WordPart
 from datamodules.retrieval import EmbeddedRetriever
 from datamodules.text.tokens import TokenStore
+from datamodules.words import WordPart
 from tests.datamodules.corpus import WORDS, in_processes
 
 

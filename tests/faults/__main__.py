@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from tests.faults import campaigns
 
 #: After which a case is called endless; the second number is for those that run commands.

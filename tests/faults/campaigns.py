@@ -19,13 +19,13 @@ from unittest import mock
 import numpy as np
 
 import zoo
+from datamodules.core.errors import InputError
 from datamodules.corpora.pair_readers import read_pairs
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
-from datamodules.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory, open_memory
 from datamodules.retrieval.base import Collection
-from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
+from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.text.vectors import read_vectors
 from tests.elasticsearch.faults import Answer, Fault, cut_short, proxy
 from tests.zoo.conftest import SMALL, pair_rows, sentences, write_pairs, write_table

@@ -18,9 +18,9 @@ from tests.zoo.adapter import Adapter, put
 from tests.zoo.conftest import pair_rows, sentences, write_pairs, write_table
 from tests.zoo.retrieval_adapter import Retrieval
 from zoo.tasks.base import Task
-from zoo.tasks.classification import ClassificationTask
-from zoo.tasks.dialogue import DialogueTask
-from zoo.tasks.matching import MatchingTask
+from zoo.tasks.classification.task import ClassificationTask
+from zoo.tasks.dialogue.task import DialogueTask
+from zoo.tasks.matching.task import MatchingTask
 
 SIZES = {
     "hidden_size": 8, "word_size": 10, "char_size": 4, "char_hidden_size": 6, "num_perspectives": 3

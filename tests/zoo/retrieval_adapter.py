@@ -14,7 +14,7 @@ from tests.clicks import write_collection
 from tests.zoo.adapter import Adapter, put
 from zoo.layers.dual_encoder import DualEncoder
 from zoo.tasks.base import Task
-from zoo.tasks.retrieval import RetrievalTask
+from zoo.tasks.retrieval.task import RetrievalTask
 
 # What a draw leaves out can't be learned by heart.
 CLICKS = {"word_dropout": 0.0}

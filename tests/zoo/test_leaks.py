@@ -14,18 +14,18 @@ import pytest
 import torch
 
 from datamodules.classification import ClassificationDataModule
+from datamodules.core.errors import InputError
+from datamodules.core.storage import fingerprint_of
 from datamodules.corpora.rows import Rows
-from datamodules.errors import InputError
 from datamodules.matching import MatchingDataModule
-from datamodules.retrieval.embedded import EmbeddedRetriever
-from datamodules.retrieval.folder_memory import FolderMemory
+from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.folding import FOLDING, fold
-from datamodules.retrieval.memory import Memory
-from datamodules.retrieval.near_copies import are_near, signatures
-from datamodules.storage import fingerprint_of
+from datamodules.retrieval.memories.folder_memory import FolderMemory
+from datamodules.retrieval.memories.memory import Memory
+from datamodules.retrieval.memories.near_duplicates import are_near, signatures
 from tests.zoo.conftest import SMALL, Result, write_pairs, write_table
 from tests.zoo.processes import DDP, zoo_process
-from zoo.tasks.checkpoint import CHECKPOINT_KEY
+from zoo.saving.checkpoint import CHECKPOINT_KEY
 
 Zoo = Callable[..., Result]
 Warned = Callable[[], list[str]]

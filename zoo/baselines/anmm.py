@@ -22,7 +22,7 @@ from zoo.layers.encoders import WordEncoder
 from zoo.layers.interactions import cosine_interaction, word_pair_mask
 from zoo.tasks.base import check_sizes
 from zoo.tasks.encoders import WordVectors
-from zoo.tasks.matching import MatchingOutput, MatchingTask
+from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 
 #: Cosines from here on are a match of equal words, which has a range of its own.
 EXACT = 1 - 1e-5

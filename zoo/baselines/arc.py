@@ -32,7 +32,7 @@ from zoo.baselines.convolution import (
 from zoo.layers.encoders import WordEncoder
 from zoo.tasks.base import check_sizes
 from zoo.tasks.encoders import WordVectors
-from zoo.tasks.matching import MatchingOutput, MatchingTask
+from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 
 
 class SentenceConvolution(nn.Module):

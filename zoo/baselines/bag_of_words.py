@@ -23,11 +23,11 @@ from typing_extensions import override
 from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification.dataset import label_numbers
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from zoo.baselines.reference_labels import SVMNetwork, TfidfSVM, fit_vectorizer, new_vectorizer
 from zoo.tasks.base import check_sizes
-from zoo.tasks.classification import ClassificationOutput, ClassificationTask
-from zoo.tasks.fitted import Fitted, planes_of
+from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
+from zoo.training.fitted import Fitted, planes_of
 
 #: Weights of the memories that are tried on the validation rows.
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

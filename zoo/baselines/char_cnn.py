@@ -19,10 +19,10 @@ from typing_extensions import override
 
 from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from zoo.baselines.text_only import CharactersOnly, TextNetwork
 from zoo.tasks.base import check_sizes
-from zoo.tasks.warm_start import numbered
+from zoo.training.warm_start import numbered
 
 #: Table 1: window of each convolution, and of the max pooling behind it (1 = none).
 LAYERS = ((7, 3), (7, 3), (3, 1), (3, 1), (3, 1), (3, 3))

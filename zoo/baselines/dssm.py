@@ -27,15 +27,15 @@ from typing_extensions import override
 
 from datamodules.base import TextDataModule
 from datamodules.batch import MatchingBatch, MatchingSpec
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.text.tokenization import WORD_TOKENIZERS
 from zoo.baselines.convolution import window_sum
 from zoo.layers.dual_encoder import Tower
 from zoo.layers.interactions import ScaledCosine, unit
 from zoo.layers.trigrams import TrigramLayer
 from zoo.tasks.base import check_sizes
-from zoo.tasks.matching import MatchingOutput, MatchingTask
-from zoo.tasks.warm_start import numbered
+from zoo.tasks.matching.task import MatchingOutput, MatchingTask
+from zoo.training.warm_start import numbered
 
 
 class BagTower(Tower):

@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from zoo.baselines.text_only import TextNetwork, TextOnly
 from zoo.layers.bags import TextBag
 from zoo.layers.encoders import WordEncoder

@@ -26,7 +26,7 @@ from zoo.layers.encoders import WordEncoder
 from zoo.layers.interactions import cosine_interaction, dot_interaction, word_pair_mask
 from zoo.tasks.base import check_choices, check_sizes
 from zoo.tasks.encoders import WordVectors
-from zoo.tasks.matching import MatchingOutput, MatchingTask
+from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 
 Similarity: TypeAlias = Literal["cosine", "dot", "indicator"]
 

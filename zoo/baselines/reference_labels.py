@@ -17,10 +17,10 @@ from typing_extensions import override
 from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification.dataset import label_numbers
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from zoo.layers.vote import count_votes, mix_in, vote
-from zoo.tasks.classification import ClassificationOutput, ClassificationTask
-from zoo.tasks.fitted import Fitted, FittedNetwork
+from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
+from zoo.training.fitted import Fitted, FittedNetwork
 
 #: What the classes' frequency counts for beside the neighbours' votes: it decides where these are equal or missing.
 PRIOR = 1e-3

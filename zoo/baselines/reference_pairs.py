@@ -14,12 +14,12 @@ from typing_extensions import override
 
 from datamodules.base import TextDataModule
 from datamodules.batch import MatchingBatch, MatchingSpec
-from datamodules.retrieval.analysis import Analyzer
 from datamodules.retrieval.base import Ranking
-from datamodules.retrieval.lucene import Statistics, bm25, length_bytes, length_weights, term_weights
+from datamodules.retrieval.embedded.analysis import Analyzer
+from datamodules.retrieval.embedded.lucene import Statistics, bm25, length_bytes, length_weights, term_weights
 from datamodules.text.tokenization import Lexicon, make_tokenizer
-from zoo.tasks.fitted import Fitted, FittedNetwork
-from zoo.tasks.matching import MatchingOutput, MatchingTask
+from zoo.tasks.matching.task import MatchingOutput, MatchingTask
+from zoo.training.fitted import Fitted, FittedNetwork
 
 
 class ScoreNetwork(FittedNetwork):

@@ -11,11 +11,11 @@ from typing import Any
 from typing_extensions import override
 
 from datamodules.batch import ClickSpec
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from zoo.baselines.dssm import BagTower, WindowTower
 from zoo.layers.trigrams import TrigramLayer
 from zoo.tasks.base import check_sizes
-from zoo.tasks.trigram_retrieval import TrigramRetrieval
+from zoo.tasks.retrieval.trigram_task import TrigramRetrieval
 
 
 class TrigramTowers(TrigramRetrieval):

@@ -16,10 +16,10 @@ from typing_extensions import override
 from datamodules.base import TextDataModule
 from datamodules.batch import ClickBatch, ClickSpec, QueryBatch
 from datamodules.clickthrough.dataset import RankingDataset
-from datamodules.retrieval.analysis import Analyzer
 from datamodules.retrieval.base import Analyzer as AnalyzerName
 from datamodules.retrieval.base import Ranking
-from datamodules.retrieval.lucene import (
+from datamodules.retrieval.embedded.analysis import Analyzer
+from datamodules.retrieval.embedded.lucene import (
     Statistics,
     bm25,
     length_bytes,
@@ -27,8 +27,8 @@ from datamodules.retrieval.lucene import (
     lm_dirichlet,
     term_weights,
 )
-from zoo.tasks.fitted import Fitted, FittedNetwork
-from zoo.tasks.retrieval import RetrievalTask
+from zoo.tasks.retrieval.task import RetrievalTask
+from zoo.training.fitted import Fitted, FittedNetwork
 
 
 class TermNetwork(FittedNetwork):

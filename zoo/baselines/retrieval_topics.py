@@ -15,12 +15,12 @@ from typing_extensions import override
 from datamodules.base import TextDataModule
 from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch
 from datamodules.clickthrough.dataset import RankingDataset
-from datamodules.errors import InputError
-from datamodules.parts.loaders import run_seed
+from datamodules.core.errors import InputError
+from datamodules.loaders import run_seed
 from zoo.layers.interactions import unit
 from zoo.tasks.base import check_sizes
-from zoo.tasks.fitted import Fitted, FittedNetwork
-from zoo.tasks.retrieval import RetrievalTask
+from zoo.tasks.retrieval.task import RetrievalTask
+from zoo.training.fitted import Fitted, FittedNetwork
 
 
 def words_of(text: str) -> list[str]:

@@ -11,9 +11,9 @@ from typing_extensions import override
 
 from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.text.tokenization import CHARACTERS
-from zoo.tasks.classification import ClassificationOutput, ClassificationTask
+from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
 
 
 class TextNetwork(nn.Module):

@@ -22,7 +22,7 @@ from zoo.layers.encoders import TransformerEncoder
 from zoo.layers.interactions import ScaledCosine, unit
 from zoo.tasks.base import check_choices
 from zoo.tasks.encoders import ReadsTransformer
-from zoo.tasks.matching import MatchingOutput, MatchingTask
+from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 
 Mode: TypeAlias = Literal["cross", "bi"]
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from zoo.baselines.text_only import CharactersOnly, TextNetwork
 from zoo.tasks.base import check_sizes
 

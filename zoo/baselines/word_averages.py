@@ -21,14 +21,14 @@ from typing_extensions import override
 from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification.dataset import label_numbers
-from datamodules.errors import InputError
-from datamodules.parts.loaders import run_seed
+from datamodules.core.errors import InputError
+from datamodules.loaders import run_seed
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from zoo.baselines.bag_of_words import WEIGHTS, blocks_of
 from zoo.tasks.base import check_choices, check_sizes
-from zoo.tasks.classification import ClassificationOutput, ClassificationTask
-from zoo.tasks.fitted import Fitted, FittedNetwork
+from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
+from zoo.training.fitted import Fitted, FittedNetwork
 
 Expand: TypeAlias = Literal["none", "join", "interpolate"]
 

@@ -6,7 +6,7 @@ import errno
 import re
 import sys
 
-from datamodules.errors import LONGEST, InputError, excerpt, reason
+from datamodules.core.errors import LONGEST, InputError, excerpt, reason
 
 #: Characters of a line: names of files and options, and what was wrong of them.
 _LONGEST_LINE = 1000

@@ -31,17 +31,15 @@ import datamodules
 import zoo
 from callbacks import PredictionTable, RunFolder, StageProgress, Throughput
 from callbacks.csv_metrics import CSVMetrics
-from datamodules.errors import InputError
-from datamodules.parts.words import DEFAULT_TOKENIZER
+from datamodules.core.errors import InputError
+from datamodules.core.storage import write_json
 from datamodules.retrieval import load_all_retrievers, servers_of
-from datamodules.storage import write_json
+from datamodules.words import DEFAULT_TOKENIZER
 from zoo.cli.options import given
 from zoo.cli.outputs import check_output
 from zoo.cli.run_dir import check_run_dir, run_dir
 from zoo.cli.scores import as_text
-from zoo.loading import known_model
-from zoo.tasks.base import Task
-from zoo.tasks.checkpoint import (
+from zoo.saving.checkpoint import (
     CHECKPOINT_KEY,
     WholeCheckpoints,
     making_of,
@@ -49,8 +47,10 @@ from zoo.tasks.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from zoo.tasks.exported import local_model
-from zoo.tasks.sharding import is_sharded
+from zoo.saving.loading import known_model
+from zoo.saving.model_folder import local_model
+from zoo.tasks.base import Task
+from zoo.training.sharding import is_sharded
 
 log = logging.getLogger("zoo")
 
@@ -329,7 +329,7 @@ def run(command: str, options: list[str]) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     # So that options can name them.
     load_all_retrievers()
-    import_module("zoo.tasks.refreshed_negatives")
+    import_module("zoo.tasks.retrieval.refreshed_negatives")
     zoo.list_models()
     for name in datamodules.MODULES:
         datamodules.find(name)

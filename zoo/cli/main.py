@@ -12,10 +12,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from datamodules.errors import InputError
-from datamodules.secrets import hide, redact_arguments, secrets_of
-from zoo.cli.ends import end_children, ending_signal, raising_sigterm
+from datamodules.core.errors import InputError
+from datamodules.core.secrets import hide, redact_arguments, secrets_of
 from zoo.cli.errors import explain
+from zoo.cli.signals import end_children, ending_signal, raising_sigterm
 
 USAGE = """usage: zoo COMMAND [OPTIONS]
 

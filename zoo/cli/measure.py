@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from datamodules.core.errors import InputError
 from datamodules.corpora.judgements import Judgements, read_judgements
 from datamodules.corpora.readers import open_lines
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.trec_runs import Run, read_run
-from datamodules.errors import InputError
 from zoo.reproduce.significance import compare
-from zoo.tasks.retrieval_scores import NAMES, Judged, measure_rankings
+from zoo.tasks.retrieval.metrics import NAMES, Judged, measure_rankings
 
 
 def measure(judgements: str, runs: list[str], compare_by: str = "ndcg@10") -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from datamodules.core.errors import InputError, check_count
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
-from datamodules.errors import InputError, check_count
-from datamodules.parts.memory import DEFAULT_RETRIEVER
+from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.retrieval import (
     FolderMemory,
     IndexMemory,
@@ -17,7 +17,7 @@ from datamodules.retrieval import (
     open_memory,
 )
 from datamodules.retrieval.base import MOST_HITS
-from datamodules.retrieval.embeddings import Embeddings
+from datamodules.retrieval.dense.embeddings import Embeddings
 from zoo.cli.vectors import for_embeddings
 
 

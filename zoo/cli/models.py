@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 import zoo
-from zoo import sharing
-from zoo.loading import option_names
+from zoo.saving import export as sharing
+from zoo.saving.loading import option_names
 
 
 def list_models() -> None:

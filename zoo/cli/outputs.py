@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from datamodules.errors import InputError
-from datamodules.storage import named_disk_errors
+from datamodules.core.errors import InputError
+from datamodules.core.storage import named_disk_errors
 
 
 def check_output(output: str, inputs: Iterable[str]) -> Path:

@@ -12,13 +12,13 @@ from typing import Any
 from jsonargparse import ArgumentParser
 from tqdm import tqdm
 
-from datamodules.errors import InputError, check_count
+from datamodules.core.errors import InputError, check_count
+from datamodules.core.storage import new_file
 from datamodules.retrieval import Retriever, load_all_retrievers
-from datamodules.storage import new_file
 from zoo.cli.options import value_of
 from zoo.cli.outputs import check_output
-from zoo.loading import known_model, load
-from zoo.tasks.checkpoint import read_checkpoint
+from zoo.saving.checkpoint import read_checkpoint
+from zoo.saving.loading import known_model, load
 
 
 def run(command: str, options: Sequence[str]) -> None:

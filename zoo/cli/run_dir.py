@@ -12,8 +12,8 @@ from pathlib import Path
 import yaml
 from filelock import FileLock, Timeout
 
-from datamodules.errors import InputError
-from datamodules.storage import named_disk_errors
+from datamodules.core.errors import InputError
+from datamodules.core.storage import named_disk_errors
 
 _LOCK = ".lock"
 #: What a run has written that was killed before it started.

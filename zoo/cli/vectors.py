@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from datamodules.core.errors import InputError, check_count
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
-from datamodules.errors import InputError, check_count
 from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, Retriever
-from datamodules.retrieval.dense_ranking import DenseRanking
-from datamodules.retrieval.embeddings import Embeddings, MadeBy, Side, check_place
-from datamodules.retrieval.text_vectors import TextVectors
+from datamodules.retrieval.dense.embeddings import Embeddings, MadeBy, Side, check_place
+from datamodules.retrieval.dense.ranking import DenseRanking
+from datamodules.retrieval.dense.text_vectors import TextVectors
 
 #: Texts that are sorted by length, encoded and written together: all that is in memory of a table's vectors.
 BLOCK = 1 << 14

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from jsonargparse import ArgumentParser
 
-from datamodules.errors import InputError, reason
-from datamodules.storage import write_text
+from datamodules.core.errors import InputError, reason
+from datamodules.core.storage import write_text
 from zoo.comparison.page import page
 from zoo.comparison.runs import Run, find_runs, read_run
 from zoo.comparison.table import compared, markdown

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
-from datamodules.errors import InputError, reason
+from datamodules.core.errors import InputError, reason
 
 Value: TypeAlias = "str | int | float | None"
 

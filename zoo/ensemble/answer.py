@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from datamodules.storage import new_file, write_json, write_text
+from datamodules.core.storage import new_file, write_json, write_text
 
 #: What is counted of a row.
 _COUNTS = ("texts", "right", "gained", "lost")

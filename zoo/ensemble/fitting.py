@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules.classification.dataset import label_numbers
-from datamodules.errors import InputError
-from datamodules.texts import TextRowsDataModule
+from datamodules.core.errors import InputError
+from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import Answer, AnswerScores
 from zoo.ensemble.held_out import CrossFit, HeldOut, bags_of, batches_of, fit_head, joined, judge
 from zoo.ensemble.network import WitnessNetwork, table_rows

@@ -17,16 +17,16 @@ from torch.nn import functional
 
 from datamodules.batch import ClassificationBatch
 from datamodules.classification.dataset import ClassificationDataset, label_numbers
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.sampling import LengthBucketSampler
-from datamodules.texts import TextSplit
+from datamodules.text_rows import TextSplit
 from zoo.ensemble.kernel import KernelMachine
 from zoo.ensemble.lexical import LexicalLinear
 from zoo.ensemble.network import WitnessNetwork, ballots_of
 from zoo.ensemble.weights import Ballots, Opinions, Scores, folds_of
-from zoo.tasks.fitted import planes_of
 from zoo.tasks.predictor import evaluating, on_device
-from zoo.tasks.trained_parts import freeze, parameter_groups
+from zoo.training.fitted import planes_of
+from zoo.training.trained_parts import freeze, parameter_groups
 
 #: Rows that go through the network together.
 _ROWS = 256

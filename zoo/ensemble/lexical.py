@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from zoo.ensemble.letters import LetterVectors
-from zoo.tasks.fitted import planes_of
+from zoo.training.fitted import planes_of
 
 #: A table with fewer rows keeps n-grams of letters that only one text has.
 _FEW_ROWS = 100

@@ -23,24 +23,24 @@ from typing_extensions import override
 from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.classification.dataset import label_numbers
+from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.errors import InputError
 from datamodules.retrieval import FolderMemory, Memory
-from datamodules.retrieval.encoded_memory import EncodedMemory
+from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text.pooling import Pooling
-from datamodules.texts import TextRowsDataModule, TextSplit
+from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, lines_of
 from zoo.ensemble.fitting import fit_rest
 from zoo.ensemble.network import TEXT_WITNESSES, VOTES, EnsembleOutput, WitnessNetwork
 from zoo.ensemble.refit import refit
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
+from zoo.saving.checkpoint import CHECKPOINT_KEY, read_checkpoint
 from zoo.tasks.base import check_choices, check_sizes
-from zoo.tasks.checkpoint import CHECKPOINT_KEY, read_checkpoint
-from zoo.tasks.classification import ClassificationTask
-from zoo.tasks.classification_predictor import ClassificationPredictor, RetrievedMemory, texts_and_labels
-from zoo.tasks.classification_scores import ClassificationScores
+from zoo.tasks.classification.metrics import ClassificationScores
+from zoo.tasks.classification.predictor import ClassificationPredictor, RetrievedMemory, texts_and_labels
+from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import EncodesMemory, ReadsTransformer, SpelledWords
-from zoo.tasks.warm_start import start_from
+from zoo.training.warm_start import start_from
 
 log = logging.getLogger("zoo")
 

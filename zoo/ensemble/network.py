@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
-from datamodules.retrieval.encoded_memory import EncodedMemory
+from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.ensemble.bag import BagOfVectors
 from zoo.ensemble.kernel import KernelMachine
 from zoo.ensemble.lexical import LexicalLinear

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.errors import InputError
 from datamodules.retrieval import FolderMemory, Memory
-from datamodules.texts import TextRowsDataModule
+from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.held_out import HeldOut, joined, judge
 from zoo.ensemble.weights import fit_trust
 

@@ -8,12 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from datamodules.core.errors import InputError, check_count
+from datamodules.core.storage import named_disk_errors, new_file, write_json
 from datamodules.corpora.records import TextColumn
-from datamodules.errors import InputError, check_count
-from datamodules.storage import named_disk_errors, new_file, write_json
 from zoo.inspection.figures import draw_active, draw_maps
 from zoo.inspection.keywords import DIRECTIONS, Keywords, Rules, allocate_topics, find_keywords, words_by_cell
-from zoo.loading import load
+from zoo.saving.loading import load
 from zoo.tasks.predictor import BLOCK, Predictor, texts_in
 
 #: A table: names of its columns, and its lines.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from datamodules.storage import new_file
+from datamodules.core.storage import new_file
 from zoo.inspection.keywords import DIRECTIONS, Keywords
 from zoo.tasks.predictor import ReadText
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from zoo.tasks.predictor import ReadText
 
 #: What a direction is called, in the order of the halves of a network's values.

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from zoo.layers.encoders import WordEncoder
-from zoo.layers.rows import RowTable, distinct_rows
+from zoo.layers.row_adam import RowTable, distinct_rows
 
 #: Two odd numbers without a pattern in their bits: what neighbouring ids are spread over all buckets by.
 _MULTIPLIERS = (0x9E3779B97F4A7C15 - 2**64, 0xC2B2AE3D27D4EB4F - 2**64)

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.text.pooling import Pooling, pool
 from zoo.layers.lora import add_adapters
 from zoo.layers.lstm import LastStateLSTM
-from zoo.layers.rows import RowTable
+from zoo.layers.row_adam import RowTable
 
 
 class WordEncoder(RowTable):

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 
 #: alpha / r.
 SCALE = 2

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import pyarrow.compute as pc
 
 from datamodules.base import TextDataModule
+from datamodules.core.errors import InputError
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
-from datamodules.errors import InputError
 from datamodules.retrieval import (
     FolderMemory,
     IndexMemory,
@@ -26,9 +26,8 @@ from datamodules.retrieval import (
     UnknownLabels,
     open_memory,
 )
-from zoo.loading import known_model, load, make_data
 from zoo.memory import tuning
-from zoo.tasks.checkpoint import (
+from zoo.saving.checkpoint import (
     CHECKPOINT_KEY,
     note_labels,
     note_memory,
@@ -36,7 +35,8 @@ from zoo.tasks.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from zoo.tasks.exported import is_model_folder, local_model
+from zoo.saving.loading import known_model, load, make_data
+from zoo.saving.model_folder import is_model_folder, local_model
 
 
 class Opened(NamedTuple):

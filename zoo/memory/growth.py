@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
-from datamodules.errors import InputError
 from datamodules.retrieval import FolderMemory, make_retriever
-from zoo.loading import load, make_data
 from zoo.memory.tuning import Witnessed, witness
-from zoo.tasks.checkpoint import CHECKPOINT_KEY, read_checkpoint, write_checkpoint
-from zoo.tasks.classification_scores import ClassificationScores
+from zoo.saving.checkpoint import CHECKPOINT_KEY, read_checkpoint, write_checkpoint
+from zoo.saving.loading import load, make_data
+from zoo.tasks.classification.metrics import ClassificationScores
 
 #: In the `checkpoints` folder of a grown run: the model as it was trained, and with its vote refitted.
 UNTUNED, TUNED = "untuned.ckpt", "best.ckpt"

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.errors import InputError
 from datamodules.retrieval import Memory
 from zoo.layers.vote import Evidence, VotingNetwork
 from zoo.tasks.predictor import BLOCK, Predictor, evaluating, on_device

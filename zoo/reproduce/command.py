@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from zoo.reproduce.report import Figures
 from zoo.reproduce.run import Reproduction, RowFailed
 from zoo.reproduce.table import in_order, load_table, shipped_tables

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from datamodules.storage import write_json
+from datamodules.core.storage import write_json
 from zoo.ensemble.answer import TITLES
 from zoo.reproduce.significance import compare, kept_queries
 from zoo.reproduce.table import SPLITS, Metrics, Row, Table

@@ -24,14 +24,14 @@ from typing import Any
 import yaml
 
 from datamodules.base import TextDataModule
+from datamodules.core.errors import InputError
+from datamodules.core.storage import contents_of, write_json
 from datamodules.corpora.rows import Rows
-from datamodules.errors import InputError
-from datamodules.storage import contents_of, write_json
 from zoo.memory.growth import TUNED, UNTUNED, grow
 from zoo.reproduce.report import Report
 from zoo.reproduce.significance import keep_queries
 from zoo.reproduce.table import SPLITS, Metrics, Row, Table, in_order
-from zoo.tasks.checkpoint import CHECKPOINT_KEY, read_checkpoint
+from zoo.saving.checkpoint import CHECKPOINT_KEY, read_checkpoint
 
 #: How a run is started.
 ZOO: tuple[str, ...] = (sys.executable, "-m", "zoo")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datamodules.storage import write_json
+from datamodules.core.storage import write_json
 
 #: Each query's figure, in the folder of a run.
 QUERIES = "queries.json"

@@ -21,9 +21,9 @@ import yaml
 
 import datamodules
 from datamodules.base import TextDataModule
-from datamodules.errors import InputError, excerpt
-from datamodules.secrets import redact
-from zoo.loading import model_class, option_names
+from datamodules.core.errors import InputError, excerpt
+from datamodules.core.secrets import redact
+from zoo.saving.loading import model_class, option_names
 
 #: metric -> value, such as `val/accuracy` -> 0.9.
 Metrics: TypeAlias = dict[str, float]

@@ -22,17 +22,17 @@ from typing_extensions import Self, override
 
 from callbacks.chart import Chart
 from datamodules.base import TextDataModule
+from datamodules.core.errors import InputError
+from datamodules.core.storage import write_json
 from datamodules.corpora.rows import Rows
-from datamodules.errors import InputError
 from datamodules.retrieval import Memory
-from datamodules.storage import write_json
 from zoo.layers.encoders import transformer_of
 from zoo.layers.lora import is_adapter
-from zoo.tasks.checkpoint import CHECKPOINT_KEY, making_of, plain, read_checkpoint
+from zoo.saving.checkpoint import CHECKPOINT_KEY, making_of, plain, read_checkpoint
 from zoo.tasks.predictor import Predictor
-from zoo.tasks.sharding import is_sharded, shard
-from zoo.tasks.trained_parts import count_parameters, freeze, parameter_groups
-from zoo.tasks.warm_start import check_frozen, numbered, start_from
+from zoo.training.sharding import is_sharded, shard
+from zoo.training.trained_parts import count_parameters, freeze, parameter_groups
+from zoo.training.warm_start import check_frozen, numbered, start_from
 
 log = logging.getLogger("zoo")
 

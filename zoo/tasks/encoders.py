@@ -16,13 +16,13 @@ from torch.optim import Optimizer
 
 from datamodules.base import TextDataModule
 from datamodules.batch import TextBatch
-from datamodules.errors import InputError
-from datamodules.storage import fingerprint_of
+from datamodules.core.errors import InputError
+from datamodules.core.storage import fingerprint_of
 from datamodules.text.hub import check_reachable
 from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
 from zoo.layers.encoders import WordEncoder, positions_of
-from zoo.layers.rows import RowTable, clip_values, update_by_rows, update_densely, why_dense
-from zoo.tasks.trained_parts import is_named
+from zoo.layers.row_adam import RowTable, clip_values, update_by_rows, update_densely, why_dense
+from zoo.training.trained_parts import is_named
 
 #: Rows of a table from which on updates by rows are faster than a fused step over all of them.
 MANY_ROWS = 5_000
@@ -58,8 +58,8 @@ class WordVectors:
             word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
             train_word_vectors: train the word vectors too. Vectors that are not pre-trained are always trained.
             sparse_updates: whether a training step updates the rows of a batch's words alone, with the result that it
-                has by updating all (see `zoo.layers.rows`); None = where that is faster and the optimizer allows it:
-                tables of many words, on one CPU.
+                has by updating all (see `zoo.layers.row_adam`); None = where that is faster and the optimizer
+                allows it: tables of many words, on one CPU.
             **shared: options of the task.
         """
         super().__init__(**shared)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from datamodules.base import TextDataModule
+from datamodules.core.errors import InputError, excerpt
+from datamodules.core.files import existing_file
 from datamodules.corpora.table import read_table
-from datamodules.errors import InputError, excerpt
-from datamodules.files import existing_file
 from datamodules.retrieval import Memory, Retriever
 
 #: Texts that are retrieved and tokenised together.

@@ -6,8 +6,8 @@ from pathlib import Path
 import datasets
 import pytest
 
+from datamodules.core.errors import InputError
 from datamodules.corpora import PUBLISHED, load_published
-from datamodules.errors import InputError
 
 
 def make_folder(folder: Path, name: str) -> Path:

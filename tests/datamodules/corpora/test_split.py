@@ -3,8 +3,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from datamodules.core.errors import InputError
 from datamodules.corpora import Rows, limit_classes, select_classes, stratified_split
-from datamodules.errors import InputError
 
 #: 20 rows of a, 10 of b and 1 of c, mixed.
 LABELS = [label for i in range(10) for label in ("a", "b", "a")] + ["c"]

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from datamodules.core.errors import InputError
 from datamodules.corpora import Rows, read_table
-from datamodules.errors import InputError
 
 TEXTS = ["a first text", 'with "quotes", and a comma', "Grüße 你好 🙂"]
 LABELS = ["News", "Sport", "News"]

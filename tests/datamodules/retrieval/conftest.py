@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from datamodules.retrieval import server_connection
+from datamodules.retrieval.elasticsearch import connection as server_connection
 from tests.datamodules.corpus import WORDS
 
 

@@ -14,14 +14,14 @@ import pytest
 import yaml
 from elasticsearch import Elasticsearch
 
+from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.errors import InputError
 from datamodules.retrieval.base import Collection, Hits, Retriever
-from datamodules.retrieval.dense import DenseRetriever
-from datamodules.retrieval.elasticsearch import ElasticsearchRetriever
-from datamodules.retrieval.embedded import EmbeddedRetriever
-from datamodules.retrieval.folder_memory import FolderMemory
+from datamodules.retrieval.dense.retriever import DenseRetriever
+from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
+from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.fused import FusedRetriever, Method
+from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.opening import make_retriever, open_memory
 from tests.datamodules.corpus import labelled_texts, rows, write_csv
 

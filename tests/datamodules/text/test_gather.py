@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.text.gather import Gathered, TextGroup, TokenTable, WordTable, distinct_rows, gather
 from datamodules.text.tokenization import TransformersTokenizer, make_tokenizer
 from datamodules.text.tokens import TokenStore

@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.text.hub import check_reachable
 
 

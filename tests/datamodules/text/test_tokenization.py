@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.text import tokenization
 from datamodules.text.tokenization import Lexicon, TransformersTokenizer, make_tokenizer
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.text import tokens as tokens_module
 from datamodules.text.tokenization import make_tokenizer
 from datamodules.text.tokens import TokenStore

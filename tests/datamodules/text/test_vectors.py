@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.text.tokenization import make_tokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vectors import initial_table, read_vectors

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.text.tokenization import TransformersTokenizer, make_tokenizer
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary

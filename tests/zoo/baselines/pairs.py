@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from zoo.tasks.matching import MatchingOutput, MatchingTask
+from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 
 U, NUM_CHARS = 14, 9
 #: Position, and vocabulary id, of the word that stands for all unknown ones.

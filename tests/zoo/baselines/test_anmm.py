@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from tests.zoo.baselines.pairs import (
     UNKNOWN,
     U,

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from datamodules.batch import MatchingBatch
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from tests.zoo.baselines.pairs import (
     Vector,
     make_batch,

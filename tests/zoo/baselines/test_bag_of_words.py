@@ -11,8 +11,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from datamodules import ClassificationDataModule
+from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.zoo.baselines.test_reference_labels import fitted, labels_of
 from tests.zoo.conftest import sentences, write_table

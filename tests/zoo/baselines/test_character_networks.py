@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from datamodules import ClassificationDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from tests.zoo.adapters import CharacterClassification
 from zoo.baselines.char_cnn import RESERVED, CharCNN, frames_left
 from zoo.baselines.char_crnn import CharCRNN

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.matching import MatchingDataModule
-from datamodules.parts.trigrams import letter_trigrams
+from datamodules.trigrams import letter_trigrams
 from tests.zoo.baselines.pairs import (
     NUM_CHARS,
     Vector,
@@ -27,7 +27,7 @@ from tests.zoo.baselines.pairs import (
     words_of,
 )
 from zoo.baselines.dssm import CDSSM, DSSM
-from zoo.tasks.matching import MatchingTask
+from zoo.tasks.matching.task import MatchingTask
 
 TRIGRAMS = 50
 SMALL: dict[str, MatchingTask] = {

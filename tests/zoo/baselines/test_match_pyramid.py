@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from tests.zoo.baselines.pairs import (
     UNKNOWN,
     cosine,

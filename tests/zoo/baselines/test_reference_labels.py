@@ -14,13 +14,13 @@ from sklearn.svm import LinearSVC
 
 import zoo
 from datamodules import ClassificationDataModule
+from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
-from datamodules.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.zoo.conftest import sentences, write_table
 from tests.zoo.test_models import trainer
 from zoo.baselines.reference_labels import Majority, NeighborVote, TfidfSVM
-from zoo.tasks.classification_predictor import ClassificationPredictor
+from zoo.tasks.classification.predictor import ClassificationPredictor
 
 Pairs = Sequence[tuple[str, str]]
 

@@ -16,7 +16,7 @@ from datamodules import MatchingDataModule
 from tests.zoo.conftest import write_pairs
 from tests.zoo.test_models import trainer
 from zoo.baselines.reference_pairs import FileOrder, PairBM25, RandomOrder, WordOverlap, best_threshold
-from zoo.tasks.matching_predictor import MatchingPredictor
+from zoo.tasks.matching.predictor import MatchingPredictor
 
 #: Two distinct second texts with words, of 3 and 5 words; "cat" is in one of them.
 TRAIN = [("cat", "the cat sat", 1), ("cat", "the dog ran far away", 0), ("dog", "the cat sat", 0)]

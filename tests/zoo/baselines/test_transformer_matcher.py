@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from datamodules.matching import MatchingDataModule
 from zoo.baselines.transformer_matcher import BiEncoder, CrossEncoder, TransformerMatcher
 from zoo.layers.encoders import positions_of

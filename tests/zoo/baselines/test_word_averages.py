@@ -15,7 +15,7 @@ from sklearn.svm import LinearSVC
 
 from datamodules import ClassificationDataModule
 from datamodules.classification.dataset import label_numbers
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from tests.zoo.adapters import Classification
 from tests.zoo.baselines.test_reference_labels import fitted
 from tests.zoo.conftest import sentences, write_table

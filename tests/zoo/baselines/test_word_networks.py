@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
-from datamodules.errors import InputError
+from datamodules.core.errors import InputError
 from tests.zoo.adapters import Classification
 from zoo.baselines.bi_gru import BiGRU
 from zoo.baselines.fasttext import FastText

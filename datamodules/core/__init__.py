@@ -1,0 +1,1 @@
+"""Errors, files, folders on disk and secrets: what every other package stands on."""

@@ -1,0 +1,1 @@
+"""Dense retrieval: texts compared by the vectors of an encoder."""

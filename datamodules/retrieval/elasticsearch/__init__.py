@@ -1,0 +1,1 @@
+"""The Elasticsearch back end: lexical and dense retrieval on a server."""

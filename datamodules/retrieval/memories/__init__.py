@@ -1,0 +1,1 @@
+"""Memories: labelled texts with the index that finds them, and what was retrieved from them."""

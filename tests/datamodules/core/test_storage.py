@@ -1,0 +1,296 @@
+"""A folder is whole or absent, whatever happens while it is written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datamodules.core import storage
+from datamodules.core.errors import DamagedError, InputError
+from datamodules.core.storage import (
+    MANIFEST,
+    cache_folder,
+    check_folder,
+    contents_of,
+    fingerprint_of,
+    is_whole,
+    lock,
+    named_disk_errors,
+    new_folder,
+)
+from tests.datamodules.corpus import in_processes
+
+
+def build(folder: Path, fingerprint: str = "f", text: str = "some words") -> Path:
+    with lock(folder), new_folder(folder, fingerprint, rows=2) as partial:
+        (partial / "words.txt").write_text(text)
+        np.save(partial / "numbers.npy", np.arange(5))
+    return folder
+
+
+def entries(folder: Path) -> set[str]:
+    """What a folder holds, but for locks."""
+    return {path.name for path in folder.iterdir() if path.suffix != ".lock"}
+
+
+def one_line(error: pytest.ExceptionInfo[InputError]) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_built_folder_is_whole_and_describes_itself(tmp_path: Path) -> None:
+    folder = build(tmp_path / "a")
+    manifest = check_folder(folder, "f", contents=True)
+    assert manifest["rows"] == 2
+    assert manifest["files"]["words.txt"]["bytes"] == len("some words")
+    assert set(manifest["files"]) == {"words.txt", "numbers.npy"}
+    assert is_whole(folder, "f")
+    assert not is_whole(tmp_path / "b", "f")
+    assert entries(tmp_path) == {"a"}
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist") as error:
+        check_folder(tmp_path / "a")
+    assert str(tmp_path / "a") in one_line(error)
+
+
+def test_a_folder_without_a_manifest_is_unfinished(tmp_path: Path) -> None:
+    folder = build(tmp_path / "a")
+    (folder / MANIFEST).unlink()
+    with pytest.raises(InputError, match="unfinished"):
+        check_folder(folder, "f")
+    assert not is_whole(folder, "f")
+
+
+@pytest.mark.parametrize("contents", ["", "{", "[]", '{"files": {"a": 1}}', '{"fingerprint": "f"}'])
+def test_a_damaged_manifest_is_named(tmp_path: Path, contents: str) -> None:
+    folder = build(tmp_path / "a")
+    (folder / MANIFEST).write_text(contents)
+    with pytest.raises(InputError, match="damaged") as error:
+        check_folder(folder, "f")
+    assert str(folder / MANIFEST) in one_line(error)
+
+
+def test_another_fingerprint_is_refused(tmp_path: Path) -> None:
+    folder = build(tmp_path / "a")
+    with pytest.raises(InputError, match="other texts or settings") as error:
+        check_folder(folder, "g")
+    assert str(folder) in one_line(error)
+
+
+@pytest.mark.parametrize("name", ["words.txt", "numbers.npy"])
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    folder = build(tmp_path / "a")
+    (folder / name).unlink()
+    with pytest.raises(InputError, match="is missing") as error:
+        check_folder(folder)
+    assert str(folder / name) in one_line(error)
+
+
+@pytest.mark.parametrize("name", ["words.txt", "numbers.npy"])
+def test_a_truncated_file_is_named(tmp_path: Path, name: str) -> None:
+    folder = build(tmp_path / "a")
+    size = (folder / name).stat().st_size
+    os.truncate(folder / name, size - 1)
+    with pytest.raises(InputError, match=f"{size - 1} bytes instead of {size}") as error:
+        check_folder(folder)
+    assert str(folder / name) in one_line(error)
+
+
+@pytest.mark.parametrize("name", ["words.txt", "numbers.npy"])
+def test_a_flipped_bit_is_found_and_named(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = build(tmp_path / "a")
+    contents = bytearray((folder / name).read_bytes())
+    contents[-3] ^= 0b100
+    (folder / name).write_bytes(contents)
+    check_folder(folder)  # sizes alone are right
+    with pytest.raises(DamagedError, match="checksum") as error:
+        check_folder(folder, contents=True)
+    assert str(folder / name) in one_line(error)
+    assert not is_whole(folder, "f")
+    assert f"{folder / name}: damaged (its checksum has changed); it is made again" in caplog.text
+
+
+def test_every_bit_of_a_manifest_counts(tmp_path: Path) -> None:
+    folder = build(tmp_path / "a")
+    whole = (folder / MANIFEST).read_bytes()
+    for place in range(0, len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        (folder / MANIFEST).write_bytes(damaged)
+        try:
+            found = check_folder(folder, "f")
+        except InputError:
+            continue
+        assert found == json.loads(whole)  # white space
+
+
+def test_a_folder_from_before_has_other_checksums(tmp_path: Path) -> None:
+    folder = build(tmp_path / "a")
+    manifest = json.loads((folder / MANIFEST).read_text())
+    del manifest["checksum"]
+    for name, facts in manifest["files"].items():
+        del facts["xxh3"]
+        facts["crc32"] = zlib.crc32((folder / name).read_bytes())
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    check_folder(folder, "f", contents=True)
+    (folder / "words.txt").write_text("some w0rds")
+    with pytest.raises(DamagedError, match="checksum"):
+        check_folder(folder, "f", contents=True)
+
+
+def test_contents_are_told_apart_where_size_and_time_are_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text("one")
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    first, first_folder = contents_of(file), contents_of(tmp_path)
+    file.write_text("two")
+    os.utime(file, ns=times)
+    assert contents_of(file) != first
+    assert contents_of(tmp_path) != first_folder
+    file.write_text("one")
+    assert (contents_of(file), contents_of(tmp_path)) == (first, first_folder)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "more").write_text("")
+    assert contents_of(tmp_path) != first_folder
+    assert contents_of(tmp_path / "gone") is contents_of(None) is None
+
+
+def test_an_error_while_building_leaves_nothing(tmp_path: Path) -> None:
+    def fail() -> None:
+        with lock(tmp_path / "a"), new_folder(tmp_path / "a", "f") as partial:
+            (partial / "words.txt").write_text("some")
+            raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        fail()
+    assert entries(tmp_path) == set()
+
+
+def test_a_failed_rebuild_keeps_the_old_folder(tmp_path: Path) -> None:
+    folder = build(tmp_path / "a", "old")
+
+    def fail() -> None:
+        with lock(folder), new_folder(folder, "new"):
+            raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        fail()
+    assert is_whole(folder, "old")
+    build(folder, "new", "other words")
+    assert is_whole(folder, "new")
+    assert (folder / "words.txt").read_text() == "other words"
+
+
+def _killed(folder: Path) -> None:
+    with lock(folder), new_folder(folder, "f") as partial:
+        (partial / "words.txt").write_text("some")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_kill_leaves_nothing_that_is_taken_for_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    assert in_processes(1, _killed, folder) == [-signal.SIGKILL]
+    assert entries(tmp_path) != set()  # it was in the middle
+    assert not is_whole(folder, "f")
+    # The dead process's lock is free, and what it left is cleared away.
+    build(folder)
+    assert (folder / "words.txt").read_text() == "some words"
+    assert entries(tmp_path) == {"a"}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_one_line_that_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(storage.os, "fsync", full)
+    with pytest.raises(InputError, match="disk is full") as error:
+        build(tmp_path / "a")
+    assert str(tmp_path / "a") in one_line(error)
+    monkeypatch.undo()
+    assert entries(tmp_path) == set()
+    assert is_whole(build(tmp_path / "a"), "f")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_a_short_write_of_numpy_is_a_full_disk(tmp_path: Path) -> None:
+    # It carries no error number.
+    with pytest.raises(InputError, match="disk is full"), named_disk_errors(tmp_path):
+        np.zeros(1 << 16).tofile("/dev/full")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_a_disk_that_cannot_be_written_is_named(tmp_path: Path, number: int) -> None:
+    with pytest.raises(InputError, match="no permission") as error, named_disk_errors(tmp_path):
+        raise OSError(number, os.strerror(number))
+    assert str(tmp_path) in one_line(error)
+
+
+def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="went wrong"), named_disk_errors(tmp_path):
+        raise OSError(errno.EIO, "went wrong")
+
+
+def test_a_file_in_the_place_of_the_cache_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(InputError, match="a file is in its way") as error:
+        build(tmp_path / "cache" / "a")
+    assert str(tmp_path / "cache") in one_line(error)
+
+
+def _count(folder: Path) -> None:
+    for _ in range(20):
+        with lock(folder):
+            path = folder.parent / "count"
+            path.write_text(str(int(path.read_text()) + 1))
+
+
+def test_a_lock_admits_one_process_at_a_time(tmp_path: Path) -> None:
+    (tmp_path / "count").write_text("0")
+    assert in_processes(3, _count, tmp_path / "a") == [0, 0, 0]
+    assert (tmp_path / "count").read_text() == "60"
+
+
+def test_a_fingerprint_depends_on_values_and_not_on_their_order() -> None:
+    assert fingerprint_of({"a": 1, "b": [2]}) == fingerprint_of({"b": [2], "a": 1})
+    different = [{"a": 1}, {"a": 2}, {"a": "1"}, {"b": 1}, {"a": [1]}, {"a": None}]
+    assert len({fingerprint_of(description) for description in different}) == len(different)
+
+
+def test_the_cache_folder_is_the_option_then_the_environment_then_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("ZOO_CACHE_DIR", raising=False)
+    assert cache_folder(None) == tmp_path / "home" / ".cache" / "memory-zoo"
+    assert cache_folder("~/mine") == tmp_path / "home" / "mine"
+    monkeypatch.setenv("ZOO_CACHE_DIR", str(tmp_path / "environment"))
+    assert cache_folder(None) == tmp_path / "environment"
+    assert cache_folder(tmp_path / "option") == tmp_path / "option"
+
+
+def test_the_manifest_is_json_that_people_can_read(tmp_path: Path) -> None:
+    text = (build(tmp_path / "a") / MANIFEST).read_text()
+    assert json.loads(text)["fingerprint"] == "f"
+    assert len(text.splitlines()) > 5
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a place where no file can be made")
+def test_where_no_file_can_be_made_nobody_waits_for_ever() -> None:
+    with pytest.raises(InputError, match="/proc/self/x: can't be made") as error, lock(Path("/proc/self/x")):
+        pass
+    one_line(error)

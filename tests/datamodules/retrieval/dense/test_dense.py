@@ -1,0 +1,365 @@
+"""Dense retrieval against cosines computed plainly, one text at a time, and as files on a disk."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModel, AutoTokenizer
+
+from datamodules.classification import ClassificationDataModule
+from datamodules.core.errors import InputError
+from datamodules.retrieval.base import Collection
+from datamodules.retrieval.dense import retriever as dense
+from datamodules.retrieval.dense import transformer_encoder
+from datamodules.retrieval.dense.ranking import LEAST_SCORE
+from datamodules.retrieval.dense.retriever import DenseRetriever
+from datamodules.retrieval.memories.folder_memory import FolderMemory
+from datamodules.retrieval.opening import make_retriever, open_memory
+from tests.datamodules.corpus import labelled_texts, rows, write_csv
+
+TEXTS, _ = labelled_texts(60)
+QUERIES = [*labelled_texts(9, seed=1)[0], "Lion  near the SAIL", "words that nobody knows"]
+
+
+def vectors_of(encoder: str, pooling: str, texts: Sequence[str]) -> NDArray[np.float64]:
+    """Each text alone, so without any padding; in double precision."""
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(encoder),
+        AutoModel.from_pretrained(encoder).double().eval(),
+    )
+    vectors = []
+    for text in texts:
+        with torch.no_grad():
+            states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].numpy()
+        pooled = states[0] if pooling == "cls" else states.mean(axis=0)
+        vectors.append(pooled / np.linalg.norm(pooled))
+    return np.array(vectors)
+
+
+def build(tmp_path: Path, texts: Sequence[str], encoder: str, **options: Any) -> DenseRetriever:
+    retriever = DenseRetriever(encoder, device="cpu", **options)
+    retriever.index(Collection(texts, "fingerprint"), tmp_path / "index", progress=False)
+    return retriever
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("blocks", [(4096, 64, 65536), (7, 4, 9)])
+def test_the_ranking_is_that_of_the_cosines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str, pooling: Any, blocks: tuple[int, ...]
+) -> None:
+    for name, size in zip(("_TEXTS", "_QUERIES", "_ROWS"), blocks, strict=True):
+        monkeypatch.setattr(dense, name, size)
+    retriever = build(tmp_path, TEXTS, tiny_encoder, pooling=pooling, batch_size=8)
+    of_texts, of_queries = (vectors_of(tiny_encoder, pooling, some) for some in (TEXTS, QUERIES))
+    expected = (1 + of_queries @ of_texts.T) / 2
+    rng = random.Random(0)
+    exclude = [rng.sample(range(60), rng.choice([0, 3, 57])) for _ in QUERIES]
+    for left_out in (None, exclude):
+        for query, left in enumerate(left_out or []):
+            expected[query, left] = -1
+        for k in (1, 10, 60):
+            hits = retriever.search(QUERIES, k, left_out)
+            assert hits.rows.dtype == np.int32
+            assert hits.scores.dtype == np.float32
+            best = -np.sort(-expected, axis=1)[:, :k]
+            np.testing.assert_array_equal(hits.rows == -1, best == -1)
+            np.testing.assert_allclose(hits.scores, np.where(best == -1, 0, best), atol=2e-6)
+            for query, found in enumerate(hits.rows):
+                found = found[found >= 0]
+                assert len(set(found.tolist())) == len(found)
+                np.testing.assert_allclose(
+                    hits.scores[query, : len(found)], expected[query, found], atol=2e-6
+                )
+
+
+def test_copies_have_equal_scores_and_stand_in_row_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
+) -> None:
+    monkeypatch.setattr(dense, "_TEXTS", 16)  # so that copies are encoded apart if they are at all
+    copies = [5, 21, 22, 40, 77]
+    texts = list(labelled_texts(90)[0])
+    for row in copies:
+        texts[row] = "the old heron of the deck"
+    texts[60] = "the old heron of the old deck"
+    hits = build(tmp_path, texts, tiny_encoder).search(["the old heron of the deck", "heron deck"], 90)
+    for found, scores in zip(hits.rows, hits.scores, strict=True):
+        places = [found.tolist().index(row) for row in copies]
+        assert places == list(range(places[0], places[0] + len(copies)))
+        assert len(set(scores[places].tolist())) == 1
+    assert hits.rows[0, :5].tolist() == copies
+    np.testing.assert_allclose(hits.scores[0, :5], 1, atol=1e-6)
+
+
+def test_the_score_is_half_of_one_plus_cosine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Angles:
+        """A text is the angle of its vector in degrees."""
+
+        size = 2
+
+        def __init__(self, *_: object) -> None: ...
+
+        def __call__(self, texts: list[str], *_: object) -> NDArray[np.float32]:
+            angles = np.radians([float(text) for text in texts])
+            return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+    monkeypatch.setattr(transformer_encoder, "TransformerEncoder", Angles)
+    hits = build(tmp_path, ["180", "90", "60", "0", "-60"], "none").search(["0", "90"], 5)
+    assert hits.rows[0].tolist() == [3, 2, 4, 1, 0]
+    np.testing.assert_allclose(hits.scores[0], [1, 0.75, 0.75, 0.5, LEAST_SCORE], atol=1e-7)
+    assert hits.scores[0, 4] > 0
+    assert hits.rows[1, 0] == 1
+
+
+def test_texts_without_tokens_find_nothing_and_are_not_found(tmp_path: Path, tiny_encoder: str) -> None:
+    texts = ["", "lion", "  ", "the sail", "\ud800"]  # half of a surrogate pair is a character like others
+    hits = build(tmp_path, texts, tiny_encoder).search(["lion", "", "\n", "sail"], 5)
+    assert [sorted(found.tolist()) for found in hits.rows] == [
+        [-1, -1, 1, 3, 4],
+        [-1] * 5,
+        [-1] * 5,
+        [-1, -1, 1, 3, 4],
+    ]
+    np.testing.assert_array_equal(hits.scores[hits.rows == -1], 0)
+    assert (hits.rows[[0, 3], :3] >= 0).all()
+
+
+def test_batches_and_long_texts(tmp_path: Path, tiny_encoder: str) -> None:
+    long = " ".join(["heron", "oar", "rye"] * 40)
+    texts = [*TEXTS, long]
+    one = build(tmp_path / "1", texts, tiny_encoder, batch_size=1).search(QUERIES, 61)
+    many = build(tmp_path / "64", texts, tiny_encoder, batch_size=64).search(QUERIES, 61)
+    np.testing.assert_allclose(one.scores, many.scores, atol=2e-6)
+    # 32 tokens are what the encoder can read, whatever max_length: two of them are special.
+    cut = build(tmp_path / "cut", [long], tiny_encoder).search([" ".join(long.split()[:30])], 1)
+    np.testing.assert_allclose(cut.scores, 1, atol=1e-6)
+    five = build(tmp_path / "5", ["the old heron of the deck"], tiny_encoder, max_length=5)
+    np.testing.assert_allclose(five.search(["the old heron"], 1).scores, 1, atol=1e-6)
+
+
+def test_texts_of_the_collection_are_not_encoded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
+) -> None:
+    retriever = build(tmp_path, TEXTS, tiny_encoder)
+    expected = retriever.search(QUERIES, 5)
+
+    def encode(self: object, texts: list[str], *rest: Any) -> Any:
+        raise AssertionError(f"encoded {texts}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transformer_encoder.TransformerEncoder, "__call__", encode)
+        hits = retriever.search(TEXTS, 1)
+        with pytest.raises(AssertionError, match="encoded"):
+            retriever.search(QUERIES, 1)
+    assert [TEXTS[row] for row in hits.rows[:, 0]] == TEXTS
+    # A copy of the object knows the index and loads the encoder itself.
+    again: DenseRetriever = pickle.loads(pickle.dumps(retriever))
+    assert len(pickle.dumps(retriever)) < 2000
+    np.testing.assert_array_equal(again.search(QUERIES, 5).rows, expected.rows)
+
+
+def test_a_grown_index_ranks_like_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
+) -> None:
+    texts = [*TEXTS, "", TEXTS[3], *labelled_texts(30, seed=2)[0], *labelled_texts(5, seed=2)[0]]
+    grown = build(tmp_path / "old", ["", *TEXTS[1:]], tiny_encoder)
+    before = grown.search(QUERIES, 9)
+    texts[0] = ""
+    encoded: list[str] = []
+    encode = transformer_encoder.TransformerEncoder.__call__
+
+    def spy(self: transformer_encoder.TransformerEncoder, some: list[str], *rest: Any) -> NDArray[np.float32]:
+        encoded.extend(some)
+        return encode(self, some, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transformer_encoder.TransformerEncoder, "__call__", spy)
+        grown.add(Collection(texts, "grown"), 60, tmp_path / "new", progress=False)
+    assert sorted(encoded) == sorted(set(texts) - set(TEXTS) - {""})
+    np.testing.assert_array_equal(grown.search(QUERIES, 9).rows, before.rows)  # the old one is still open
+    grown.open(tmp_path / "new", "grown")
+    expected = build(tmp_path / "whole", texts, tiny_encoder)
+    for some in (QUERIES, texts):
+        found, wanted = grown.search(some, 95), expected.search(some, 95)
+        np.testing.assert_allclose(found.scores, wanted.scores, atol=2e-6)
+        np.testing.assert_array_equal(found.rows == -1, wanted.rows == -1)
+        np.testing.assert_array_equal(found.rows[:, 0], wanted.rows[:, 0])
+    with pytest.raises(InputError, match="has 97 texts, but texts from 60"):
+        grown.add(Collection(texts, "third"), 60, tmp_path / "third", progress=False)
+
+
+def test_an_interrupted_build_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
+) -> None:
+    monkeypatch.setattr(dense, "_TEXTS", 20)
+    calls = iter([0, 1])
+    encode = transformer_encoder.TransformerEncoder.__call__
+
+    def stop(self: transformer_encoder.TransformerEncoder, *arguments: Any) -> NDArray[np.float32]:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return encode(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transformer_encoder.TransformerEncoder, "__call__", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build(tmp_path, TEXTS, tiny_encoder)
+    assert not (tmp_path / "index").exists()
+    with pytest.raises(InputError, match="does not exist"):
+        DenseRetriever(tiny_encoder).open(tmp_path / "index", "fingerprint")
+    assert build(tmp_path, TEXTS, tiny_encoder).search(TEXTS[:1], 1).rows.tolist() == [[0]]
+    assert {path.name for path in (tmp_path / "index").iterdir()} == {
+        "vectors.npy", "empty.npy", "hashes.npy", "hash_rows.npy", "manifest.json",
+    }  # fmt: skip
+
+
+def test_the_ranking_knows_the_weights_and_not_their_place(tmp_path: Path, tiny_encoder: str) -> None:
+    def describe(folder: str, **options: Any) -> dict[str, Any]:
+        return DenseRetriever(folder, **options).ranking.describe()
+
+    base = describe(tiny_encoder)
+    moved = shutil.copytree(tiny_encoder, tmp_path / "moved")
+    assert describe(str(moved)) == base
+    assert describe(tiny_encoder, batch_size=3, threads=1, device="cpu") == base
+    assert describe(tiny_encoder, pooling="cls") != base
+    assert describe(tiny_encoder, max_length=20) != base
+    weights = moved / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    assert describe(str(moved)) != base
+
+
+def test_a_memory_knows_its_dense_retriever(tmp_path: Path, tiny_encoder: str) -> None:
+    retriever = DenseRetriever(tiny_encoder, "cls", batch_size=5, max_length=20, device="cpu", threads=1)
+    one = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
+    assert make_retriever(retriever.describe()).describe() == retriever.describe()
+    again = open_memory(str(tmp_path / "memory"))
+    assert again.retriever.describe() == retriever.describe()
+    found, expected = again.search(QUERIES, 4), one.search(QUERIES, 4)
+    np.testing.assert_array_equal(found.scores, expected.scores)
+    assert found.memories.ids == expected.memories.ids
+    # Training texts get neither themselves nor their copies.
+    texts = rows(60).texts
+    kept = one.search(texts, 3, leave_out_copies=True)
+    for text, found_rows in zip(texts, kept.rows, strict=True):
+        assert text not in [kept.memories.texts[int(row)] for row in found_rows]
+    with pytest.raises(InputError, match="pooling") as caught:
+        open_memory(str(tmp_path / "memory"), DenseRetriever(tiny_encoder, "mean", max_length=20))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_memory_whose_encoder_has_changed_in_place_is_refused(tmp_path: Path, tiny_encoder: str) -> None:
+    encoder = shutil.copytree(tiny_encoder, tmp_path / "encoder")
+    FolderMemory.build(rows(20), DenseRetriever(str(encoder)), tmp_path / "memory", progress=False)
+    weights = encoder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(InputError, match="the memory was built for") as caught:
+        open_memory(str(tmp_path / "memory"))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_encoder_of_the_hub_stays_the_one_that_was_downloaded(
+    tmp_path: Path, tiny_encoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants, file_download
+
+    # What a download leaves; later the Hub has another version, and then it can't be reached.
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    folder = tmp_path / "hub" / "models--me--tiny"
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    shutil.copytree(tiny_encoder, folder / "snapshots" / commit)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(commit)
+    asked: list[str] = []
+
+    def unreachable(*arguments: Any, **options: Any) -> Any:
+        asked.append(str(options.get("url", arguments)))
+        raise OSError("the network is unreachable")
+
+    monkeypatch.setattr(file_download, "get_hf_file_metadata", unreachable)
+    ranking = DenseRetriever("me/tiny", device="cpu").ranking
+    assert ranking.describe()["encoder"] == f"me/tiny@{commit}"
+    assert asked == []
+    loaded: list[str] = []
+    for kind in (AutoTokenizer, AutoModel):
+
+        def load(name: str, revision: str | None, original: Any = kind.from_pretrained) -> Any:
+            loaded.append(f"{name}@{revision}")
+            return original(folder / "snapshots" / str(revision))
+
+        monkeypatch.setattr(kind, "from_pretrained", load)
+    assert build(tmp_path, TEXTS, "me/tiny").search(TEXTS[:1], 1).rows.tolist() == [[0]]
+    assert loaded == [f"me/tiny@{commit}"] * 2
+    with pytest.raises(InputError, match=r"encoder 'me/other'.*use the name or folder"):
+        DenseRetriever("me/other").ranking.describe()
+    assert asked
+
+
+def test_preparing_data_lets_go_of_the_encoder_and_knows_other_weights(
+    tmp_path: Path, tiny_encoder: str
+) -> None:
+    encoder = shutil.copytree(tiny_encoder, tmp_path / "encoder")
+    files = {
+        "train_file": write_csv(tmp_path / "train.csv", *labelled_texts(40)),
+        "validation_file": write_csv(tmp_path / "validation.csv", *labelled_texts(9, seed=1)),
+    }
+
+    def scores() -> NDArray[np.float32]:
+        retriever = DenseRetriever(str(encoder), device="cpu")
+        data = ClassificationDataModule(**files, retriever=retriever, cache_dir=str(tmp_path / "cache"))
+        data.prepare_data()
+        assert not retriever.vectors.loaded
+        data.setup("fit")
+        neighbors = data.split("train").neighbors
+        assert neighbors is not None
+        return np.array(neighbors.scores)
+
+    first = scores()
+    np.testing.assert_array_equal(scores(), first)
+    weights = AutoModel.from_pretrained(encoder)
+    with torch.no_grad():
+        weights.encoder.layer[1].output.dense.weight.mul_(-1)
+    weights.save_pretrained(encoder)
+    assert not np.allclose(scores(), first, atol=1e-4)
+
+
+def test_mistakes_are_named(tmp_path: Path, tiny_encoder: str) -> None:
+    from transformers import T5Config, T5Model
+
+    def fails(pattern: str, **options: Any) -> None:
+        with pytest.raises(InputError, match=pattern) as caught:
+            build(tmp_path, ["lion"], **{"encoder": tiny_encoder, **options})
+        assert "\n" not in str(caught.value)
+
+    fails("pooling 'max': use mean or cls", pooling="max")
+    fails("batch_size=0", batch_size=0)
+    fails("max_length=2", max_length=2)
+    fails("threads=0", threads=0)
+    (tmp_path / "empty").mkdir()
+    fails("empty.*use the name or folder of a transformers encoder", encoder=str(tmp_path / "empty"))
+    both = shutil.copytree(tiny_encoder, tmp_path / "both")
+    tiny = T5Config(vocab_size=50, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    T5Model(tiny).save_pretrained(both)
+    fails("has a decoder", encoder=str(both))
+    with pytest.raises(InputError, match="device 'nowhere': not on this machine"):
+        DenseRetriever(tiny_encoder, device="nowhere").index(
+            Collection(["lion"], "f"), tmp_path / "index", progress=False
+        )
+    with pytest.raises(InputError, match=r"index\(\) or open\(\) first"):
+        DenseRetriever(tiny_encoder).search(["lion"], 1)
+    with pytest.raises(InputError, match="at least one text"):
+        build(tmp_path, [], tiny_encoder)
+    retriever = build(tmp_path, ["lion"], tiny_encoder)
+    with pytest.raises(InputError, match="k=-1"):
+        retriever.search(["lion"], -1)
+    with pytest.raises(InputError, match="2 lists for 1 texts"):
+        retriever.search(["lion"], 1, [[], []])
+    with pytest.raises(InputError, match="other texts or settings"):
+        retriever.open(tmp_path / "index", "another")

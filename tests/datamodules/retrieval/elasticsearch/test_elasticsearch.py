@@ -1,0 +1,783 @@
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import pickle
+import random
+import socket
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from elasticsearch import Elasticsearch
+
+from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval.base import Collection, Hits
+from datamodules.retrieval.elasticsearch import server_retriever
+from datamodules.retrieval.elasticsearch.connection import split_credentials
+from datamodules.retrieval.elasticsearch.retriever import Document, ElasticsearchRetriever
+from datamodules.retrieval.memories.index_memory import IndexMemory
+from datamodules.retrieval.memories.memory import Neighbors
+from datamodules.retrieval.memories.neighbors import build_neighbors
+from tests.elasticsearch.faults import Answer, Fault, cut_short, failing_items, proxy
+from tests.elasticsearch.server import Server
+
+FINGERPRINT = "0123456789abcdef-the-rest"
+SECRET = "s3cret-w0rd"
+BUSY = {"error": {"type": "es_rejected_execution_exception", "reason": "queue is full"}, "status": 429}
+PRODUCT = {"X-Elastic-Product": "Elasticsearch", "Content-Type": "application/json"}
+
+
+def answer(status: int, content: Any, headers: dict[str, str] = PRODUCT) -> Answer:
+    return Answer(status, json.dumps(content).encode(), headers)
+
+
+def some_texts(count: int = 300, words: int = 40) -> list[str]:
+    """Texts of few different words, so that many scores are equal."""
+    random_ = random.Random(7)
+    return [
+        " ".join(f"w{int(random_.expovariate(4.0 / words))}" for _ in range(random_.randint(1, 8)))
+        for _ in range(count)
+    ]
+
+
+TEXTS = some_texts()
+NEWS = [
+    ("a", "Rain falls on the northern coast", "weather"),
+    ("b", "rain  FALLS on the\tnorthern coast", "weather"),
+    ("c", "Rain delays the final on the coast", "sport"),
+    ("d", "Shares of the northern bank rise", "business"),
+    ("e", "The bank of the river floods after rain", None),
+]
+
+
+@pytest.fixture(autouse=True)
+def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("API_KEY", "USERNAME", "PASSWORD", "CA_CERTS"):
+        monkeypatch.delenv(f"ELASTICSEARCH_{name}", raising=False)
+
+
+@pytest.fixture
+def news(elasticsearch_url: str, index_prefix: str) -> str:
+    """An index as a user may have it: other names, another analyzer, unmapped fields."""
+    name = f"{index_prefix}-news"
+    with Elasticsearch(elasticsearch_url) as client:
+        client.indices.create(
+            index=name,
+            mappings={
+                "dynamic": False,
+                "properties": {
+                    "content": {"properties": {"body": {"type": "text", "analyzer": "english"}}},
+                    "topic": {"type": "text", "fields": {"keyword": {"type": "keyword"}}},
+                },
+            },
+        )
+        for key, body, topic in NEWS:
+            client.index(
+                index=name, id=f"_{key}", document={"key": key, "content": {"body": body}, "topic": topic}
+            )
+        client.indices.refresh(index=name)
+    return name
+
+
+def same(one: Hits, other: Hits) -> None:
+    np.testing.assert_array_equal(one.rows, other.rows)
+    np.testing.assert_allclose(one.scores, other.scores, rtol=1e-6)
+
+
+def built(url: str, prefix: str, texts: list[str] = TEXTS, **options: Any) -> ElasticsearchRetriever:
+    retriever = ElasticsearchRetriever(url=url, index_prefix=prefix, **options)
+    retriever.index(Collection(texts, FINGERPRINT), Path("unused"), progress=False)
+    return retriever
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Own indexes
+
+
+@pytest.mark.server
+def test_search_ranks_by_score_then_row(elasticsearch_url: str, index_prefix: str) -> None:
+    hits = built(elasticsearch_url, index_prefix, batch_size=7).search(TEXTS[:50], 20)
+    assert hits.rows.dtype == np.int32
+    assert hits.scores.dtype == np.float32
+    for query in range(50):
+        listed = [(-s, r) for s, r in zip(hits.scores[query], hits.rows[query], strict=True) if r >= 0]
+        assert listed == sorted(listed)
+        assert any(TEXTS[row] == TEXTS[query] for _, row in listed[:3])
+    ties = sum(len(set(row)) < 20 for row in hits.scores.tolist())
+    assert ties > 40, "the texts are meant to tie"
+
+
+@pytest.mark.server
+def test_padding_empty_and_unknown_queries(elasticsearch_url: str, index_prefix: str) -> None:
+    retriever = built(elasticsearch_url, index_prefix, ["red apple", "red", "blue"])
+    hits = retriever.search(["apple red", "", "unknown", " ,."], 5)
+    assert hits.rows.tolist() == [[0, 1, -1, -1, -1], [-1] * 5, [-1] * 5, [-1] * 5]
+    assert (hits.scores[0] > 0).tolist() == [True, True, False, False, False]
+    assert not hits.scores[1:].any()
+    assert retriever.search([], 5).rows.shape == (0, 5)
+
+
+@pytest.mark.server
+def test_excluded_rows_are_replaced_by_the_next(elasticsearch_url: str, index_prefix: str) -> None:
+    retriever = built(elasticsearch_url, index_prefix)
+    every = retriever.search(TEXTS[:20], 30)
+    exclude = [np.array([query, *every.rows[query, 3:7]], np.int32) for query in range(20)]
+    hits = retriever.search(TEXTS[:20], 10, exclude)
+    for query in range(20):
+        kept = [row for row in every.rows[query] if row not in exclude[query] and row >= 0][:10]
+        assert hits.rows[query][: len(kept)].tolist() == kept
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("similarity", ["BM25", "LMDirichlet"])
+def test_shards_rank_alike(elasticsearch_url: str, index_prefix: str, similarity: Any) -> None:
+    one = built(elasticsearch_url, f"{index_prefix}-1", similarity=similarity, mu=10.0)
+    three = built(elasticsearch_url, f"{index_prefix}-3", similarity=similarity, mu=10.0, shards=3)
+    same(one.search(TEXTS, 20), three.search(TEXTS, 20))
+
+
+@pytest.mark.server
+def test_parameters_and_analyzer_reach_the_server(elasticsearch_url: str, index_prefix: str) -> None:
+    def scores(number: int, **options: Any) -> list[float]:
+        retriever = built(elasticsearch_url, f"{index_prefix}-{number}", ["runs home", "she runs"], **options)
+        return [float(score) for score in retriever.search(["running home"], 2).scores[0]]
+
+    plain = scores(1)
+    assert plain[0] > 0 == plain[1], "standard doesn't stem"
+    assert scores(2, analyzer="english")[1] > 0
+    # b = 0 and k1 = 0 leave the idf alone.
+    assert scores(3, k1=0.0, b=0.0)[0] == pytest.approx(np.log(1 + 1.5 / 1.5), rel=1e-5)
+    assert scores(4, similarity="LMDirichlet", mu=1.0)[0] != pytest.approx(
+        scores(5, similarity="LMDirichlet", mu=100.0)[0]
+    )
+
+
+@pytest.mark.server
+def test_cjk(elasticsearch_url: str, index_prefix: str) -> None:
+    retriever = built(elasticsearch_url, index_prefix, ["我想订机票", "天气很好"], analyzer="cjk")
+    assert retriever.search(["机票", "票天"], 2).rows.tolist() == [[0, -1], [-1, -1]]
+
+
+@pytest.mark.server
+def test_strange_texts(elasticsearch_url: str, index_prefix: str) -> None:
+    strange = [
+        "lone \ud800 surrogate",
+        "NUL \x00 inside",
+        "x" * 1_000_000,
+        'quote " and \\ \n line',
+        "",
+        "\u2028",
+    ]
+    retriever = built(elasticsearch_url, index_prefix, strange)
+    hits = retriever.search(["surrogate \udfff", "NUL\x00", "x" * 1_000_000, 'quote "', "", "\u2028"], 1)
+    assert hits.rows[:, 0].tolist() == [0, 1, 2, 3, -1, -1]
+
+
+@pytest.mark.server
+def test_long_queries_are_cut_to_512_terms(elasticsearch_url: str, index_prefix: str) -> None:
+    texts = ["inside", "outside", "inside inside filler0"]
+    retriever = built(elasticsearch_url, index_prefix, texts)
+    filler = [f"filler{number}" for number in range(511)]
+    long = " ".join(["inside", *filler, "outside", "inside"])
+    with pytest.warns(UserWarning, match="more than 512 different terms"):
+        hits = retriever.search([long], 3)
+    assert sorted(hits.rows[0].tolist()) == [-1, 0, 2]
+    twice = retriever.search([" ".join(["inside", *filler, "inside"])], 3)
+    same(hits, twice)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once is enough, and many words aren't many different ones
+        retriever.search([long, "inside " * 100_000], 3)
+    once = retriever.search(["inside"], 1).scores[0, 0]
+    many = retriever.search(["inside " * 5000], 1).scores[0, 0]
+    assert many == pytest.approx(5000 * once, rel=1e-4)
+
+
+@pytest.mark.server
+def test_many_excluded_rows(elasticsearch_url: str, index_prefix: str) -> None:
+    texts = ["same"] * 10_500
+    retriever = built(elasticsearch_url, index_prefix, texts)
+    hits = retriever.search(["same"], 3, [range(10_498)])
+    assert hits.rows.tolist() == [[10_498, 10_499, -1]]
+
+
+@pytest.mark.server
+def test_index_describes_itself_and_opens_again(elasticsearch_url: str, index_prefix: str) -> None:
+    retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
+    ids, labels = ["one", "two"], ["x", None]
+    retriever.index(Collection(["red", "blue"], FINGERPRINT, ids=ids, labels=labels), Path(), progress=False)
+    name = f"{index_prefix}-{FINGERPRINT[:16]}"
+    with Elasticsearch(elasticsearch_url) as client:
+        sources = [hit["_source"] for hit in client.search(index=name, sort="row")["hits"]["hits"]]
+        mapping = client.indices.get_mapping(index=name)[name]["mappings"]
+    assert sources == [
+        {"row": 0, "text": "red", "id": "one", "label": "x"},
+        {"row": 1, "text": "blue", "id": "two", "label": None},
+    ]
+    meta = mapping["_meta"]["memory_zoo"]
+    assert (meta["fingerprint"], meta["count"], meta["complete"]) == (FINGERPRINT, 2, True)
+    assert set(mapping["properties"]) == {"row", "text"}
+    again = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
+    again.open(Path(), FINGERPRINT)
+    assert again.search(["blue"], 1).rows.tolist() == [[1]]
+    with pytest.raises(InputError, match="labels: 1 values for 2 texts"):
+        again.index(Collection(["red", "blue"], "other" * 4, labels=["x"]), Path(), progress=False)
+
+
+@pytest.mark.server
+def test_whole_index_is_not_loaded_again(elasticsearch_url: str, index_prefix: str) -> None:
+    with proxy(elasticsearch_url) as between:
+        built(between.url, index_prefix)
+        loads = len(between.paths("_bulk"))
+        built(between.url, index_prefix)
+        assert len(between.paths("_bulk")) == loads > 0
+
+
+@pytest.mark.server
+def test_half_loaded_index(
+    elasticsearch_url: str, index_prefix: str, no_pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = built(elasticsearch_url, f"{index_prefix}-whole").search(TEXTS, 10)
+    monkeypatch.setattr(server_retriever, "_BULK_ROWS", 100)
+    with proxy(elasticsearch_url) as between:
+        between.target = "_bulk"
+        between.faults.extend([lambda good: good, answer(400, {"error": {"type": "bad", "reason": "no"}})])
+        with pytest.raises(InputError, match="400 bad: no"):
+            built(between.url, index_prefix)
+    retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
+    with pytest.raises(InputError, match="half loaded"):
+        retriever.open(Path(), FINGERPRINT)
+    with proxy(elasticsearch_url) as between:
+        built(between.url, index_prefix)
+        # What is there is not sent again.
+        assert sum(request.body.count(b'{"create"') for request in between.paths("_bulk")) == len(TEXTS) - 100
+    retriever = built(elasticsearch_url, index_prefix)
+    same(expected, retriever.search(TEXTS, 10))
+    with Elasticsearch(elasticsearch_url) as client:
+        name = f"{index_prefix}-{FINGERPRINT[:16]}"
+        assert client.indices.stats(index=name)["_all"]["primaries"]["docs"]["deleted"] == 0
+
+
+@pytest.mark.server
+def test_add_grows_the_collection(elasticsearch_url: str, index_prefix: str) -> None:
+    grown = "grown-fingerprint-of-all"
+    whole = built(elasticsearch_url, f"{index_prefix}-whole").search(TEXTS, 10)
+    retriever = built(elasticsearch_url, index_prefix, TEXTS[:200])
+    before = retriever.search(TEXTS, 10)
+    with pytest.raises(InputError, match="has 200 rows, but rows from 150"):
+        retriever.add(Collection(TEXTS, grown), 150, Path(), progress=False)
+    retriever.add(Collection(TEXTS, grown), 200, Path(), progress=False)
+    same(before, retriever.search(TEXTS, 10))
+    again = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
+    again.open(Path(), grown)
+    same(whole, again.search(TEXTS, 10))
+    again.open(Path(), FINGERPRINT)
+    same(before, again.search(TEXTS, 10))
+
+
+@pytest.mark.server
+def test_indexes_that_are_not_ours_stay_untouched(elasticsearch_url: str, index_prefix: str) -> None:
+    name = f"{index_prefix}-{FINGERPRINT[:16]}"
+    with Elasticsearch(elasticsearch_url) as client:
+        client.index(index=name, document={"text": "mine"}, refresh=True)
+        before = client.indices.get(index=name).body
+        with pytest.raises(InputError, match=f"index {name} was not made by memory-zoo"):
+            built(elasticsearch_url, index_prefix)
+        assert client.indices.get(index=name).body == before
+        assert client.count(index=name)["count"] == 1
+
+
+@pytest.mark.server
+def test_missing_other_and_damaged_index(elasticsearch_url: str, index_prefix: str) -> None:
+    retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
+    with pytest.raises(InputError, match=f"no index {index_prefix}-.*zoo index"):
+        retriever.open(Path(), FINGERPRINT)
+    built(elasticsearch_url, index_prefix)
+    other = FINGERPRINT[:16] + "-another"
+    with pytest.raises(InputError, match="another collection"):
+        retriever.open(Path(), other)
+    with pytest.raises(InputError, match="another collection"):
+        retriever.index(Collection(TEXTS, other), Path(), progress=False)
+    with Elasticsearch(elasticsearch_url) as client:
+        client.delete(index=f"{index_prefix}-{FINGERPRINT[:16]}", id="3", refresh=True)
+    with pytest.raises(InputError, match="has 299 of its 300 documents"):
+        retriever.open(Path(), FINGERPRINT)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Faults
+
+
+def busy_items(key: str) -> Fault:
+    item = {"create": BUSY} if key == "items" else BUSY
+    return failing_items(key, item, slice(None, None, 3))
+
+
+ANYWHERE: dict[str, Fault] = {
+    "dropped": None,
+    "cut": cut_short,
+    "429": answer(429, BUSY),
+    "503": answer(503, {"error": {"type": "unavailable", "reason": "no master"}, "status": 503}),
+    "502 page of a gateway": Answer(502, b"<html>bad gateway</html>", {"Content-Type": "text/html"}),
+}
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("fault", [*ANYWHERE, "items"])
+def test_loading_survives(
+    fault: str,
+    elasticsearch_url: str,
+    index_prefix: str,
+    no_pauses: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = built(elasticsearch_url, f"{index_prefix}-sound").search(TEXTS[:64], 10)
+    monkeypatch.setattr(server_retriever, "_BULK_ROWS", 50)
+    trouble = busy_items("items") if fault == "items" else ANYWHERE[fault]
+    with proxy(elasticsearch_url) as between:
+        between.target = "_bulk"
+        between.faults.extend([lambda good: good, trouble, trouble])
+        retriever = built(between.url, index_prefix)
+        assert not between.faults
+        assert len(between.paths("_bulk")) == 6 + 2
+        same(expected, retriever.search(TEXTS[:64], 10))
+    assert len(no_pauses) == 2
+    assert no_pauses[1] > 0.1
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("fault", [*ANYWHERE, "items", "timed out", "failed shards"])
+def test_search_survives(
+    fault: str, elasticsearch_url: str, index_prefix: str, no_pauses: list[float]
+) -> None:
+    inside: dict[str, Fault] = {
+        "items": busy_items("responses"),
+        "timed out": failing_items("responses", {"timed_out": True, "status": 200}, slice(0, 2)),
+        "failed shards": failing_items("responses", {"_shards": {"failed": 1}, "status": 200}, slice(0, 2)),
+    }
+    expected = built(elasticsearch_url, index_prefix).search(TEXTS[:64], 10)
+    with proxy(elasticsearch_url) as between:
+        retriever = ElasticsearchRetriever(url=between.url, index_prefix=index_prefix, batch_size=16)
+        retriever.open(Path(), FINGERPRINT)
+        between.target = "_msearch"
+        between.faults.extend([{**ANYWHERE, **inside}[fault]] * 2)
+        same(expected, retriever.search(TEXTS[:64], 10))
+        sent = [len(request.body.splitlines()) // 2 for request in between.paths("_msearch")]
+    assert len(no_pauses) == 2
+    # Of an answer with failures inside only these are sent again.
+    again = 2 * 16 if fault in ANYWHERE else {"items": 12, "timed out": 4, "failed shards": 4}[fault]
+    assert sum(sent) in ({64 + again} if fault in ANYWHERE or fault != "items" else {64 + 12, 64 + 8})
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("action", ["_refresh", "_forcemerge", "_settings", "_count", "_mapping"])
+def test_every_step_of_building_survives_a_drop(
+    action: str, elasticsearch_url: str, index_prefix: str, no_pauses: list[float]
+) -> None:
+    with proxy(elasticsearch_url) as between:
+        between.target = action
+        between.faults.append(None)
+        assert built(between.url, index_prefix).search(["w1"], 1).rows[0, 0] >= 0
+        assert not between.faults
+    assert len(no_pauses) == 1
+
+
+@pytest.mark.server
+def test_gives_up_in_the_end(elasticsearch_url: str, index_prefix: str, no_pauses: list[float]) -> None:
+    built(elasticsearch_url, index_prefix)
+    with proxy(elasticsearch_url) as between:
+        retriever = ElasticsearchRetriever(url=between.url, index_prefix=index_prefix)
+        retriever.open(Path(), FINGERPRINT)
+        between.target = "_msearch"
+        between.faults.extend([answer(429, BUSY)] * 100)
+        with pytest.raises(
+            InputError, match=f"^{between.url}: .*no success after 9 tries: 429 queue is full$"
+        ):
+            retriever.search(["w1"], 3)
+        assert len(between.paths("_msearch")) == 9
+    assert len(no_pauses) == 8
+    assert all(0.1 * 2**n <= pause <= 0.2 * 2**n for n, pause in enumerate(no_pauses[:6]))
+
+
+@pytest.mark.server
+def test_what_can_not_succeed_is_not_tried_again(
+    elasticsearch_url: str, index_prefix: str, no_pauses: list[float]
+) -> None:
+    retriever = built(elasticsearch_url, index_prefix)
+    with pytest.raises(InputError, match=r"refused: 400 .*Result window is too large"):
+        retriever.server.search(
+            f"{index_prefix}-{FINGERPRINT[:16]}", [b'{}\n{"size":20000}\n'], "responses.hits.hits.sort"
+        )
+    assert no_pauses == []
+
+
+# ---------------------------------------------------------------------------------------------------------
+# An existing index
+
+
+@pytest.mark.server
+def test_search_documents(elasticsearch_url: str, news: str) -> None:
+    retriever = ElasticsearchRetriever(
+        url=elasticsearch_url, index=news, text_field="content.body", label_field="topic", id_field="key"
+    )
+    found = retriever.search_documents(["floods of the river", "nothing"], 2)
+    assert found[1] == []
+    (hit,) = found[0]
+    assert hit == Document("e", NEWS[4][1], None, hit.score)
+    assert hit.score > 0
+    rain = retriever.search_documents(["rain on the coast"], 10)[0]
+    assert [one.id for one in rain] == ["c", "a", "b", "e"] or {one.id for one in rain} == {
+        "a",
+        "b",
+        "c",
+        "e",
+    }
+    assert {one.id: one.label for one in rain} == {"a": "weather", "b": "weather", "c": "sport", "e": None}
+    assert [one.score for one in rain] == sorted((one.score for one in rain), reverse=True)
+    plain = ElasticsearchRetriever(url=elasticsearch_url, index=news, text_field="content.body")
+    assert plain.search_documents(["floods"], 1)[0][0][:3] == ("_e", NEWS[4][1], None)
+
+
+@pytest.mark.server
+def test_copies_are_left_out(elasticsearch_url: str, news: str) -> None:
+    retriever = ElasticsearchRetriever(url=elasticsearch_url, index=news, text_field="content.body")
+    found = retriever.search_documents([NEWS[0][1], "bank"], 2, leave_out_copies=True)
+    assert [one.id for one in found[0]] == ["_c", "_d"] or {one.id for one in found[0]} <= {"_c", "_d", "_e"}
+    assert len(found[0]) == 2
+    assert {one.id for one in found[1]} == {"_d", "_e"}
+
+
+@pytest.mark.server
+def test_more_is_asked_for_behind_many_copies(elasticsearch_url: str, index_prefix: str) -> None:
+    name = f"{index_prefix}-copies"
+    with Elasticsearch(elasticsearch_url) as client:
+        for number in range(40):
+            text = "Red  apple" if number < 38 else f"red apple number {number}"
+            client.index(index=name, id=str(number), document={"text": text}, refresh=number == 39)
+    retriever = ElasticsearchRetriever(url=elasticsearch_url, index=name)
+    found = retriever.search_documents(["red apple", "red"], 3, leave_out_copies=True)
+    assert {one.id for one in found[0]} == {"38", "39"}
+    assert len(found[1]) == 3
+
+
+@pytest.mark.server
+def test_equal_ids_of_two_indexes_are_two_documents(elasticsearch_url: str, index_prefix: str) -> None:
+    texts = {f"{index_prefix}-one": "red apple", f"{index_prefix}-two": "red car"}
+    with Elasticsearch(elasticsearch_url) as client:
+        for name, text in texts.items():
+            client.index(index=name, id="1", document={"text": text}, refresh=True)
+    pattern = ElasticsearchRetriever(url=elasticsearch_url, index=f"{index_prefix}-*")
+    found = IndexMemory(pattern).search(["red"], 5).memories
+    assert dict(zip(found.ids, found.texts, strict=True)) == {
+        f"{name}/1": text for name, text in texts.items()
+    }
+    alone = ElasticsearchRetriever(url=elasticsearch_url, index=f"{index_prefix}-one")
+    assert [one.id for one in alone.search_documents(["red"], 5)[0]] == ["1"]
+
+
+@pytest.mark.server
+def test_existing_index_is_only_read(elasticsearch_url: str, news: str) -> None:
+    with proxy(elasticsearch_url) as between:
+        retriever = ElasticsearchRetriever(
+            url=between.url, index=news, text_field="content.body", label_field="topic"
+        )
+        retriever.open(Path(), FINGERPRINT)
+        retriever.search_documents(["rain"], 2)
+        retriever.describe_index()
+        assert retriever.distinct_labels() == ["business", "sport", "weather"]
+        with pytest.raises(InputError, match="read only"):
+            retriever.index(Collection(TEXTS, FINGERPRINT), Path())
+        with pytest.raises(InputError, match="read only"):
+            retriever.add(Collection(TEXTS, FINGERPRINT), 5, Path())
+        reading = ("/_msearch", "/_search", "/_field_caps")
+        for request in between.requests:
+            assert request.method == "GET" or request.path.partition("?")[0].endswith(reading), request.path
+
+
+@pytest.mark.server
+def test_description_follows_the_contents(elasticsearch_url: str, news: str) -> None:
+    retriever = ElasticsearchRetriever(url=elasticsearch_url, index=news, text_field="content.body")
+    before = retriever.describe_index()
+    assert retriever.describe_index() == before
+    with Elasticsearch(elasticsearch_url) as client:
+        client.index(index=news, id="_a", document={"content": {"body": "changed"}}, refresh=True)
+    assert retriever.describe_index() != before
+
+
+def test_an_index_without_a_name_is_not_every_index() -> None:
+    with pytest.raises(InputError, match=r"retriever\.index='': that would be every index"):
+        ElasticsearchRetriever(index="")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("change", ["write", "close", "delete"])
+def test_nothing_is_kept_of_an_index_that_changed_meanwhile(
+    elasticsearch_url: str, news: str, index_prefix: str, tmp_path: Path, change: str
+) -> None:
+    """Of an alias for two indexes, one of which is written to, closed or deleted after the first block."""
+    other, alias = f"{index_prefix}-other", f"{index_prefix}-both"
+    texts = Rows.from_lists([body for _, body, _ in NEWS])
+    with Elasticsearch(elasticsearch_url) as client:
+        document = {"content": {"body": "rain again"}, "topic": "weather"}
+        client.index(index=other, id="1", document=document, refresh=True)
+        for name in (news, other):
+            client.indices.put_alias(index=name, name=alias)
+
+        class Changed(IndexMemory):
+            def search(self, *arguments: Any, **options: Any) -> Neighbors:
+                found = super().search(*arguments, **options)
+                if change == "write":
+                    client.index(index=other, id="2", document=document, refresh=True)
+                else:
+                    getattr(client.indices, change)(index=other)
+                return found
+
+        retriever = ElasticsearchRetriever(url=elasticsearch_url, index=alias, text_field="content.body")
+        said = "index_closed" if change == "close" else f"index:{alias}: the index was changed while memories"
+        with pytest.raises(InputError, match=said):
+            build_neighbors(texts, Changed(retriever), 2, False, tmp_path, progress=False)
+        assert not [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
+        if change == "close":
+            client.indices.open(index=other, wait_for_active_shards=1)
+        # As the message says.
+        build_neighbors(texts, IndexMemory(retriever), 2, False, tmp_path, progress=False)
+        if change != "delete":
+            client.indices.delete(index=other)
+
+
+@pytest.mark.server
+def test_an_own_index_that_the_server_made_anew_is_not_taken_for_it(
+    elasticsearch_url: str, index_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleted after it was created: the first documents make one with a mapping of the server's own."""
+    retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
+    load = ElasticsearchRetriever._load
+
+    def delete_first(self: Any, name: str, *arguments: Any) -> None:
+        self.server.call(lambda client: client.indices.delete(index=name))
+        load(self, name, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ElasticsearchRetriever, "_load", delete_first)
+        with pytest.raises(InputError, match="was deleted or replaced while it was being loaded") as error:
+            retriever.index(Collection(TEXTS, FINGERPRINT), Path(), progress=False)
+    (name,) = (word for word in str(error.value).split() if word.startswith(index_prefix))
+    with Elasticsearch(elasticsearch_url) as client:
+        client.indices.delete(index=name)  # as the message says
+    retriever.index(Collection(TEXTS, FINGERPRINT), Path(), progress=False)
+    assert retriever.search(["w1"], 3).rows[0, 0] >= 0
+
+
+@pytest.mark.server
+def test_existing_index_errors(elasticsearch_url: str, news: str) -> None:
+    def search(index: str = news, **options: Any) -> None:
+        ElasticsearchRetriever(url=elasticsearch_url, index=index, **options).search_documents(["rain"], 1)
+
+    with pytest.raises(InputError, match=rf"index {news}x is not there; there are .*"):
+        search(index=f"{news}x")
+    with pytest.raises(InputError, match=r"no field text \(text_field\); it has content.body, topic"):
+        search()
+    with pytest.raises(InputError, match=r"no field class \(label_field\)"):
+        search(text_field="content.body", label_field="class")
+    with pytest.raises(InputError, match=r"no field number \(id_field\)"):
+        search(text_field="content.body", id_field="number")
+    with pytest.raises(InputError, match="field key can't list its values"):
+        ElasticsearchRetriever(
+            url=elasticsearch_url, index=news, text_field="content.body", label_field="key"
+        ).distinct_labels()
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Processes and secrets
+
+
+def _search_in_child(retriever: ElasticsearchRetriever, results: Any) -> None:
+    results.put(retriever.search(TEXTS[:10], 5).rows.tolist())
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_processes(method: str, elasticsearch_url: str, index_prefix: str) -> None:
+    retriever = built(elasticsearch_url, index_prefix)
+    expected = retriever.search(TEXTS[:10], 5).rows.tolist()
+    if method == "spawn":
+        assert pickle.loads(pickle.dumps(retriever)).search(TEXTS[:10], 5).rows.tolist() == expected
+        return
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        children = [context.Process(target=_search_in_child, args=(retriever, results)) for _ in range(2)]
+        for child in children:
+            child.start()
+    assert [results.get(timeout=60) for _ in children] == [expected] * 2
+    assert retriever.search(TEXTS[:10], 5).rows.tolist() == expected
+    for child in children:
+        child.join()
+
+
+@pytest.mark.server
+def test_tls_and_password(
+    secured_elasticsearch: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = secured_elasticsearch
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(InputError, match=r"TLS refused: .*ELASTICSEARCH_CA_CERTS"):
+        built(server.url, "zoo")
+    with pytest.raises(InputError, match=r"no connection; .*http or https"):
+        built(server.url.replace("https", "http"), "zoo")
+    monkeypatch.setenv("ELASTICSEARCH_CA_CERTS", str(server.ca_certs))
+    with pytest.raises(InputError, match="refuses the credentials or wants some; set ELASTICSEARCH_API_KEY"):
+        built(server.url, "zoo")
+    monkeypatch.setenv("ELASTICSEARCH_USERNAME", "elastic")
+    monkeypatch.setenv("ELASTICSEARCH_PASSWORD", SECRET)
+    with pytest.raises(InputError, match="refuses the credentials") as caught:
+        built(server.url, "zoo")
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    monkeypatch.setenv("ELASTICSEARCH_PASSWORD", str(server.password))
+    assert built(server.url, "zoo", ["red"]).search(["red"], 1).rows.tolist() == [[0]]
+    monkeypatch.delenv("ELASTICSEARCH_USERNAME")
+    with_login = server.url.replace("https://", f"https://elastic:{server.password}@")
+    retriever = built(with_login, "zoo", ["red"])
+    assert retriever.search(["red"], 1).rows.tolist() == [[0]]
+    for shown in (repr(retriever), str(retriever.describe()), str(pickle.dumps(retriever)), caplog.text):
+        assert str(server.password) not in shown
+        assert SECRET not in shown
+    assert retriever.describe()["init_args"]["url"] == server.url
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "header"),
+    [
+        ({}, {"API_KEY": SECRET}, f"ApiKey {SECRET}"),
+        ({}, {"USERNAME": "me", "PASSWORD": "you"}, "Basic bWU6eW91"),
+        ({"client_args": {"bearer_auth": SECRET}}, {"API_KEY": "other"}, f"Bearer {SECRET}"),
+    ],
+)
+def test_credentials_reach_the_server_and_nothing_else(
+    options: dict[str, Any],
+    environment: dict[str, str],
+    header: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for name, value in environment.items():
+        monkeypatch.setenv(f"ELASTICSEARCH_{name}", value)
+    with proxy() as between:
+        between.faults.append(answer(403, {"error": {"type": "security_exception", "reason": "not you"}}))
+        retriever = ElasticsearchRetriever(url=between.url, **options)
+        with pytest.raises(InputError, match=r"don't allow this \(not you\)") as caught:
+            retriever.open(Path(), FINGERPRINT)
+        sent = {name.lower(): value for name, value in between.requests[0].headers.items()}
+        assert sent["authorization"] == header
+    error = "".join(traceback.format_exception(caught.value))
+    for shown in (
+        repr(retriever),
+        str(retriever.describe()),
+        str(pickle.dumps(retriever)),
+        caplog.text,
+        error,
+    ):
+        assert SECRET not in shown
+        assert header.split()[1] not in shown
+    assert SECRET not in str(vars(retriever)) + str(vars(retriever.server))
+
+
+def test_client_args_with_a_mistake_show_no_secret() -> None:
+    retriever = ElasticsearchRetriever(client_args={"api_key": SECRET, "no_such": 1})
+    with pytest.raises(InputError, match=r"client_args: api_key, no_such; TypeError") as caught:
+        retriever.open(Path(), FINGERPRINT)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_split_credentials() -> None:
+    assert split_credentials("https://a%40b:c%3Ad@host:9200/es/") == ("https://host:9200/es", ("a@b", "c:d"))
+    assert split_credentials("http://[::1]:9200") == ("http://[::1]:9200", None)
+    for bad in (
+        "localhost:9200",
+        "http://localhost",
+        "http://me:word@localhost",
+        "ftp://h:1",
+        "http://h:x",
+        "",
+    ):
+        with pytest.raises(InputError, match="give scheme, host and port") as caught:
+            split_credentials(bad)
+        assert "word" not in str(caught.value)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Errors at first contact
+
+
+def opening_error(url: str) -> str:
+    with pytest.raises(InputError) as caught:
+        ElasticsearchRetriever(url=url, timeout=5).open(Path(), FINGERPRINT)
+    message = str(caught.value)
+    assert message.startswith(f"{url}: ")
+    assert "\n" not in message
+    return message
+
+
+def test_server_down(no_pauses: list[float]) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    assert "no connection; is Elasticsearch running there" in opening_error(f"http://127.0.0.1:{port}")
+    assert len(no_pauses) == 2
+
+
+@pytest.mark.parametrize(
+    "page", [answer(200, {}, {}), Answer(200, b"<html>", {"Content-Type": "text/html"}), Answer(404, b"", {})]
+)
+def test_another_program_answers(page: Answer, no_pauses: list[float]) -> None:
+    with proxy() as between:
+        between.faults.extend([page] * 10)
+        assert "this is not Elasticsearch" in opening_error(between.url)
+
+
+def test_client_of_another_major() -> None:
+    reason = "Invalid media-type value; Accept version must be either version 8 or 7, but found 9."
+    error = {"type": "media_type_header_exception", "reason": reason}
+    with proxy() as between:
+        between.faults.append(answer(400, {"error": {"root_cause": [error], **error}, "status": 400}))
+        assert 'pip install "elasticsearch>=8,<9"' in opening_error(between.url)
+
+
+def test_https_to_a_server_without_tls(no_pauses: list[float]) -> None:
+    with proxy() as between:
+        assert "speaks no TLS; use http://" in opening_error(between.url.replace("http:", "https:"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shards": 0}, "shards=0"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"threads": 0}, "threads=0"),
+        ({"replicas": -1}, "replicas=-1"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"index_prefix": "Upper"}, "index_prefix='Upper'"),
+        ({"url": []}, "url: give at least one"),
+        ({"similarity": "TFIDF"}, "similarity 'TFIDF'"),
+    ],
+)
+def test_arguments_out_of_range(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ElasticsearchRetriever(**options)
+
+
+def test_description_makes_the_same_retriever() -> None:
+    retriever = ElasticsearchRetriever(
+        "LMDirichlet", mu=7.0, url=["http://a:1", "http://b:2"], client_args={"http_compress": True}
+    )
+    described = retriever.describe()
+    assert described["class_path"] == "datamodules.retrieval.elasticsearch.retriever.ElasticsearchRetriever"
+    assert json.loads(json.dumps(described)) == described
+    assert ElasticsearchRetriever(**described["init_args"]).describe() == described

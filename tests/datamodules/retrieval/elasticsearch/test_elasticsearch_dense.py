@@ -1,0 +1,368 @@
+"""Dense retrieval on a real server, against the dense retriever that needs none."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from elasticsearch import Elasticsearch
+from numpy.typing import NDArray
+
+from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval.base import Collection, Hits
+from datamodules.retrieval.dense import transformer_encoder
+from datamodules.retrieval.dense.ranking import LEAST_SCORE
+from datamodules.retrieval.dense.retriever import DenseRetriever
+from datamodules.retrieval.elasticsearch import dense_retriever as elasticsearch_dense
+from datamodules.retrieval.elasticsearch import server_retriever
+from datamodules.retrieval.elasticsearch.dense_retriever import ElasticsearchDenseRetriever
+from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
+from datamodules.retrieval.fused import FusedRetriever
+from datamodules.retrieval.memories.folder_memory import FolderMemory
+from datamodules.retrieval.opening import make_retriever, open_memory
+from tests.datamodules.corpus import labelled_texts, rows
+from tests.elasticsearch.faults import Answer, failing_items, proxy
+
+FINGERPRINT = "0123456789abcdef-the-rest"
+TEXTS, _ = labelled_texts(90)
+TEXTS[4] = ""
+TEXTS[11] = TEXTS[30] = TEXTS[57] = "the old heron of the deck"
+QUERIES = [*labelled_texts(12, seed=1)[0], TEXTS[11], TEXTS[50], "", "words that nobody knows"]
+BUSY = {"error": {"type": "es_rejected_execution_exception", "reason": "queue is full"}, "status": 429}
+
+
+def built(
+    url: str, prefix: str, encoder: str, texts: list[str] = TEXTS, **options: Any
+) -> ElasticsearchDenseRetriever:
+    retriever = ElasticsearchDenseRetriever(encoder, device="cpu", url=url, index_prefix=prefix, **options)
+    retriever.index(Collection(texts, FINGERPRINT), Path("unused"), progress=False)
+    return retriever
+
+
+def local(folder: Path, encoder: str, texts: list[str] = TEXTS, **options: Any) -> DenseRetriever:
+    retriever = DenseRetriever(encoder, device="cpu", **options)
+    retriever.index(Collection(texts, FINGERPRINT), folder / "local", progress=False)
+    return retriever
+
+
+def same(found: Hits, wanted: Hits) -> None:
+    """Equal up to rounding, by which near scores may change places."""
+    np.testing.assert_allclose(found.scores, wanted.scores, atol=1e-6)
+    np.testing.assert_array_equal(found.rows == -1, wanted.rows == -1)
+    for query in range(len(found.rows)):
+        score_of = dict(zip(wanted.rows[query].tolist(), wanted.scores[query].tolist(), strict=True))
+        worst = float(wanted.scores[query].min())
+        for row, score in zip(found.rows[query].tolist(), found.scores[query].tolist(), strict=True):
+            assert score == pytest.approx(score_of.get(row, worst), abs=1e-6)
+
+
+def count_encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    encoded: list[str] = []
+    encode = transformer_encoder.TransformerEncoder.__call__
+
+    def spy(
+        self: transformer_encoder.TransformerEncoder, texts: list[str], *rest: Any
+    ) -> NDArray[np.float32]:
+        encoded.extend(texts)
+        return encode(self, texts, *rest)
+
+    monkeypatch.setattr(transformer_encoder.TransformerEncoder, "__call__", spy)
+    return encoded
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("options", [{}, {"pooling": "cls", "max_length": 5}, {"shards": 3}])
+@pytest.mark.parametrize("num_candidates", [None, 95])
+def test_scores_and_ranking_are_those_of_the_dense_retriever(
+    elasticsearch_url: str,
+    index_prefix: str,
+    tmp_path: Path,
+    tiny_encoder: str,
+    options: Any,
+    num_candidates: int | None,
+) -> None:
+    # As many candidates as there are texts make the approximate search exact.
+    retriever = built(elasticsearch_url, index_prefix, tiny_encoder, num_candidates=num_candidates, **options)
+    options = {name: value for name, value in options.items() if name != "shards"}
+    reference = local(tmp_path, tiny_encoder, **options)
+    rng = random.Random(0)
+    exclude = [rng.sample(range(90), rng.choice([0, 3, 87])) for _ in QUERIES]
+    for left_out in (None, exclude):
+        for k in (1, 10, 90):
+            hits = retriever.search(QUERIES, k, left_out)
+            assert (hits.rows.dtype, hits.scores.dtype) == (np.int32, np.float32)
+            same(hits, reference.search(QUERIES, k, left_out))
+    assert retriever.search([], 5).rows.shape == (0, 5)
+    assert retriever.search(QUERIES, 0).rows.shape == (len(QUERIES), 0)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("shards", [1, 3])
+def test_copies_have_equal_scores_and_stand_in_row_order(
+    elasticsearch_url: str,
+    index_prefix: str,
+    tiny_encoder: str,
+    monkeypatch: pytest.MonkeyPatch,
+    shards: int,
+) -> None:
+    monkeypatch.setattr(elasticsearch_dense, "_TEXTS", 16)  # other batches, other roundings
+    monkeypatch.setattr(server_retriever, "_BULK_ROWS", 7)
+    texts = [TEXTS[number % 6] for number in range(300)]
+    retriever = built(elasticsearch_url, index_prefix, tiny_encoder, texts, shards=shards)
+    hits = retriever.search([TEXTS[2], "heron"], 40, [[2, 14], []])
+    assert hits.rows[0].tolist() == [8, *range(20, 6 * 39 + 20, 6)]
+    for scores in hits.scores:
+        assert len(set(scores.tolist())) == 1
+    assert (np.diff(hits.rows[1]) == 6).all()
+
+
+@pytest.mark.server
+def test_opposite_texts_have_the_least_score(
+    elasticsearch_url: str, index_prefix: str, tiny_encoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Angles:
+        """A text is the angle of its vector in degrees."""
+
+        size = 2
+
+        def __init__(self, *_: object) -> None: ...
+
+        def __call__(self, texts: list[str], *_: object) -> NDArray[np.float32]:
+            angles = np.radians([float(text) for text in texts])
+            return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+    monkeypatch.setattr(transformer_encoder, "TransformerEncoder", Angles)
+    retriever = built(elasticsearch_url, index_prefix, tiny_encoder, ["180", "90", "60", "0", "-60"])
+    hits = retriever.search(["0", "90"], 5)
+    assert hits.rows[0].tolist() == [3, 2, 4, 1, 0]
+    np.testing.assert_allclose(hits.scores[0], [1, 0.75, 0.75, 0.5, LEAST_SCORE], atol=1e-7)
+    assert hits.scores[0, 4] > 0
+
+
+@pytest.mark.server
+def test_texts_without_tokens_find_nothing_and_are_not_found(
+    elasticsearch_url: str, index_prefix: str, tiny_encoder: str
+) -> None:
+    texts = ["", "lion", "  ", "the sail", "\ud800"]
+    hits = built(elasticsearch_url, index_prefix, tiny_encoder, texts).search(["lion", "", "\n", "\udfff"], 5)
+    assert [sorted(found.tolist()) for found in hits.rows] == [
+        [-1, -1, 1, 3, 4],
+        [-1] * 5,
+        [-1] * 5,
+        [-1, -1, 1, 3, 4],
+    ]
+    np.testing.assert_array_equal(hits.scores[hits.rows == -1], 0)
+    nothing = built(elasticsearch_url, f"{index_prefix}-empty", tiny_encoder, ["", " "])
+    assert nothing.search(["lion"], 2).rows.tolist() == [[-1, -1]]
+
+
+@pytest.mark.server
+def test_no_text_of_the_collection_is_encoded_again(
+    elasticsearch_url: str, index_prefix: str, tiny_encoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elasticsearch_dense, "_HASHES", 20)
+    encoded = count_encoded(monkeypatch)
+    retriever = built(elasticsearch_url, index_prefix, tiny_encoder)
+    assert sorted(encoded) == sorted(set(TEXTS))
+    encoded.clear()
+    again = built(elasticsearch_url, index_prefix, tiny_encoder)  # it is whole
+    full = [text for text in TEXTS if text]
+    hits = again.search(full, 1)
+    assert encoded == []
+    assert not again.vectors.loaded
+    assert [TEXTS[row] for row in hits.rows[:, 0]] == full
+    retriever.search(["unheard of", full[0], "unheard of"], 1)
+    assert encoded == ["unheard of"]
+    assert retriever.vectors.loaded
+    retriever.close()
+    assert not retriever.vectors.loaded
+
+
+@pytest.mark.server
+def test_a_half_loaded_index_goes_on(
+    elasticsearch_url: str,
+    index_prefix: str,
+    tmp_path: Path,
+    tiny_encoder: str,
+    no_pauses: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_retriever, "_BULK_ROWS", 10)
+    monkeypatch.setattr(elasticsearch_dense, "_TEXTS", 16)
+    refused = Answer(400, b'{"error": {"type": "bad", "reason": "no"}}', {"X-Elastic-Product": "Elasticsearch",
+                     "Content-Type": "application/json"})  # fmt: skip
+    with proxy(elasticsearch_url) as between:
+        between.target = "_bulk"
+        between.faults.extend([lambda good: good] * 4 + [refused])
+        with pytest.raises(InputError, match="400 bad: no"):
+            built(between.url, index_prefix, tiny_encoder)
+    halfway = ElasticsearchDenseRetriever(tiny_encoder, url=elasticsearch_url, index_prefix=index_prefix)
+    with pytest.raises(InputError, match="half loaded"):
+        halfway.open(Path(), FINGERPRINT)
+    encoded = count_encoded(monkeypatch)
+    retriever = built(elasticsearch_url, index_prefix, tiny_encoder)
+    # 40 rows were there; the text without tokens is tokenised anew.
+    assert 0 < len(encoded) <= len(set(TEXTS)) - 35
+    same(retriever.search(QUERIES, 20), local(tmp_path, tiny_encoder).search(QUERIES, 20))
+    with Elasticsearch(elasticsearch_url) as client:
+        name = f"{index_prefix}-{FINGERPRINT[:16]}"
+        mapping = client.indices.get_mapping(index=name)[name]["mappings"]
+        assert mapping["_meta"]["memory_zoo"]["complete"]
+        client.delete(index=name, id="3", refresh=True)
+    with pytest.raises(InputError, match="has 89 of its 90 documents"):
+        halfway.open(Path(), FINGERPRINT)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("action", ["_bulk", "_msearch"])
+def test_loading_and_searching_survive_faults(
+    action: str,
+    elasticsearch_url: str,
+    index_prefix: str,
+    tmp_path: Path,
+    tiny_encoder: str,
+    no_pauses: list[float],
+) -> None:
+    key, item = ("items", {"create": BUSY}) if action == "_bulk" else ("responses", BUSY)
+    with proxy(elasticsearch_url) as between:
+        between.target = action
+        between.faults.extend([None, failing_items(key, item, slice(None, None, 3))])
+        retriever = built(between.url, index_prefix, tiny_encoder)
+        found = retriever.search(QUERIES, 10)
+        assert not between.faults
+    assert len(no_pauses) == 2
+    same(found, local(tmp_path, tiny_encoder).search(QUERIES, 10))
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("num_candidates", [None, 50])
+def test_a_memory_grows(
+    elasticsearch_url: str,
+    index_prefix: str,
+    tmp_path: Path,
+    tiny_encoder: str,
+    monkeypatch: pytest.MonkeyPatch,
+    num_candidates: int | None,
+) -> None:
+    options = {"index_prefix": index_prefix, "url": elasticsearch_url, "num_candidates": num_candidates}
+    retriever = ElasticsearchDenseRetriever(tiny_encoder, device="cpu", **options)
+    one = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
+    queries = labelled_texts(12, seed=1)[0]
+    before = one.search(queries, 9)
+    text, label = rows(60).texts[5], rows(60).label(5)
+    new = Rows.from_lists(
+        [text, text, *labelled_texts(20, seed=2)[0]],
+        [str(label), "boats" if label != "boats" else "bread", *labelled_texts(20, seed=2)[1]],
+    )
+    encoded = count_encoded(monkeypatch)
+    addition = one.add(new, progress=False)
+    assert (addition.copies, addition.relabelled) == (1, 1)
+    assert encoded == new.texts[2:]  # and not the copy
+    found = one.search([text, *queries], 9)
+    # The copy has the score of the old row and stands behind it.
+    assert found.memories.texts[int(found.rows[0, 1])] == text
+    assert found.scores[0, 0] == found.scores[0, 1]
+    assert found.memories.ids[int(found.rows[0, 0])] == "r5"
+    whole = DenseRetriever(tiny_encoder, device="cpu")
+    whole.index(Collection(one.rows.texts, "whole"), tmp_path / "whole", progress=False)
+    same(one.retriever.search(queries, 9), whole.search(queries, 9))
+    old = open_memory(str(tmp_path / "memory"), version=1).search(queries, 9)
+    np.testing.assert_array_equal(old.scores, before.scores)
+    assert old.memories.ids == before.memories.ids
+    # Training texts get neither themselves nor their copies.
+    kept = one.search(one.rows.texts[:], 3, leave_out_copies=True)
+    for own, places in zip(one.rows.texts, kept.rows, strict=True):
+        assert own not in [kept.memories.texts[int(place)] for place in places]
+
+
+@pytest.mark.server
+def test_fused_with_words(
+    elasticsearch_url: str, index_prefix: str, tmp_path: Path, tiny_encoder: str
+) -> None:
+    place: dict[str, Any] = {"url": elasticsearch_url, "index_prefix": index_prefix}
+    words = ElasticsearchRetriever(**place)
+    meaning = ElasticsearchDenseRetriever(tiny_encoder, device="cpu", **place)
+    fused = FusedRetriever([words, meaning], depth=200)
+    FolderMemory.build(rows(60), fused, tmp_path / "memory", progress=False)
+    queries = labelled_texts(6, seed=1)[0]
+    again = open_memory(str(tmp_path / "memory"))
+    assert again.retriever.describe() == fused.describe()
+    found = again.retriever.search(queries, 5)
+    for query in range(len(queries)):
+        worth: dict[int, float] = {}
+        for member in (words, meaning):
+            for rank, row in enumerate(member.search(queries, 200).rows[query].tolist(), 1):
+                if row >= 0:
+                    worth[row] = worth.get(row, 0.0) + 1 / (60 + rank)
+        best = sorted(worth.items(), key=lambda pair: (-np.float32(pair[1]), pair[0]))[:5]
+        assert found.rows[query].tolist() == [row for row, _ in best]
+
+
+@pytest.mark.server
+def test_the_index_of_an_approximate_search_is_a_graph(
+    elasticsearch_url: str, index_prefix: str, tiny_encoder: str
+) -> None:
+    with Elasticsearch(elasticsearch_url) as client:
+        for kind, candidates in (("flat", None), ("hnsw", 20)):
+            prefix = f"{index_prefix}-{kind}"
+            retriever = built(elasticsearch_url, prefix, tiny_encoder, num_candidates=candidates)
+            name = f"{prefix}-{FINGERPRINT[:16]}"
+            fields = client.indices.get_mapping(index=name)[name]["mappings"]["properties"]
+            assert fields["vector"]["index_options"]["type"] == kind
+            (hit,) = client.search(index=name, query={"ids": {"values": ["7"]}})["hits"]["hits"]
+            assert hit["_source"] == {"row": 7, "text": TEXTS[7]}
+    with pytest.raises(InputError, match="k=21: must be 0 to 20"):
+        retriever.search(["lion"], 21)
+
+
+def test_descriptions(tiny_encoder: str) -> None:
+    retriever = ElasticsearchDenseRetriever(
+        tiny_encoder, "cls", 5, 20, "cpu", 1, 70, url="http://elastic:s3cret@search:9200", index_prefix="mine",
+        shards=2, replicas=1, timeout=30.0, client_args={"api_key": "s3cret", "verify_certs": False},
+    )  # fmt: skip
+    described = retriever.describe()
+    assert "s3cret" not in str(described) + repr(retriever.server.client_args) + str(pickle.dumps(retriever))
+    arguments = described["init_args"]
+    assert (arguments["url"], arguments["num_candidates"]) == ("http://search:9200", 70)
+    assert arguments["client_args"] == {"verify_certs": False}
+    again = make_retriever(described)
+    assert isinstance(again, ElasticsearchDenseRetriever)
+    assert again.describe() == described
+    assert again.ranking.describe() == retriever.ranking.describe()
+    # Exact, it ranks as the embedded one.
+    exact = ElasticsearchDenseRetriever(tiny_encoder).ranking.describe()
+    assert exact == DenseRetriever(tiny_encoder).ranking.describe()
+    assert retriever.ranking.describe() == {
+        **DenseRetriever(tiny_encoder, "cls", max_length=20).ranking.describe(),
+        "num_candidates": 70,
+    }
+
+
+@pytest.mark.server
+def test_mistakes_are_named(elasticsearch_url: str, index_prefix: str, tiny_encoder: str) -> None:
+    for options, pattern in (
+        ({"pooling": "max"}, "pooling 'max': use mean or cls"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"threads": 0}, "threads=0"),
+        ({"num_candidates": 0}, "num_candidates=0: use 1 to 10000, or null"),
+        ({"num_candidates": 10_001}, "num_candidates=10001"),
+        ({"shards": 0}, "shards=0"),
+        ({"url": "search"}, "url 'search'"),
+    ):
+        with pytest.raises(InputError, match=pattern) as caught:
+            ElasticsearchDenseRetriever(tiny_encoder, **options)  # type: ignore[arg-type]
+        assert "\n" not in str(caught.value)
+    retriever = built(elasticsearch_url, index_prefix, tiny_encoder)
+    with pytest.raises(InputError, match="k=-1"):
+        retriever.search(["lion"], -1)
+    with pytest.raises(InputError, match="k=10001: must be 0 to 10000"):
+        retriever.search(["lion"], 10_001)
+    with pytest.raises(InputError, match="2 lists for 1 texts"):
+        retriever.search(["lion"], 1, [[], []])
+    with pytest.raises(InputError, match="another collection"):
+        retriever.index(Collection(TEXTS, FINGERPRINT[:16] + "-another"), Path(), progress=False)

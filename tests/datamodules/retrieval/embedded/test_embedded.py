@@ -1,0 +1,345 @@
+"""The embedded index against the formulas written out plainly, against tantivy, and as files on a disk."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import pickle
+import random
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datamodules.core.errors import InputError
+from datamodules.retrieval.base import Collection, Ranking
+from datamodules.retrieval.embedded import inverted_index
+from datamodules.retrieval.embedded import retriever as embedded
+from datamodules.retrieval.embedded.lucene import LENGTHS, length_bytes
+from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
+
+SIMILARITIES = ("BM25", "LMDirichlet")
+
+
+def lossy_length(length: int) -> int:
+    """Lucene keeps 4 significant bits of the part of a length above 24."""
+    if length < 24:
+        return length
+    above, shift = length - 24, 0
+    while above >= 16:
+        above, shift = above // 2, shift + 1
+    return 24 + (above << shift)
+
+
+def brute_force(ranking: Ranking, texts: Sequence[str], query: str) -> dict[int, float]:
+    """The score of every matching row in float64, from the definitions; texts are simple lower-case words."""
+    documents = [Counter(text.split()) for text in texts]
+    lengths = [document.total() for document in documents]
+    n, tokens = sum(length > 0 for length in lengths), sum(lengths)
+    scores: dict[int, float] = {}
+    for term, repeated in Counter(query.split()).items():
+        df = sum(term in document for document in documents)
+        cf = sum(document[term] for document in documents)
+        for row, document in enumerate(documents):
+            if tf := document[term]:
+                length = lossy_length(lengths[row])
+                if ranking.similarity == "BM25":
+                    k1, b = ranking.k1, ranking.b
+                    idf = math.log(1 + (n - df + 0.5) / (df + 0.5))
+                    share = (k1 + 1) * idf * tf / (tf + k1 * (1 - b + b * length / (tokens / n)))
+                else:
+                    mu, p = ranking.mu, (cf + 1) / (tokens + 1)
+                    share = max(0.0, math.log(1 + tf / (mu * p)) + math.log(mu / (mu + length)))
+                scores[row] = scores.get(row, 0.0) + repeated * share
+    return scores
+
+
+def random_texts(seed: int, n: int, words: int, longest: int) -> list[str]:
+    """Zipf-distributed words; some texts are empty, some equal."""
+    rng = random.Random(seed)
+    weights = [1 / (rank + 1) for rank in range(words)]
+    texts = [
+        " ".join(rng.choices([f"w{word}" for word in range(words)], weights, k=rng.randint(0, longest)))
+        for _ in range(n)
+    ]
+    return texts + rng.sample(texts, n // 10)
+
+
+def check(
+    retriever: EmbeddedRetriever,
+    texts: Sequence[str],
+    queries: Sequence[str],
+    k: int,
+    exclude: Sequence[Sequence[int]] | None = None,
+) -> None:
+    """Every hit has the right score, no better row is missing, equal scores are in row order."""
+    hits = retriever.search(queries, k, exclude)
+    assert hits.rows.shape == hits.scores.shape == (len(queries), k)
+    assert hits.rows.dtype == np.int32
+    assert hits.scores.dtype == np.float32
+    for i, query in enumerate(queries):
+        right = brute_force(retriever.ranking, texts, query)
+        for row in exclude[i] if exclude is not None else ():
+            right.pop(row, None)
+        size = min(k, len(right))
+        rows, scores = hits.rows[i].tolist(), hits.scores[i].tolist()
+        assert -1 not in rows[:size]
+        assert rows[size:] == [-1] * (k - size)
+        assert scores[size:] == [0] * (k - size)
+        assert len(set(rows[:size])) == size
+        assert scores[:size] == pytest.approx([right[row] for row in rows[:size]], rel=2e-6, abs=1e-6)
+        best = sorted(right.values(), reverse=True)[:size]
+        assert scores[:size] == pytest.approx(best, rel=2e-6, abs=1e-6)
+        order = [(-score, row) for score, row in zip(scores[:size], rows[:size], strict=True)]
+        assert order == sorted(order)
+
+
+@pytest.fixture(params=SIMILARITIES)
+def similarity(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def build(texts: Sequence[str], folder: Path, *arguments: object, **options: object) -> EmbeddedRetriever:
+    retriever = EmbeddedRetriever(*arguments, **options)  # type: ignore[arg-type]
+    retriever.index(Collection(texts, "f"), folder, progress=False)
+    return retriever
+
+
+def test_length_bytes() -> None:
+    lengths = np.array([*range(3000), 10**6, 2**31 - 1])
+    decoded = LENGTHS[length_bytes(lengths)]
+    assert decoded.tolist() == [lossy_length(int(length)) for length in lengths]
+    assert (decoded <= lengths).all()
+
+
+@pytest.mark.parametrize(
+    ("seed", "n", "words", "longest"), [(0, 60, 12, 8), (1, 400, 300, 60), (2, 150, 40, 200)]
+)
+def test_brute_force(similarity: str, seed: int, n: int, words: int, longest: int, tmp_path: Path) -> None:
+    texts = random_texts(seed, n, words, longest)
+    queries = [*random_texts(seed + 50, 25, words + 20, 12), *texts[:10]]
+    rng = random.Random(seed)
+    retriever = build(texts, tmp_path / "i", similarity)
+    for k in (1, 5, len(texts) + 7):
+        check(retriever, texts, queries, k)
+        exclude = [rng.sample(range(len(texts)), rng.randint(0, 20)) for _ in queries]
+        check(retriever, texts, queries, k, exclude)
+
+
+@pytest.mark.parametrize("options", [{"k1": 0.0}, {"k1": 2.0, "b": 0.0}, {"b": 1.0}, {"mu": 10.0}])
+def test_parameters(options: dict[str, float], tmp_path: Path) -> None:
+    texts = random_texts(5, 200, 50, 30)
+    similarity = "LMDirichlet" if "mu" in options else "BM25"
+    check(build(texts, tmp_path / "i", similarity, **options), texts, texts[:20], 10)
+
+
+def test_pruning_changes_nothing(similarity: str, tmp_path: Path) -> None:
+    """Several windows, bitmaps and skipped terms: k small (much is skipped) is the head of k large."""
+    texts = random_texts(9, 9_000, 2000, 30)
+    queries = [*random_texts(10, 30, 2000, 40), *texts[:20]]
+    retriever = build(texts, tmp_path / "i", similarity)
+    few, many = retriever.search(queries, 10), retriever.search(queries, len(texts))
+    assert (many.rows[:, :10] == few.rows).all()
+    assert (many.scores[:, :10] == few.scores).all()
+    check(retriever, texts, queries[::25], 10)
+
+
+def test_building_in_blocks(similarity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = random_texts(3, 500, 80, 30)
+    whole = build(texts, tmp_path / "whole", similarity).search(texts, 7)
+    monkeypatch.setattr(inverted_index, "_TEXTS", 33)
+    monkeypatch.setattr(inverted_index, "_POSTINGS", 200)
+    monkeypatch.setattr(embedded, "_QUERIES", 33)
+    parts = build(texts, tmp_path / "parts", similarity).search(texts, 7)
+    assert (whole.rows == parts.rows).all()
+    assert (whole.scores == parts.scores).all()
+
+
+def test_threads(similarity: str, tmp_path: Path) -> None:
+    texts = random_texts(4, 300, 80, 20)
+    exclude = [[row] for row in range(len(texts))]
+    one = build(texts, tmp_path / "i", similarity).search(texts, 5, exclude)
+    two = build(texts, tmp_path / "j", similarity, threads=2).search(texts, 5, exclude)
+    assert (one.rows == two.rows).all()
+    assert (one.scores == two.scores).all()
+    assert not (one.rows == np.arange(len(texts))[:, None]).any()
+
+
+def test_ties_are_in_row_order(similarity: str, tmp_path: Path) -> None:
+    texts = ["x y", "y", "x y", "z", "x y"] * 3000
+    hits = build(texts, tmp_path / "i", similarity).search(["x"], 6, [[2]])
+    assert hits.rows.tolist() == [[0, 4, 5, 7, 9, 10]]
+
+
+def test_dirichlet_score_zero_is_a_hit(tmp_path: Path) -> None:
+    # "a" is so common that it adds nothing to a long text.
+    texts = ["b", "a " * 5 + "b b b", "a a", "a " + "b " * 39, "c"]
+    retriever = build(texts, tmp_path / "i", "LMDirichlet", mu=1.0)
+    hits = retriever.search(["a"], 5)
+    assert hits.rows[0].tolist()[2:] == [3, -1, -1]
+    assert hits.scores[0, 2] == 0
+    check(retriever, texts, ["a", "a b"], 5, [[2], [0]])
+
+
+def test_a_repeated_query_term_counts_again(tmp_path: Path) -> None:
+    retriever = build(["x y", "z", "y z"], tmp_path / "i")
+    once, twice = retriever.search(["x"], 1).scores, retriever.search(["x x"], 1).scores
+    assert twice[0, 0] == pytest.approx(2 * once[0, 0])
+
+
+def test_empty_things(similarity: str, tmp_path: Path) -> None:
+    retriever = build([], tmp_path / "none", similarity)
+    assert retriever.search(["x", ""], 3).rows.tolist() == [[-1] * 3] * 2
+    retriever = build(["", " ", "?!"], tmp_path / "wordless", similarity)
+    assert retriever.search(["x", ""], 3).rows.tolist() == [[-1] * 3] * 2
+    retriever = build(["", "x", "\x00\ud800"], tmp_path / "some", similarity)
+    assert retriever.search(["", "unknown", "x\x00\ud800"], 2).rows.tolist() == [[-1, -1], [-1, -1], [1, -1]]
+    assert retriever.search([], 2).rows.shape == (0, 2)
+    assert retriever.search(["x"], 0).rows.shape == (1, 0)
+
+
+def test_long_text(tmp_path: Path) -> None:
+    retriever = build(["word " * 200_000, "x" * 1_000_000, "word"], tmp_path / "i")
+    assert retriever.search(["word", "x" * 255], 3).rows.tolist() == [[0, 2, -1], [1, -1, -1]]
+
+
+def test_analyzers(tmp_path: Path) -> None:
+    texts = ["The runner's running", "she runs", "東京都に住む"]
+    english = build(texts, tmp_path / "english", analyzer="english")
+    assert sorted(english.search(["run"], 3).rows[0].tolist()) == [-1, 0, 1]
+    assert english.search(["the"], 1).rows.tolist() == [[-1]]
+    cjk = build(texts, tmp_path / "cjk", analyzer="cjk")
+    assert cjk.search(["京都", "都京"], 1).rows.tolist() == [[2], [-1]]
+
+
+def test_queries_are_cut(tmp_path: Path) -> None:
+    texts = [f"w{word}" for word in range(600)]
+    retriever = build(texts, tmp_path / "i")
+    query = " ".join(["unknown", *texts, "w3"])
+    with pytest.warns(UserWarning, match="first 512 are used"):
+        hits = retriever.search([query], 600)
+    assert hits.rows[0, 0] == 3  # it came again after the cut, and counts twice
+    assert sorted(hits.rows[0].tolist())[-511:] == list(range(511))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # one warning is enough
+        retriever.search([query], 5)
+
+
+def test_persistence_and_pickle(similarity: str, tmp_path: Path) -> None:
+    texts = random_texts(6, 100, 30, 10)
+    retriever = build(texts, tmp_path / "i", similarity)
+    hits = retriever.search(texts, 4)
+    copied = pickle.loads(pickle.dumps(retriever))
+    assert len(pickle.dumps(retriever)) < 1000
+    opened = EmbeddedRetriever(similarity)  # type: ignore[arg-type]
+    opened.open(tmp_path / "i", "f")
+    for other in (copied, opened):
+        again = other.search(texts, 4)
+        assert (again.rows == hits.rows).all()
+        assert (again.scores == hits.scores).all()
+    assert EmbeddedRetriever(**opened.describe()["init_args"]).ranking == opened.ranking
+    opened.close()
+    with pytest.raises(InputError, match="no index"):
+        opened.search(["w0"], 1)
+
+
+def _search_elsewhere(retriever: EmbeddedRetriever, texts: list[str]) -> list[list[int]]:
+    rows: list[list[int]] = retriever.search(texts, 3).rows.tolist()
+    return rows
+
+
+def _build_elsewhere(texts: list[str], folder: Path) -> list[list[int]]:
+    return _search_elsewhere(build(texts, folder), texts)
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    """Two processes build one index at the same time; both then read it, and so does a third."""
+    texts = random_texts(7, 50, 20, 10)
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        jobs = [pool.apply_async(_build_elsewhere, (texts, tmp_path / "i")) for _ in range(2)]
+        first, second = (job.get(timeout=120) for job in jobs)
+        retriever = EmbeddedRetriever()
+        retriever.open(tmp_path / "i", "f")
+        assert first == second == _search_elsewhere(retriever, texts)
+        assert pool.apply(_search_elsewhere, (retriever, texts)) == first
+    leftovers = [path.name for path in tmp_path.iterdir() if path.suffix == ".partial"]
+    assert not leftovers
+
+
+@pytest.mark.parametrize("name", sorted(inverted_index.InvertedIndex._fields))
+def test_damage_is_named(name: str, tmp_path: Path) -> None:
+    build(random_texts(8, 50, 20, 10), tmp_path / "i").close()
+    path = tmp_path / "i" / name
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match=rf"{name}: damaged.*rebuild"):
+        EmbeddedRetriever().open(tmp_path / "i", "f")
+    path.unlink()
+    with pytest.raises(InputError, match=rf"{name}: damaged.*missing"):
+        EmbeddedRetriever().open(tmp_path / "i", "f")
+
+
+def test_what_is_not_an_index(tmp_path: Path) -> None:
+    build(["x"], tmp_path / "i").close()
+    with pytest.raises(InputError, match="other texts or settings"):
+        EmbeddedRetriever().open(tmp_path / "i", "g")
+    with pytest.raises(InputError, match="does not exist"):
+        EmbeddedRetriever().open(tmp_path / "j", "f")
+    (tmp_path / "i" / "manifest.json").unlink()
+    with pytest.raises(InputError, match="unfinished"):
+        EmbeddedRetriever().open(tmp_path / "i", "f")
+
+
+def test_a_failed_build_leaves_the_old_index(tmp_path: Path) -> None:
+    build(["x"], tmp_path / "i").close()
+
+    class Stopped(Exception):
+        pass
+
+    class Texts(list[str]):
+        def __getitem__(self, key: object) -> list[str]:  # type: ignore[override]
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        EmbeddedRetriever().index(Collection(Texts(["y"]), "g"), tmp_path / "i", progress=False)
+    retriever = EmbeddedRetriever()
+    retriever.open(tmp_path / "i", "f")
+    assert retriever.search(["x"], 1).rows.tolist() == [[0]]
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="threads=0"):
+        EmbeddedRetriever(threads=0)
+    retriever = build(["x"], tmp_path / "i")
+    with pytest.raises(InputError, match="k=-1"):
+        retriever.search(["x"], -1)
+    with pytest.raises(InputError, match="2 lists for 1 texts"):
+        retriever.search(["x"], 1, [[], []])
+
+
+def test_tantivy_ranks_alike(tmp_path: Path) -> None:
+    """Tantivy has Lucene's BM25 with k1 = 1.2, b = 0.75 and the same one-byte lengths."""
+    tantivy = pytest.importorskip("tantivy")
+    texts = [text for text in random_texts(11, 800, 200, 60) if text]
+    schema = tantivy.SchemaBuilder().add_text_field("text").add_unsigned_field("row", stored=True).build()
+    index = tantivy.Index(schema)
+    writer = index.writer(num_threads=1)
+    for row, text in enumerate(texts):
+        writer.add_document(tantivy.Document(text=text, row=row))
+    writer.commit()
+    index.reload()
+    searcher = index.searcher()
+    queries = [" ".join(dict.fromkeys(text.split())) for text in texts[:100]]
+    hits = build(texts, tmp_path / "i").search(queries, 20)
+    for i, query in enumerate(queries):
+        found = searcher.search(index.parse_query(query, ["text"]), limit=20).hits
+        scores = [score for score, _ in found]
+        assert hits.scores[i, : len(found)].tolist() == pytest.approx(scores, rel=1e-5)
+        clear = [
+            j for j in range(1, len(found) - 1)
+            if scores[j - 1] > scores[j] * 1.00001 and scores[j] > scores[j + 1] * 1.00001
+        ]  # fmt: skip
+        rows = [searcher.doc(found[j][1])["row"][0] for j in clear]
+        assert hits.rows[i, clear].tolist() == rows

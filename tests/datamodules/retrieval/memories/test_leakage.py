@@ -1,0 +1,153 @@
+"""A training text retrieves neither itself nor a copy; evaluation retrieves training texts only."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from datamodules.classification import ClassificationDataModule
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval.base import Retriever
+from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
+from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
+from datamodules.retrieval.folding import fold
+from datamodules.retrieval.memories.folder_memory import FolderMemory
+from datamodules.retrieval.memories.neighbors import NeighborStore, build_neighbors
+from tests.datamodules.corpus import labelled_texts, write_csv
+
+K = 6
+
+
+def with_copies(n: int, seed: int) -> tuple[list[str], list[str]]:
+    """Texts of which a third has copies that differ in case and white space, some with another label."""
+    texts, labels = labelled_texts(n, seed)
+    rng = random.Random(seed)
+    for text in rng.sample(texts, n // 3):
+        changed = text.upper() if rng.random() < 0.5 else text.title()
+        texts.append(changed.replace(" ", rng.choice(["  ", "\t", "\u00a0"])))
+        labels.append(rng.choice(labels))
+    return texts, labels
+
+
+def pairs(rows: Rows) -> set[tuple[str, str]]:
+    """The texts with their labels."""
+    assert rows.labels is not None
+    return set(zip(rows.texts, rows.labels, strict=True))
+
+
+def neighbor_texts(store: NeighborStore) -> list[list[str]]:
+    return [[store.memories.texts[i] for i in row if i >= 0] for row in store.rows.tolist()]
+
+
+@pytest.mark.parametrize("similarity", ["BM25", "LMDirichlet"])
+def test_no_text_of_a_memory_finds_itself_or_a_copy(tmp_path: Path, similarity: str) -> None:
+    texts, labels = with_copies(90, seed=0)
+    table = Rows.from_lists(texts, labels)
+    retriever = EmbeddedRetriever(similarity=similarity)  # type: ignore[arg-type]
+    memory = FolderMemory.build(table, retriever, tmp_path / "memory", progress=False)
+    store = NeighborStore.open(*build_neighbors(table, memory, K, True, tmp_path, progress=False))
+    found = neighbor_texts(store)
+    for text, memories in zip(texts, found, strict=True):
+        assert fold(text) not in map(fold, memories)
+    # The place of what was left out is taken by the next best: nearly all have all neighbours.
+    assert sum(map(len, found)) > 0.9 * K * len(texts)
+
+    # Without the exclusion nearly every text is its own best memory: the check above can fail.
+    leaky = NeighborStore.open(*build_neighbors(table, memory, K, False, tmp_path, progress=False))
+    own = [
+        fold(text) in map(fold, memories) for text, memories in zip(texts, neighbor_texts(leaky), strict=True)
+    ]
+    assert sum(own) > 0.9 * len(texts)
+
+
+def test_a_text_with_nothing_but_copies_has_no_memory(tmp_path: Path) -> None:
+    table = Rows.from_lists(["the lion", "The  Lion", "sail"], ["a", "b", "b"])
+    memory = FolderMemory.build(table, EmbeddedRetriever(), tmp_path / "m", progress=False)
+    assert (memory.search(table.texts[:], 2, leave_out_copies=True).rows == -1).all()
+
+
+def _check_data_module(tmp_path: Path, retriever: Retriever) -> None:
+    """End to end, from files: a third of all texts is also in another split."""
+    texts, labels = with_copies(120, seed=1)
+    held_out, held_out_labels = labelled_texts(20, seed=2)
+    copied = slice(0, 30)
+    files = {
+        "train_file": write_csv(tmp_path / "train.csv", texts, labels),
+        "validation_file": write_csv(
+            tmp_path / "validation.csv", held_out + texts[copied], held_out_labels + labels[copied]
+        ),
+        "test_file": write_csv(
+            tmp_path / "test.csv",
+            [text + " quay" for text in held_out] + texts[copied],
+            held_out_labels + labels[copied],
+        ),
+    }
+    data = ClassificationDataModule(
+        **files, num_memories=K, retriever=retriever, cache_dir=str(tmp_path / "cache")
+    )
+    data.prepare_data()
+    data.setup("fit")
+    training_rows = pairs(data.split("train").rows)
+    for name in ("train", "validation", "test"):
+        split = data.split(name)
+        assert split.neighbors is not None
+        assert pairs(split.neighbors.memories) <= training_rows
+        found = neighbor_texts(split.neighbors)
+        assert sum(map(len, found)) > 0.8 * K * len(found)
+        own = [fold(t) in map(fold, memories) for t, memories in zip(split.rows.texts, found, strict=True)]
+        if name == "train":
+            assert not any(own)
+        else:
+            # A held-out text that training has as well may find it there: that is what memory is.
+            assert all(own[-30:])
+
+
+def test_the_data_module_does_not_leak(tmp_path: Path) -> None:
+    _check_data_module(tmp_path, EmbeddedRetriever())
+
+
+def test_rows_split_off_for_validation_are_no_memories(tmp_path: Path) -> None:
+    texts, labels = labelled_texts(100, seed=3)
+    texts = [f"{text} n{i}" for i, text in enumerate(texts)]  # all distinct
+    data = ClassificationDataModule(
+        train_file=write_csv(tmp_path / "all.csv", texts, labels),
+        validation_split=0.3,
+        num_memories=K,
+        cache_dir=str(tmp_path / "cache"),
+    )
+    data.prepare_data()
+    data.setup("fit")
+    train, validation = (set(data.split(name).rows.texts) for name in ("train", "validation"))
+    assert train | validation == set(texts)
+    assert not train & validation
+    for name in ("train", "validation"):
+        neighbors = data.split(name).neighbors
+        assert neighbors is not None
+        assert set(neighbors.memories.texts) <= train
+
+
+def test_limits_of_training_rows_limit_the_memory_too(tmp_path: Path) -> None:
+    texts, labels = labelled_texts(100, seed=4)
+    texts = [f"{text} n{i}" for i, text in enumerate(texts)]
+    data = ClassificationDataModule(
+        train_file=write_csv(tmp_path / "all.csv", texts, labels),
+        rows_per_class=5,
+        num_memories=K,
+        cache_dir=str(tmp_path / "cache"),
+    )
+    data.prepare_data()
+    data.setup("fit")
+    train = set(data.split("train").rows.texts)
+    assert len(train) == 15
+    neighbors = data.split("validation").neighbors
+    assert neighbors is not None
+    assert set(neighbors.memories.texts) <= train
+
+
+@pytest.mark.server
+def test_the_data_module_does_not_leak_on_a_server(
+    tmp_path: Path, elasticsearch_url: str, index_prefix: str
+) -> None:
+    _check_data_module(tmp_path, ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix))

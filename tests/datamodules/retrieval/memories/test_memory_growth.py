@@ -1,0 +1,387 @@
+"""A memory that grows: what is new is found at once, what is old stays, and nothing breaks it half-way."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval.base import Collection, Retriever
+from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
+from datamodules.retrieval.embedded import inverted_index
+from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
+from datamodules.retrieval.memories import folder_memory
+from datamodules.retrieval.memories.folder_memory import POINTER, FolderMemory, read_pointer
+from datamodules.retrieval.memories.index_memory import IndexMemory
+from datamodules.retrieval.memories.memory import Neighbors
+from datamodules.retrieval.opening import make_retriever, open_memory
+from tests.datamodules.corpus import in_processes, labelled_texts, rows, write_csv
+
+QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder zebra", "zebra", "nothing here is known", ""]
+NEW = (["zebra crossing", "old zebra", "a small oar"], ["beasts", "beasts", "boats"])
+
+MakeRetriever = Callable[..., Retriever]
+
+
+@pytest.fixture(params=["embedded", pytest.param("elasticsearch", marks=pytest.mark.server)])
+def make(request: pytest.FixtureRequest) -> MakeRetriever:
+    """Makes a retriever of either back end, always the same one."""
+    if request.param == "embedded":
+        return EmbeddedRetriever
+    url = request.getfixturevalue("elasticsearch_url")
+    prefix = request.getfixturevalue("index_prefix")
+    return lambda **ranking: ElasticsearchRetriever(url=url, index_prefix=prefix, **ranking)
+
+
+def build(folder: Path, table: Rows | None = None, retriever: Retriever | None = None) -> FolderMemory:
+    table = rows(60) if table is None else table
+    return FolderMemory.build(table, retriever or EmbeddedRetriever(), folder, progress=False)
+
+
+def more(texts: list[str] = NEW[0], labels: list[str] | None = NEW[1]) -> Rows:
+    return Rows.from_lists(texts, labels, source="more.csv")
+
+
+def found(neighbors: Neighbors) -> list[list[tuple[str, str, str | None, float]]]:
+    """(id, text, label, score) of every hit."""
+    ids, table = neighbors.memories.ids, neighbors.memories
+    return [
+        [
+            (ids[row], table.texts[row], table.label(row), score)
+            for row, score in zip(*pair, strict=True)
+            if row >= 0
+        ]
+        for pair in zip(neighbors.rows.tolist(), neighbors.scores.tolist(), strict=True)
+    ]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("similarity", ["BM25", "LMDirichlet"])
+def test_new_rows_are_found_at_once_and_old_versions_stay(
+    tmp_path: Path, make: MakeRetriever, similarity: str
+) -> None:
+    grown = build(tmp_path / "m", retriever=make(similarity=similarity))
+    before = found(grown.search(QUERIES, 5))
+    assert before[3] == []
+    assert grown.add(more(), progress=False) == (2, 63, 3, 0, 0, 0)
+    after = found(grown.search(QUERIES, 5))
+    assert {hit[:3] for hit in after[3]} == {
+        ("2:0", "zebra crossing", "beasts"),
+        ("2:1", "old zebra", "beasts"),
+    }
+    assert grown.add(more(["zebra zebra"], ["boats"]), progress=False).version == 3
+    assert {hit[0] for hit in found(grown.search(["zebra"], 5))[0]} == {"2:0", "2:1", "3:0"}
+
+    # Every version ranks like a memory that was built of its rows at once, now and later.
+    together = build(tmp_path / "n", Rows(grown.rows.table.slice(0, 63), "n"), make(similarity=similarity))
+    assert found(together.search(QUERIES, 5)) == after
+    assert together.fingerprint == FolderMemory(tmp_path / "m", make(similarity=similarity), 2).fingerprint
+    for version, expected in ((1, before), (2, after)):
+        old = FolderMemory(tmp_path / "m", make(similarity=similarity), version)
+        assert (old.version, found(old.search(QUERIES, 5))) == (version, expected)
+    assert found(open_memory(str(tmp_path / "m"), version=1).search(QUERIES, 5)) == before
+    current = open_memory(str(tmp_path / "m"))
+    assert isinstance(current, FolderMemory)
+    assert current.versions() == [(1, 60), (2, 63), (3, 64)]
+    assert found(build(tmp_path / "m", retriever=make(similarity=similarity)).search(QUERIES, 5)) == before
+    assert len(open_memory(str(tmp_path / "m")).search(["zebra"], 5).memories) == 3
+
+
+def test_rows_keep_their_numbers_and_ids(tmp_path: Path) -> None:
+    one = build(tmp_path / "m")
+    ids = one.rows.ids
+    one.add(more(["otter", "Old  ZEBRA", "old zebra", "zebra"], ["bread", "boats", "boats", "boats"]))
+    # 2:2 would be a copy of 2:1: a position in the table that was given.
+    assert one.rows.ids == [*ids, "2:0", "2:1", "2:3"]
+    assert one.rows.texts[0] == rows(60).texts[0]
+    one.add(Rows.from_lists(["new keel"], ["boats"], ["mine"]), keep_ids=True)
+    assert one.rows.ids[-1] == "mine"
+    before = contents(tmp_path / "m")
+    with pytest.raises(InputError, match=r"more.csv: the id 'mine' stands for 2 rows") as error:
+        one.add(Rows.from_lists(["newer keel"], ["boats"], ["mine"], "more.csv"), keep_ids=True)
+    assert "\n" not in str(error.value)
+    assert contents(tmp_path / "m") == before
+
+
+def test_copies_are_left_out_and_other_labels_kept(tmp_path: Path) -> None:
+    one = build(
+        tmp_path / "m", Rows.from_lists(["The lion", "a sail", "a sail"], ["beasts", "boats", "bread"])
+    )
+    addition = one.add(
+        more(
+            ["the  LION", "the lion", "a sail", "A Sail", "new", "NEW", "new"],
+            ["beasts", "boats", "bread", "beasts", "boats", "boats", "bread"],
+        )
+    )
+    assert addition == (2, 7, 4, 3, 3, 0)
+    assert list(zip(one.rows.texts, one.rows.labels or [], strict=True))[3:] == [
+        ("the lion", "boats"),
+        ("A Sail", "beasts"),
+        ("new", "boats"),
+        ("new", "bread"),
+    ]
+    # Nothing new: no version.
+    before = contents(tmp_path / "m")
+    assert one.add(more(["new", "THE LION"], ["bread", "boats"])) == (2, 7, 0, 2, 0, 0)
+    assert contents(tmp_path / "m") == before
+
+
+def test_training_texts_do_not_find_copies_among_the_new_rows(tmp_path: Path) -> None:
+    one = build(tmp_path / "m", Rows.from_lists(["the lion", "a lion"], ["beasts", "beasts"]))
+    one.add(more(["The  Lion", "lion sail", "unrelated"], ["boats", "boats", "boats"]))
+    for memory_ in (one, FolderMemory(tmp_path / "m", EmbeddedRetriever())):
+        assert [sorted(c.tolist()) for c in memory_.copies(["THE lion", "lion sail"])] == [[0, 2], [3]]
+        kept = memory_.search(["the lion"], 5, leave_out_copies=True)
+        assert {hit[1] for hit in found(kept)[0]} == {"a lion", "lion sail"}
+    assert {h[1] for h in found(one.search(["lion sail"], 5, leave_out_copies=True))[0]} == {
+        "the lion",
+        "a lion",
+        "The  Lion",
+    }
+
+
+@pytest.mark.parametrize(
+    ("table", "labels", "expected"),
+    [
+        (more(["zebra", "two"], None), None, "more.csv: row 1 ('zebra') has no label"),
+        (more(["zebra", "two"], ["boats", "cars"]), ["boats"], "row 2 ('two') has the label 'cars', which"),
+        (more([], []), None, "no rows to add"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(
+    tmp_path: Path, table: Rows, labels: list[str] | None, expected: str
+) -> None:
+    one = build(tmp_path / "m")
+    before = contents(tmp_path / "m")
+    with pytest.raises(InputError) as error:
+        one.add(table, labels)
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+    assert contents(tmp_path / "m") == before
+    assert one.add(more()).version == 2
+
+
+def test_unknown_labels_can_be_skipped(tmp_path: Path) -> None:
+    one = build(tmp_path / "m")
+    table = more(["zebra", "car", "auto", "zebra"], ["beasts", "cars", "cars", "beasts"])
+    assert one.add(table, ["beasts", "boats", "bread"], "skip") == (2, 61, 1, 1, 0, 2)
+    assert one.rows.ids[60:] == ["2:0"]
+
+
+def test_a_memory_without_labels_grows_without_labels(tmp_path: Path) -> None:
+    one = build(tmp_path / "m", Rows.from_lists(["a lion", "a sail"]))
+    with pytest.raises(InputError, match=r"row 1 .'zebra crossing'. has a label, but the memory has none"):
+        one.add(more())
+    assert one.add(more(["zebra", "A LION"], None), labels=[]) == (2, 3, 1, 1, 0, 0)
+    assert one.search(["zebra"], 1).memories.label(0) is None
+
+
+def test_an_index_of_the_users_is_not_written_to() -> None:
+    mine = object.__new__(IndexMemory)
+    mine.retriever = ElasticsearchRetriever(index="mine")
+    with pytest.raises(InputError, match="index:mine: this index is yours"):
+        mine.add(more())
+    with pytest.raises(InputError, match="no versions"):
+        open_memory("index:mine", mine.retriever, version=1)
+
+
+def test_versions_that_are_not_there(tmp_path: Path) -> None:
+    build(tmp_path / "m").add(more())
+    for version in (0, -1, 3):
+        with pytest.raises(InputError, match=f"has no version {version}; the current one is 2"):
+            FolderMemory(tmp_path / "m", EmbeddedRetriever(), version)
+
+
+def test_any_version_that_is_open_grows_the_current_one(tmp_path: Path) -> None:
+    first, second = build(tmp_path / "m"), build(tmp_path / "m")
+    first.add(more(["zebra"], ["beasts"]))
+    assert found(second.search(["zebra"], 5)) == [[]]
+    assert second.add(more(["old zebra"], ["boats"])).version == 3
+    assert {hit[0] for hit in found(second.search(["zebra"], 5))[0]} == {"2:0", "3:0"}
+    assert [hit[0] for hit in found(first.search(["zebra"], 5))[0]] == ["2:0"]
+    # What the first one has already is a copy for the other.
+    assert first.add(more(["old zebra"], ["boats"])) == (3, 62, 0, 1, 0, 0)
+
+
+def _add(folder: Path, table: Rows, retriever: Retriever | None = None) -> None:
+    built_with = make_retriever(read_pointer(folder)["retriever"])
+    FolderMemory(folder, retriever or built_with).add(table, progress=False)
+
+
+def _kill(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _kill_after(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> None:
+        function(*arguments, **options)
+        _kill()
+
+    return call
+
+
+PLACES = [
+    (folder_memory, "_write_rows", False),
+    (folder_memory, "_write_rows", True),
+    (inverted_index, "_write_postings", False),
+    (inverted_index, "_write_postings", True),
+    (folder_memory, "write_pointer", False),
+    (folder_memory, "write_pointer", True),
+]
+
+
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize(("module", "name", "after"), PLACES)
+def test_a_killed_addition_leaves_the_old_memory_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, after: bool, same: bool
+) -> None:
+    before = found(build(tmp_path / "m").search(QUERIES, 5))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, _kill_after(getattr(module, name)) if after else _kill)
+        assert in_processes(1, _add, tmp_path / "m", more()) == [-signal.SIGKILL]
+    done = name == "write_pointer" and after
+    opened = FolderMemory(tmp_path / "m", EmbeddedRetriever())
+    assert opened.version == (2 if done else 1)
+    assert found(FolderMemory(tmp_path / "m", EmbeddedRetriever(), 1).search(QUERIES, 5)) == before
+    # The next addition works, of the same rows or of others, and leaves nothing of the killed one.
+    table = more() if same else more(["other zebra"], ["bread"])
+    opened.add(table, progress=False)
+    expected = build(tmp_path / "n")
+    if done:
+        expected.add(more(), progress=False)
+    expected.add(table, progress=False)
+    assert found(opened.search(QUERIES, 5)) == found(expected.search(QUERIES, 5))
+    assert {p.name for p in (tmp_path / "m").iterdir() if p.suffix != ".lock"} == {
+        p.name for p in (tmp_path / "n").iterdir() if p.suffix != ".lock"
+    }
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(("name", "after"), [("_clone", True), ("_load", False), ("_load", True)])
+def test_a_killed_addition_on_a_server(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    elasticsearch_url: str,
+    index_prefix: str,
+    name: str,
+    after: bool,
+) -> None:
+    def retriever() -> ElasticsearchRetriever:
+        return ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
+
+    before = found(build(tmp_path / "m", retriever=retriever()).search(QUERIES, 5))
+    expected = build(tmp_path / "n")
+    expected.add(more(), progress=False)
+    with monkeypatch.context() as patch:
+        whole = getattr(ElasticsearchRetriever, name)
+        patch.setattr(ElasticsearchRetriever, name, _kill_after(whole) if after else _kill)
+        assert in_processes(1, _add, tmp_path / "m", more(), retriever()) == [-signal.SIGKILL]
+    opened = FolderMemory(tmp_path / "m", retriever())
+    assert found(opened.search(QUERIES, 5)) == before
+    opened.add(more(), progress=False)
+    for mine, other in zip(found(opened.search(QUERIES, 5)), found(expected.search(QUERIES, 5)), strict=True):
+        assert [hit[:3] for hit in mine] == [hit[:3] for hit in other]
+        np.testing.assert_allclose([hit[3] for hit in mine], [hit[3] for hit in other], rtol=1e-5)
+    assert found(FolderMemory(tmp_path / "m", retriever(), 1).search(QUERIES, 5)) == before
+
+
+def test_a_failed_addition_leaves_the_open_memory_usable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = build(tmp_path / "m")
+    before = found(one.search(QUERIES, 5))
+
+    def fail(self: EmbeddedRetriever, *_: Any, **__: Any) -> None:
+        self.close()
+        raise InputError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbeddedRetriever, "add", fail)
+        with pytest.raises(InputError, match="the disk is full"):
+            one.add(more())
+    assert (one.version, len(one), found(one.search(QUERIES, 5))) == (1, 60, before)
+    assert one.add(more()).version == 2
+
+
+def test_two_processes_add(tmp_path: Path) -> None:
+    build(tmp_path / "m")
+    assert in_processes(2, _add, tmp_path / "m", more()) == [0, 0]
+    # The second one found only copies.
+    assert FolderMemory(tmp_path / "m", EmbeddedRetriever()).versions() == [(1, 60), (2, 63)]
+
+
+def test_the_index_of_a_grown_collection_is_the_index_of_all_its_texts(tmp_path: Path) -> None:
+    texts = [*labelled_texts(300)[0], "", "ünïcode 猫 zebra", "zebra"]
+    grown, whole = EmbeddedRetriever(), EmbeddedRetriever()
+    grown.index(Collection(texts[:250], "old"), tmp_path / "old", progress=False)
+    grown = pickle.loads(pickle.dumps(grown))
+    grown.add(Collection(texts, "f"), 250, tmp_path / "grown", progress=False)
+    whole.index(Collection(texts, "f"), tmp_path / "whole", progress=False)
+    for path in (tmp_path / "whole").iterdir():
+        assert (tmp_path / "grown" / path.name).read_bytes() == path.read_bytes(), path.name
+    with pytest.raises(InputError, match="has 250 texts, but texts from 200"):
+        grown.add(Collection(texts, "f"), 200, tmp_path / "other", progress=False)
+
+
+def test_a_back_end_that_can_not_append_builds_anew(tmp_path: Path) -> None:
+    class Plain(EmbeddedRetriever):
+        add = Retriever.add
+
+    one = build(tmp_path / "m", retriever=Plain())
+    before = found(one.search(QUERIES, 5))
+    one.add(more(), progress=False)
+    expected = build(tmp_path / "n")
+    expected.add(more(), progress=False)
+    assert found(one.search(QUERIES, 5)) == found(expected.search(QUERIES, 5))
+    assert found(FolderMemory(tmp_path / "m", Plain(), 1).search(QUERIES, 5)) == before
+
+
+def test_a_grown_memory_can_be_built_for_another_ranking(tmp_path: Path) -> None:
+    build(tmp_path / "m").add(more())
+    other = EmbeddedRetriever(similarity="LMDirichlet")
+    assert len(build(tmp_path / "m", retriever=other)) == 60
+    opened = open_memory(str(tmp_path / "m"))
+    assert opened.retriever.describe() == other.describe()
+    assert len(opened.search(["zebra"], 5).memories) == 2
+
+
+def test_a_damaged_pointer_does_not_lose_what_was_added(tmp_path: Path) -> None:
+    build(tmp_path / "m").add(more())
+    (tmp_path / "m" / POINTER).write_text("{")
+    with pytest.raises(InputError, match="damaged, and the memory had grown") as error:
+        build(tmp_path / "m")
+    assert "\n" not in str(error.value)
+    assert (tmp_path / "m" / "rows-2").exists()
+
+
+def test_a_damaged_segment_is_named(tmp_path: Path) -> None:
+    build(tmp_path / "m").add(more())
+    path = tmp_path / "m" / "rows-1" / "rows.arrow"
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(InputError, match="damaged") as error:
+        FolderMemory(tmp_path / "m", EmbeddedRetriever())
+    assert str(path) in str(error.value)
+
+
+def test_a_table_that_is_read_twice_adds_nothing_new(tmp_path: Path) -> None:
+    from datamodules.corpora.table import read_table
+
+    texts, labels = labelled_texts(40, seed=9)
+    file = write_csv(tmp_path / "more.csv", texts, labels)
+    one = build(tmp_path / "m")
+    first = one.add(read_table(file))
+    assert first.added + first.copies == 40
+    assert first.added > 20
+    again = one.add(read_table(file))
+    assert (again.added, again.copies, again.version) == (0, 40, 2)

@@ -1,0 +1,104 @@
+"""`zoo.load` and what it returns; a transformer in the BiLSTM's place."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import zoo
+from datamodules.core.errors import InputError
+from datamodules.retrieval import EmbeddedRetriever
+from tests.zoo.conftest import LABELS, Result, sentences, write_table
+from zoo.knn_bilstm import KNNBiLSTM
+
+Fit = Callable[..., Path]
+
+
+def test_predictions_do_not_depend_on_their_batch(trained_run: Path) -> None:
+    predictor = zoo.load(trained_run / "checkpoints" / "best.ckpt")
+    texts = [text for text, _ in sentences(20, seed=4)]
+    together = predictor.predict(texts)
+    assert [prediction.text for prediction in together] == texts
+    for one, other in zip(together, predictor.predict(texts, batch_size=3), strict=True):
+        assert one.label == other.label
+        assert one.probability == pytest.approx(other.probability, abs=1e-6)
+        assert [m.text for m in one.memories] == [m.text for m in other.memories]
+    (alone,) = predictor.predict(texts[0])
+    assert alone.probability == pytest.approx(together[0].probability, abs=1e-6)
+    assert predictor.predict([]) == []
+
+
+def test_lightnings_own_way_loads_a_checkpoint(trained_run: Path) -> None:
+    checkpoint = trained_run / "checkpoints" / "best.ckpt"
+    theirs = KNNBiLSTM.load_from_checkpoint(checkpoint, weights_only=True).network.state_dict()
+    ours = zoo.load(checkpoint).model.network.state_dict()
+    assert theirs.keys() == ours.keys()
+    assert all(torch.equal(theirs[name], weight) for name, weight in ours.items())
+
+
+def test_words_never_seen(trained_run: Path) -> None:
+    (prediction,) = zoo.load(trained_run / "checkpoints" / "best.ckpt").predict(["\u732b xyzzy \U0001f600"])
+    assert prediction.memories == []
+    assert sum(prediction.probabilities.values()) == pytest.approx(1, abs=1e-5)
+
+
+def test_texts_without_words(trained_run: Path) -> None:
+    model = zoo.load(trained_run / "checkpoints" / "best.ckpt")
+    alone, together = model.predict(""), model.predict(["", "a text"])
+    assert alone[0].probabilities == pytest.approx(together[0].probabilities, abs=1e-6)
+    assert sum(alone[0].probabilities.values()) == pytest.approx(1, abs=1e-5)
+
+
+def test_another_memory(trained_run: Path, tmp_path: Path, zoo_command: Callable[..., Result]) -> None:
+    checkpoint = trained_run / "checkpoints" / "best.ckpt"
+    table = write_table(tmp_path / "m.csv", [("plum jam", "fruit"), ("plum stone", "geology")])
+    assert zoo_command("index", "--file", table, "--memory", "memory").code == 0
+    (prediction,) = zoo.load(checkpoint, memory="memory").predict("plum")
+    # A label that the model does not know is shown, and counts as unknown.
+    assert {(m.text, m.label) for m in prediction.memories} == {
+        ("plum jam", "fruit"),
+        ("plum stone", "geology"),
+    }
+    assert set(prediction.probabilities) == set(LABELS)
+    with pytest.raises(InputError, match="LMDirichlet"):
+        zoo.load(checkpoint, memory="memory", retriever=EmbeddedRetriever(similarity="LMDirichlet"))
+
+
+# --- transformer ---
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_transformer(pooling: str, tiny_bert: Path, fit: Fit) -> None:
+    run = fit(
+        "run", f"--model.transformer={tiny_bert}", f"--data.tokenizer={tiny_bert}", f"--model.pooling={pooling}",
+        "--data.characters=false", "--trainer.max_epochs=3",
+    )  # fmt: skip
+    checkpoint = run / "checkpoints" / "best.ckpt"
+    texts = [text for text, _ in sentences(9, seed=6)]
+    before = zoo.load(checkpoint).predict(texts)
+    # The checkpoint holds the weights and their configuration: the pre-trained ones are not read again.
+    for name in ("model.safetensors", "config.json"):
+        (tiny_bert / name).unlink()
+    assert zoo.load(checkpoint).predict(texts) == before
+    assert sum(p.label == label for p, (_, label) in zip(before, sentences(9, seed=6), strict=True)) >= 5
+
+
+def test_missing_tokenizer_is_named(tiny_bert: Path, fit: Fit, zoo_command: Callable[..., Result]) -> None:
+    """Texts are cut by the tokenizer's own rules, which lie in its folder."""
+    from datamodules.text import tokenization
+
+    run = fit(
+        "run", f"--model.transformer={tiny_bert}", f"--data.tokenizer={tiny_bert}", "--data.characters=false"
+    )
+    shutil.rmtree(tiny_bert)
+    tokenization._load.cache_clear()
+    Path("in.txt").write_text("a plum\n")
+    result = zoo_command("predict", "--ckpt_path", run / "checkpoints" / "best.ckpt", "--input", "in.txt")
+    assert result.code == 2
+    (line,) = result.err.splitlines()
+    assert str(tiny_bert) in line
+    assert "tokenizer" in line

@@ -1,0 +1,280 @@
+"""What a user can put right is one line and exit code 2, whoever refuses it: Lightning, the parser, the system."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pytorch_lightning.loggers import CSVLogger
+
+import zoo
+from datamodules import ClassificationDataModule
+from datamodules.core.errors import InputError, excerpt
+from tests.zoo.conftest import SMALL, Result, sentences, write_table
+from zoo.cli.errors import explain
+
+Command = Callable[..., Result]
+
+
+def refused(result: Result, *words: str) -> str:
+    assert result.code == 2, (result.out, result.err)
+    lines = [line for line in result.err.splitlines() if line and "held an earlier run" not in line]
+    assert len(lines) == 1, result.err
+    assert lines[0].startswith("zoo: error: ")
+    assert len(lines[0]) < 1100
+    for word in words:
+        assert word in lines[0], lines[0]
+    return lines[0]
+
+
+def refused_fit(zoo_command: Command, train_csv: Path, *options: object) -> Result:
+    base = ["fit", *SMALL, "--data.train_file", train_csv, "--trainer.max_epochs=1", "--run_dir=run"]
+    return zoo_command(*base, *options)
+
+
+@pytest.mark.parametrize(
+    ("option", "word"),
+    [
+        ("--seed_everything=-1", "--seed_everything: -1"),
+        (f"--seed_everything={2**32}", "--seed_everything"),
+        ("--data.seed=-1", "data.seed=-1"),
+        ("--data.split_seed=-1", "data.split_seed=-1"),
+        ("--trainer.accelerator=abacus", "abacus"),
+        ("--trainer.strategy=hope", "hope"),
+        ("--trainer.precision=64", "trainer.precision=64-true"),
+        ("--trainer.val_check_interval=1000", "val_check_interval"),
+        ("--trainer.check_val_every_n_epoch=0", "check_val_every_n_epoch 0"),
+        ("--trainer.accumulate_grad_batches=0", "accumulate_grad_batches 0"),
+        ("--trainer.max_time=soon", "soon"),
+        ("--data.label_column=null", "data.label_column"),
+        ("--run_dir=.", "--run_dir"),
+        ("--run_dir=" + "x" * 300, "File name too long"),
+        ("--run_dir=a\0b", "NUL"),
+        ("--data.cache_dir=train.csv/cache", "train.csv"),
+        ("--data.cache_dir=a\0b", "null byte"),
+        ("--config=binary.yaml", "UTF-8"),
+        ("--config=nul.yaml", "control characters"),
+        ("--model=" + "x" * 5000, "no model"),
+        ("--data.text_column=" + "x" * 5000, "no column"),
+        ("--optimizer.lr=0.1", "write --model.optimizer.lr"),
+    ],
+    ids=lambda value: value[:40].replace("\0", "NUL"),
+)
+def test_options_of_fit(option: str, word: str, zoo_command: Command, train_csv: Path) -> None:
+    Path("binary.yaml").write_bytes(bytes(range(256)))
+    Path("nul.yaml").write_bytes(b"a: \0\n")
+    refused(refused_fit(zoo_command, train_csv, option), word)
+
+
+class AbsentLogger(CSVLogger):
+    """As one whose package is not installed."""
+
+    def __init__(self, save_dir: str) -> None:
+        raise ModuleNotFoundError("no package 'absent'; pip install absent")
+
+
+def test_one_of_several_loggers_is_not_installed(zoo_command: Command, train_csv: Path) -> None:
+    names = ("CSVLogger", f"{__name__}.AbsentLogger")
+    loggers = [{"class_path": name, "init_args": {"save_dir": "."}} for name in names]
+    line = refused(
+        refused_fit(zoo_command, train_csv, f"--trainer.logger={json.dumps(loggers)}"), "pip install absent"
+    )
+    assert "subclass" not in line
+
+
+def test_wandb_without_an_account() -> None:
+    from wandb.errors import UsageError
+
+    line = explain(UsageError("No API key configured. Use `wandb login` to log in."), "fit")
+    assert line is not None
+    assert "--trainer.logger WandbLogger: No API key configured" in line
+    assert "WANDB_MODE=offline" in line
+
+
+@pytest.mark.parametrize(
+    ("option", "word"),
+    [
+        ("--model.optimizer=null", "model.optimizer=null: name one"),
+        ("--model.optimizer=torch.optim.SparseAdam", "--model.optimizer: SparseAdam does not support dense"),
+    ],
+)
+def test_optimizers_that_can_not_be_had(
+    option: str, word: str, zoo_command: Command, train_csv: Path
+) -> None:
+    options = [one for one in SMALL if "optimizer" not in one]
+    base = ["fit", *options, "--data.train_file", train_csv, "--trainer.max_epochs=1", "--run_dir=run"]
+    refused(zoo_command(*base, "--model.features=M1", option), word)
+
+
+def test_a_checkpoint_of_another_model(
+    fit: Callable[..., Path], zoo_command: Command, train_csv: Path
+) -> None:
+    """Before anything that the two disagree on is complained of."""
+    last = fit("run", "--model.features=M1") / "checkpoints" / "last.ckpt"
+    options = ["--model=MemNet", "--data.num_memories=0", f"--ckpt_path={last}", "--trainer.max_epochs=2"]
+    line = refused(
+        zoo_command("fit", "--data=ClassificationDataModule", "--data.train_file", train_csv, *options),
+        "of a KNNBiLSTM, but the model is a MemNet",
+    )
+    assert "--model.init_from" in line
+
+
+@pytest.mark.parametrize("callback", ["EarlyStopping", "ModelCheckpoint"])
+def test_a_monitor_that_is_not_there(callback: str, zoo_command: Command, train_csv: Path) -> None:
+    config = {"class_path": f"pytorch_lightning.callbacks.{callback}", "init_args": {"monitor": "val/luck"}}
+    refused(refused_fit(zoo_command, train_csv, f"--trainer.callbacks=[{json.dumps(config)}]"), "val/luck")
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adagrad"])
+def test_a_checkpoint_of_another_optimizer(
+    optimizer: str, trained_run: Path, zoo_command: Command, train_csv: Path
+) -> None:
+    checkpoint = trained_run / "checkpoints" / "last.ckpt"
+    options = [f"--ckpt_path={checkpoint}", f"--model.optimizer=torch.optim.{optimizer}"]
+    result = refused_fit(zoo_command, train_csv, *options, "--trainer.max_epochs=2")
+    refused(result, f"model.optimizer={optimizer}", "last.ckpt")
+
+
+@pytest.mark.parametrize("label", ["--2", "9" * 5000, "²", "-"])
+def test_labels_that_look_like_numbers(label: str, fit: Callable[..., Path], tmp_path: Path) -> None:
+    """They are no mistake: they are sorted as words."""
+    rows = [(text, label if number % 2 else "1") for number, (text, _) in enumerate(sentences(60, seed=1))]
+    run = fit("run", "--data.train_file", write_table(tmp_path / "labels.csv", rows))
+    assert set(zoo.load(run / "checkpoints" / "last.ckpt").data.spec.labels) == {label, "1"}
+
+
+def test_tables_that_no_reader_takes(zoo_command: Command, train_csv: Path) -> None:
+    texts, labels = pa.array(["a b", "c d"] * 20), pa.array(["x", "y"] * 20)
+    pq.write_table(pa.table([texts, labels, labels], names=["text", "label", "label"]), "twice.parquet")
+    pq.write_table(pa.table([texts, labels], names=["text", "label"]), "name.parquet")
+    Path("name.parquet").write_bytes(Path("name.parquet").read_bytes().replace(b"label", b"l\xff\xfeel"))
+    Path("blank.jsonl").write_text("\n \n")
+    Path("wide.csv").write_text(",".join(f"column{i}" for i in range(20_000)) + "\n")
+    os.mkfifo("pipe.csv")
+    for file, word in {
+        "twice.parquet": "more than once",
+        "name.parquet": "not UTF-8",
+        "blank.jsonl": "no rows",
+        "wide.csv": "column1",
+        "pipe.csv": "is a pipe",
+    }.items():
+        line = refused(refused_fit(zoo_command, train_csv, f"--data.train_file={file}"), file, word)
+        assert len(line) < 500
+
+
+def test_vectors_in_archives(zoo_command: Command, fit: Callable[..., Path], train_csv: Path) -> None:
+    vectors = "apple 1 2 3 4 5 6 7 8\n"
+    with zipfile.ZipFile("folder.zip", "w") as archive:
+        archive.writestr("deep/v.txt", vectors)
+        archive.writestr("deep/w.txt", vectors)
+    fit("good", "--data.word_vectors=folder.zip/deep/v.txt")
+    line = refused(refused_fit(zoo_command, train_csv, "--data.word_vectors=folder.zip/deep/x.txt"))
+    assert "as in folder.zip/deep/v.txt" in line
+    with zipfile.ZipFile("locked.zip", "w") as archive:
+        archive.writestr("v.txt", vectors)
+    locked = bytearray(Path("locked.zip").read_bytes())
+    locked[6] |= 1
+    locked[locked.find(b"PK\x01\x02") + 8] |= 1
+    Path("locked.zip").write_bytes(locked)
+    refused(refused_fit(zoo_command, train_csv, "--data.word_vectors=locked.zip"), "locked.zip", "encrypted")
+
+
+def test_inputs_of_predict(
+    trained_run: Path, zoo_command: Command, test_csv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = trained_run / "checkpoints" / "last.ckpt"
+    command = ["predict", "--ckpt_path", checkpoint]
+    os.mkfifo("pipe.txt")
+    Path("folder.txt").mkdir()
+    refused(zoo_command(*command, "--input=pipe.txt"), "is a pipe")
+    refused(zoo_command(*command, "--input=folder.txt"), "is a folder")
+    refused(zoo_command(*command, "--input", test_csv, "--device=meta"), "device meta")
+    refused(zoo_command(*command, "--input", test_csv, "--batch_size=0"), "--batch_size 0")
+    latin = io.TextIOWrapper(io.BytesIO("caf\xe9\n".encode("latin-1")), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", latin)
+    refused(zoo_command(*command, "--input=-"), "standard input", "UTF-8")
+
+
+def test_numbers_and_texts_in_python(trained_run: Path) -> None:
+    predictor = zoo.load(trained_run / "checkpoints" / "last.ckpt")
+    for size in (0, -1):
+        with pytest.raises(InputError, match=f"batch_size {size}"):
+            predictor.predict(["apple"], batch_size=size)
+    with pytest.raises(InputError, match=r"text 1 is a list, not a string: \['a'\]"):
+        predictor.predict(["apple", ["a"]])
+    with pytest.raises(InputError, match="text 0 is a NoneType"):
+        predictor.predict([None])
+
+
+def test_search_for_more_than_there_can_be(zoo_command: Command, train_csv: Path) -> None:
+    assert zoo_command("index", "--file", train_csv, "--memory=memory").code == 0
+    for k in (0, 10**9, 10**30):
+        refused(zoo_command("search", "apple", "--memory=memory", f"--k={k}"), "--k", "1 to 10,000")
+    refused(zoo_command("index", "--file", train_csv, "--memory="), "--memory")
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_is_no_error(trained_run: Path, test_csv: Path) -> None:
+    checkpoint = trained_run / "checkpoints" / "last.ckpt"
+    rows = write_table(Path("many.csv"), sentences(3000, seed=3))
+    command = [sys.executable, "-m", "zoo", "predict", "--ckpt_path", str(checkpoint), "--input", str(rows)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline())["label"]
+        process.stdout.close()
+        err = process.stderr.read()
+    assert process.returncode == 141
+    assert "Traceback" not in err
+    assert "BrokenPipe" not in err
+
+
+def test_excerpts_are_short_and_on_one_line() -> None:
+    assert excerpt("a\n  b") == "a b"
+    assert excerpt("x" * 200) == "x" * 200
+    assert excerpt("x" * 10**7) == "x" * 199 + "…"
+
+
+@pytest.mark.parametrize("hook", ["prepare_split", "learn", "setup"])
+def test_a_cache_that_is_removed_meanwhile(
+    hook: str,
+    zoo_command: Command,
+    train_csv: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = getattr(ClassificationDataModule, hook)
+
+    def removing(self: ClassificationDataModule, *arguments: object) -> object:
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+        return before(self, *arguments)
+
+    monkeypatch.setattr(ClassificationDataModule, hook, removing)
+    refused(refused_fit(zoo_command, train_csv), "cache")
+
+
+@pytest.mark.slow
+def test_a_missing_file_with_two_devices(tmp_path: Path) -> None:
+    """Of the processes, one speaks."""
+    options = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp", "--run_dir=run"]
+    command = [sys.executable, "-m", "zoo", "fit", *SMALL, "--data.train_file=gone.csv", *options]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert [line for line in done.stderr.splitlines() if "gone.csv" in line] == [
+        line for line in done.stderr.splitlines() if line.startswith("zoo: error: gone.csv")
+    ]

@@ -1,0 +1,248 @@
+"""How commands end that something stops: a signal, a full disk, a loss that is no number."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import torch
+from filelock import FileLock
+
+from datamodules.core.errors import InputError
+from tests.zoo.conftest import SMALL, Result
+from zoo.saving.checkpoint import write_checkpoint
+
+ROOT = str(Path(__file__).parents[3])
+#: Seconds.
+PATIENCE = 600
+
+
+@contextmanager
+def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """`zoo ...` in a process of its own, which leaves none behind, however the test ends."""
+    command = [sys.executable, "-m", "zoo", *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ROOT}
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell lets its background jobs ignore it, and their children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until a process has written a file; on a busy machine its start alone takes a minute."""
+    end = time.monotonic() + PATIENCE
+    while not file.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, f"no {file}"
+        time.sleep(0.05)
+
+
+def long_fit(train_csv: Path, *options: object) -> list[object]:
+    """A fit that goes on until it is stopped."""
+    return ["fit", *SMALL, "--data.train_file", train_csv, "--trainer.max_epochs=100000", *options]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code", "line"),
+    [(signal.SIGTERM, 143, "zoo: ended by SIGTERM"), (signal.SIGINT, 130, "zoo: interrupted")],
+)
+def test_a_signal_ends_a_fit_with_its_code_and_one_line(
+    number: int, code: int, line: str, train_csv: Path
+) -> None:
+    with started(*long_fit(train_csv, "--run_dir=run")) as process:
+        wait_for(Path("run/checkpoints/last.ckpt"), process)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code, err
+    assert [each for each in err.splitlines() if "zoo" in each or "Error" in each] == [line]
+    assert not Path("run/summary.json").exists()
+
+
+@pytest.mark.slow
+def test_a_signal_ends_the_processes_of_other_devices_too(train_csv: Path) -> None:
+    options = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp_fork"]
+    with started(*long_fit(train_csv, "--run_dir=run", *options)) as process:
+        wait_for(Path("run/checkpoints/last.ckpt"), process)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE)  # until all that hold its output have ended
+    assert process.returncode == 143, err
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused_fit(zoo_command: Callable[..., Result], train_csv: Path, *options: object) -> str:
+    """What `zoo fit` says that refuses its options."""
+    result = zoo_command("fit", *SMALL, "--data.train_file", train_csv, "--trainer.max_epochs=1", *options)
+    assert result.code == 2, result.err
+    (line,) = result.err.splitlines()
+    assert line.startswith("zoo: error: ")
+    return line
+
+
+def test_two_fits_in_one_folder_do_not_mix(
+    fit: Callable[..., Path], zoo_command: Callable[..., Result], train_csv: Path
+) -> None:
+    run = fit("run")
+    before = files_of(run)
+    with FileLock(run / ".lock"):  # as another process holds it
+        for options in ([], ["--ckpt_path", run / "checkpoints" / "last.ckpt"]):
+            line = refused_fit(zoo_command, train_csv, "--run_dir=run", *options)
+            assert "--run_dir run: another `zoo fit` is at work there" in line
+        assert files_of(run) == before
+    fit("run")
+    assert files_of(Path("run.1")) == before
+
+
+def test_only_a_run_is_moved_aside(
+    zoo_command: Callable[..., Result], train_csv: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    (home / "checkpoints").mkdir(parents=True)
+    (home / "config.yaml").write_text("theme: dark\n")
+    before = files_of(tmp_path)
+    assert "holds files, but no run" in refused_fit(zoo_command, train_csv, "--run_dir", home)
+    assert files_of(tmp_path) == before
+
+
+def test_a_run_that_one_is_in_is_not_moved_aside(
+    fit: Callable[..., Path],
+    zoo_command: Callable[..., Result],
+    train_csv: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = fit("run")
+    before = files_of(run)
+    monkeypatch.chdir(run / "checkpoints")
+    assert "the folder that you are in" in refused_fit(zoo_command, train_csv, "--run_dir=..")
+    assert files_of(run) == before
+
+
+def test_a_refused_run_leaves_an_empty_folder_empty(
+    zoo_command: Callable[..., Result], train_csv: Path
+) -> None:
+    Path("empty").mkdir()
+    refused_fit(zoo_command, train_csv, "--run_dir=empty", "--data.num_memories=500")
+    assert list(Path("empty").iterdir()) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_disk_leaves_the_good_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / "last.ckpt"
+    write_checkpoint({"a": torch.zeros(3)}, file)
+    partial = tmp_path / f".last.ckpt.{os.getpid()}"
+    partial.symlink_to("/dev/full")
+    with pytest.raises(InputError, match="the disk is full"):
+        write_checkpoint({"a": torch.ones(100_000)}, file)
+    assert torch.equal(torch.load(file, weights_only=True)["a"], torch.zeros(3))
+    assert not partial.is_symlink()
+
+
+def test_checkpoints_are_written_beside_their_place(
+    fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whatever folder the system has for temporary files; what a killed process left there is deleted."""
+    replaced: list[tuple[Path, Path]] = []
+    replace = Path.replace
+    monkeypatch.setattr(
+        Path, "replace", lambda file, target: replaced.append((file, target)) or replace(file, target)
+    )
+    run = fit("run")
+    kept = {target.name: file.parent for file, target in replaced if target.suffix == ".ckpt"}
+    assert kept == {"best.ckpt": run / "checkpoints", "last.ckpt": run / "checkpoints"}
+    stale = run / "checkpoints" / ".last.ckpt.12345"
+    stale.write_text("half")
+    fit("run", "--ckpt_path", run / "checkpoints" / "last.ckpt", "--trainer.max_epochs=2")
+    assert not stale.exists()
+
+
+@pytest.mark.parametrize("every", [1, 50])
+def test_a_training_that_diverges_is_one_line(
+    every: int, zoo_command: Callable[..., Result], train_csv: Path
+) -> None:
+    line = refused_fit(
+        zoo_command,
+        train_csv,
+        "--run_dir=run",
+        "--model.optimizer.lr=1e30",
+        "--trainer.max_epochs=9",
+        f"--trainer.log_every_n_steps={every}",
+    )
+    assert "training diverged" in line
+    assert "--model.optimizer.lr" in line
+    assert not Path("run/summary.json").exists()
+    assert "NaN" not in "".join(path.read_text() for path in Path("run").rglob("*.json"))
+
+
+def test_a_model_of_no_finite_weights_predicts_nothing(
+    trained_run: Path, zoo_command: Callable[..., Result], test_csv: Path
+) -> None:
+    checkpoint = trained_run / "checkpoints" / "best.ckpt"
+    contents = torch.load(checkpoint, weights_only=True)
+    for weight in contents["state_dict"].values():
+        weight.fill_(float("nan"))
+    torch.save(contents, "nan.ckpt")
+    result = zoo_command("predict", "--ckpt_path=nan.ckpt", "--input", test_csv)
+    assert result.code == 2
+    assert "nan.ckpt: predicts what is no finite number" in result.err
+    # Its scores are JSON that every reader takes.
+    assert (
+        zoo_command("test", "--ckpt_path=nan.ckpt", "--data.test_file", test_csv, "--output=m.json").code == 0
+    )
+    scores = json.loads(Path("m.json").read_text(), parse_constant=pytest.fail)
+    assert scores["loss"] is None
+    assert scores["rows"] == 31
+
+
+@pytest.mark.parametrize("command", ["predict", "test"])
+def test_an_output_replaces_nothing_but_a_file(
+    command: str, trained_run: Path, zoo_command: Callable[..., Result], test_csv: Path
+) -> None:
+    checkpoint = trained_run / "checkpoints" / "best.ckpt"
+    source = {"predict": "--input", "test": "--data.test_file"}[command]
+    Path("folder").mkdir()
+    os.mkfifo("pipe")
+    Path("link").symlink_to(test_csv)
+    before = files_of(Path("folder")), test_csv.read_bytes(), checkpoint.read_bytes()
+    for output, words in {
+        "folder": "is a folder",
+        "pipe": "is a device or a pipe",
+        "/dev/null": "is a device or a pipe",
+        "": "names no file",
+        "..": "is a folder",
+        str(test_csv): "which this command reads",
+        "link": "which this command reads",
+        str(checkpoint): "which this command reads",
+        f"{test_csv}/below.json": "a file is in its way",
+        "x" * 300: "too long",
+        "a\0b": "names no file",
+    }.items():
+        result = zoo_command(command, "--ckpt_path", checkpoint, source, test_csv, "--output", output)
+        assert (result.code, result.out) == (2, ""), (output, result)
+        assert words in result.err, (output, result.err)
+        assert len(result.err.splitlines()) == 1
+        assert len(result.err) < 600
+    assert (files_of(Path("folder")), test_csv.read_bytes(), checkpoint.read_bytes()) == before
+    assert Path("pipe").is_fifo()

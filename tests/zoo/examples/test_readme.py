@@ -1,0 +1,136 @@
+"""Every `zoo` command of the README pages is run, in the page's order, on small files of the names it uses."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.clicks import write_collection
+from tests.dialogues import made_up, write_jsonl, write_published
+from tests.zoo.conftest import LABELS, Result, sentences
+
+ROOT = Path(__file__).parents[3]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "examples").rglob("README.md"))]
+
+#: Added to what trains, so that it takes a second.
+SMALL = [
+    "--trainer.max_epochs=1",
+    "--trainer.accelerator=cpu",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+    "--model.hidden_size=4",
+    "--data.batch_size=16",
+]
+SMALL_OF = {
+    "amv_lstm": SMALL,
+    "baselines": [
+        *(option for option in SMALL if "hidden_size" not in option),
+        "--data.validation_split=0.2",
+    ],
+    "lstm_rnn": [option for option in SMALL if "hidden_size" not in option],
+    "hmn": [*(option for option in SMALL if "hidden_size" not in option), "--model.word_size=6"],
+    "expanet": [*(option for option in SMALL if "hidden_size" not in option), "--model.word_size=6"],
+}
+SMALL_CLASSIFIER = [*SMALL, "--model.char_hidden_size=4", "--data.validation_split=0.2"]
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """The arguments of the `zoo` commands in a page's code blocks; `...` stands for more options."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    lines = "".join(block for language, block in blocks if not language).replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("zoo ")]
+    return [[word for word in command if word != "..."] for command in commands]
+
+
+def write_wikiqa(path: Path) -> Path:
+    """Twenty questions with three candidates each, in the layout of the release."""
+    lines = ["QuestionID\tQuestion\tDocumentID\tDocumentTitle\tSentenceID\tSentence\tLabel"]
+    for number in range(20):
+        for place in range(3):
+            sentence = f"the old apple {number}" if place == 1 else f"some rain near gold {place}"
+            document = f"D{number}\t\tD{number}-{place}"
+            lines.append(f"Q{number}\twhich apple {number} ?\t{document}\t{sentence}\t{int(place == 1)}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def _named_files(tmp_path: Path, tiny_bert: Path) -> None:
+    """The files that the pages name, and a model in place of one of the Hub."""
+    (tmp_path / "sentence-transformers").mkdir()
+    tiny_bert.rename(tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for name, seed in (("train.csv", 1), ("test.csv", 2), ("more.csv", 4), ("dev.csv", 5)):
+        with (tmp_path / name).open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["text", "label", "title", "class"])
+            for text, label in sentences(60, seed):
+                table.writerow([text, label, "news", 1 + LABELS.index(label)])
+    for name in ("WikiQA-train.tsv", "WikiQA-dev.tsv", "WikiQA-test.tsv"):
+        write_wikiqa(tmp_path / name)
+    for name, seed in (("train", 1), ("dev", 2), ("test", 3)):
+        write_published(tmp_path / f"task_01_{name}.txt", made_up(20, seed))
+        write_jsonl(tmp_path / f"{name}.jsonl", made_up(20, seed))
+    for name in ("train", "dev", "test"):
+        judged = write_collection(tmp_path / "judged", documents=40, queries=20, seed=7)
+        folder = tmp_path / "nfcorpus"
+        folder.mkdir(exist_ok=True)
+        (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(judged.corpus.read_bytes()))
+        (folder / f"queries.{name}.jsonl").write_bytes(judged.queries.read_bytes())
+        (folder / f"qrels.{name}.tsv").write_bytes(judged.judgements.read_bytes())
+        (folder / f"qrels.{name}.tsv.gz").write_bytes(gzip.compress(judged.judgements.read_bytes()))
+    (tmp_path / "texts.txt").write_text("some ripe apple\nthe rain\n")
+    (tmp_path / "questions.txt").write_text("which apple 3 ?\nwhich rain ?\n")
+    (tmp_path / "articles.jsonl").write_text(
+        "".join(json.dumps({"body": text, "category": label}) + "\n" for text, label in sentences(20, seed=3))
+    )
+    (tmp_path / "abstracts.jsonl").write_text(
+        "".join(json.dumps({"abstract": text}) + "\n" for text, _ in sentences(30, seed=6))
+    )
+    (tmp_path / "glove.6B.100d.txt").write_text("the" + " 0.5" * 100 + "\napple" + " -0.5" * 100 + "\n")
+
+
+def test_there_are_commands() -> None:
+    assert {command[0] for page in PAGES for command in commands_of(page)} >= {
+        "fit",
+        "test",
+        "predict",
+        "prepare",
+        "index",
+        "search",
+        "memory",
+    }
+
+
+@pytest.mark.usefixtures("_named_files")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_of(page: Path, zoo_command: Callable[..., Result]) -> None:
+    for command in commands_of(page):
+        text = shlex.join(command)
+        if command[0] == "reproduce":
+            continue  # Hours; its own tests run it on small tables.
+        trains = command[0] in ("fit", "prepare")
+        if trains and "train_file" not in text and "lstm_rnn" not in text:
+            command += ["--data.train_file", "train.csv"]
+        if re.search("elasticsearch|wandb|gpu|fsdp", text, re.IGNORECASE):
+            if trains:  # Its configuration is right; server, account and device belong to other tests.
+                result = zoo_command(*command, "--print_config")
+                assert result.code == 0, (text, result.err)
+            else:  # The options are understood: only the server is missing.
+                result = zoo_command(*command, "--retriever.url", "http://127.0.0.1:9")
+                assert result.code == 2, text
+                assert "no connection" in result.err, (text, result.err)
+            continue
+        if page.parent.name == "elasticsearch":
+            continue  # It reads what a server would have made.
+        folder = re.search(r"examples/(\w+)/", text)
+        small = SMALL_OF.get(folder[1], SMALL_CLASSIFIER) if folder else SMALL_CLASSIFIER
+        result = zoo_command(*command, *(small if trains else []))
+        assert result.code == 0, (text, result.err)

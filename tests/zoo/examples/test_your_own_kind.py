@@ -1,0 +1,147 @@
+"""The house is open: a kind of data that it has never seen, in one file, through every command."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import zoo
+from tests.zoo.conftest import COMMON_WORDS, Result
+from tests.zoo.processes import DDP
+
+Command = Callable[..., Result]
+PAGE = Path(__file__).parents[3] / "examples" / "your_own_kind" / "rating.py"
+#: What a word adds to a text's rating.
+WORTH = {"awful": -4.0, "poor": -2.0, "fair": 0.0, "good": 2.0, "superb": 4.0}
+FIT = [
+    "--model=MeanOfWords", "--model.word_size=8", "--model.optimizer=torch.optim.Adam",
+    "--model.optimizer.lr=0.05", "--data=RatingDataModule", "--data.num_memories=3", "--data.batch_size=16",
+    "--data.validation_split=0.25", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false", "--trainer.log_every_n_steps=1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _page() -> None:
+    """The page's module is imported: its classes are known from then on."""
+    spec = importlib.util.spec_from_file_location("rating", PAGE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["rating"] = module
+    spec.loader.exec_module(module)
+
+
+def write_ratings(path: Path, number: int, seed: int) -> Path:
+    random = np.random.default_rng(seed)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "rating"])
+        for _ in range(number):
+            said = random.choice(list(WORTH), size=random.integers(1, 4))
+            words = [*said, *random.choice(COMMON_WORDS, size=4)]
+            writer.writerow([" ".join(map(str, words)), f"{5 + np.mean([WORTH[word] for word in said]):.2f}"])
+    return path
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Path:
+    return write_ratings(tmp_path / "train.csv", 120, seed=1)
+
+
+def run(command: Command, *arguments: object) -> Result:
+    result = command(*arguments)
+    assert result.code == 0, result.err
+    return result
+
+
+def test_the_page_is_one_short_file() -> None:
+    assert len(PAGE.read_text().splitlines()) <= 150
+
+
+def test_fit_validate_test_and_predict_with_a_memory(
+    zoo_command: Command, train: Path, tmp_path: Path
+) -> None:
+    run(zoo_command, "fit", *FIT, "--data.train_file", train, "--trainer.max_epochs=8", "--run_dir=run")
+    best = Path("run/checkpoints/best.ckpt")
+    run(zoo_command, "validate", "--ckpt_path", best, "--output=validation.json")
+    summary = json.loads(Path("run/summary.json").read_text())
+    validated = json.loads(Path("validation.json").read_text())
+    assert validated["r2"] == pytest.approx(summary["best_score"])
+    assert validated["r2"] > 0.5
+    new = write_ratings(tmp_path / "test.csv", 40, seed=2)
+    run(zoo_command, "test", "--ckpt_path", best, "--data.test_file", new, "--output=test.json")
+    assert json.loads(Path("test.json").read_text())["r2"] > 0.5
+
+    run(zoo_command, "predict", "--ckpt_path", best, "--input", new, "--output=out.jsonl")
+    lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    with new.open() as file:
+        truth = [float(row["rating"]) for row in csv.DictReader(file)]
+    assert np.corrcoef([line["rating"] for line in lines], truth)[0, 1] > 0.7
+
+    # What is found counts: with a memory of texts that were all rated 9, ratings go up.
+    nines = tmp_path / "nines.csv"
+    nines.write_text("text,rating\n" + "".join(f"{word} text,9\n" for word in WORTH))
+    run(zoo_command, "index", "--file", nines, "--memory=nines", "--label_column=rating")
+    run(zoo_command, "predict", "--ckpt_path", best, "--input", new, "--memory=nines", "--output=nines.jsonl")
+    higher = [json.loads(line)["rating"] for line in Path("nines.jsonl").read_text().splitlines()]
+    assert np.mean(higher) > np.mean([line["rating"] for line in lines]) + 0.1
+    assert type(zoo.load(best).model).__name__ == "MeanOfWords"
+
+
+def test_a_resumed_run_is_the_run_that_was_not_interrupted(zoo_command: Command, train: Path) -> None:
+    given = [*FIT, "--data.train_file", train, "--seed_everything=3"]
+    run(zoo_command, "fit", *given, "--trainer.max_epochs=4", "--run_dir=whole")
+    run(zoo_command, "fit", *given, "--trainer.max_epochs=2", "--run_dir=parts")
+    last = Path("parts/checkpoints/last.ckpt").absolute()
+    run(zoo_command, "fit", *given, "--trainer.max_epochs=4", "--run_dir=parts", "--ckpt_path", last)
+    whole, parts = (weights(Path(name, "checkpoints", "last.ckpt")) for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def weights(checkpoint: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(checkpoint, weights_only=True)["state_dict"]
+    return state
+
+
+@pytest.mark.slow
+def test_two_processes_print_the_digits_of_one(zoo_command: Command, train: Path, tmp_path: Path) -> None:
+    """31 rows in batches of 5, so that one is repeated and must count nothing; and a training of two processes."""
+    run(zoo_command, "fit", *FIT, "--data.train_file", train, "--trainer.max_epochs=1", "--run_dir=run")
+    table = write_ratings(tmp_path / "test.csv", 31, seed=4)
+    given = [
+        "test",
+        "--ckpt_path=run/checkpoints/best.ckpt",
+        "--data.test_file",
+        table,
+        "--data.eval_batch_size=5",
+    ]
+    run(zoo_command, *given, "--output=one.json", "--trainer.accelerator=cpu")
+    page(*given, "--output=two.json", *DDP)
+    assert json.loads(Path("one.json").read_text()) == json.loads(Path("two.json").read_text())
+    page("fit", *FIT, "--data.train_file", train, "--trainer.max_epochs=1", "--run_dir=two", *DDP)
+    assert json.loads(Path("two/summary.json").read_text())["processes"] == 2
+
+
+def page(*arguments: object) -> None:
+    """The page as a program of its own, which a fork of processes wants."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PAGE.parents[2])}
+    done = subprocess.run(
+        [sys.executable, str(PAGE), *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr

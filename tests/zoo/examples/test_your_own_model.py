@@ -1,0 +1,101 @@
+"""A model in a user's own file goes through every command, as those of the zoo do."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import zoo
+from tests.zoo.adapters import ADAPTERS
+from tests.zoo.conftest import Result
+
+Command = Callable[..., Result]
+PAGE = Path(__file__).parents[3] / "examples" / "your_own_model" / "soft_vote.py"
+
+
+@pytest.fixture(scope="module")
+def page() -> Any:
+    spec = importlib.util.spec_from_file_location("soft_vote", PAGE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["soft_vote"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(command: Command, *arguments: object) -> Result:
+    result = command(*arguments)
+    assert result.code == 0, result.err
+    return result
+
+
+def test_the_page_is_one_short_file() -> None:
+    assert len(PAGE.read_text().splitlines()) <= 100
+
+
+@pytest.mark.usefixtures("page")
+def test_fit_test_predict_and_share(
+    zoo_command: Command, train_csv: Path, test_csv: Path, tmp_path: Path
+) -> None:
+    run(
+        zoo_command, "fit", "--model=SoftVote", "--model.word_size=8", "--model.optimizer=torch.optim.Adam",
+        "--model.optimizer.lr=0.05", "--data=ClassificationDataModule", "--data.train_file", train_csv,
+        "--data.num_memories=3", "--data.validation_split=0.2",
+        "--trainer.max_epochs=5", "--trainer.accelerator=cpu",
+        "--trainer.enable_progress_bar=false", "--run_dir=run",
+    )  # fmt: skip
+    best = Path("run/checkpoints/best.ckpt")
+    run(zoo_command, "test", "--ckpt_path", best, "--data.test_file", test_csv, "--output=test.json")
+    assert json.loads(Path("test.json").read_text())["accuracy"] > 0.8
+
+    Path("texts.txt").write_text("a ripe apple\nsome gold\n")
+    run(zoo_command, "predict", "--ckpt_path", best, "--input=texts.txt", "--output=out.jsonl")
+    for line in Path("out.jsonl").read_text().splitlines():
+        weights = [memory["weight"] for memory in json.loads(line)["memories"]]
+        assert sum(weights) == pytest.approx(1)
+
+    run(zoo_command, "export", "run", "folder")
+    texts = ["a ripe apple", "rain"]
+    exported, kept = zoo.load("folder").predict(texts), zoo.load(best).predict(texts)
+    assert [one.probability for one in exported] == [one.probability for one in kept]
+
+
+def test_a_wrong_option_is_named(page: Any, zoo_command: Command, train_csv: Path) -> None:
+    result = zoo_command(
+        "fit",
+        "--model=SoftVote",
+        "--model.sharpness=0",
+        "--data=ClassificationDataModule",
+        "--data.train_file",
+        train_csv,
+    )
+    assert result.code != 0
+    assert "model.sharpness=0" in result.err
+
+
+def test_it_keeps_the_rules_that_the_page_gives(page: Any, tmp_path: Path) -> None:
+    adapter = ADAPTERS["classification"](tmp_path)
+    model = page.SoftVote(word_size=10)
+    model._build(adapter.data.spec, None, None)
+    model.eval()
+    with torch.no_grad():
+        found = adapter.results(model, adapter.batch)
+        assert len(torch.unique(found, dim=0)) > 1
+        same = [adapter.padded(adapter.batch), *adapter.hidden(adapter.batch)]
+        same.append(adapter.batch._replace(target=adapter.batch.target * 0))
+        for batch in same:
+            torch.testing.assert_close(adapter.results(model, batch), found, rtol=1e-4, atol=2e-6)
+        for row in range(len(found)):
+            alone = adapter.results(model, adapter.alone(adapter.batch, row))[0]
+            torch.testing.assert_close(alone, found[row], rtol=1e-4, atol=2e-6)
+        for batch, unaware in adapter.emptied(adapter.batch):
+            results = adapter.results(model, batch)
+            assert results.isfinite().all()
+            torch.testing.assert_close(results[unaware], found[unaware], rtol=1e-4, atol=2e-6)

@@ -1,0 +1,320 @@
+"""Updates by rows against the same optimizer's updates of the whole table."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
+
+import zoo
+from datamodules import ClassificationDataModule
+from datamodules.batch import ClassificationSpec
+from datamodules.core.errors import InputError
+from tests.zoo.adapters import Ranking
+from tests.zoo.conftest import sentences, write_table
+from zoo.layers.bags import BigramTable
+from zoo.layers.row_adam import RowAdam, update_by_rows, update_densely, why_dense
+from zoo.tasks import encoders
+
+ROWS, SIZE = 40, 6
+
+
+class Reader(nn.Module):
+    """A table of which each step reads a few rows, some of them twice, and a weight that every step reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = BigramTable(ROWS, SIZE)
+        self.weight = nn.Parameter(torch.randn(SIZE))
+
+    def loss(self, ids: Tensor) -> Tensor:
+        return (self.words.rows(ids) @ self.weight - ids.float() / ROWS).square().mean()
+
+
+def readings(steps: int, seed: int = 0) -> list[Tensor]:
+    """Rows by Zipf's law: some are read at every step, others once in a hundred."""
+    random = np.random.default_rng(seed)
+    chances = 1 / np.arange(1, ROWS + 1)
+    chances /= chances.sum()
+    return [torch.from_numpy(random.choice(ROWS, size=4, p=chances)) for _ in range(steps)]
+
+
+def learn(
+    make: Callable[..., Optimizer], by_rows: bool, steps: int = 300, schedule: bool = False
+) -> tuple[Reader, Optimizer]:
+    torch.manual_seed(0)
+    reader = Reader()
+    optimizer = make(reader.parameters())
+    if by_rows:
+        optimizer = update_by_rows(optimizer, [reader.words])
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.98**step if schedule else 1.0)
+    for ids in readings(steps):
+        optimizer.zero_grad()
+        reader.loss(ids).backward()
+        assert reader.words.table.grad is not None
+        assert reader.words.table.grad.is_sparse == by_rows
+        optimizer.step()
+        scheduler.step()
+    return reader, optimizer
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda weights: SGD(weights, lr=0.3),
+        lambda weights: Adagrad(weights, lr=0.1),
+        lambda weights: Adagrad(weights, lr=0.1, lr_decay=0.01, initial_accumulator_value=0.1),
+    ],
+)
+def test_sgd_and_adagrad_find_the_same(make: Callable[..., Optimizer]) -> None:
+    dense, by_rows = (learn(make, way)[0].state_dict() for way in (False, True))
+    for name in dense:
+        # Nothing but the order of sums differs.
+        torch.testing.assert_close(by_rows[name], dense[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("schedule", [False, True])
+@pytest.mark.parametrize(
+    ("make", "atol"),
+    [
+        (lambda weights: Adam(weights, lr=0.01), 2e-4),
+        (lambda weights: Adam(weights, lr=0.01, fused=True), 2e-4),
+        (lambda weights: Adam(weights, lr=0.01, betas=(0.5, 0.9)), 2e-4),
+        (lambda weights: Adam(weights, lr=0.01, betas=(0.0, 0.99)), 2e-4),
+        # So large that it is in the moves' size: what it contributes is not made up for exactly.
+        (lambda weights: Adam(weights, lr=0.01, eps=1e-3), 5e-3),
+        (lambda weights: AdamW(weights, lr=0.01, weight_decay=0.0), 2e-4),
+    ],
+)
+def test_adam_finds_the_same_within_rounding(
+    make: Callable[..., Optimizer], atol: float, schedule: bool
+) -> None:
+    (dense, by_adam), (by_rows, optimizer) = (learn(make, way, schedule=schedule) for way in (False, True))
+    state, expected = optimizer.state_dict()["state"], by_adam.state_dict()["state"]
+    for name, value in dense.state_dict().items():
+        torch.testing.assert_close(by_rows.state_dict()[name], value, rtol=2e-3, atol=atol)
+    # Adam's own state, so that a checkpoint of one resumes the other.
+    assert state.keys() == expected.keys()
+    for number, of_weight in expected.items():
+        assert state[number].keys() == of_weight.keys()
+        for name, value in of_weight.items():
+            torch.testing.assert_close(state[number][name], value, rtol=5e-3, atol=1e-4)
+
+
+def test_moves_are_those_of_adam_to_the_last_digits() -> None:
+    """One gradient, then none for long: what a row does meanwhile, step by step in float64."""
+    torch.manual_seed(0)
+    reader = Reader()
+    optimizer = update_by_rows(Adam(reader.parameters(), lr=0.01, eps=1e-8), [reader.words])
+    start = reader.words.table.detach().clone()
+    place, m, v, lr = start[3].double(), torch.zeros(SIZE).double(), torch.zeros(SIZE).double(), 0.01
+    for step in range(1, 121):
+        ids = torch.tensor([3] if step == 1 else [5])
+        optimizer.zero_grad()
+        reader.loss(ids).backward()
+        assert reader.words.table.grad is not None
+        gradient = reader.words.table.grad.to_dense()[3].double()
+        optimizer.step()
+        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient.square()
+        place = place - lr * (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
+        if step == 1:
+            assert not torch.equal(reader.words.table[3], start[3])
+            moved = reader.words.table[3].detach().clone()
+        elif step < 120:
+            assert torch.equal(reader.words.table[3], moved)  # put off
+    assert torch.equal(reader.words.rows(torch.tensor([5, 3, 3]))[1:], reader.words.table[[3, 3]])
+    torch.testing.assert_close(reader.words.table[3].double(), place, rtol=1e-5, atol=2e-6)
+    assert (reader.words.table[3] - moved).abs().max() > 0.05  # most of the way is made without a gradient
+
+
+def test_a_read_sees_what_dense_updates_would_show() -> None:
+    makes = [lambda weights, way=way: Adam(weights, lr=0.05) for way in (False, True)]
+    torch.manual_seed(0)
+    dense = Reader()
+    by_rows = copy.deepcopy(dense)
+    optimizers = [
+        makes[0](dense.parameters()),
+        update_by_rows(makes[1](by_rows.parameters()), [by_rows.words]),
+    ]
+    for ids in readings(80, seed=1):
+        losses = [reader.loss(ids) for reader in (dense, by_rows)]
+        torch.testing.assert_close(losses[0], losses[1], rtol=1e-3, atol=1e-5)
+        for optimizer, loss in zip(optimizers, losses, strict=True):
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def test_a_dense_gradient_is_updated_densely() -> None:
+    results = []
+    for way in (False, True):
+        torch.manual_seed(0)
+        reader = Reader()
+        optimizer: Optimizer = Adam(reader.parameters(), lr=0.05)
+        if way:
+            optimizer = update_by_rows(optimizer, [reader.words])
+        for number, ids in enumerate(readings(40)):
+            optimizer.zero_grad()
+            reader.words.is_sparse = way and number % 3 != 0
+            reader.loss(ids).backward()
+            optimizer.step()
+        results.append(reader.state_dict()["words.table"])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-3, atol=1e-5)
+
+
+def test_a_state_dict_of_weights_is_up_to_date() -> None:
+    reader, optimizer = learn(lambda weights: Adam(weights, lr=0.01), True, steps=60)
+    assert isinstance(optimizer, RowAdam)
+    before = reader.words.table.detach().clone()
+    kept = reader.state_dict()["words.table"].clone()
+    assert not torch.equal(before, kept)
+    optimizer.settle_all()
+    assert torch.equal(reader.words.table, kept)
+    update_densely([reader.words])
+    assert reader.words.settle is None
+    assert not reader.words.is_sparse
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda w: SGD(w, lr=0.1, momentum=0.9), "momentum"),
+        (lambda w: SGD(w, lr=0.1, fused=True), "fused"),
+        (lambda w: AdamW(w), "weight_decay"),
+        (lambda w: Adam(w, amsgrad=True), "amsgrad"),
+        (lambda w: Adam(w, betas=(0.99, 0.9)), "betas"),
+        (lambda w: RMSprop(w), "RMSprop"),
+    ],
+)
+def test_optimizers_that_would_find_something_else(make: Callable[..., Optimizer], why: str) -> None:
+    assert why in (why_dense(make([nn.Parameter(torch.zeros(3, 2))])) or "")
+
+
+# --- in runs ---
+
+
+def run(
+    folder: Path, sparse: bool | None, resumed: Path | None = None, **options: Any
+) -> tuple[dict[str, Tensor], Any]:
+    """Weights after two epochs of a tiny model."""
+    table = write_table(folder / "train.csv", sentences(90, seed=3))
+    data = ClassificationDataModule(
+        train_file=str(table),
+        validation_split=0.2,
+        num_memories=3,
+        batch_size=8,
+        characters=False,
+        cache_dir=str(folder / "cache"),
+        seed=0,
+    )
+    pl.seed_everything(3, verbose=False)
+    optimizer = options.pop("optimizer", lambda weights: Adam(weights, lr=0.01))
+    model = zoo.ExpaNet(word_size=8, bigrams=60, sparse_updates=sparse, optimizer=optimizer)
+    trainer = fit(model, data, folder, resumed, **{"max_epochs": 2, **options})
+    return model.state_dict(), trainer
+
+
+def fit(model: Any, data: Any, folder: Path, resumed: Path | None = None, **options: Any) -> pl.Trainer:
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        default_root_dir=folder,
+        **options,
+    )
+    trainer.fit(model, datamodule=data, ckpt_path=resumed, weights_only=True)
+    return trainer
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gradient_clip_val": 0.01},
+        {"gradient_clip_val": 0.001, "gradient_clip_algorithm": "value"},
+        {"accumulate_grad_batches": 3},
+        {"precision": "bf16-mixed"},
+        {"optimizer": lambda weights: SGD(weights, lr=0.5), "gradient_clip_val": 0.01},
+    ],
+)
+def test_a_run_learns_the_same(options: dict[str, Any], tmp_path: Path) -> None:
+    dense, _ = run(tmp_path, False, **options)
+    by_rows, trainer = run(tmp_path, True, **options)
+    assert trainer.optimizers[0].param_groups[0]["lr"] in (0.01, 0.5)
+    for name in dense:
+        torch.testing.assert_close(by_rows[name], dense[name], rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_run_goes_on_from_a_checkpoint_of_either_kind(first: bool, tmp_path: Path) -> None:
+    whole, _ = run(tmp_path, False)
+    _, trainer = run(tmp_path, first, max_epochs=1)
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    resumed, _ = run(tmp_path, not first, tmp_path / "half.ckpt")
+    for name in whole:
+        torch.testing.assert_close(resumed[name], whole[name], rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["AMVLSTM", "ANMM", "ARCI", "ARCII", "MatchPyramid"])
+def test_a_run_on_pairs_learns_the_same(name: str, tmp_path: Path) -> None:
+    data = Ranking(tmp_path).data
+    states = []
+    for wanted in (False, True):
+        pl.seed_everything(3, verbose=False)
+        model = zoo.list_models()[name](
+            word_size=8, sparse_updates=wanted, optimizer=lambda weights: Adam(weights, lr=0.01)
+        )
+        fit(model, data, tmp_path, max_epochs=3)
+        assert type(model.trainer.optimizers[0]) is (RowAdam if wanted else Adam)
+        states.append(model.state_dict())
+    dense, by_rows = states
+    for key in dense:
+        torch.testing.assert_close(by_rows[key], dense[key], rtol=1e-2, atol=1e-4)
+
+
+def test_small_tables_are_updated_whole_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, trainer = run(tmp_path, None, max_epochs=1)
+    assert type(trainer.optimizers[0]) is Adam
+    monkeypatch.setattr(encoders, "MANY_ROWS", 20)
+    _, trainer = run(tmp_path, None, max_epochs=1)
+    assert type(trainer.optimizers[0]) is RowAdam
+    _, trainer = run(tmp_path, None, max_epochs=1, optimizer=lambda weights: AdamW(weights))
+    assert type(trainer.optimizers[0]) is AdamW
+
+
+@pytest.mark.parametrize(
+    ("processes", "device", "why"), [(2, "cpu", "several processes"), (1, "cuda", "on cuda")]
+)
+def test_other_places_update_densely(processes: int, device: str, why: str) -> None:
+    spec = ClassificationSpec(6000, 0, ["a", "b"], ["a", "b"], 3)
+    place = SimpleNamespace(
+        world_size=processes, strategy=SimpleNamespace(root_device=torch.device(device)), precision="32-true"
+    )
+    for wanted in (None, True):
+        model = zoo.ExpaNet(word_size=4, sparse_updates=wanted)
+        model.network = model.build_network(spec, None, None)
+        model._trainer = place
+        optimizer = Adam(model.network.parameters())
+        if wanted:
+            with pytest.raises(InputError, match=f"sparse_updates is on, but {why}"):
+                model.adapt_optimizer(optimizer)
+        else:
+            assert model.adapt_optimizer(optimizer) is optimizer
+            assert not model.network.text.words.is_sparse
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model\.sparse_updates is on, but AdamW has weight_decay=0\.01"):
+        run(tmp_path, True, optimizer=lambda weights: AdamW(weights))

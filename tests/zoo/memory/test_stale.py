@@ -1,0 +1,280 @@
+"""What is kept is what is there: other data under an old name, memories that others use, copies, resumed runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+
+import zoo
+from datamodules.core.errors import InputError
+from tests.zoo.conftest import Result, pair_rows, sentences, write_pairs, write_table
+from zoo.saving.checkpoint import CHECKPOINT_KEY, read_checkpoint
+
+Fit = Callable[..., Path]
+Zoo = Callable[..., Result]
+
+
+def best(run: Path) -> Path:
+    return run / "checkpoints" / "best.ckpt"
+
+
+def weights(run: Path) -> dict[str, Any]:
+    state: dict[str, Any] = read_checkpoint(run / "checkpoints" / "last.ckpt")["state_dict"]
+    return state
+
+
+def differ(one: Path, other: Path) -> bool:
+    ours, theirs = weights(one), weights(other)
+    return ours.keys() != theirs.keys() or any(
+        ours[name].shape != theirs[name].shape or not torch.equal(ours[name], theirs[name]) for name in ours
+    )
+
+
+# --- other data under an old name ---
+
+
+def save_folder(folder: Path, seed: int) -> str:
+    texts, labels = zip(*sentences(90, seed), strict=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    datasets.Dataset.from_dict({"text": texts, "label": labels}).save_to_disk(folder)
+    for path in (folder, *folder.iterdir()):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    return str(folder)
+
+
+def save_file(file: Path, seed: int) -> str:
+    # Rows of equal length in another order: the size is the same.
+    pairs = sentences(90, 1)
+    random.Random(seed).shuffle(pairs)
+    write_table(file, pairs)
+    os.utime(file, (1_000_000_000, 1_000_000_000))
+    return str(file)
+
+
+def save_hub(folder: Path, seed: int) -> str:
+    folder.mkdir(exist_ok=True)
+    write_table(folder / "train.csv", sentences(90, seed))
+    return f"hub:{folder}"
+
+
+@pytest.mark.parametrize(("save", "name"), [(save_folder, "saved"), (save_file, "t.csv"), (save_hub, "hub")])
+def test_other_rows_of_the_same_name_are_read(
+    save: Callable[[Path, int], str], name: str, fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hub-cache")
+    first = fit("first", "--data.train_file", save(tmp_path / name, 1))
+    again = fit("again", "--data.train_file", save(tmp_path / name, 1))
+    assert not differ(first, again)
+    assert differ(first, fit("second", "--data.train_file", save(tmp_path / name, 2)))
+
+
+def test_a_tests_rows_are_those_of_now(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+    checkpoint = best(fit("run", "--trainer.max_epochs=3"))
+    pairs = sentences(60, seed=5)
+    # The same texts with each label written for the next: of the same size.
+    following = {"fruit": "metal", "metal": "fruit", "weather": "weather"}
+    found = []
+    for rows in (pairs, [(text, following[label]) for text, label in pairs]):
+        table = write_table(tmp_path / "test.csv", rows)
+        os.utime(table, (1_000_000_000, 1_000_000_000))
+        done = zoo_command("test", "--ckpt_path", checkpoint, "--data.test_file", table, "--output=o.json")
+        assert done.code == 0, done.err
+        found.append(json.loads(Path("o.json").read_text())["accuracy"])
+    assert found[0] != found[1]
+
+
+# --- memories that others use ---
+
+
+def test_a_table_as_memory_grows_for_one_run_alone(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+    table = write_table(tmp_path / "memory.csv", sentences(80, seed=11))
+    dev = write_table(tmp_path / "dev.csv", sentences(20, seed=14))
+    options = [
+        "--model.features=M5", "--data.memory", table, "--data.memory_label_column=label",
+        "--data.validation_file", dev,
+    ]  # fmt: skip
+    runs = [fit(name, *options) for name in ("a", "b")]
+    texts = [text for text, _ in sentences(9, seed=12)]
+    before = zoo.load(best(runs[1])).predict(texts)
+    more = write_table(tmp_path / "more.csv", sentences(30, seed=12))
+    assert zoo_command("memory", "add", best(runs[0]), more).code == 0
+    assert zoo.load(best(runs[1])).predict(texts) == before
+    third = fit("c", *options)
+    assert zoo.load(best(third)).memory.version == 1
+    assert not differ(third, runs[1])
+    # The run itself uses it everywhere.
+    grown = zoo.load(best(runs[0]))
+    assert grown.memory.version == 2
+    assert {memory.text for one in grown.predict(texts) for memory in one.memories} >= set(texts)
+    scores = {}
+    for command in ("validate", "test"):
+        given = ["--data.validation_file" if command == "validate" else "--data.test_file", dev]
+        done = zoo_command(command, "--ckpt_path", best(runs[0]), *given, f"--output={command}.json")
+        assert done.code == 0, done.err
+        scores[command] = json.loads(Path(f"{command}.json").read_text())["loss"]
+    assert scores["validate"] == pytest.approx(scores["test"], abs=1e-6)
+
+
+@pytest.fixture
+def grown(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> Path:
+    """A run whose memory has grown."""
+    run = fit("run", "--model.features=M5")
+    more = write_table(tmp_path / "more.csv", sentences(30, seed=12))
+    assert zoo_command("memory", "add", best(run), more).code == 0
+    return run
+
+
+def test_copies_and_links_of_a_checkpoint_know_its_memory(grown: Path, tmp_path: Path) -> None:
+    texts = [text for text, _ in sentences(9, seed=12)]
+    expected = zoo.load(best(grown)).predict(texts)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copy(best(grown), elsewhere / "copy.ckpt")
+    (elsewhere / "link.ckpt").symlink_to(best(grown))
+    shutil.copytree(grown, tmp_path / "whole")
+    for checkpoint in (elsewhere / "copy.ckpt", elsewhere / "link.ckpt", best(tmp_path / "whole")):
+        assert zoo.load(checkpoint).predict(texts) == expected
+    facts = read_checkpoint(elsewhere / "copy.ckpt")[CHECKPOINT_KEY]["data"]
+    assert (facts["memory"], facts["memory_version"]) == (str(best(grown).with_name("memory")), 2)
+    # Its own folder is used where the run has been moved as a whole.
+    assert zoo.load(best(tmp_path / "whole")).memory.folder == best(tmp_path / "whole").with_name("memory")
+
+
+def test_a_memory_that_is_not_there_or_older_is_named(grown: Path, tmp_path: Path) -> None:
+    lone = Path(shutil.copy(best(grown), tmp_path / "lone.ckpt"))
+    memory = best(grown).with_name("memory")
+    pointer = json.loads((memory / "memory.json").read_text())
+    older = {name: pointer[name] for name in ("retriever", "ranking")} | {"version": 1}
+    (memory / "memory.json").write_text(json.dumps(older))
+    with pytest.raises(InputError, match="is at version 1, but the model was last used with version 2"):
+        zoo.load(lone)
+    (memory / "memory.json").write_text(json.dumps(pointer))
+    moved = memory.rename(tmp_path / "moved")
+    with pytest.raises(
+        InputError, match=r"memory: the memory that the model was last used with is not there"
+    ):
+        zoo.load(lone)
+    assert zoo.load(lone, memory=moved).memory.version == 2  # as the message says
+
+
+# --- resumed runs ---
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--data.num_memories=2"], "data.num_memories=2, not 3"),
+        (["--data.max_length=2"], "data.max_length=2, not 64"),
+        (["--data.validation_split=0.3"], "data.validation_split=0.3, not 0.2"),
+        (["--data.retriever=EmbeddedRetriever", "--data.retriever.k1=0.1"], "data.retriever ranks otherwise"),
+        (["--data.train_file=other.csv"], "data.train_file=other.csv holds something else than then"),
+    ],
+)
+def test_a_run_is_not_resumed_on_other_data(
+    options: list[str], named: str, fit: Fit, zoo_command: Zoo, train_csv: Path
+) -> None:
+    run = fit("run")
+    write_table(Path("other.csv"), sentences(90, seed=6))
+    before = (run / "config.yaml").read_text()
+    result = zoo_command(
+        "fit", f"--config={run / 'config.yaml'}", f"--ckpt_path={run / 'checkpoints' / 'last.ckpt'}",
+        "--trainer.max_epochs=2", "--run_dir", run, *options,
+    )  # fmt: skip
+    assert result.code == 2
+    assert f"the run that is resumed had other data options: {named}. Give it the same" in result.err
+    assert weights(run).keys()
+    assert (run / "config.yaml").read_text() == before
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_run_is_resumed_where_its_files_have_moved(
+    workers: int, fit: Fit, train_csv: Path, tmp_path: Path
+) -> None:
+    whole = fit("whole", "--trainer.max_epochs=2")
+    parts = fit("parts")
+    moved = train_csv.rename(tmp_path / "moved.csv")
+    last = parts / "checkpoints" / "last.ckpt"
+    options = ["--data.train_file", moved, f"--data.num_workers={workers}", f"--ckpt_path={last}"]
+    assert not differ(whole, fit(parts, *options, "--trainer.max_epochs=2"))
+
+
+# --- damage ---
+
+
+def test_no_damaged_checkpoint_is_taken_for_whole(fit: Fit, tmp_path: Path) -> None:
+    whole = best(fit("run", "--model.features=M1")).read_bytes()
+    texts = [text for text, _ in sentences(5, seed=3)]
+    (tmp_path / "whole.ckpt").write_bytes(whole)
+    expected = zoo.load(tmp_path / "whole.ckpt").predict(texts)
+    damaged, refused = tmp_path / "damaged.ckpt", 0
+    for number in range(60):
+        contents = bytearray(whole)
+        place = random.Random(number).randrange(len(whole))
+        contents[place] ^= 1 << (number % 8)
+        damaged.write_bytes(contents)
+        try:
+            predictor = zoo.load(damaged)
+        except InputError:
+            refused += 1
+        else:  # padding, or a time that nobody reads
+            assert predictor.predict(texts) == expected
+    assert refused > 30
+
+
+def test_damaged_rows_of_an_addition_leave_the_version_before(grown: Path) -> None:
+    texts = [text for text, _ in sentences(9, seed=12)]
+    before = zoo.load(best(grown), memory_version=1).predict(texts)
+    rows = best(grown).with_name("memory") / "rows-2" / "rows.arrow"
+    contents = bytearray(rows.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    rows.write_bytes(contents)
+    with pytest.raises(
+        InputError, match=r"rows-2/rows.arrow: damaged .*an earlier version \(--memory_version 1\)"
+    ):
+        zoo.load(best(grown))
+    assert zoo.load(best(grown), memory_version=1).predict(texts) == before  # as the message says
+
+
+# --- what the cache has lost ---
+
+
+def test_a_memory_that_was_never_asked_is_made_of_its_table_again(
+    zoo_command: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A matching model's memory is built when the first question comes alone."""
+    table = write_pairs(tmp_path / "pairs.tsv", pair_rows(20, seed=1))
+    done = zoo_command(
+        "fit", "--model=ANMM", "--model.word_size=8", "--data=MatchingDataModule", f"--data.train_file={table}",
+        "--data.validation_split=0.2", "--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--run_dir=run",
+        "--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    question = pair_rows(20, seed=1)[0][0]
+    shutil.rmtree(tmp_path / "cache")
+    (found,) = zoo.load(best(Path("run"))).answer(question)
+    assert found
+    shutil.rmtree(tmp_path / "cache")
+    kept = table.read_text()
+    table.write_text(kept.replace("old", "new"))
+    with pytest.raises(
+        InputError, match=r"gone from the cache .*, and their table holds others now; build a memory"
+    ):
+        zoo.load(best(Path("run"))).answer(question)
+    table.unlink()
+    with pytest.raises(
+        InputError, match=r"and their table can't be read again .*no such file.*; build a memory"
+    ):
+        zoo.load(best(Path("run"))).answer(question)
+    # As the message says.
+    other = write_table(tmp_path / "other.csv", [("where is the plum",), ("a fig",)], ("text",))
+    assert zoo_command("index", "--file", other, "--label_column=null", "--memory=other").code == 0
+    assert zoo.load(best(Path("run")), memory="other").answer("where is plum 1")[0]

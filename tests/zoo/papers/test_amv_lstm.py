@@ -1,0 +1,500 @@
+"""The network against the papers' equations, written as plain loops over numbers in float64."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from datamodules.batch import MatchingBatch, MatchingSpec
+from datamodules.core.errors import InputError
+from zoo.amv_lstm import AMVLSTM, AMVLSTMNetwork, Attention, k_max, overlap
+from zoo.layers.encoders import WordEncoder
+from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask
+
+P, N, M, U, T, S, SIZE, HIDDEN = 7, 4, 6, 12, 5, 6, 5, 4
+
+Vector = NDArray[np.float64]
+
+
+def make_spec(goal: str = "ranking") -> MatchingSpec:
+    return MatchingSpec(num_words=40, num_chars=0, goal=goal, first_length=T, second_length=S)
+
+
+def make_network(goal: str = "ranking", **options: Any) -> AMVLSTMNetwork:
+    sizes = {"hidden_size": HIDDEN, "word_size": SIZE, "k": 4, "mlp_size": 3, "slices": 2}
+    torch.manual_seed(0)
+    loss = "hinge" if goal == "ranking" else "cross_entropy"
+    network = AMVLSTM(**{**sizes, "loss": loss, **options}).build_network(make_spec(goal), None, None)
+    # Large weights, so that no term of an equation hides behind the others.
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.uniform_(-1, 1)
+    return network.eval()
+
+
+def make_batch() -> MatchingBatch:
+    """Pairs of texts of 1 to 6 words, a text of each kind in several pairs; the last texts are empty."""
+    random = np.random.default_rng(1)
+
+    def texts(number: int, longest: int) -> torch.Tensor:
+        table = random.integers(1, U, size=(number, longest))
+        lengths = random.integers(1, longest + 1, size=number)
+        lengths[0], lengths[-1] = longest, 0
+        return torch.from_numpy(np.where(np.arange(longest) < lengths[:, None], table, 0))
+
+    word = torch.tensor([0, 1, *range(5, 5 + U - 2)])  # padding, the unknown word, ten others
+    return MatchingBatch(
+        word=word,
+        char=torch.zeros(U, 0, dtype=torch.long),
+        idf=torch.from_numpy(random.uniform(0.5, 5, size=U).astype(np.float32)) * (word != 0),
+        first_text=texts(N, T),
+        second_text=texts(M, S),
+        first=torch.tensor([0, 0, 1, 1, 2, 2, 3]),
+        second=torch.tensor([0, 1, 1, 5, 3, 4, 2]),
+        query=torch.tensor([0, 0, 1, 1, 2, 2, 3]),
+        place=torch.tensor([0, 1, 0, 1, 0, 1, 0]),
+        target=torch.tensor([1.0, 0, 0, 1, 1, 0, 1]),
+        weight=torch.ones(P),
+        row=torch.arange(P),
+    )
+
+
+# --- the plain version ---
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def numbers(module: torch.nn.Module) -> dict[str, Vector]:
+    return {name: value.detach().double().numpy() for name, value in module.state_dict().items()}
+
+
+def lstm_states(weights: dict[str, Vector], suffix: str, inputs: list[Vector]) -> list[Vector]:
+    """Equation 1, one cell at a time; gates in the order input, forget, memorised, output."""
+    size = len(weights[f"bias_hh_l0{suffix}"]) // 4
+    state, cell, states = np.zeros(size), np.zeros(size), []
+    for x in inputs:
+        gates = weights[f"weight_ih_l0{suffix}"] @ x + weights[f"bias_ih_l0{suffix}"]
+        gates = gates + weights[f"weight_hh_l0{suffix}"] @ state + weights[f"bias_hh_l0{suffix}"]
+        new_state, new_cell = np.zeros(size), np.zeros(size)
+        for j in range(size):
+            i, f, m, o = (gates[part * size + j] for part in range(4))
+            new_cell[j] = sigmoid(f) * cell[j] + sigmoid(i) * math.tanh(m)
+            new_state[j] = sigmoid(o) * math.tanh(new_cell[j])
+        state, cell = new_state, new_cell
+        states.append(state)
+    return states
+
+
+def plain_attention(words: list[Vector], v: Vector, scale: str) -> list[Vector]:
+    """Equation 4, and the words multiplied by it."""
+    if not words:
+        return []
+    powers = [math.exp(float(np.dot(v, w))) for w in words]
+    factor = len(words) if scale == "length" else 1
+    return [factor * power / sum(powers) * w for power, w in zip(powers, words, strict=True)]
+
+
+def plain_states(lstm: dict[str, Vector], words: list[Vector]) -> tuple[list[Vector], list[Vector]]:
+    """Equation 2: a forward and a backward state for each place."""
+    return lstm_states(lstm, "", words), lstm_states(lstm, "_reverse", words[::-1])[::-1]
+
+
+def plain_similarities(kind: str, part: int, weights: dict[str, Vector], u: Vector, v: Vector) -> list[float]:
+    """What two states' interaction is, as a number for each slice."""
+    if kind == "cosine":
+        return [float(np.dot(u, v)) / (math.sqrt(np.dot(u, u)) * math.sqrt(np.dot(v, v)))]
+    values = []
+    slices = 1 if kind == "bilinear" else 2
+    for r in range(part * slices, (part + 1) * slices):
+        value = sum(u[i] * weights["matrix"][r, i, j] * v[j] for i in range(len(u)) for j in range(len(v)))
+        value += weights["bias"][r]
+        if kind == "tensor":
+            value += np.dot(weights["first_weight"][r], u) + np.dot(weights["second_weight"][r], v)
+            value = max(0.0, value)
+        values.append(float(value))
+    return values
+
+
+def plain_overlap(batch: MatchingBatch, first: list[int], second: list[int]) -> list[float]:
+    features = []
+    for text, other in ((first, second), (second, first)):
+        shared = [w for w in text if w in other and int(batch.word[w]) != 1]
+        features.append(len(shared) / len(text) if text else 0.0)
+        total = sum(float(batch.idf[w]) for w in text)
+        features.append(sum(float(batch.idf[w]) for w in shared) / total if text else 0.0)
+    return features
+
+
+def plain_logits(model: AMVLSTM, network: AMVLSTMNetwork, batch: MatchingBatch, pair: int) -> Vector:
+    """The score of one pair, from its words to Equation 3."""
+    options, weights = model.hparams, numbers(network)
+
+    def part_of(prefix: str) -> dict[str, Vector]:
+        return {name.removeprefix(prefix): v for name, v in weights.items() if name.startswith(prefix)}
+
+    sides, words_of = [], []
+    for side, text, row in (
+        ("first", batch.first_text, int(batch.first[pair])),
+        ("second", batch.second_text, int(batch.second[pair])),
+    ):
+        ids = [w for w in text[row].tolist() if w != 0]
+        words_of.append(ids)
+        words = [weights["words.table"][int(batch.word[w])] for w in ids]
+        attended = {"first": ("question", "both"), "second": ("answer", "both")}[side]
+        if options["attention"] in attended:
+            words = plain_attention(words, weights[f"{side}_attention.v"], options["attention_scale"])
+        own = side == "second" and not options["shared_encoder"]
+        sides.append(plain_states(part_of("second_lstm." if own else "lstm."), words))
+    (first_forward, first_backward), (second_forward, second_backward) = sides
+    if options["interaction"] == "directions":
+        parts = [(first_forward, second_forward), (first_backward, second_backward)]
+    else:
+        first_joined = [np.concatenate(both) for both in zip(first_forward, first_backward, strict=True)]
+        second_joined = [np.concatenate(both) for both in zip(second_forward, second_backward, strict=True)]
+        parts = [(first_joined, second_joined)]
+
+    pooled = []
+    slices = 2 if options["similarity"] == "tensor" else 1
+    for part, (us, vs) in enumerate(parts):
+        all_values = [
+            plain_similarities(options["similarity"], part, part_of("interactions."), u, v)
+            for u in us
+            for v in vs
+        ]
+        for slice_number in range(slices):
+            strongest = sorted((values[slice_number] for values in all_values), reverse=True)[: options["k"]]
+            none = float(weights["none"][part * slices + slice_number])
+            pooled += strongest + [none] * (options["k"] - len(strongest))
+    if options["overlap"]:
+        pooled += plain_overlap(batch, words_of[0], words_of[1])
+    hidden = np.maximum(weights["mlp.0.weight"] @ np.array(pooled) + weights["mlp.0.bias"], 0)
+    logits: Vector = weights["mlp.3.weight"] @ hidden + weights["mlp.3.bias"]
+    return logits
+
+
+# --- the comparison ---
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(
+            {"attention": a, "attention_scale": s}
+            for a in ("none", "question", "answer", "both")
+            for s in ("paper", "length")
+        ),
+        *(
+            {"interaction": i, "similarity": s}
+            for i in ("directions", "concatenated")
+            for s in ("cosine", "bilinear", "tensor")
+        ),
+        {
+            "attention": "both",
+            "attention_scale": "paper",
+            "shared_encoder": False,
+            "interaction": "concatenated",
+        },
+        {"overlap": True},
+        {"k": 1},
+        {"k": 100},
+        {"k": 100, "similarity": "tensor", "overlap": True, "shared_encoder": False},
+        {"goal": "classification"},
+    ],
+    ids=str,
+)
+def test_equations(options: dict[str, Any]) -> None:
+    given = {name: value for name, value in options.items() if name != "goal"}
+    network = make_network(**options)
+    sizes = {"hidden_size": HIDDEN, "word_size": SIZE, "k": 4, "mlp_size": 3, "slices": 2}
+    model = AMVLSTM(**{**sizes, **given})
+    batch = make_batch()
+    with torch.no_grad():
+        output = network(batch)
+    assert output.logits.shape == (P, 2 if "goal" in options else 1)
+    assert output.logits.dtype == torch.float32
+    for pair in range(P):
+        expected = plain_logits(model, network, batch, pair)
+        # The network computes in float32.
+        np.testing.assert_allclose(output.logits[pair], expected, rtol=3e-5, atol=3e-5)
+
+
+def test_strongest_interactions_are_shown() -> None:
+    """What is shown is the mean over directions, for real words only."""
+    batch = make_batch()
+    network = make_network()
+    with torch.no_grad():
+        shown = network(batch).interaction
+    weights = numbers(network)
+    lstm = {name.removeprefix("lstm."): v for name, v in weights.items() if name.startswith("lstm.")}
+    assert shown is not None
+    assert shown.shape == (P, T, S)
+    assert not shown[~pair_mask(batch)].any()
+    # Pair 0, without the attention of the first text, cannot be compared: take it off.
+    network.first_attention = None
+    with torch.no_grad():
+        shown = network(batch).interaction
+    words = [
+        [weights["words.table"][int(batch.word[w])] for w in text if w]
+        for text in (batch.first_text[0].tolist(), batch.second_text[0].tolist())
+    ]
+    firsts, seconds = (plain_states(lstm, side) for side in words)
+    for t in range(len(words[0])):
+        for s in range(len(words[1])):
+            cosines = [plain_similarities("cosine", 0, {}, firsts[d][t], seconds[d][s])[0] for d in range(2)]
+            assert float(shown[0, t, s]) == pytest.approx(sum(cosines) / 2, abs=1e-5)
+
+
+# --- masks ---
+
+
+@pytest.mark.parametrize(
+    "options", [{"attention": "both"}, {"similarity": "tensor"}, {"overlap": True, "k": 100}]
+)
+def test_neither_padding_nor_batch_mates_change_a_score(options: dict[str, Any]) -> None:
+    batch = make_batch()
+    network = make_network(**options)
+    with torch.no_grad():
+        scores = network(batch).score
+        wide = batch._replace(
+            first_text=torch.nn.functional.pad(batch.first_text, (0, 3)),
+            second_text=torch.nn.functional.pad(batch.second_text, (0, 4)),
+        )
+        torch.testing.assert_close(network(wide).score, scores, rtol=0, atol=1e-6)
+        for pair in range(P):
+            i = slice(pair, pair + 1)
+            alone = batch._replace(
+                first_text=batch.first_text[batch.first[i]],
+                second_text=batch.second_text[batch.second[i]],
+                first=torch.zeros(1, dtype=torch.long),
+                second=torch.zeros(1, dtype=torch.long),
+                query=torch.zeros(1, dtype=torch.long),
+                place=torch.zeros(1, dtype=torch.long),
+                target=batch.target[i],
+                weight=batch.weight[i],
+                row=batch.row[i],
+            )
+            torch.testing.assert_close(network(alone).score, scores[i], rtol=0, atol=1e-6)
+
+
+def test_empty_texts_have_finite_scores_and_gradients() -> None:
+    batch = make_batch()
+    batch = batch._replace(second_text=torch.zeros_like(batch.second_text))
+    network = make_network(attention="both", overlap=True)
+    score = network(batch).score
+    assert bool(score.isfinite().all())
+    score.sum().backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is None or bool(parameter.grad.isfinite().all()), name
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "bilinear", "tensor"])
+def test_gradients_reach_every_weight(similarity: str) -> None:
+    network = make_network(attention="both", similarity=similarity, shared_encoder=False, overlap=True, k=100)
+    network(make_batch()).score.sum().backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None, name
+        assert bool(parameter.grad.any()), name
+
+
+# --- attention ---
+
+
+@pytest.mark.parametrize("attention", ["question", "answer", "both"])
+def test_length_scaled_attention_starts_as_mv_lstm(attention: Attention) -> None:
+    """v starts at 0: all words count alike, and nothing differs from the model without attention."""
+    torch.manual_seed(0)
+    model = AMVLSTM(attention=attention, attention_scale="length", hidden_size=HIDDEN, word_size=SIZE)
+    network = model.build_network(make_spec(), None, None).eval()
+    plain = (
+        AMVLSTM(attention="none", hidden_size=HIDDEN, word_size=SIZE)
+        .build_network(make_spec(), None, None)
+        .eval()
+    )
+    plain.load_state_dict({n: v for n, v in network.state_dict().items() if "attention" not in n})
+    batch = make_batch()
+    with torch.no_grad():
+        torch.testing.assert_close(network(batch).score, plain(batch).score, rtol=0, atol=1e-6)
+        # As published it does differ: texts are read at a fraction of their scale.
+        for layer in (network.first_attention, network.second_attention):
+            if layer is not None:
+                layer.scale = "paper"
+        assert float((network(batch).score - plain(batch).score).abs().max()) > 1e-4
+
+
+# --- k-max pooling and interactions ---
+
+
+def test_k_max_of_fewer_places_than_k() -> None:
+    interaction = torch.tensor([[[[0.3, -0.9, 7.0], [-0.2, 0.5, 7.0]]]])  # [1, 1, 2, 3]
+    mask = torch.tensor([[[True, True, False], [True, True, False]]])
+    none = torch.tensor([-2.0])
+    assert k_max(interaction, mask, 2, none).tolist() == [pytest.approx([0.5, 0.3])]
+    assert k_max(interaction, mask, 5, none).tolist() == [pytest.approx([0.5, 0.3, -0.2, -0.9, -2])]
+    assert k_max(interaction, mask, 8, none).tolist() == [
+        pytest.approx([0.5, 0.3, -0.2, -0.9, -2, -2, -2, -2])
+    ]
+    assert k_max(interaction, mask & False, 3, none).tolist() == [[-2.0, -2.0, -2.0]]
+
+
+def test_interactions_are_masked_products() -> None:
+    batch = make_batch()
+    random = torch.Generator().manual_seed(0)
+    first = torch.randn(N, T, 3, generator=random)
+    second = torch.randn(M, S, 3, generator=random)
+    second[0, 0] = 0  # a vector of zeros where there is a word
+    dots, cosines = dot_interaction(first, second, batch), cosine_interaction(first, second, batch)
+    for pair in range(P):
+        i, j = int(batch.first[pair]), int(batch.second[pair])
+        for t in range(T):
+            for s in range(S):
+                u, v = first[i, t].double(), second[j, s].double()
+                real = bool(batch.first_text[i, t] and batch.second_text[j, s])
+                dot = float(u @ v) * real
+                length = max(float(u.norm() * v.norm()), 1e-9)
+                assert float(dots[pair, t, s]) == pytest.approx(dot, abs=1e-5)
+                assert float(cosines[pair, t, s]) == pytest.approx(dot / length, abs=1e-5)
+
+
+def test_interactions_are_float32_in_half_precision() -> None:
+    batch = make_batch()
+    first, second = torch.rand(N, T, 3).bfloat16(), torch.rand(M, S, 3).bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cosines = cosine_interaction(first, second, batch)
+    assert cosines.dtype == torch.float32
+    torch.testing.assert_close(cosines, cosine_interaction(first.float(), second.float(), batch))
+
+
+# --- overlap ---
+
+
+def test_overlap_counts_shared_words_and_their_idf() -> None:
+    batch = make_batch()._replace(
+        word=torch.tensor([0, 1, 7, 8, 9]),
+        idf=torch.tensor([0.0, 9.0, 1.0, 2.0, 4.0]),
+        first_text=torch.tensor([[1, 2, 3, 3], [4, 4, 0, 0]]),
+        second_text=torch.tensor([[3, 1, 4], [0, 0, 0]]),
+        first=torch.tensor([0, 1, 1]),
+        second=torch.tensor([0, 0, 1]),
+    )
+    # Word 1 is unknown, on both sides: nobody knows whether the same.
+    expected = [[2 / 4, 4 / 14, 1 / 3, 2 / 15], [1, 1, 1 / 3, 4 / 15], [0, 0, 0, 0]]
+    torch.testing.assert_close(overlap(batch), torch.tensor(expected))
+
+
+def test_overlap_leaves_special_tokens_out() -> None:
+    batch = make_batch()._replace(
+        word=torch.tensor([0, 101, 7, 8, 102]),
+        idf=torch.tensor([0.0, 0.0, 1.0, 2.0, 0.0]),
+        first_text=torch.tensor([[1, 2, 4, 0], [1, 4, 0, 0]]),
+        second_text=torch.tensor([[1, 2, 3, 4]]),
+        first=torch.tensor([0, 1]),
+        second=torch.tensor([0, 0]),
+    )
+    expected = [[1, 1, 1 / 2, 1 / 3], [0, 0, 0, 0]]
+    torch.testing.assert_close(overlap(batch, 100, (101, 102)), torch.tensor(expected))
+
+
+# --- transformer ---
+
+
+@pytest.fixture
+def transformer(tmp_path: Path) -> str:
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=40, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    BertModel(config).save_pretrained(tmp_path / "bert")
+    return str(tmp_path / "bert")
+
+
+def test_frozen_transformer_gives_token_vectors(transformer: str) -> None:
+    model = AMVLSTM(transformer=transformer, freeze_encoder=True, attention="both", hidden_size=HIDDEN)
+    model._build(make_spec(), None, None)
+    network, batch = model.network, make_batch()
+    model.train()  # in which a frozen transformer does not drop
+    score = network(batch).score
+    first = network.words(batch.word, batch.char, batch.first_text)
+    second = network.words(batch.word, batch.char, batch.second_text)
+    assert first.shape == (N, T, 8)
+    assert second.shape == (M, S, 8)
+    cached = batch._replace(first_vector=first.detach(), second_vector=second.detach())
+    torch.testing.assert_close(network(cached).score, score)
+    # These vectors are what is read, with or without the padding's.
+    cached = cached._replace(first_vector=2 * first.detach() * (batch.first_text != 0).unsqueeze(2))
+    assert not torch.allclose(network(cached).score, score)
+    score.sum().backward()
+    assert all(p.grad is None for p in network.words.parameters())
+    assert network.lstm.weight_ih_l0.grad is not None
+
+
+def test_transformer_can_be_trained(transformer: str) -> None:
+    network = AMVLSTM(transformer=transformer, hidden_size=HIDDEN).build_network(make_spec(), None, None)
+    network(make_batch()).score.sum().backward()
+    grads = {n: p.grad for n, p in network.words.named_parameters() if "pooler" not in n}
+    assert all(grad is not None for grad in grads.values())
+
+
+def test_transformer_scores_ignore_padding(transformer: str) -> None:
+    network = (
+        AMVLSTM(transformer=transformer, hidden_size=HIDDEN).build_network(make_spec(), None, None).eval()
+    )
+    batch = make_batch()
+    wide = batch._replace(second_text=torch.nn.functional.pad(batch.second_text, (0, 4)))
+    with torch.no_grad():
+        torch.testing.assert_close(network(wide).score, network(batch).score, rtol=0, atol=1e-5)
+
+
+# --- options ---
+
+
+def test_pretrained_vectors_are_fixed_unless_asked() -> None:
+    vectors = torch.rand(40, 6)
+    for train in (False, True):
+        network = AMVLSTM(train_word_vectors=train).build_network(make_spec(), vectors, None)
+        assert isinstance(network.words, WordEncoder)
+        table = network.words.table
+        assert torch.equal(table, vectors)
+        assert table.requires_grad == train
+    # Drawn vectors are worth nothing until they are trained.
+    network = AMVLSTM(word_size=6).build_network(make_spec(), None, None)
+    assert isinstance(network.words, WordEncoder)
+    assert network.words.table.requires_grad
+
+
+def test_sizes_of_the_paper() -> None:
+    network = AMVLSTM().build_network(make_spec(), None, None)
+    assert network.lstm.input_size == 300
+    assert network.lstm.hidden_size == 50
+    assert network.options.k == 100
+    assert network.mlp[0].in_features == 200  # 100 of the forward and 100 of the backward matrix
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"attention": "Q"}, ["model.attention", "'Q'", "question"]),
+        ({"attention_scale": "long"}, ["model.attention_scale", "paper"]),
+        ({"similarity": "dot"}, ["model.similarity", "bilinear"]),
+        ({"interaction": "both"}, ["model.interaction", "concatenated"]),
+        ({"k": 0}, ["model.k=0"]),
+        ({"hidden_size": 0}, ["model.hidden_size=0"]),
+        ({"freeze_encoder": True}, ["model.freeze_encoder", "train_word_vectors"]),
+        ({"transformer": "no/such/folder"}, ["model.transformer", "no/such/folder"]),
+    ],
+)
+def test_wrong_options_say_what_to_do(options: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(InputError) as error:
+        AMVLSTM(**options).build_network(make_spec(), None, None)
+    message = str(error.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message

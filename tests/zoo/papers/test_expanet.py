@@ -1,0 +1,515 @@
+"""The networks against the papers' equations, written as plain loops over numbers in float64; and their options."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from numpy.typing import NDArray
+
+import zoo
+from datamodules import ClassificationDataModule
+from datamodules.batch import ClassificationBatch, ClassificationSpec
+from datamodules.core.errors import InputError
+from tests.zoo.conftest import Result, sentences, write_table
+from tests.zoo.papers.test_knn_bilstm import CLASSES, B, K, U, make_batch, numbers
+from zoo import ExpaNet, MemNet
+from zoo.expanet import HardRead, MemoryNetwork, SoftRead, count_copies
+from zoo.layers.bags import bigram_buckets
+
+Vector = NDArray[np.float64]
+LABELS = [str(c) for c in range(CLASSES)]
+
+
+def make_network(
+    kind: type[MemNet] = ExpaNet, memory_labels: list[str] | None = None, **options: Any
+) -> MemoryNetwork:
+    spec = ClassificationSpec(U, 0, LABELS, LABELS if memory_labels is None else memory_labels, K)
+    torch.manual_seed(0)
+    network = kind(word_size=5, **options).build_network(spec, None, None)
+    assert isinstance(network, MemoryNetwork)
+    # Large weights, so that no term of an equation hides behind the others.
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.uniform_(-1, 1)
+    return network.eval()
+
+
+# --- the plain version ---
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def plain_text(weights: dict[str, Vector], part: str, batch: ClassificationBatch, text: list[int]) -> Vector:
+    """Equations 1 and 2, with pairs of neighbouring words as further words of a text."""
+    tied = f"{part}.words.table" not in weights
+    ids = [int(batch.word[place]) for place in text if place != 0]
+    vectors = [weights["text.words.table" if tied else f"{part}.words.table"][i] for i in ids]
+    if (pairs := weights.get(f"{part}.bigrams.table")) is not None:
+        for first, second in itertools.pairwise(ids):
+            pair = torch.tensor([0, first, second]), torch.tensor([[1, 2]])
+            vectors.append(pairs[int(bigram_buckets(*pair, len(pairs) - 1))])
+    total = np.zeros(5)
+    for vector in vectors:
+        total = total + vector
+    return total / len(vectors)
+
+
+def plain_gru(weights: dict[str, Vector], q: Vector, o: Vector) -> Vector:
+    """Equations 8 to 11, a number at a time."""
+    d = len(q)
+    wz, wr, w = (weights["expand.of_text.weight"][i * d : (i + 1) * d] for i in range(3))
+    uz, ur, u = (weights["expand.of_memories.weight"][i * d : (i + 1) * d] for i in range(3))
+    new = np.zeros(d)
+    for j in range(d):
+        z = sigmoid(sum(wz[j, i] * q[i] + uz[j, i] * o[i] for i in range(d)))
+        r = sigmoid(sum(wr[j, i] * q[i] + ur[j, i] * o[i] for i in range(d)))
+        n = math.tanh(sum(w[j, i] * q[i] for i in range(d)) + r * sum(u[j, i] * o[i] for i in range(d)))
+        new[j] = (1 - z) * q[j] + z * n
+    return new
+
+
+def plain_forward(
+    network: MemoryNetwork, batch: ClassificationBatch, row: int, hard: bool = False, duplicate: bool = False
+) -> tuple[list[float], list[list[float]]]:
+    """A text's logits, and the attention of each hop on its K memories."""
+    weights = numbers(network)
+    q = plain_text(weights, "text", batch, batch.text[row].tolist())
+    found = [k for k in range(K) if batch.memory_mask[row, k] and network.hops]
+    # Which memory is in each of the places.
+    places = [found[i % len(found)] for i in range(K)] if duplicate and found else found
+    compared, spoken = [], []
+    for k in places:
+        text = batch.memory_text[batch.memory[row, k]].tolist()
+        vectors = [
+            plain_text(weights, part, batch, text)
+            for part in ("memory", "output" if network.output is not None else "memory")
+        ]
+        if network.label is not None and (target := int(batch.memory_target[row, k])) >= 0:
+            vectors = [vector + weights["label"][target] for vector in vectors]
+        compared.append(vectors[0])
+        spoken.append(vectors[1])
+    expanded, attention = q, []
+    for _ in range(network.hops):
+        energies = [
+            network.sharpness * sum(a * b for a, b in zip(expanded, d, strict=True)) for d in compared
+        ]
+        scores = [max(0.0, float(batch.memory_score[row, k])) for k in range(K)]
+        if network.score_power:
+            beside = [math.log(max(1e-3, scores[k] / max(1e-6, *scores))) for k in places]
+            energies = [e + network.score_power * one for e, one in zip(energies, beside, strict=True)]
+        of_memory = [0.0] * K
+        o = np.zeros(5)
+        if hard and places:
+            shares = [float(i == energies.index(max(energies))) for i in range(len(places))]
+        else:
+            total = sum(math.exp(e) for e in energies)
+            shares = [math.exp(e) / total for e in energies]
+        for k, share, d in zip(places, shares, spoken, strict=True):
+            of_memory[k] += share
+            o = o + share * d
+        attention.append(of_memory)
+        expanded = plain_gru(weights, expanded, o) if has_gru(weights) else expanded + o
+    head = weights["classifier.weight"]
+    final = np.concatenate([q, expanded]) if head.shape[1] == 10 else expanded
+    return [sum(a * b for a, b in zip(line, final, strict=True)) for line in head], attention
+
+
+def has_gru(weights: dict[str, Vector]) -> bool:
+    return "expand.of_text.weight" in weights
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (ExpaNet, {"hops": 0}),
+        (ExpaNet, {"hops": 1}),
+        (ExpaNet, {"hops": 4, "label_vectors": True, "bigrams": 30}),
+        (ExpaNet, {"hops": 2, "tie_matrices": True, "bigrams": 30}),
+        (ExpaNet, {"hops": 2, "duplicate_memories": True}),
+        (ExpaNet, {"hops": 2, "sharpness": 2.5}),
+        (ExpaNet, {"hops": 2, "score_power": 1.5, "text_dropout": 0.9}),
+        (ExpaNet, {"hops": 2, "read": "hard"}),
+        (ExpaNet, {"hops": 2, "read": "hard", "duplicate_memories": True}),
+        (MemNet, {"hops": 0}),
+        (MemNet, {"hops": 3}),
+        (MemNet, {"hops": 2, "tie_matrices": True, "label_vectors": True}),
+    ],
+)
+def test_equations(kind: type[MemNet], options: dict[str, Any]) -> None:
+    network, batch = make_network(kind, **options), make_batch()
+    with torch.no_grad():
+        output = network(batch)
+    how = {"hard": options.get("read") == "hard", "duplicate": options.get("duplicate_memories", False)}
+    for row in range(B):
+        logits, attention = plain_forward(network, batch, row, **how)
+        assert output.logits[row].tolist() == pytest.approx(logits, rel=1e-4, abs=1e-5)
+        if options["hops"]:
+            assert output.hop_weight[row].tolist() == [
+                pytest.approx(hop, rel=1e-4, abs=1e-6) for hop in attention
+            ]
+            mean = np.mean(attention, axis=0)
+            assert output.memory_weight[row].tolist() == pytest.approx(mean.tolist(), rel=1e-4, abs=1e-6)
+
+
+def test_a_hidden_text_is_read_off_its_memories() -> None:
+    """In training alone, and not from the attention, which still asks for the text."""
+    network, batch = make_network(hops=1, text_dropout=0.999999), make_batch()
+    seen = network(batch)
+    network.train()
+    hidden = network(batch)
+    torch.testing.assert_close(hidden.hop_weight, seen.hop_weight)
+    there = batch.memory_mask.any(dim=1)
+    assert there.any()
+    assert not there.all()
+    # Nothing is left of a text without memories.
+    assert hidden.logits[there].any(dim=1).all()
+    assert not hidden.logits[~there].any()
+    assert seen.logits.any(dim=1).all()
+
+
+def test_matrices() -> None:
+    """A and B are two unless tied; MemNet reads by a third; without hops, nothing reads memories."""
+    assert [name for name, _ in make_network().named_parameters() if name.endswith("table")] == [
+        "text.words.table",
+        "memory.words.table",
+    ]
+    tied = make_network(tie_matrices=True)
+    assert [name for name, _ in tied.named_parameters() if name.endswith("table")] == ["text.words.table"]
+    assert [name for name, _ in make_network(MemNet).named_parameters()] == [
+        "text.words.table",
+        "memory.words.table",
+        "output.words.table",
+        "classifier.weight",
+    ]
+    assert [name for name, _ in make_network(hops=0).named_parameters()] == [
+        "text.words.table",
+        "classifier.weight",
+    ]
+
+
+def test_starts_with_vectors_of_the_papers_deviation() -> None:
+    spec = ClassificationSpec(3000, 0, LABELS, LABELS, K)
+    torch.manual_seed(0)
+    network = ExpaNet(word_size=100, label_vectors=True, bigrams=3000).build_network(spec, None, None)
+    for name in ("text.words", "memory.words", "text.bigrams"):
+        table = network.get_submodule(name).table.detach()
+        assert not table[0].any()
+        assert float(table[1:].std()) == pytest.approx(0.1, rel=0.02)
+
+
+def test_pretrained_vectors_start_every_matrix() -> None:
+    spec = ClassificationSpec(U, 0, LABELS, LABELS, K)
+    vectors = torch.randn(U, 5)
+    network = ExpaNet(train_word_vectors=True).build_network(spec, vectors, None)
+    assert torch.equal(network.text.words.table, vectors)
+    assert torch.equal(network.memory.words.table, vectors)
+    assert network.memory.words.table is not network.text.words.table
+
+
+# --- reading ---
+
+
+def test_copies_fill_all_places() -> None:
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 0, 1, 1, 0], [0, 0, 0, 0, 0]]).bool()
+    assert count_copies(mask).tolist() == [[1, 1, 1, 1, 1], [3, 2, 0, 0, 0], [2, 0, 2, 1, 0], [0, 0, 0, 0, 0]]
+
+
+def test_hard_training_draws_memories_by_their_attention() -> None:
+    """Each memory wins with its soft attention, whatever the temperature; copies count as so many draws."""
+    read, energy = HardRead(tau=0.7, straight_through=True).train(), torch.tensor([[0.3, -0.5, 1.1, 0.0]])
+    torch.manual_seed(0)
+    for copies in ([1.0, 1.0, 1.0, 0.0], [2.0, 1.0, 1.0, 0.0]):
+        counts = torch.tensor([copies])
+        drawn = read(energy.expand(20_000, 4), counts.expand(20_000, 4)).mean(dim=0)
+        torch.testing.assert_close(drawn, SoftRead()(energy, counts)[0], atol=0.015, rtol=0)
+
+
+def test_hard_training_mixes_more_the_higher_the_temperature() -> None:
+    energy, copies = torch.zeros(5000, 6), torch.ones(5000, 6)
+    largest = []
+    for tau in (0.05, 0.5, 2.0, 50.0):
+        torch.manual_seed(0)
+        weights = HardRead(tau, straight_through=False).train()(energy, copies)
+        torch.testing.assert_close(weights.sum(dim=1), torch.ones(5000))
+        largest.append(float(weights.amax(dim=1).mean()))
+    assert largest == sorted(largest, reverse=True)
+    assert largest[0] > 0.95
+    assert largest[-1] == pytest.approx(1 / 6, abs=0.02)
+
+
+def test_straight_through_reads_one_memory_with_the_mix_as_gradient() -> None:
+    energy = torch.randn(9, 5, requires_grad=True)
+    copies = torch.ones(9, 5)
+    torch.manual_seed(1)
+    read = HardRead(1.5, straight_through=True).train()(energy, copies)
+    torch.testing.assert_close(read.detach().amax(dim=1), torch.ones(9))
+    assert torch.equal((read.detach() > 0.5).sum(dim=1), torch.ones(9, dtype=torch.long))
+    values = torch.randn(5)
+    (read @ values).sum().backward()
+    assert energy.grad is not None
+    found = energy.grad.clone()
+    energy.grad = None
+    torch.manual_seed(1)
+    (HardRead(1.5, straight_through=False).train()(energy, copies) @ values).sum().backward()
+    torch.testing.assert_close(found, energy.grad)
+
+
+def test_evaluation_of_a_hard_read_draws_nothing() -> None:
+    network, batch = make_network(read="hard", hops=3), make_batch()
+    with torch.no_grad():
+        first, second = network(batch), network(batch)
+        assert torch.equal(first.logits, second.logits)
+        assert set(first.hop_weight.flatten().tolist()) == {0.0, 1.0}
+        torch.manual_seed(0)
+        assert not torch.equal(network.train()(batch).logits, first.logits)
+
+
+# --- runs ---
+
+
+def make_data(folder: Path, **options: Any) -> ClassificationDataModule:
+    given: dict[str, Any] = {
+        "train_file": str(write_table(folder / "train.csv", sentences(90, seed=3))),
+        "validation_split": 0.2,
+        "num_memories": 4,
+        "batch_size": 16,
+        "characters": False,
+        "cache_dir": str(folder / "cache"),
+        "seed": 0,
+        **options,
+    }
+    return ClassificationDataModule(**given)
+
+
+def fit(model: MemNet, data: ClassificationDataModule, folder: Path, **options: Any) -> pl.Trainer:
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        default_root_dir=folder,
+        **{"max_epochs": 1, **options},
+    )
+    trainer.fit(model, datamodule=data)
+    return trainer
+
+
+def test_the_temperature_falls_by_the_same_factor_a_step(tmp_path: Path) -> None:
+    seen = []
+
+    class Seen(pl.Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *others: Any) -> None:
+            seen.append(pl_module.network.read.tau)
+
+    model = ExpaNet(word_size=6, read="hard", tau=2.0, final_tau=0.5)
+    trainer = fit(model, make_data(tmp_path), tmp_path, max_epochs=2, callbacks=[Seen()])
+    steps = trainer.global_step
+    assert steps == 10
+    assert seen == pytest.approx([2.0 * 0.25 ** (step / steps) for step in range(steps)])
+
+
+def test_labels_of_the_text_itself_are_never_read(tmp_path: Path) -> None:
+    """No memory of a validation row is of the validation rows, none of a training row is the row or its copy."""
+    rows = sentences(60, seed=5)
+    data = make_data(tmp_path, train_file=str(write_table(tmp_path / "twice.csv", rows + rows[:20])))
+    data.prepare_data()
+    data.setup("fit")
+    train, validation = data.split("train"), data.split("validation")
+    trained = set(train.rows.texts[:])
+    for split in (train, validation):
+        assert split.neighbors is not None
+        for row, found in enumerate(split.neighbors.rows):
+            memories = [split.neighbors.memories.texts[int(number)] for number in found if number >= 0]
+            assert split.rows.texts[row] not in memories
+            assert set(memories) <= trained
+    assert not trained & set(validation.rows.texts[:])
+
+
+def test_no_label_of_a_validation_row_changes_a_prediction(tmp_path: Path) -> None:
+    data = make_data(tmp_path)
+    data.prepare_data()
+    data.setup("fit")
+    model = ExpaNet(word_size=6, label_vectors=True)
+    model._build(data.spec, None, None)
+    dataset = data.dataset(data.split("validation"))
+    batch = dataset.__getitems__(range(10))
+    with torch.no_grad():
+        found = model.eval()(batch).logits
+        assert torch.equal(model(batch._replace(target=(batch.target + 1) % 3)).logits, found)
+        # The memories' labels are read.
+        others = batch._replace(memory_target=(batch.memory_target + 1) % 3)
+        assert not torch.equal(model(others).logits, found)
+
+
+def test_attention_by_rank_is_logged(tmp_path: Path) -> None:
+    data = make_data(tmp_path)
+    model = ExpaNet(word_size=6, hops=2, log_attention=True)
+    trainer = fit(model, data, tmp_path)
+    figures = trainer.callback_metrics
+    batch = data.dataset(data.split("validation")).__getitems__(range(len(data.split("validation").rows)))
+    with torch.no_grad():
+        weights = model.eval()(batch).hop_weight
+    for hop in (1, 2):
+        for rank in range(1, 5):
+            expected = weights[:, hop - 1, rank - 1].double().sum() / batch.memory_mask[:, rank - 1].sum()
+            assert float(figures[f"val/hop{hop}_attention@{rank}"]) == pytest.approx(
+                float(expected), rel=1e-5
+            )
+    assert "val/hop1_attention@1" not in fit(ExpaNet(word_size=6), data, tmp_path).callback_metrics
+
+
+LONG = [
+    {"title": "a", "abstract": "the apple and the pear " * 60},
+    {"title": "b", "abstract": "iron with some copper of gold"},
+    {"title": "c", "abstract": ""},
+    {"title": "d", "abstract": "rain and snow in the wind"},
+    {"title": "e", "abstract": None},
+    {"title": "f", "abstract": "zinc near silver"},
+]
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_a_long_memory_is_cut_to_its_own_length(tmp_path: Path) -> None:
+    """An external collection without labels; rows without text are found by nobody."""
+    memory = write_lines(tmp_path / "long.jsonl", LONG)
+    data = make_data(
+        tmp_path,
+        memory=memory,
+        memory_text_column="abstract",
+        max_length=3,
+        memory_max_length=100,
+        num_memories=3,
+    )
+    model = ExpaNet(word_size=6)
+    fit(model, data, tmp_path)
+    batch = data.dataset(data.split("train")).__getitems__(range(60))
+    assert batch.text.shape[1] <= 3
+    assert batch.memory_text.shape[1] == 100
+    assert (batch.memory_target == -100).all()
+    neighbors = data.split("train").neighbors
+    assert neighbors is not None
+    assert "" not in neighbors.memories.texts[:]
+    assert not batch.memory_mask.all()  # fewer hits than K: masked
+    with torch.no_grad():
+        assert model.eval()(batch).logits.isfinite().all()
+
+
+# --- explanations ---
+
+
+def test_predictions_say_what_was_read_in_each_hop(
+    zoo_command: Callable[..., Result], train_csv: Path, tmp_path: Path
+) -> None:
+    result = zoo_command(
+        "fit",
+        "--model=ExpaNet",
+        "--model.hops=3",
+        "--model.word_size=8",
+        "--model.label_vectors=true",
+        "--data=ClassificationDataModule",
+        f"--data.train_file={train_csv}",
+        "--data.num_memories=4",
+        "--data.characters=false",
+        "--trainer.accelerator=cpu",
+        "--trainer.max_epochs=1",
+        "--trainer.enable_progress_bar=false",
+        "--run_dir=run",
+    )
+    assert result.code == 0, result.err
+    (tmp_path / "texts.txt").write_text("the iron of some gold\nwords that nobody knows\n")
+    result = zoo_command(
+        "predict", "--ckpt_path=run/checkpoints/best.ckpt", "--input=texts.txt", "--output=found.jsonl"
+    )
+    assert result.code == 0, result.err
+    lines = [json.loads(line) for line in Path("found.jsonl").read_text().splitlines()]
+    predictions = zoo.load("run/checkpoints/best.ckpt").predict(
+        ["the iron of some gold", "words that nobody knows"]
+    )
+    memories = predictions[0].memories
+    assert len(memories) == 4
+    for hop in range(3):
+        assert sum(memory.hop_weights[hop] for memory in memories) == pytest.approx(1, abs=1e-5)
+    for memory, line in zip(memories, lines[0]["memories"], strict=True):
+        assert all(type(weight) is float for weight in memory.hop_weights)
+        assert memory.weight == pytest.approx(sum(memory.hop_weights) / 3, abs=1e-6)
+        assert line["hop_weights"] == memory.hop_weights
+        assert line["weight"] == memory.weight
+    assert predictions[1].memories == lines[1]["memories"] == []
+
+
+# --- bad input ---
+
+
+def test_bad_options(tmp_path: Path) -> None:
+    for options, message in (
+        ({"hops": -1}, r"model\.hops=-1: use 0 \(no memory\) to 4"),
+        ({"hops": 5}, r"model\.hops=5"),
+        ({"read": "both"}, r"model\.read='both': choose one of soft, hard"),
+        ({"tau": 0.0}, r"model\.tau=0\.0: must be more than 0"),
+        ({"final_tau": -1.0}, r"model\.final_tau=-1\.0: must be more than 0"),
+        (
+            {"sharpness": 0.0},
+            r"model\.sharpness=0\.0, model\.score_power=0\.0: use more than 0, and 0 or more",
+        ),
+        ({"score_power": -1.0}, r"model\.score_power=-1\.0: use more than 0, and 0 or more"),
+        ({"text_dropout": 1.0}, r"model\.text_dropout=1\.0: must be 0 or more and below 1"),
+        ({"bigrams": -1}, r"model\.bigrams=-1: must be 0 \(no pairs of words\) or more"),
+        ({"word_size": 0}, r"model\.word_size=0: must be at least 1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ExpaNet(**options)
+    with pytest.raises(InputError, match=r"reads memories, but data\.num_memories is 0.*--model\.hops 0"):
+        ExpaNet().check_data(make_data(tmp_path, num_memories=0))
+    with pytest.raises(InputError, match=r"model\.label_vectors is on, but the memories have no labels"):
+        make_network(label_vectors=True, memory_labels=[])
+
+
+def test_no_hops_is_no_memory(tmp_path: Path) -> None:
+    data = make_data(tmp_path, num_memories=0)
+    model = ExpaNet(hops=0, word_size=6, label_vectors=True, log_attention=True)
+    assert not model.uses_memory
+    trainer = fit(model, data, tmp_path)
+    assert math.isfinite(trainer.callback_metrics["val/loss"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], r"long\.jsonl"),
+        ([{"title": "a", "abstract": ""}, {"title": "b", "abstract": "  "}], r"long\.jsonl"),
+    ],
+)
+def test_an_external_memory_without_text(rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
+    memory = write_lines(tmp_path / "long.jsonl", rows)
+    data = make_data(tmp_path, memory=memory, memory_text_column="abstract", num_memories=2)
+    with pytest.raises(InputError, match=message):
+        data.prepare_data()
+
+
+def test_a_class_without_training_rows(tmp_path: Path) -> None:
+    """Its validation rows are errors, and told; nothing breaks."""
+    train = write_table(tmp_path / "few.csv", [row for row in sentences(60, seed=3) if row[1] != "metal"])
+    validation = write_table(tmp_path / "all.csv", sentences(30, seed=4))
+    data = make_data(tmp_path, train_file=str(train), validation_file=str(validation))
+    figures = fit(ExpaNet(word_size=6, label_vectors=True), data, tmp_path).callback_metrics
+    assert figures["val/unknown_labels"] == 10
+    assert figures["val/accuracy"] <= 2 / 3
+    assert figures["val/micro_f1"] == figures["val/accuracy"]
+    assert math.isfinite(figures["val/macro_f1"])

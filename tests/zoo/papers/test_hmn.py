@@ -1,0 +1,493 @@
+"""MemNN and HMN: the paper's equations as plain loops, words that training has not seen, runs by command."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import zoo
+from datamodules import DialogueDataModule, InputError
+from datamodules.batch import DialogueBatch
+from datamodules.dialogue.dataset import spelling_of
+from tests.dialogues import MadeUp, made_up, write_jsonl, write_published
+from tests.zoo.conftest import Result
+from zoo.hmn import normal_of
+from zoo.tasks.dialogue.metrics import DialogueScores
+from zoo.tasks.dialogue.task import turns_with_answer
+
+Command = Callable[..., Result]
+Vector = NDArray[np.float64]
+
+
+def make_data(folder: Path, dialogues: list[MadeUp] | None = None, **options: Any) -> DialogueDataModule:
+    table = write_published(folder / "train.txt", made_up(12, seed=2) if dialogues is None else dialogues)
+    data = DialogueDataModule(
+        layout="hmn4qa",
+        train_file=str(table),
+        validation_split=0.25,
+        cache_dir=str(folder / "cache"),
+        **options,
+    )
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+def make_batch(data: DialogueDataModule, *numbers: int) -> DialogueBatch:
+    return data.dataset(data.split("train")).__getitems__(numbers or range(4))
+
+
+def make_model(kind: Any, data: DialogueDataModule, **options: Any) -> Any:
+    torch.manual_seed(3)
+    model = kind(**{"word_size": 6, **options})
+    model._build(data.spec, None, None)
+    for weight in model.parameters():
+        weight.data.normal_(std=0.7)  # so that attention differs from place to place
+    return model.double().eval()
+
+
+# --- the equations ---
+
+
+class Plain:
+    """The paper's network in loops over numbers, for one question."""
+
+    def __init__(self, model: Any, batch: DialogueBatch, row: int) -> None:
+        self.options, self.batch, self.row = model.options, batch, row
+        self.weights = {name: w.detach().numpy() for name, w in model.network.named_parameters()}
+        self.d, self.hops = model.options.word_size, model.options.hops
+        self.dialogue = int(batch.dialogue[row])
+        self.num_words = model.spec.num_words
+        words: dict[int, list[int]] = {}
+        for place, position in enumerate(batch.text[self.dialogue].tolist()):
+            if position:
+                words.setdefault(int(batch.turn[self.dialogue, place]), []).append(place)
+        #: places of the words of each turn.
+        self.turns = [words[i] for i in range(int(batch.readable[row].sum()))]
+
+    def position(self, place: int) -> int:
+        return int(self.batch.text[self.dialogue, place])
+
+    def vector(self, position: int, table: int) -> Vector:
+        """A x, C_1 x, ...: of a position in the batch's table of words."""
+        columns = slice(table * self.d, (table + 1) * self.d)
+        seed = self.batch.spelling[position : position + 1]
+        if int(seed) == 0:
+            return self.weights["sentences.words.table"][int(self.batch.word[position])][columns]
+        drawn = normal_of(seed, (self.hops + 1) * self.d).double().numpy()[0]
+        return 0.1 * self.weights["sentences.words.scale"][table] * drawn[columns]
+
+    def encoded(self, positions: list[int], table: int) -> Vector:
+        """Equation 1, and the sums of Equations 2 and 3."""
+        found = np.zeros(self.d)
+        for j, position in enumerate(positions, 1):
+            for g in range(1, self.d + 1):
+                weight = (1 - j / len(positions)) - (g / self.d) * (1 - 2 * j / len(positions))
+                found[g - 1] += weight * self.vector(position, table)[g - 1]
+        return found
+
+    def memory(self, turn: int, table: int) -> Vector:
+        found = self.encoded([self.position(place) for place in self.turns[turn]], table)
+        if self.options.temporal_encoding:
+            index = len(self.turns) - 1 - turn  # 0 = the latest
+            found = found + self.weights["sentences.time"][index, table * self.d : (table + 1) * self.d]
+        return found
+
+    def read(self) -> tuple[Vector, Vector, Vector]:
+        """u_R, o_R + u_R and the last alpha (Equation 4)."""
+        asked = [position for position in self.batch.question[self.row].tolist() if position]
+        probe = u = self.encoded(asked, 0)
+        alpha = np.zeros(len(self.turns))
+        for hop in range(self.hops):
+            probe = u
+            alpha = softmax(np.array([self.memory(i, hop) @ probe for i in range(len(self.turns))]))
+            u = probe + sum(alpha[i] * self.memory(i, hop + 1) for i in range(len(self.turns)))
+        return probe, u, alpha
+
+    def p_sentence(self, found: Vector) -> Vector:
+        """Equation 5: of the vocabulary's words but the first two, then of the dialogue's own."""
+        table = self.weights["sentences.words.table"][2:, self.hops * self.d :]
+        own = [p for p in self.batch.own[self.dialogue].tolist() if p]
+        energy = [row @ found for row in table] + [self.vector(p, self.hops) @ found for p in own]
+        return softmax(np.array(energy))
+
+    def states(self) -> list[Vector]:
+        """m_t of all words of the dialogue."""
+        places = [place for turn in self.turns for place in turn]
+        inputs = [self.vector(self.position(place), self.hops) for place in places]
+        kind = self.options.word_memory
+        if kind == "embedding":
+            return inputs
+        forward = self.gru(inputs, "")
+        if kind == "gru":
+            return forward
+        backward = self.gru(inputs[::-1], "_reverse")[::-1]
+        return [one + other for one, other in zip(forward, backward, strict=True)]
+
+    def gru(self, inputs: list[Vector], ending: str) -> list[Vector]:
+        names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+        w, u, b, c = (self.weights[f"word_memory.gru.{name}{ending}"] for name in names)
+        h, found = np.zeros(self.d), []
+        for x in inputs:
+            of_input, of_state = np.split(w @ x + b, 3), np.split(u @ h + c, 3)
+            r, z = sigmoid(of_input[0] + of_state[0]), sigmoid(of_input[1] + of_state[1])
+            h = (1 - z) * np.tanh(of_input[2] + r * of_state[2]) + z * h
+            found.append(h)
+        return found
+
+    def p_word(self, probe: Vector, alpha: Vector) -> dict[int, float]:
+        """Equations 6 and 7 over the k sentences of the largest alpha: choice -> probability."""
+        kept = np.argsort(-alpha, kind="stable")[: self.options.k]
+        places = [place for turn in kept for place in self.turns[turn]]
+        states, v = self.states(), self.weights["word_memory.v"]
+        big_w, big_u = (self.weights[f"word_memory.{name}.weight"] for name in ("probe", "memory"))
+        energy = [v @ np.tanh(big_w @ probe + big_u @ states[place]) for place in places]
+        found: dict[int, float] = {}
+        for place, weight in zip(places, softmax(np.array(energy)), strict=True):
+            choice = int(self.batch.choice[self.dialogue, place])
+            found[choice] = found.get(choice, 0.0) + float(weight)
+        return found
+
+
+def softmax(energy: Vector) -> Vector:
+    powers = np.exp(energy - energy.max())
+    found: Vector = powers / powers.sum()
+    return found
+
+
+def sigmoid(value: Vector) -> Vector:
+    return 1 / (1 + np.exp(-value))
+
+
+@pytest.mark.parametrize("word_memory", ["bigru", "gru", "embedding"])
+@pytest.mark.parametrize(
+    "options", [{}, {"hops": 1, "k": 1}, {"temporal_encoding": False, "k": 9}], ids=["", "one-hop", "no-time"]
+)
+def test_hmn_is_the_papers(tmp_path: Path, word_memory: str, options: dict[str, Any]) -> None:
+    data = make_data(tmp_path)
+    batch = make_batch(data)
+    model = make_model(zoo.HMN, data, word_memory=word_memory, **options)
+    output = model(batch)
+    choices = output.choices()
+    for row in range(len(batch.row)):
+        plain = Plain(model, batch, row)
+        probe, found, alpha = plain.read()
+        np.testing.assert_allclose(output.attention[row, : len(alpha)].detach(), alpha, atol=1e-12)
+        expected = plain.p_sentence(found)
+        np.testing.assert_allclose(
+            choices["sentence"][row, 2 : 2 + len(expected)].detach(), expected, atol=1e-12
+        )
+        words = np.zeros(choices["word"].shape[1])
+        for choice, probability in plain.p_word(probe, alpha).items():
+            words[choice] = probability
+        np.testing.assert_allclose(choices["word"][row].detach(), words, atol=1e-12)
+        joint = (choices["sentence"] + choices["word"]) / 2
+        assert torch.equal(choices["joint"], joint)
+
+
+def test_memnn_is_hmn_without_words(tmp_path: Path) -> None:
+    data = make_data(tmp_path)
+    batch = make_batch(data)
+    memnn, hmn = (make_model(kind, data) for kind in (zoo.MemNN, zoo.HMN))
+    memnn.network.load_state_dict(
+        {name: w for name, w in hmn.network.state_dict().items() if name.startswith("sentences.")}
+    )
+    assert torch.equal(memnn(batch).choices()["sentence"], hmn(batch).choices()["sentence"])
+
+
+def test_the_losses_are_the_papers_and_a_term_for_the_right_turns(tmp_path: Path) -> None:
+    data = make_data(tmp_path)
+    batch = make_batch(data)._replace(answer=make_batch(data).answer.clone())
+    batch.answer[0] = -1
+    for loss in ("joint", "each"):
+        for weight in (0.0, 0.5):
+            model = make_model(zoo.HMN, data, loss=loss, sentence_loss=weight)
+            output = model(batch)
+            choices = {name: value.detach().numpy() for name, value in output.choices().items()}
+            terms = model.loss_terms(output, batch).detach().numpy()
+            assert terms[0] == 0
+            for row in range(1, len(terms)):
+                answer = int(batch.answer[row])
+                of = {name: value[row, answer] for name, value in choices.items()}
+                term = (
+                    -math.log(of["joint"])
+                    if loss == "joint"
+                    else -math.log(of["sentence"] * max(of["word"], 1e-30))
+                )
+                plain = Plain(model, batch, row)
+                holding = [
+                    any(int(batch.choice[plain.dialogue, place]) == answer for place in turn)
+                    for turn in plain.turns
+                ]
+                assert turns_with_answer(batch)[row, : len(holding)].tolist() == holding
+                if any(holding):
+                    attention = output.attention[row, : len(holding)].detach().numpy()
+                    term -= weight * math.log(attention[holding].sum())
+                assert terms[row] == pytest.approx(term, abs=1e-9)
+
+
+# --- unknown words ---
+
+
+def test_numbers_of_a_spelling_are_fixed_and_normal() -> None:
+    def mixed(seed: int, counter: int) -> float:
+        # SplitMix64 and Box-Muller with Python's whole numbers.
+        mask = (1 << 64) - 1
+        z = (seed + counter * 0x9E3779B97F4A7C15) & mask
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        z ^= z >> 31
+        first, second = ((z >> 40) + 1) / 2**24, (z & 0xFFFFFF) / 2**24
+        return math.sqrt(-2 * math.log(first)) * math.cos(2 * math.pi * second)
+
+    seeds = torch.tensor([spelling_of(word) for word in ("kalomi", "北京", "-")] + [1, -1])
+    found = normal_of(seeds, 7)
+    expected = [[mixed(seed & ((1 << 64) - 1), i) for i in range(1, 8)] for seed in seeds.tolist()]
+    torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-4, atol=1e-4)
+    many = normal_of(torch.arange(1, 2001), 100)
+    assert abs(float(many.mean())) < 0.01
+    assert abs(float(many.std()) - 1) < 0.01
+    assert abs(float((many[:, 0] * many[:, 1]).mean())) < 0.1
+    assert float(many.abs().max()) < 6
+
+
+def test_tables_are_drawn_apart_and_scaled_apart(tmp_path: Path) -> None:
+    data = make_data(tmp_path)
+    batch = make_batch(data)
+    model = make_model(zoo.MemNN, data).float()
+    words = model.network.sentences.words
+    words.scale.data = torch.tensor([1.0, 2.0, 0.0, -1.0])
+    vectors, drawn = words(batch)
+    assert torch.equal(drawn, batch.spelling != 0)
+    expected = normal_of(batch.spelling[drawn], 24) * 0.1
+    for table, scale in enumerate((1, 2, 0, -1)):
+        part = slice(6 * table, 6 * table + 6)
+        torch.testing.assert_close(vectors[drawn][:, part], scale * expected[:, part])
+    assert torch.equal(vectors[~drawn], words.table[batch.word[~drawn]])
+
+
+def test_word_dropout_draws_rare_words_afresh_and_answers_with_them(tmp_path: Path) -> None:
+    data = make_data(tmp_path)
+    batch = make_batch(data)
+    model = make_model(zoo.MemNN, data, word_dropout=3.0).float().train()
+    words = model.network.sentences.words
+    share = torch.zeros(len(batch.word))
+    for _ in range(500):
+        vectors, drawn = words(batch)
+        assert torch.equal(drawn | (vectors == words.table[batch.word]).all(dim=1), torch.ones_like(drawn))
+        share += drawn / 500
+    unknown = batch.spelling != 0
+    expected = (3 / (3 + batch.frequency)).masked_fill(unknown, 1)
+    torch.testing.assert_close(share, expected, atol=0.1, rtol=0)
+    # p_S of a word that was drawn afresh is by its fresh vector.
+    vectors, drawn = words(batch)
+    found = torch.randn(len(batch.row), 6)
+    log_p = model.network.sentences.answer(batch, found, vectors, drawn)
+    energy = found @ vectors[:, -6:].T
+    for position in range(1, len(batch.word)):
+        if not unknown[position]:
+            ratio = log_p[:, batch.word[position]] - energy[:, position]
+            torch.testing.assert_close(ratio, log_p[:, batch.word[1]] - energy[:, 1], atol=1e-4, rtol=0)
+
+
+def test_a_trained_model_answers_with_words_that_it_has_never_seen(
+    tmp_path: Path, zoo_command: Command
+) -> None:
+    checkpoint = fitted(tmp_path, zoo_command, "--trainer.max_epochs=12", dialogues=150)
+    predictor = zoo.load(checkpoint)
+    turns = [
+        "good day .",
+        "who is it for?",
+        "it is for Zappelin .",
+        "when do you come ?",
+        "on tuesday",
+        "thank you !",
+    ]
+    who, when = predictor.predict(turns, ["what is the name?", "what is the day ?"])
+    assert who.answer == "Zappelin"
+    assert when.answer == "tuesday"
+    assert who.question == "what is the name ?"
+    assert who.probability == pytest.approx((who.p_sentence + who.p_word) / 2, abs=1e-6)
+    assert who.turns[0].text == "it is for Zappelin ."
+    assert who.turns[0].number == 2
+    assert [turn.attention for turn in who.turns] == sorted((t.attention for t in who.turns), reverse=True)
+    assert (who.words[0].word, who.words[0].turn) == ("Zappelin", 2)
+    # Alone as together.
+    alone = predictor.predict(turns, "what is the day ?")[0]
+    assert alone[:2] == when[:2]
+    assert alone[2:5] == pytest.approx(when[2:5], abs=1e-5)
+    with pytest.raises(InputError, match="without turns"):
+        predictor.predict([], "who ?")
+    assert predictor.predict(turns, []) == []
+
+
+def test_turns_are_named_by_their_place_in_the_whole_dialogue(tmp_path: Path, zoo_command: Command) -> None:
+    kept = ("--data.turns_kept=retrieved", "--data.max_turns=2", "--trainer.max_epochs=1")
+    predictor = zoo.load(fitted(tmp_path, zoo_command, *kept))
+    turns = ["hello", "the name ?", "hm", "it is for Zappelin", "bye"]
+    (answer,) = predictor.predict(turns, "the name for it ?")
+    assert {(turn.number, turn.text) for turn in answer.turns} == {(1, turns[1]), (3, turns[3])}
+    assert all(word.word in turns[word.turn].split() for word in answer.words)
+
+
+# --- scores ---
+
+
+def test_scores_are_counts() -> None:
+    scores = DialogueScores(("sentence", "word", "joint"), "word")
+    right, wrong = torch.tensor([[0.2, 0.8]]), torch.tensor([[0.75, 0.25]])
+    choices = {
+        "sentence": torch.cat([wrong] * 4),
+        "word": torch.cat([right, wrong, right, right]),
+        "joint": torch.cat([right] * 4),
+    }
+    answer, weight = torch.tensor([1, 1, -1, 1]), torch.tensor([1.0, 1.0, 1.0, 0.0])
+    scores.update(choices, answer, weight, torch.tensor([1.0, 2.0, 50.0, 70.0]))
+    scores.update(choices, torch.full((4,), -100), torch.ones(4), torch.zeros(4))
+    found = {name: float(value) for name, value in scores.compute().items()}
+    assert found["questions"] == 3
+    assert found["unanswerable"] == 1
+    assert found["errors_sentence"] == 3
+    assert found["errors"] == found["errors_word"] == 2
+    assert found["errors_joint"] == 1
+    assert found["accuracy"] == pytest.approx(1 / 3)
+    assert found["probability"] == pytest.approx(1.05 / 3)
+    assert found["loss"] == pytest.approx(1.5)
+
+
+# --- commands ---
+
+SMALL = [
+    "--model=HMN", "--model.word_size=24", "--model.k=2", "--model.optimizer=torch.optim.Adam",
+    "--model.optimizer.lr=0.02", "--data=DialogueDataModule", "--data.layout=hmn4qa", "--trainer.accelerator=cpu",
+    "--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false", "--trainer.log_every_n_steps=1",
+]  # fmt: skip
+
+
+def fitted(folder: Path, zoo_command: Command, *options: object, dialogues: int = 30) -> Path:
+    table = write_published(folder / "train.txt", made_up(dialogues, seed=1))
+    run_dir = folder / "run"
+    result = zoo_command("fit", *SMALL, "--data.train_file", table, "--run_dir", run_dir, *options)
+    assert result.code == 0, result.err
+    return run_dir / "checkpoints" / "best.ckpt"
+
+
+def test_fit_validate_test_and_predict(tmp_path: Path, zoo_command: Command) -> None:
+    checkpoint = fitted(tmp_path, zoo_command, "--trainer.max_epochs=2")
+    test = write_published(tmp_path / "test.txt", made_up(7, seed=9))
+    for command, file in (("validate", None), ("test", test)):
+        output = tmp_path / f"{command}.json"
+        more = [] if file is None else ["--data.test_file", file]
+        result = zoo_command(command, "--ckpt_path", checkpoint, "--output", output, *more)
+        assert result.code == 0, result.err
+        scores = json.loads(output.read_text())
+        assert (
+            scores["errors"]
+            == scores["errors_joint"]
+            == round(scores["questions"] * (1 - scores["accuracy"]))
+        )
+    asked = sum(len(one.questions) for one in made_up(7, seed=9))
+    assert scores["questions"] == asked
+
+    output = tmp_path / "out.jsonl"
+    result = zoo_command(
+        "predict", "--ckpt_path", checkpoint, "--input", test, "--output", output, "--batch_size", 2
+    )
+    assert result.code == 0, result.err
+    records = [json.loads(line) for line in output.read_text().splitlines()]
+    assert len(records) == asked
+    assert [record["dialogue"] for record in records][:4] == ["1", "1", "2", "2"]
+    right = [answer for one in made_up(7, seed=9) for answer in one.answers]
+    wrong = sum(record["answer"] != answer for record, answer in zip(records, right, strict=True))
+    assert wrong == scores["errors"]
+    first = records[0]
+    assert len(first["turns"]) == 2
+    assert first["words"][0].keys() == {"word", "turn", "attention"}
+
+
+def test_tables_with_other_columns(tmp_path: Path, zoo_command: Command) -> None:
+    table = write_jsonl(tmp_path / "train.jsonl", made_up(20, seed=1))
+    renamed = table.read_text().replace('"turns"', '"said"').replace('"question"', '"asked"')
+    table.write_text(renamed.replace('"answer"', '"right"'))
+    columns = ["--data.turns_column=said", "--data.question_column=asked", "--data.answer_column=right"]
+    run_dir = tmp_path / "run"
+    result = zoo_command(
+        "fit", *SMALL, "--data.layout=table", "--data.train_file", table, *columns, "--run_dir", run_dir,
+        "--trainer.max_epochs=1",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text(json.dumps({"said": ["it is for Kim"], "asked": "what is the name ?"}) + "\n")
+    result = zoo_command("predict", "--ckpt_path", run_dir / "checkpoints" / "last.ckpt", "--input", asked)
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["turns"][0]["text"] == "it is for Kim"
+
+
+def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path: Path, zoo_command: Command) -> None:
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    whole.mkdir()
+    part.mkdir()
+    fitted(whole, zoo_command, "--trainer.max_epochs=3")
+    fitted(part, zoo_command, "--trainer.max_epochs=1")
+    last = part / "run" / "checkpoints" / "last.ckpt"
+    fitted(part, zoo_command, "--trainer.max_epochs=3", "--ckpt_path", last)
+    weights = [
+        torch.load(folder / "run" / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+        for folder in (whole, part)
+    ]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--model.readout=words", "readout"),
+        ("--model.k=0", "model.k=0: must be at least 1"),
+        ("--model.word_dropout=-1", "model.word_dropout=-1.0: must be 0 or more"),
+        ("--model.sentence_loss=-1", "model.sentence_loss=-1.0: must be 0 or more"),
+    ],
+)
+def test_bad_options_are_one_line(tmp_path: Path, zoo_command: Command, option: str, message: str) -> None:
+    table = write_published(tmp_path / "train.txt", made_up(5, seed=1))
+    result = zoo_command("fit", *SMALL, "--data.train_file", table, option)
+    assert result.code == 2
+    assert message in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_model_of_another_kind_of_data_is_refused(tmp_path: Path, zoo_command: Command) -> None:
+    table = write_published(tmp_path / "train.txt", made_up(5, seed=1))
+    result = zoo_command("fit", "--model=AMVLSTM", *SMALL[5:], "--data.train_file", table)
+    assert result.code == 2
+    assert "AMVLSTM is a model for matching, which a DialogueDataModule is not for" in result.err
+
+
+def test_charts(tmp_path: Path, zoo_command: Command) -> None:
+    checkpoint = fitted(
+        tmp_path, zoo_command, "--trainer.max_epochs=1", "--trainer.callbacks=callbacks.Charts"
+    )
+    folder = checkpoint.parents[1] / "charts"
+    assert len(list(folder.glob("*.png"))) == 2
+    attention, kept = (
+        (folder / name).read_text().splitlines() for name in ("attention.csv", "kept_turns.csv")
+    )
+    assert len(attention) > 2
+    assert attention[0].startswith("dialogue: question,1,2,")
+    assert attention[0].endswith(",holds the answer")
+    # Two turns are kept; the answer is said in one turn, kept or not.
+    for name, *weights, holding in (line.split(",") for line in attention[1:]):
+        assert ": " in name
+        assert 0 < len([weight for weight in weights if weight]) <= 2
+        assert 1 <= int(holding) <= len(weights)
+    assert kept[0].startswith("rank,questions")
+    hits = [float(line.split(",")[1]) for line in kept[1:]]
+    assert len(hits) == 2  # --model.k
+    assert 0 < hits[0] <= hits[1] <= 1

@@ -1,0 +1,370 @@
+"""The network against the paper's equations, written as plain loops over numbers in float64."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from datamodules.batch import ClassificationBatch, ClassificationSpec
+from datamodules.classification import ClassificationDataModule
+from datamodules.core.errors import InputError
+from zoo import KNNBiLSTM
+from zoo.knn_bilstm import KNNNetwork, SharpAttention
+
+CLASSES = 3
+B, K, M, U = 4, 5, 7, 12
+
+Vector = NDArray[np.float64]
+
+
+def make_network(memory_labels: list[str] | None = None, **options: Any) -> KNNNetwork:
+    labels = [str(c) for c in range(CLASSES)]
+    spec = ClassificationSpec(U, 9, labels, labels if memory_labels is None else memory_labels, K)
+    sizes = {"hidden_size": 4, "word_size": 5, "char_size": 3, "char_hidden_size": 2}
+    torch.manual_seed(0)
+    network = KNNBiLSTM(**{**sizes, **options}).build_network(spec, None, None)
+    # Large weights, so that no term of an equation hides behind the others.
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.uniform_(-1, 1)
+    return network
+
+
+def make_batch(memory_classes: int = CLASSES) -> ClassificationBatch:
+    """Texts of 1 to 6 words; some places have no memory, and some memories no known label."""
+    random = np.random.default_rng(1)
+
+    def texts(number: int, longest: int) -> NDArray[np.int64]:
+        table = random.integers(1, U, size=(number, longest))
+        lengths = random.integers(1, longest + 1, size=number)
+        return np.where(np.arange(longest) < lengths[:, None], table, 0)
+
+    char = random.integers(1, 9, size=(U, 4)) * (np.arange(4) < random.integers(1, 5, size=(U, 1)))
+    char[0] = 0
+    mask = random.random((B, K)) < 0.7
+    mask[0], mask[1] = False, True
+    target = random.integers(0, memory_classes, size=(B, K))
+    target[random.random((B, K)) < 0.3] = -100
+    target[1, 0] = -100
+    memory = random.integers(0, M, size=(B, K))
+    memory[2, 1] = memory[2, 2]  # the same text twice
+    arrays = ClassificationBatch(
+        word=np.arange(U),
+        char=char,
+        text=texts(B, 6),
+        memory_text=texts(M, 5),
+        memory=memory * mask,
+        memory_mask=mask,
+        memory_score=random.random((B, K)).astype(np.float32) * mask,
+        memory_target=np.where(mask, target, -100),
+        target=random.integers(0, CLASSES, size=B),
+        weight=np.ones(B, np.float32),
+        row=np.arange(B),
+    )
+    given = [np.ascontiguousarray(array) for array in arrays if array is not None]
+    return ClassificationBatch(*map(torch.from_numpy, given))
+
+
+# --- the plain version ---
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def lstm_last_state(weights: dict[str, Vector], suffix: str, inputs: list[Vector]) -> Vector:
+    """An LSTM's state after the last input, one cell at a time; gates in the order input, forget, cell, output."""
+    size = len(weights[f"bias_hh_l0{suffix}"]) // 4
+    state, cell = np.zeros(size), np.zeros(size)
+    for x in inputs:
+        gates = weights[f"weight_ih_l0{suffix}"] @ x + weights[f"bias_ih_l0{suffix}"]
+        gates = gates + weights[f"weight_hh_l0{suffix}"] @ state + weights[f"bias_hh_l0{suffix}"]
+        new_state, new_cell = np.zeros(size), np.zeros(size)
+        for j in range(size):
+            i, f, g, o = (gates[part * size + j] for part in range(4))
+            new_cell[j] = sigmoid(f) * cell[j] + sigmoid(i) * math.tanh(g)
+            new_state[j] = sigmoid(o) * math.tanh(new_cell[j])
+        state, cell = new_state, new_cell
+    return state
+
+
+def numbers(module: torch.nn.Module) -> dict[str, Vector]:
+    return {name: value.detach().double().numpy() for name, value in module.state_dict().items()}
+
+
+def plain_word(network: KNNNetwork, batch: ClassificationBatch, position: int) -> Vector:
+    """A word's vector, with the last state of the LSTM over its characters."""
+    weights = numbers(network.encoder.words)
+    vector = weights["table"][batch.word[position]]
+    if "char_table.weight" not in weights:
+        return vector
+    lstm = {name.removeprefix("char_lstm."): value for name, value in weights.items()}
+    characters = [weights["char_table.weight"][c] for c in batch.char[position].tolist() if c != 0]
+    return np.concatenate([vector, lstm_last_state(lstm, "", characters)])
+
+
+def plain_text(network: KNNNetwork, batch: ClassificationBatch, text: list[int]) -> Vector:
+    """Equation 1: the last forward and the last backward state."""
+    weights = {
+        name.removeprefix("lstm."): value
+        for name, value in numbers(network.encoder).items()
+        if name.startswith("lstm.")
+    }
+    words = [plain_word(network, batch, position) for position in text if position != 0]
+    forward = lstm_last_state(weights, "", words)
+    backward = lstm_last_state(weights, "_reverse", words[::-1])
+    return np.concatenate([forward, backward])
+
+
+def cosine(a: Vector, b: Vector) -> float:
+    dot = norm_a = norm_b = 0.0
+    for x, y in zip(a, b, strict=True):
+        dot += x * y
+        norm_a += x * x
+        norm_b += y * y
+    return dot / (math.sqrt(norm_a) * math.sqrt(norm_b))
+
+
+def plain_features(
+    network: KNNNetwork, batch: ClassificationBatch, row: int, memory_classes: int
+) -> tuple[dict[str, Vector], Vector]:
+    """The three features of a text, and its neighbours' mean similarities."""
+    h = plain_text(network, batch, batch.text[row].tolist())
+    weight = network.similarity.weight
+    views = [np.ones(len(h))] if weight is None else list(weight.detach().double().numpy())
+    label = np.zeros((len(views), memory_classes))
+    neighbor = np.zeros((len(views), len(h)))
+    similarities = np.zeros((K, len(views)))
+    for k in range(K):
+        if not batch.memory_mask[row, k]:
+            continue
+        h_k = plain_text(network, batch, batch.memory_text[batch.memory[row, k]].tolist())
+        for i, w in enumerate(views):
+            s = cosine(w * h, w * h_k)  # Equation 3
+            similarities[k, i] = s
+            y = int(batch.memory_target[row, k])
+            if y >= 0:
+                label[i, y] += s  # Equation 4
+            neighbor[i] += s * h_k  # Equation 5
+    features = {"text": h, "label": label.reshape(-1), "neighbor": neighbor.reshape(-1)}
+    return features, similarities.mean(axis=1)
+
+
+#: Table 2 of the paper.
+TABLE_2 = {
+    "M1": ["text"],
+    "M2": ["label"],
+    "M3": ["neighbor"],
+    "M4": ["label", "neighbor"],
+    "M5": ["text", "label"],
+    "M6": ["text", "neighbor"],
+    "M7": ["text", "label", "neighbor"],
+}
+
+
+# --- the comparison ---
+
+
+@pytest.mark.parametrize("num_perspectives", [0, 1, 5])
+@pytest.mark.parametrize("features", sorted(TABLE_2))
+def test_equations(features: str, num_perspectives: int) -> None:
+    network = make_network(features=features, num_perspectives=num_perspectives)
+    batch = make_batch()
+    with torch.no_grad():
+        output = network(batch)
+    classifier = numbers(network.classifier)
+    for row in range(B):
+        if features == "M1":
+            values = {"text": plain_text(network, batch, batch.text[row].tolist())}
+            weights = np.zeros(K)
+        else:
+            values, weights = plain_features(network, batch, row, CLASSES)
+        joined = np.concatenate([values[name] for name in TABLE_2[features]])
+        expected = classifier["weight"] @ joined + classifier["bias"]
+        # The network computes in float32.
+        np.testing.assert_allclose(output.logits[row], expected, rtol=2e-5, atol=2e-5)
+        np.testing.assert_allclose(output.memory_weight[row], weights, rtol=2e-5, atol=2e-6)
+
+
+def test_labels_of_another_task() -> None:
+    """Memories may have other classes than the texts: the label feature is as long as theirs."""
+    network = make_network(["a", "b", "c", "d", "e"], features="M7", num_perspectives=2)
+    batch = make_batch(memory_classes=5)
+    assert int(batch.memory_target.max()) == 4
+    classifier = numbers(network.classifier)
+    with torch.no_grad():
+        logits = network(batch).logits
+    for row in range(B):
+        values, _ = plain_features(network, batch, row, 5)
+        joined = np.concatenate([values[name] for name in TABLE_2["M7"]])
+        np.testing.assert_allclose(
+            logits[row], classifier["weight"] @ joined + classifier["bias"], rtol=2e-5, atol=2e-5
+        )
+
+
+@pytest.mark.parametrize("characters", [True, False])
+def test_encoder(characters: bool) -> None:
+    network = make_network(features="M1", characters=characters).double()
+    batch = make_batch()
+    with torch.no_grad():
+        found = network.encoder(batch.word, batch.char, batch.text)
+    for row in range(B):
+        expected = plain_text(network, batch, batch.text[row].tolist())
+        np.testing.assert_allclose(found[row], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_memory_weight_of_a_copy_is_one() -> None:
+    batch = make_batch()
+    copies = torch.zeros(M, 6, dtype=torch.long)
+    copies[:B] = batch.text
+    memory = torch.arange(B).unsqueeze(1).expand(B, K)
+    batch = batch._replace(memory_text=copies, memory=memory, memory_mask=torch.ones(B, K, dtype=torch.bool))
+    weight = make_network(num_perspectives=4)(batch).memory_weight
+    torch.testing.assert_close(weight, torch.ones_like(weight), rtol=0, atol=1e-5)
+
+
+def test_sizes_of_the_paper() -> None:
+    """200 units a text, 5 perspectives, 4 classes: 200 + 5 * 4 + 5 * 200 features for M7."""
+    spec = ClassificationSpec(U, 9, list("abcd"), list("abcd"), 5)
+    network = KNNBiLSTM().build_network(spec, None, None)
+    assert network.similarity.weight is not None
+    assert network.similarity.weight.shape == (5, 200)
+    assert network.classifier.weight.shape == (4, 1220)
+    assert network.encoder.lstm.input_size == 350
+
+
+def test_pretrained_vectors_are_fixed_unless_asked() -> None:
+    spec = ClassificationSpec(U, 0, list("ab"), list("ab"), 1)
+    vectors = torch.rand(U, 6)
+    for train in (False, True):
+        network = KNNBiLSTM(characters=False, train_word_vectors=train).build_network(spec, vectors, None)
+        table = network.encoder.words.table
+        assert torch.equal(table, vectors)
+        assert table.requires_grad == train
+    # Drawn vectors are worth nothing until they are trained.
+    assert KNNBiLSTM(characters=False).build_network(spec, None, None).encoder.words.table.requires_grad
+
+
+def test_the_memories_features_are_float32_whatever_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    network, batch = make_network(features="M4"), make_batch()
+    classify = network._classify
+    monkeypatch.setattr(network, "_classify", lambda features: seen.append(features) or classify(features))
+    text, memories = network.encode(batch)
+    network.head(text, memories, batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        network.head(text, memories, batch)
+    for exact, mixed in zip(*seen, strict=True):
+        assert mixed.dtype == torch.float32
+        assert torch.equal(exact, mixed)
+
+
+@pytest.mark.parametrize(
+    ("options", "spec", "words"),
+    [
+        ({"features": "M9"}, {}, ["model.features", "M9", "M1"]),
+        ({"num_perspectives": -1}, {}, ["model.num_perspectives=-1"]),
+        ({"features": "M2"}, {"memory_labels": []}, ["M2", "--data.memory_label_column", "M6"]),
+    ],
+)
+def test_wrong_options_say_what_to_do(
+    options: dict[str, Any], spec: dict[str, Any], words: list[str]
+) -> None:
+    sizes = {
+        "num_words": U,
+        "num_chars": 9,
+        "labels": ["a", "b"],
+        "memory_labels": ["a", "b"],
+        "num_memories": 2,
+    }
+    with pytest.raises(InputError) as error:
+        KNNBiLSTM(**options).build_network(ClassificationSpec(**{**sizes, **spec}), None, None)
+    message = str(error.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    ("options", "data", "words"),
+    [
+        (
+            {"features": "M3"},
+            {"num_memories": 0},
+            ["reads memories", "--data.num_memories", "--model.features M1"],
+        ),
+        ({"features": "M1"}, {"characters": False}, ["model.characters", "data.characters"]),
+        ({"freeze_encoder": True}, {}, ["model.freeze_encoder is on, but the encoder's weights are fresh"]),
+        ({"transformer": "encoder"}, {}, ["data.tokenizer=words", "--data.tokenizer encoder"]),
+    ],
+)
+def test_data_that_the_model_can_not_use(
+    options: dict[str, Any], data: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(InputError) as error:
+        KNNBiLSTM(**options).check_data(ClassificationDataModule(**data))
+    assert all(word in str(error.value) for word in words), error.value
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"attention": "sofmax"}, "model.attention='sofmax': choose one of cosine, softmax"),
+        ({"pooling": "max"}, "model.pooling='max'"),
+        ({"text_dropout": 1.5}, "model.text_dropout=1.5"),
+    ],
+)
+def test_impossible_options(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        KNNBiLSTM(**options)
+
+
+def test_detached_memories_teach_the_encoder_nothing() -> None:
+    spec = ClassificationSpec(U, 0, list("ab"), list("ab"), K)
+    grads = []
+    for detach in (False, True):
+        torch.manual_seed(0)
+        # M3 reads the text only through its similarity to the memories.
+        network = KNNBiLSTM(characters=False, features="M2", detach_memories=detach).build_network(
+            spec, None, None
+        )
+        text, memories = network.encode(make_batch())
+        grads.append((text.requires_grad, memories.requires_grad))
+    assert grads == [(True, True), (True, False)]
+
+
+# --- ours: sharp weights and text dropout ---
+
+
+def test_sharp_attention_is_a_softmax_of_cosine_and_score() -> None:
+    attention = SharpAttention(num_perspectives=2, score_power=3.0)
+    with torch.no_grad():
+        attention.log_tau.copy_(torch.tensor([0.0, 1.5]))
+    similarity = torch.tensor([[[0.9, -0.2], [0.1, 0.4], [0.7, 0.3]]])  # [1, K=3, I=2]
+    score, mask = torch.tensor([[8.0, 4.0, 9.9]]), torch.tensor([[True, True, False]])
+    score = score * mask
+    weights = attention(similarity, score, mask)
+    for view, tau in enumerate((1.0, math.exp(1.5))):
+        unnormalised = [
+            math.exp(tau * float(similarity[0, k, view])) * (float(score[0, k]) / 8) ** 3 for k in range(2)
+        ]
+        expected = [value / sum(unnormalised) for value in unnormalised]
+        assert weights[0, :, view].tolist() == pytest.approx([*expected, 0.0], abs=1e-6)
+
+
+def test_sharp_attention_without_memories_is_zero() -> None:
+    weights = SharpAttention(2)(torch.zeros(1, 3, 2), torch.zeros(1, 3), torch.zeros(1, 3, dtype=torch.bool))
+    assert weights.tolist() == torch.zeros(1, 3, 2).tolist()
+
+
+def test_text_dropout_hides_whole_text_features_in_training_only() -> None:
+    network = make_network(features="M5", attention="softmax", text_dropout=0.5)
+    torch.manual_seed(0)
+    hidden = (network.drop_text(torch.ones(1000, 4)) == 0).all(dim=1).float().mean()
+    assert 0.4 < float(hidden) < 0.6
+    network.eval()
+    assert bool((network.drop_text(torch.ones(1000, 4)) == 1).all())

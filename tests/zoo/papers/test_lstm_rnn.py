@@ -1,0 +1,247 @@
+"""LSTM-RNN against the paper's equations, its fast form against its slow one, its size, what it is trained by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from datamodules.batch import ClickBatch, ClickSpec
+from datamodules.trigrams import distinct_trigrams
+from zoo.baselines.retrieval_dssm import RetrievalCLSM, RetrievalDSSM
+from zoo.layers import lstm
+from zoo.layers.dual_encoder import without_words
+from zoo.layers.trigrams import TrigramLayer
+from zoo.lstm_rnn import LSTMRNN, RecurrentTower
+
+TEXT = torch.tensor([[3, 1, 4, 1, 5], [2, 6, 0, 0, 0], [0, 0, 0, 0, 0], [4, 0, 0, 0, 0]])
+SPEC = ClickSpec(num_words=20, num_chars=9, trigrams=[])
+
+
+def tower(**options: Any) -> RecurrentTower:
+    torch.manual_seed(1)
+    made = LSTMRNN(**{"num_trigrams": 50, "hidden_size": 4, **options}).make_tower(SPEC)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.normal_(std=0.6)
+    return made
+
+
+def products(made: RecurrentTower) -> Tensor:
+    """What the trigrams of 7 words add up to; word 0 is padding."""
+    width = made.directions * made.bias.shape[1]
+    words = torch.randn(7, width, generator=torch.Generator().manual_seed(2))
+    words[0] = 0
+    return words
+
+
+def sigmoid(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return 1 / (1 + np.exp(-x))
+
+
+def read(made: RecurrentTower, words: Tensor, text: list[int], direction: int) -> dict[str, list[Any]]:
+    """Equations 1 and 2, a word after another, in float64."""
+    h, rows = made.hidden_size, made.bias.shape[1]
+    own = words.double().numpy()[:, direction * rows : (direction + 1) * rows]
+    R, b = (weight.detach().double().numpy()[direction] for weight in (made.recurrent, made.bias))
+    P = None if made.peepholes is None else made.peepholes.detach().double().numpy()[direction]
+    at = {name: slice(i * h, (i + 1) * h) for i, name in enumerate(made.gates)}
+    y, c = np.zeros(h), np.zeros(h)
+    found: dict[str, list[Any]] = {name: [] for name in ("y", "c", "i", "o", "f")}
+    for word in text if direction == 0 else text[::-1]:
+        before = own[word] + R @ y + b
+        if made.cell == "rnn":
+            y = np.tanh(before)
+            found["y"].append(y)
+            continue
+
+        def peep(name: str, seen: Any) -> Any:
+            return 0 if P is None else P[made.gates.index(name)] * seen
+
+        i = sigmoid(before[at["input"]] + peep("input", c))
+        f = sigmoid(before[at["forget"]] + peep("forget", c)) if "forget" in at else 1.0
+        c = f * c + i * np.tanh(before[at["cell"]])
+        o = sigmoid(before[at["output"]] + peep("output", c))
+        y = o * np.tanh(c)
+        for name, value in (("y", y), ("c", c), ("i", i), ("o", o), ("f", f)):
+            found[name].append(value)
+    return found
+
+
+FORMS = [
+    pytest.param(dict(zip(("peepholes", "forget_gate", "bidirectional"), form, strict=True)), id=str(form))
+    for form in [(p, f, b) for p in (False, True) for f in (False, True) for b in (False, True)]
+] + [pytest.param({"cell": "rnn", "bidirectional": both}, id=f"rnn-{both}") for both in (False, True)]
+
+
+@pytest.mark.parametrize("options", FORMS)
+def test_embeddings_and_traces_follow_the_equations(options: dict[str, Any]) -> None:
+    made = tower(**options)
+    words = products(made)
+    with torch.no_grad():
+        embedded, trace = made(words, TEXT), made.trace(words, TEXT)
+    h = made.hidden_size
+    for row, padded in enumerate(TEXT.tolist()):
+        text = [word for word in padded if word]
+        for direction in range(made.directions):
+            found = read(made, words, text, direction)
+            last = found["y"][-1] if text else np.zeros(h)
+            part = slice(direction * h, (direction + 1) * h)
+            np.testing.assert_allclose(embedded[row, part], last, atol=1e-6)
+            names = ("state", "cell", "input_gate", "output_gate", "forget_gate")
+            for name, key in zip(names, ("y", "c", "i", "o", "f"), strict=True):
+                values = getattr(trace, name)
+                if values is None:
+                    assert made.cell == "rnn" or name == "forget_gate"
+                    continue
+                said = values[row, :, part].numpy()
+                expected = found[key] if direction == 0 else found[key][::-1]
+                np.testing.assert_allclose(said[: len(text)], np.reshape(expected, (-1, h)), atol=1e-6)
+                assert not said[len(text) :].any()
+
+
+@pytest.mark.parametrize("forget_gate", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_fast_form_has_the_gradients_of_the_slow_one(forget_gate: bool, bidirectional: bool) -> None:
+    made = tower(forget_gate=forget_gate, bidirectional=bidirectional)
+    weights = torch.linspace(-1, 1, made.size)
+    gradients = []
+    for fast in (True, False):
+        made.zero_grad()
+        words = products(made).requires_grad_()
+        if fast:
+            found = made(words, TEXT)
+        else:
+            made.peepholes = torch.nn.Parameter(
+                torch.zeros(made.directions, len(made.gates) - 1, made.hidden_size)
+            )
+            found = made(words, TEXT)
+            made.peepholes = None
+        (found * weights).sum().backward()
+        gradients.append([words.grad, made.recurrent.grad.clone(), made.bias.grad.clone()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("forget_gate", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_pytorchs_kernel_says_the_same(forget_gate: bool, bidirectional: bool) -> None:
+    """The way of GPUs, which runs on CPUs as well: a forget gate that is held open is exactly 1."""
+    made = tower(forget_gate=forget_gate, bidirectional=bidirectional)
+    results = []
+    for function in (lstm._last_states_on_gpu, None):
+        words = products(made).requires_grad_()
+        made.zero_grad()
+        lengths = (TEXT != 0).sum(dim=1)
+        if function is None:
+            found = made(words, TEXT)
+        else:
+            last = function(made._products(words), made.recurrent, TEXT, lengths)
+            found = last.transpose(0, 1).flatten(1) * (lengths > 0).unsqueeze(1)
+        (found * torch.linspace(-1, 1, made.size)).sum().backward()
+        results.append([found.detach(), words.grad, made.recurrent.grad.clone()])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def parameters(model: Any) -> int:
+    """Of one side's tower."""
+    return sum(weight.numel() for weight in model.make_tower(SPEC).parameters())
+
+
+@pytest.mark.parametrize(
+    ("model", "millions"),
+    [
+        (LSTMRNN(num_trigrams=50_000, hidden_size=96), 14.4),
+        (LSTMRNN(num_trigrams=50_000, hidden_size=64), 9.6),
+        (LSTMRNN(num_trigrams=50_000, hidden_size=32), 4.8),
+        (LSTMRNN(num_trigrams=50_000, hidden_size=288, cell="rnn"), 14.4),
+        (RetrievalDSSM(num_trigrams=50_000), 14.4),
+        (RetrievalCLSM(num_trigrams=50_000, window=1), 14.4),
+        (RetrievalCLSM(num_trigrams=50_000, window=3), 43.2),
+        (RetrievalCLSM(num_trigrams=50_000, window=5), 72.0),
+    ],
+)
+def test_sizes_are_the_papers(model: Any, millions: float) -> None:
+    """Table IV counts the input matrices over 50,000 trigrams; the rest is less than a hundredth of them."""
+    assert parameters(model) == pytest.approx(millions * 1e6, rel=0.008)
+    table = next(weight for name, weight in model.make_tower(SPEC).named_parameters() if "table" in name)
+    assert table.numel() == round(millions * 1e6)
+
+
+def test_tied_sides_are_one_network() -> None:
+    tied, apart = (LSTMRNN(num_trigrams=50, hidden_size=4, tied=tied) for tied in (True, False))
+    for model in (tied, apart):
+        model._build(SPEC, None, None)
+    sizes = [sum(weight.numel() for weight in model.network.parameters()) for model in (tied, apart)]
+    assert sizes[1] == 2 * sizes[0] == 2 * parameters(tied)
+
+
+def test_the_loss_is_that_of_equation_5() -> None:
+    model = LSTMRNN(gamma=7.0)
+    score = torch.tensor([[0.9, 0.1, -0.4], [0.2, 0.3, 0.8]])
+    empty = torch.zeros(0, dtype=torch.long)
+    batch = ClickBatch(
+        empty,
+        empty,
+        empty,
+        empty,
+        query=torch.tensor([1, 0]),
+        positive=torch.tensor([2, 1]),
+        candidate=torch.tensor([[True, False, True], [True, True, True]]),
+        row=empty,
+    )
+    found = model.loss_terms(score, batch).tolist()
+    of_negatives = np.exp(7 * 0.2)
+    assert found[0] == pytest.approx(-np.log(np.exp(7 * 0.8) / (np.exp(7 * 0.8) + of_negatives)), rel=1e-5)
+    margins = np.array([0.1 - 0.9, 0.1 - -0.4])
+    assert found[1] == pytest.approx(np.log(1 + np.exp(-7 * margins).sum()), rel=1e-5)
+
+
+def test_word_dropout_leaves_out_words_and_keeps_one() -> None:
+    torch.manual_seed(0)
+    text = torch.arange(1, 9).repeat(400, 1)
+    text[:, 6:] = 0
+    found = without_words(text, 0.3)
+    counts = (found != 0).sum(dim=1)
+    assert int(counts.min()) >= 1
+    assert float(counts.float().mean()) == pytest.approx(0.7 * 6, rel=0.05)
+    for row in found.tolist():
+        kept = [word for word in row if word]
+        assert kept == sorted(kept)
+        assert row[: len(kept)] == kept
+    assert without_words(torch.zeros(2, 3, dtype=torch.long), 0.9).tolist() == [[0] * 3] * 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"cell": "gru"}, {"cell": "rnn", "peepholes": True}, {"hidden_size": 0}, {"gamma": 0.0},
+     {"word_dropout": 1.0}, {"num_trigrams": 0}],
+)  # fmt: skip
+def test_options_that_can_not_be(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="model"):
+        LSTMRNN(**options)
+
+
+def test_known_trigrams_have_rows_and_others_count_nothing() -> None:
+    """Against counts of the strings: `12`, `1233` and `1212` with 1, 2, 3 as letters and 9 as the mark."""
+    words = [[1, 2], [1, 2, 3, 3], [1, 2, 1, 2]]
+    char = torch.tensor([word + [0] * (4 - len(word)) for word in words])
+    known = distinct_trigrams(char[:2], mark=9)
+    layer = TrigramLayer(9, known, size=3, fan_out=3)
+    assert known == sorted(known)
+    # 912, 129, 123, 233, 339; the third word has 912, 129 and two that were not known: 121, 212.
+    assert len(known) == 5
+    row = {trigram: i for i, trigram in enumerate(known)}
+
+    def spelled(word: list[int]) -> list[int]:
+        marked = [9, *word, 9]
+        return [(a * 10 + b) * 10 + c for a, b, c in zip(marked, marked[1:], marked[2:], strict=False)]
+
+    for word, found in zip(words, layer(char), strict=True):
+        rows = [row[trigram] for trigram in spelled(word) if trigram in row]
+        torch.testing.assert_close(found, layer.table[rows].sum(dim=0))
+    assert not layer(torch.zeros(1, 4, dtype=torch.long)).any()

@@ -1,0 +1,867 @@
+"""`zoo reproduce`: tables of made-up rows, kills, failures, and every table that is shipped."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from PIL import Image
+
+import zoo
+from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
+from datamodules.corpora.table import read_table
+from datamodules.retrieval import FolderMemory
+from tests.zoo.conftest import LABELS, Result, sentences, write_table
+from zoo.reproduce import run as runs_of_a_table
+from zoo.reproduce.command import run_table as reproduce
+from zoo.reproduce.run import RowFailed, as_arguments
+from zoo.reproduce.table import load_table, shipped_tables
+
+Command = Callable[..., Result]
+
+BASE: dict[str, Any] = {
+    "model": {
+        "class_path": "KNNBiLSTM",
+        "init_args": {
+            **{"features": "M7", "num_perspectives": 2, "hidden_size": 6, "word_size": 8},
+            **{"char_size": 4, "char_hidden_size": 5},
+            "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.02}},
+        },
+    },
+    "data": {
+        "class_path": "ClassificationDataModule",
+        "init_args": {
+            **{"train_file": "corpus/train.csv", "num_memories": 3, "batch_size": 16},
+            **{"validation_split": 0.2, "retriever": "EmbeddedRetriever"},
+        },
+    },
+    "trainer": {"accelerator": "cpu", "max_epochs": 1},
+}
+#: A row without training: its seed makes no difference.
+MAJORITY: dict[str, Any] = {"overrides": {"model": "Majority"}, "plot": False}
+ROWS: dict[str, Any] = {
+    "majority": MAJORITY,
+    "M1": {"overrides": {"model.features": "M1"}, "paper": 50.0},
+    "M7": {"paper": 60.0},
+}
+
+#: Stands in for `zoo`, for what happens around the runs: it logs its arguments in calls.txt and writes the files
+#: that `zoo fit` and `zoo test` write. Validation accuracy is seed/10; M2 fails; M3 kills itself; M4 ends well
+#: without an end.
+STAND_IN = """
+import json, os, signal, sys
+from pathlib import Path
+command, arguments = sys.argv[1], sys.argv[2:]
+with open("calls.txt", "a") as calls:
+    calls.write(json.dumps([command, *arguments]) + "\\n")
+options = dict(a.removeprefix("--").split("=", 1) for a in arguments if "=" in a)
+if options.get("model.features") == "M2":
+    print("a warning\\nzoo: error: M2 is out of order", file=sys.stderr)
+    print("half a line of output")
+    raise SystemExit(2)
+if command == "fit":
+    run = Path(options["run_dir"])
+    if run.exists() and any(run.iterdir()):
+        raise SystemExit("the folder is not empty")
+    (run / "checkpoints").mkdir(parents=True)
+    if options.get("model.features") == "M3":
+        os.kill(os.getpid(), signal.SIGKILL)
+    seed = int(options["seed_everything"])
+    if options.get("model.features") == "M4":
+        raise SystemExit(0)
+    (run / "checkpoints/best.ckpt").write_text("weights")
+    (run / "summary.json").write_text("{}")
+    (run / "metrics.csv").write_text(
+        "step,train/loss,val/accuracy,val/macro_f1\\n1,0.5,,\\n"
+        f"2,,0.05,0.01\\n3,,{seed / 10},0.02\\n4,,{seed / 10},0.03\\n"
+    )
+else:
+    Path(options["output"]).write_text(json.dumps({"accuracy": 0.75, "macro_f1": 0.5}))
+"""
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """A data folder with corpus/train.csv."""
+    (tmp_path / "data" / "corpus").mkdir(parents=True)
+    write_table(tmp_path / "data" / "corpus" / "train.csv", sentences(90, seed=1))
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
+    """Replaces `zoo` in runs; returns the commands since the last time it was asked."""
+    (tmp_path / "stand_in.py").write_text(STAND_IN)
+    # -S -E: the stand-in needs no packages, and starts in no time.
+    monkeypatch.setattr(runs_of_a_table, "ZOO", (sys.executable, "-S", "-E", str(tmp_path / "stand_in.py")))
+
+    def calls() -> list[list[str]]:
+        file = tmp_path / "calls.txt"
+        found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        file.unlink(missing_ok=True)
+        return found
+
+    return calls
+
+
+def write_yaml(rows: dict[str, Any], **keys: Any) -> str:
+    table = {"description": "made up", "minutes": 1, "paper_metric": "val/accuracy", "seeds": 2}
+    Path("small.yaml").write_text(
+        yaml.safe_dump({**table, "base": BASE, "rows": rows, **keys}, sort_keys=False)
+    )
+    return "small.yaml"
+
+
+# --- what is written ---
+
+
+def test_a_table_is_what_its_runs_were(data_dir: Path, test_csv: Path, stand_in: Any) -> None:
+    name = write_yaml(ROWS, seeds=3)
+    figures = reproduce(name, str(data_dir), str(test_csv), run_dir="out")
+    out = Path("out")
+    assert json.loads((out / "table.json").read_text()) == figures
+    assert list(figures) == ["majority", "M1", "M7"]
+    expected = {"mean": pytest.approx(0.2), "sd": pytest.approx(0.1), "n": 3, "paper": 0.5}
+    assert figures["M1"]["val/accuracy"] == expected
+    # The first epoch of the highest accuracy is the one whose checkpoint was kept.
+    assert figures["M1"]["val/macro_f1"]["mean"] == pytest.approx(0.02)
+    assert figures["M1"]["test/accuracy"] == {"mean": 0.75, "sd": 0, "n": 3, "paper": None}
+    assert figures["majority"]["val/accuracy"]["n"] == 1
+    assert figures["majority"]["test/accuracy"]["sd"] is None
+
+    with (out / "table.csv").open() as file:
+        lines = {(line["row"], line["metric"]): line for line in csv.DictReader(file)}
+    assert {(row, metric) for row, metrics in figures.items() for metric in metrics} == lines.keys()
+    assert float(lines["M7", "val/accuracy"]["mean"]) == pytest.approx(0.2)
+    assert lines["M7", "val/accuracy"]["paper"] == "0.6"
+    assert lines["M7", "test/accuracy"]["paper"] == ""
+
+    markdown = (out / "table.md").read_text()
+    assert "| row | validation accuracy | test accuracy | paper (validation) | runs |" in markdown
+    assert "| M1 | 20.0 ± 10.0 | 75.0 ± 0.0 | 50.0 | 3 |" in markdown
+    with Image.open(out / "table.png") as image:
+        assert image.width > 500
+        assert len(image.convert("L").getcolors() or []) > 10  # something is drawn
+
+
+def test_every_run_is_a_fit_and_a_test_with_its_options(
+    data_dir: Path, test_csv: Path, stand_in: Callable[[], list[list[str]]]
+) -> None:
+    rows = {
+        "later": {
+            "init_from": "first",
+            "overrides": {"data.rows_per_class": {"fruit": 5}, "data.memory": None},
+        },
+        "first": {"overrides": {"model.features": "M1"}},
+    }
+    reproduce(write_yaml(rows, overrides={"data.max_length": 9}), str(data_dir), str(test_csv), run_dir="out")
+    calls = stand_in()
+    assert [call[0] for call in calls] == ["fit", "test"] * 4
+    # A row comes after the one that it starts from, and starts from the same seed's checkpoint.
+    runs = [next(a for a in call if a.startswith("--run_dir")) for call in calls[::2]]
+    out = Path("out").resolve()
+    assert runs == [f"--run_dir={out}/{row}/seed-{seed}" for seed in (1, 2) for row in ("first", "later")]
+    assert {
+        "--data.max_length=9",
+        '--data.rows_per_class={"fruit": 5}',
+        "--data.memory=null",
+        f"--data.train_file={data_dir}/corpus/train.csv",
+        f"--model.init_from={out}/first/seed-2/checkpoints/best.ckpt",
+        "--seed_everything=2",
+    } <= set(calls[6])
+    assert not any("init_from" in argument for argument in calls[4])
+    assert calls[7][1:3] == ["--ckpt_path", f"{out}/later/seed-2/checkpoints/best.ckpt"]
+    assert f"--data.test_file={test_csv}" in calls[7]
+    # Training never sees the test.
+    assert not any(str(test_csv) in argument for call in calls[::2] for argument in call)
+
+
+def test_a_curve_is_drawn_over_x(data_dir: Path, stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    drawn: list[Any] = []
+    monkeypatch.setattr(Axes, "errorbar", lambda self, *values, **_: drawn.extend(values))
+    rows = {
+        "majority": MAJORITY,
+        "K=3": {"x": 3, "overrides": {"data.num_memories": 3}},
+        "K=1": {"x": 1, "overrides": {"data.num_memories": 1}},
+    }
+    reproduce(write_yaml(rows, x_label="K"), str(data_dir), run_dir="out")
+    assert drawn[0] == [1, 3]
+    assert drawn[1] == pytest.approx([15, 15])
+    assert Path("out/table.png").stat().st_size > 5000
+
+
+def test_names_of_classes_are_no_files(data_dir: Path, stand_in: Callable[[], list[list[str]]]) -> None:
+    rows = {"M1": {"overrides": {"model.features": "M1", "data.class_names": ["fruit", "metal", "weather"]}}}
+    reproduce(write_yaml(rows), str(data_dir), seeds=1, run_dir="out")
+    assert '--data.class_names=["fruit", "metal", "weather"]' in stand_in()[0]
+
+
+def test_profiles_are_drawn_over_their_places(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, stand_in: Any
+) -> None:
+    from matplotlib.axes import Axes
+
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(Axes, "plot", lambda self, *values, label, **_: drawn.update({label: values}))
+    figures = "val/accuracy,val/hop1@1,val/hop1@2,val/hop1@10\\n0.5,0.7,0.2,0.1\\n"
+    (data_dir.parent / "stand_in.py").write_text(
+        STAND_IN.replace('"step,train/loss', f'"{figures}" if True else "step,train/loss')
+    )
+    reproduce(
+        write_yaml({"M1": ROWS["M1"]}, profiles=["hop1", "hop2"], x_label="rank"),
+        str(data_dir),
+        run_dir="out",
+    )
+    assert drawn == {"M1: hop1": ([1, 2, 10], pytest.approx([70, 20, 10]))}
+    assert Path("out/table.png").stat().st_size > 5000
+
+
+def test_the_rows_of_a_models_own_table_are_metrics(
+    data_dir: Path, test_csv: Path, stand_in: Any, tmp_path: Path
+) -> None:
+    lines = [{"name": name, "accuracy": value} for name, value in (("svm", 0.5), ("all", 0.75))]
+    told = json.dumps({"accuracy": 0.75, "answer": {"rows": lines}})
+    (tmp_path / "stand_in.py").write_text(
+        STAND_IN.replace('json.dumps({"accuracy": 0.75, "macro_f1": 0.5})', repr(told))
+    )
+    name = write_yaml({"M1": ROWS["M1"]}, metrics=["accuracy", "svm"])
+    figures = reproduce(name, str(data_dir), str(test_csv), run_dir="out")
+    assert figures["M1"]["test/svm"]["mean"] == 0.5
+    assert "| test accuracy | test TF-IDF (1, 2) + linear SVM |" in Path("out/table.md").read_text()
+
+
+# --- memories that grow ---
+
+
+@pytest.fixture
+def grown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Rows, Rows, Path, int]]:
+    """Replaces the growing of a memory, of which the runs of the stand-in have none; the calls so far."""
+    calls: list[tuple[Path, Rows, Rows, Path, int]] = []
+
+    def grow(checkpoint: Path, rows: Rows, validation: Rows, folder: Path, seed: int) -> dict[str, float]:
+        assert not folder.exists()
+        (folder / "checkpoints").mkdir(parents=True)
+        calls.append((checkpoint, rows, validation, folder, seed))
+        return {"memory_rows": float(len(rows)), "val/accuracy": 0.9, "val/accuracy_untuned": 0.8}
+
+    monkeypatch.setattr(runs_of_a_table, "grow", grow)
+    return calls
+
+
+GROWING: dict[str, Any] = {
+    "majority": MAJORITY,
+    "grown to 30": {"x": 30, "grow": {"from": "M1", "rows_per_class": 10}},
+    "grown": {"x": 72, "grow": {"from": "M1", "rows_per_class": "all"}},
+    "M1": {"overrides": {"model.features": "M1", "data.rows_per_class": 5}},
+}
+
+
+def test_a_row_grows_the_memory_of_another_rows_checkpoint(
+    data_dir: Path, test_csv: Path, stand_in: Callable[[], list[list[str]]], grown: list[Any]
+) -> None:
+    name = write_yaml(GROWING, columns_without_header={"text_column": 0, "label_column": 1})
+    first = reproduce(name, str(data_dir), rows=["grown to 30", "grown"], run_dir="out")
+    # The row that it grows from is run with it, and only that one is trained.
+    assert list(first) == ["M1", "grown to 30", "grown"]
+    assert [call[0] for call in stand_in()] == ["fit"] * 2
+    out = Path("out").resolve()
+    assert [(checkpoint, folder, seed) for checkpoint, _, _, folder, seed in grown] == [
+        (out / f"M1/seed-{seed}/checkpoints/best.ckpt", out / row / f"seed-{seed}", seed)
+        for seed in (1, 2)
+        for row in ("grown to 30", "grown")
+    ]
+    assert [len(rows) for _, rows, *_ in grown] == [30, 72, 30, 72]
+    all_rows = read_table(str(data_dir / "corpus" / "train.csv"))
+    for _, rows, validation, *_ in grown:
+        assert len(validation) == 18
+        assert not set(rows.ids) & set(validation.ids)
+        assert set(rows.ids) | set(validation.ids) <= set(all_rows.ids)
+    assert first["grown"]["val/accuracy_untuned"]["mean"] == pytest.approx(0.8)
+    assert first["grown"]["memory_rows"]["mean"] == 72
+
+    # What is done is kept, half a run is made again, and both checkpoints are tested.
+    (out / "grown/seed-2/result.json").unlink()
+    second = reproduce(name, str(data_dir), str(test_csv), run_dir="out")
+    assert len(grown) == 5
+    tests = [call for call in stand_in() if call[0] == "test"]
+    folder = out / "grown/seed-1/checkpoints"
+    expected = [str(folder / "untuned.ckpt"), str(folder / "best.ckpt")]
+    assert [call[2] for call in tests if call[2].startswith(str(folder))] == expected
+    assert second["grown"]["memory_rows"]["mean"] == 72
+    assert (
+        second["grown"]["test/accuracy"]["mean"] == second["grown"]["test/accuracy_untuned"]["mean"] == 0.75
+    )
+    markdown = Path("out/table.md").read_text()
+    assert "validation accuracy, vote as trained | test accuracy | test accuracy, vote as trained" in markdown
+    assert "| grown | 90.0 ± 0.0 | 80.0 ± 0.0 | 75.0 ± 0.0 | 75.0 ± 0.0 |" in markdown
+    assert "| M1 | 15.0 ± 7.1 |  | 75.0 ± 0.0 |  |" in markdown
+    assert "the vote is refitted on validation rows" in markdown
+
+
+def test_another_growth_is_not_taken_for_the_same_run(
+    data_dir: Path, stand_in: Any, grown: list[Any]
+) -> None:
+    reproduce(write_yaml(GROWING), str(data_dir), run_dir="out")
+    changed = {**GROWING, "grown": {"grow": {"from": "M1", "rows_per_class": 20}}}
+    with pytest.raises(InputError, match=r"out/grown/seed-1: was run with other options"):
+        reproduce(write_yaml(changed), str(data_dir), run_dir="out")
+    retrained = {**GROWING, "M1": {"overrides": {**GROWING["M1"]["overrides"], "model.dropout": 0.5}}}
+    with pytest.raises(InputError, match=r"was run with other options"):
+        reproduce(write_yaml(retrained), str(data_dir), rows=["grown"], run_dir="out")
+
+
+def test_a_memory_that_can_not_grow_is_named(
+    data_dir: Path, stand_in: Any, grown: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {
+        "broken": {"overrides": {"model.features": "M2"}},
+        "of broken": {"grow": {"from": "broken", "rows_per_class": "all"}},
+        "too many": {"grow": {"from": "M1", "rows_per_class": 1000}},
+        **GROWING,
+    }
+    with pytest.raises(
+        RowFailed, match="3 of the runs failed: broken, seed 1, of broken, seed 1, too many, seed 1"
+    ):
+        reproduce(write_yaml(rows), str(data_dir), seeds=1, run_dir="out")
+    markdown = Path("out/table.md").read_text()
+    assert "Failed: of broken, seed 1: starts from broken, seed 1, which failed" in markdown
+    assert re.search(r"Failed: too many, seed 1: .*class 'fruit' has only 24 rows", markdown)
+    assert "| grown | 90.0 |" in markdown
+
+
+def test_each_growing_memory_is_a_curve(
+    data_dir: Path, stand_in: Any, grown: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.axes import Axes
+
+    curves: dict[str, list[float]] = {}
+    lines: list[str] = []
+    monkeypatch.setattr(
+        Axes, "errorbar", lambda self, x, y, spread, label, **_: curves.update({label: [x, y]})
+    )
+    monkeypatch.setattr(Axes, "axhline", lambda self, y, label, **_: lines.append(label))
+    rows = {
+        **GROWING,
+        "M5": {"overrides": {"model.features": "M5"}},
+        "M5 grown": {"x": 72, "grow": {"from": "M5", "rows_per_class": "all"}},
+        "SVM": {"overrides": {"model": "TfidfSVM"}},
+        "plain": {"overrides": {"model.features": "M1"}},
+    }
+    reproduce(write_yaml(rows, x_label="rows in the memory"), str(data_dir), run_dir="out")
+    assert curves == {
+        "M1, grown": [[30, 72], pytest.approx([90, 90])],
+        "M5, grown": [[72], pytest.approx([90])],
+    }
+    assert lines == [
+        "SVM",
+        "plain",
+    ]  # neither the curves' first models nor the majority, which lies far below
+
+
+@pytest.mark.slow
+def test_a_real_memory_grows_without_training(
+    data_dir: Path, test_csv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    rows = {
+        "M7": {"overrides": {"data.rows_per_class": 8}},
+        "grown": {"grow": {"from": "M7", "rows_per_class": "all"}},
+    }
+    figures = reproduce(write_yaml(rows, seeds=1), str(data_dir), str(test_csv), run_dir="out")
+    assert figures["grown"]["memory_rows"]["mean"] > 60  # of 72, without copies
+    assert {"val/accuracy", "val/accuracy_untuned", "test/accuracy_untuned"} <= figures["grown"].keys()
+    predictor = zoo.load("out/grown/seed-1/checkpoints/best.ckpt")
+    test = read_table(str(test_csv))
+    right = [
+        p.label == label for p, label in zip(predictor.predict(test.texts[:]), test.labels or [], strict=True)
+    ]
+    assert figures["grown"]["test/accuracy"]["mean"] == pytest.approx(sum(right) / len(test))
+    trained = zoo.load("out/M7/seed-1/checkpoints/best.ckpt").memory
+    assert isinstance(trained, FolderMemory)
+    assert (trained.version, len(trained)) == (1, 24)
+
+
+# --- kills and failures ---
+
+
+def test_what_is_done_is_kept_and_half_a_run_is_run_again(
+    data_dir: Path, test_csv: Path, stand_in: Callable[[], list[list[str]]]
+) -> None:
+    name = write_yaml(ROWS)
+    first = reproduce(name, str(data_dir), run_dir="out")
+    assert len(stand_in()) == 5
+    assert "test/accuracy" not in first["M1"]
+    results = {path: path.read_bytes() for path in Path("out").rglob("result.json")}
+    assert len(results) == 5
+    # A run without its result was interrupted: what it left is no run.
+    Path("out/M7/seed-2/result.json").unlink()
+    assert reproduce(name, str(data_dir), run_dir="out") == first
+    assert [call[0] for call in stand_in()] == ["fit"]
+    # Only the test is missing.
+    second = reproduce(name, str(data_dir), str(test_csv), run_dir="out")
+    assert [call[0] for call in stand_in()] == ["test"] * 5
+    assert second["M1"]["val/accuracy"] == first["M1"]["val/accuracy"]
+    assert second["M7"]["test/accuracy"]["n"] == 2
+    # More seeds go on from there; the data may lie elsewhere.
+    data_dir.rename("moved")
+    assert reproduce(name, "moved", str(test_csv), seeds=3, run_dir="out")["M7"]["test/accuracy"]["n"] == 3
+    assert [call[0] for call in stand_in()] == ["fit", "test"] * 2
+
+
+def test_other_options_or_data_are_not_taken_for_the_same_run(
+    data_dir: Path, stand_in: Callable[[], list[list[str]]]
+) -> None:
+    reproduce(write_yaml(ROWS), str(data_dir), run_dir="out")
+    stand_in()
+    changed = write_yaml({**ROWS, "M7": {"overrides": {"model.dropout": 0.5}}})
+    with pytest.raises(InputError, match=r"out/M7/seed-1: was run with other options.*--run_dir"):
+        reproduce(changed, str(data_dir), run_dir="out")
+    write_table(data_dir / "corpus" / "train.csv", sentences(60, seed=4))
+    with pytest.raises(InputError, match=r"out/majority/seed-1: was run with other options or data"):
+        reproduce(write_yaml(ROWS), str(data_dir), run_dir="out")
+    assert stand_in() == []
+
+
+def test_another_test_file_of_the_same_size_is_another_test(
+    data_dir: Path, test_csv: Path, stand_in: Any
+) -> None:
+    table = write_yaml(ROWS)
+    reproduce(table, str(data_dir), str(test_csv), ["M1"], seeds=1)
+    assert [call[0] for call in stand_in()] == ["fit", "test"]
+    contents = test_csv.read_text()
+    test_csv.write_text(contents.swapcase())
+    assert test_csv.stat().st_size == len(contents)
+    with pytest.raises(InputError):  # labels are others now, which the reading of the header sees
+        reproduce(table, str(data_dir), str(test_csv), ["M1"], seeds=1)
+    test_csv.write_text(contents.replace("plum", "mulp"))
+    reproduce(table, str(data_dir), str(test_csv), ["M1"], seeds=1)
+    assert [call[0] for call in stand_in()] == ["test"]
+
+
+def test_a_table_only_grows(data_dir: Path, stand_in: Any) -> None:
+    table = write_yaml(ROWS)
+    whole = reproduce(table, str(data_dir), seeds=2)
+    stand_in()
+    assert reproduce(table, str(data_dir), rows=["majority"], seeds=1) == whole
+    assert reproduce(table, str(data_dir), rows=["M7"], seeds=1) == whole
+    assert stand_in() == []
+
+
+def test_a_row_that_fails_is_named_and_the_others_finish(
+    data_dir: Path, stand_in: Any, zoo_command: Command
+) -> None:
+    rows = {
+        "broken": {"overrides": {"model.features": "M2"}, "paper": 91.5},
+        "after": {"init_from": "broken"},
+        "killed": {"overrides": {"model.features": "M3"}},
+        "half": {"overrides": {"model.features": "M4"}},
+        "M1": ROWS["M1"],
+    }
+    result = zoo_command("reproduce", write_yaml(rows), "--data_dir", data_dir, "--run_dir=out", "--seeds=1")
+    assert result.code == 1
+    assert "broken, seed 1: FAILED: M2 is out of order" in result.out
+    assert "after, seed 1: FAILED: starts from broken, seed 1, which failed" in result.out
+    assert "killed, seed 1: FAILED: killed by SIGKILL" in result.out
+    assert "half, seed 1: FAILED: the run ended before its end" in result.out
+    assert "| M1 | 10.0 | 50.0 | 1 |" in result.out
+    failed = "broken, seed 1, after, seed 1, killed, seed 1, half, seed 1"
+    assert result.err == f"zoo: error: 4 of the runs failed: {failed}\n"
+    figures = json.loads(Path("out/table.json").read_text())
+    assert figures["broken"] == {"val/accuracy": {"mean": None, "sd": None, "n": 0, "paper": 0.915}}
+    assert figures["M1"]["val/accuracy"]["mean"] == 0.1
+    assert "Failed: broken, seed 1: M2 is out of order" in Path("out/table.md").read_text()
+    # A failed run is tried again.
+    with pytest.raises(RowFailed, match="1 of the runs failed: broken, seed 1"):
+        reproduce("small.yaml", str(data_dir), rows=["broken"], seeds=1, run_dir="out")
+
+
+@pytest.mark.slow
+def test_a_reference_row_that_fails_is_named_too(data_dir: Path) -> None:
+    rows = {"few": {"overrides": {"model": "TfidfSVM", "data.rows_per_class": 1000}}}
+    with pytest.raises(RowFailed, match="1 of the runs failed: few, seed 1"):
+        reproduce(write_yaml(rows), str(data_dir), run_dir="out")
+    assert re.search(
+        r"Failed: few, seed 1: .*train.csv: class 'fruit' has only 24 rows", Path("out/table.md").read_text()
+    )
+
+
+@pytest.mark.slow
+def test_real_runs_survive_a_kill(data_dir: Path, test_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    rows = {"M1": ROWS["M1"], "warm M5": {"init_from": "M1", "overrides": {"model.features": "M5"}}}
+    name = write_yaml(rows, seeds=1)
+    done, begun = Path("out/M1/seed-1/result.json"), Path("out/warm M5/seed-1/config.yaml")
+    arguments = [name, "--data_dir", str(data_dir), "--run_dir=out"]
+    with subprocess.Popen([*runs_of_a_table.ZOO, "reproduce", *arguments]) as process:
+        while not begun.exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+    assert not Path("out/warm M5/seed-1/result.json").exists()
+    before = done.stat().st_mtime_ns
+
+    figures = reproduce(name, str(data_dir), run_dir="out")
+    assert done.stat().st_mtime_ns == before
+    assert "M1/seed-1/checkpoints/best.ckpt: taken" in Path("out/warm M5/seed-1.log").read_text()
+    for row in rows:
+        assert figures[row]["val/rows"]["mean"] == 18
+        summary = json.loads(Path(f"out/{row}/seed-1/summary.json").read_text())
+        assert figures[row]["val/accuracy"]["mean"] == pytest.approx(summary["best_score"], abs=1e-6)
+    assert not list(Path("out").glob("*/seed-1.[0-9]*"))  # the half run was not kept beside
+
+    figures = reproduce(name, str(data_dir), str(test_csv), rows=["M1"], run_dir="out")
+    assert figures["M1"]["test/rows"]["mean"] == 31
+    assert (
+        figures["M1"]["test/accuracy"]["mean"]
+        == json.loads(done.with_name("test.json").read_text())["accuracy"]
+    )
+
+
+# --- rows without training ---
+
+
+@pytest.mark.slow
+def test_reference_rows_are_scored_on_the_models_rows(data_dir: Path, test_csv: Path) -> None:
+    rows = {name: {"overrides": {"model": name}} for name in ("Majority", "NeighborVote", "TfidfSVM")}
+    figures = reproduce(write_yaml(rows), str(data_dir), str(test_csv), run_dir="out")
+    test_labels = read_table(str(test_csv)).labels
+    assert test_labels is not None
+    assert figures["Majority"]["val/accuracy"]["mean"] == pytest.approx(1 / 3)  # 6 of 18, stratified
+    assert figures["Majority"]["test/accuracy"]["mean"] == test_labels.count(LABELS[0]) / len(test_labels)
+    assert figures["TfidfSVM"]["test/accuracy"]["mean"] > 0.9
+    assert figures["NeighborVote"]["test/accuracy"]["mean"] > 0.9
+
+
+def test_a_test_without_a_header_is_read_by_number(
+    data_dir: Path, stand_in: Callable[[], list[list[str]]]
+) -> None:
+    pairs = sentences(9, seed=3)
+    with Path("bare.csv").open("w", newline="") as file:
+        csv.writer(file).writerows((label, text) for text, label in pairs)
+    rows = {"majority": MAJORITY, "M1": ROWS["M1"]}
+    with pytest.raises(InputError, match=r"bare\.csv"):
+        reproduce(write_yaml(rows), str(data_dir), "bare.csv", run_dir="out")
+    name = write_yaml(rows, columns_without_header={"text_column": 1, "label_column": 0})
+    figures = reproduce(name, str(data_dir), "bare.csv", run_dir="out", seeds=1)
+    assert figures["M1"]["test/accuracy"]["mean"] == 0.75
+    tests = [set(call) for call in stand_in() if call[0] == "test"]
+    assert all({"--data.text_column=1", "--data.label_column=0"} <= options for options in tests)
+    assert len(tests) == 2
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no-such-table", "--data_dir=data"], r"no-such-table: no such table; there are clickthrough, "),
+        (["absent.yaml", "--data_dir=data"], r"absent.yaml: can't be read"),
+        (["small.yaml"], r"give a table and --data_dir"),
+        (["--data_dir=data"], r"give a table and --data_dir"),
+        (
+            ["small.yaml", "--data_dir=data", "--rows=M1,M9"],
+            r"small has no row 'M9'; there are majority, M1, M7",
+        ),
+        (["small.yaml", "--data_dir=data", "--seeds=0"], r"--seeds 0: must be 1 or more"),
+        (["small.yaml", "--data_dir=data", "--seeds=x"], r"seeds"),
+        (["small.yaml", "--data_dir=elsewhere"], r"elsewhere/corpus/train.csv: no such file.*--data_dir"),
+        (["small.yaml", "--data_dir=data", "--test_file=absent.csv"], r"absent.csv: no such file"),
+        (["knn-features", "--data_dir=data"], r"data/ag_news/train_pool.csv.gz: no such file"),
+        (["knn-table3", "--data_dir=data"], r"data: holds the data of no row of knn-table3"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], message: str, data_dir: Path, stand_in: Any, zoo_command: Command
+) -> None:
+    write_yaml(ROWS)
+    result = zoo_command("reproduce", *arguments)
+    assert result.code == 2
+    assert re.search(message, result.err)
+    assert result.err.startswith("zoo: error: ")
+    assert result.err.count("\n") == 1
+    assert stand_in() == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"sedes": 3}, "sedes: no such key"),
+        ({"base": {"model": {}}}, "base must be a configuration"),
+        ({"base": "absent.yaml"}, "absent.yaml: can't be read"),
+        ({"rows": {"a/b": {}}}, "row 'a/b': name it with letters"),
+        ({"rows": {"a": {"override": {}}}}, "row a: override: no such key"),
+        (
+            {"rows": {"a": {"trivial": "random"}}},
+            "row a: trivial: such rows are models now",
+        ),
+        ({"rows": {"a": {"init_from": "b"}}}, "init_from names no trained row: b"),
+        (
+            {"rows": {"a": {"grow": {"from": "b", "rows_per_class": 9}}}},
+            "row a: grow: from names no trained row: b",
+        ),
+        ({"rows": {"a": {"grow": "b"}}}, "row a: grow: give `from`, a row, and `rows_per_class`, or all"),
+        ({"rows": {"a": {"grow": {"from": "M1"}}}}, "row a: grow: give `from`, a row, and `rows_per_class`"),
+        (
+            {"rows": {**ROWS, "a": {"grow": {"from": "M1", "rows_per_class": 9}, "init_from": "M1"}}},
+            "row a: init_from has no effect beside grow",
+        ),
+        ({"rows": {"a": {"init_from": "b"}, "b": {"init_from": "a"}}}, "row a starts from itself"),
+        ({"rows": ["a"]}, "rows: must be a mapping, not"),
+        ({"rows": {"a": {"overrides": ["b"]}}}, "row a: overrides: must be a mapping, not"),
+        ({"rows": {"a": {"overrides": "b"}}}, "row a: overrides: must be a mapping, not 'b'"),
+        ({"rows": {"a": {"paper": [1]}}}, "row a: paper: must be a mapping or a whole number or a number"),
+        ({"rows": {"a": {"paper": {"val/accuracy": "x"}}}}, "row a: paper: val/accuracy: must be a number"),
+        ({"rows": {"a": [3]}}, "row a: .* no such key"),
+        ({"base": {"data": "x"}}, "base must be a configuration"),
+        ({"minutes": [1]}, "minutes: must be a whole number or a number"),
+        ({"seeds": "three"}, "seeds: must be a whole number"),
+        ({"metrics": "accuracy"}, "metrics: must be a list"),
+        ({"like": ["other"]}, "like: must be text"),
+    ],
+)
+def test_a_bad_table_is_named(keys: dict[str, Any], message: str, data_dir: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        reproduce(write_yaml(**{"rows": ROWS, **keys}), str(data_dir))
+
+
+def test_no_yaml_is_named(data_dir: Path) -> None:
+    Path("torn.yaml").write_text("rows: [")
+    with pytest.raises(InputError, match=r"torn\.yaml: no YAML") as raised:
+        reproduce("torn.yaml", str(data_dir))
+    assert "\n" not in str(raised.value)
+
+
+def test_rows_whose_data_is_absent_are_skipped_where_the_table_says_so(
+    data_dir: Path, stand_in: Any, zoo_command: Command
+) -> None:
+    rows = {**ROWS, "far": {"overrides": {"data.train_file": "absent.csv"}}}
+    result = zoo_command(
+        "reproduce", write_yaml(rows, skip_absent=True), "--data_dir", data_dir, "--run_dir=out"
+    )
+    assert result.code == 0, result.err
+    assert f"far: skipped: {data_dir}/absent.csv is not there" in result.out
+    assert "far" not in json.loads(Path("out/table.json").read_text())
+
+
+def test_two_at_once_are_refused(data_dir: Path, stand_in: Any) -> None:
+    from filelock import FileLock
+
+    Path("out").mkdir()
+    with FileLock("out/.lock"), pytest.raises(InputError, match="another `zoo reproduce` is at work there"):
+        reproduce(write_yaml(ROWS), str(data_dir), run_dir="out")
+
+
+# --- pairs of texts ---
+
+PAIRS: dict[str, Any] = {
+    "model": {"class_path": "AMVLSTM", "init_args": {"attention": "none"}},
+    "data": {"class_path": "MatchingDataModule", "init_args": {"train_file": "corpus/pairs.tsv"}},
+}
+PAIR_ROWS: dict[str, Any] = {
+    "random": {"overrides": {"model": "RandomOrder"}},
+    "file": {"overrides": {"model": "FileOrder"}},
+    "M1": {"paper": {"test/map": 50.0, "test/p@1": 40.0}},
+}
+
+
+def write_pairs(path: Path, questions: int) -> Path:
+    """The first of each question's three candidates is right, and every fifth question has no right one."""
+    lines = [
+        f"question {q}\tanswer {q} {c}\t{int(c == 0 and q % 5 > 0)}"
+        for q in range(questions)
+        for c in range(3)
+    ]
+    path.write_text("\n".join(["first\tsecond\tlabel", *lines]) + "\n")
+    return path
+
+
+def test_a_table_of_pairs(data_dir: Path, tmp_path: Path, stand_in: Callable[[], list[list[str]]]) -> None:
+    write_pairs(data_dir / "corpus" / "pairs.tsv", 40)
+    script = Path("stand_in.py")
+    script.write_text(
+        script.read_text()
+        .replace("val/accuracy,val/macro_f1", "val/map,val/p@1")
+        .replace('{"accuracy": 0.75, "macro_f1": 0.5}', '{"map": 0.75, "p@1": 0.5}')
+    )
+    name = write_yaml(PAIR_ROWS, base=PAIRS, paper_metric="test/map", metrics=["map", "p@1"])
+    test = write_pairs(tmp_path / "test.tsv", 10)
+    figures = reproduce(name, str(data_dir), str(test), run_dir="out")
+    assert figures["random"]["test/map"] == {"mean": 0.75, "sd": None, "n": 1, "paper": None}
+    assert figures["M1"]["val/map"]["mean"] == pytest.approx(0.15)
+    assert figures["M1"]["test/p@1"] == {"mean": 0.5, "sd": 0, "n": 2, "paper": 0.4}
+    assert [call[0] for call in stand_in()] == ["fit", "test"] * 4
+    markdown = Path("out/table.md").read_text()
+    heads = "validation MAP | validation P@1 | test MAP | test P@1 | paper (test MAP) | paper (test P@1)"
+    assert f"| row | {heads} | runs |" in markdown
+    assert "| 75.0 ± 0.0 | 50.0 ± 0.0 | 50.0 | 40.0 | 2 |" in markdown
+    assert Path("out/table.png").exists()
+
+
+@pytest.mark.slow
+def test_reference_rows_of_pairs_to_classify_take_the_best_threshold(data_dir: Path) -> None:
+    lines = [f"word {i}\t{'word' if i % 3 else 'none'}\t{int(i % 3 > 0)}" for i in range(90)]
+    (data_dir / "corpus" / "pairs.tsv").write_text("\n".join(["first\tsecond\tlabel", *lines]) + "\n")
+    base = {**PAIRS, "data": {**PAIRS["data"], "init_args": {**PAIRS["data"]["init_args"]}}}
+    base["data"]["init_args"] |= {"goal": "classification", "test_split": 0.2}
+    rows = {
+        "random": {"overrides": {"model": "RandomOrder"}},
+        "overlap": {"overrides": {"model": "WordOverlap"}},
+    }
+    name = write_yaml(rows, base=base, paper_metric="test/accuracy", metrics=["accuracy", "auc"])
+    figures = reproduce(name, str(data_dir), run_dir="out")
+    assert figures["overlap"]["test/accuracy"]["mean"] == figures["overlap"]["test/auc"]["mean"] == 1
+    assert figures["random"]["test/auc"]["mean"] == 0.5
+    assert figures["random"]["test/accuracy"]["mean"] == pytest.approx(2 / 3, abs=0.15)
+
+
+# --- the shipped tables ---
+
+
+def test_the_list_names_every_table_with_its_time(zoo_command: Command) -> None:
+    result = zoo_command("reproduce", "--list")
+    assert result.code == 0, result.err
+    lines = result.out.splitlines()
+    assert [line.split()[0] for line in lines] == shipped_tables()
+    assert all(re.match(r"\S+ +\d+ (min|h)  \S", line) for line in lines)
+    assert {"knn-features", "knn-recipe", "knn-table3", "quora", "wikiqa"} <= set(shipped_tables())
+
+
+def _says(found: Any, given: Any) -> bool:
+    """Whether a parsed value is what was given: of a class, its short name and some of its arguments."""
+    if isinstance(given, dict) and "class_path" in given:
+        arguments = given.get("init_args", {}).items()
+        return bool(
+            found["class_path"].rpartition(".")[2] == given["class_path"].rpartition(".")[2]
+            and all(_says(found["init_args"][name], value) for name, value in arguments)
+        )
+    if isinstance(given, list):
+        return len(found) == len(given) and all(map(_says, found, given))
+    return bool(found == given)
+
+
+@pytest.mark.slow
+def test_the_options_of_the_rows_are_options_of_zoo(zoo_command: Command) -> None:
+    seen: set[tuple[str, ...]] = set()
+    rows = [(table, row) for table in map(load_table, shipped_tables()) for row in table.rows.values()]
+    for table, row in rows:
+        # Classifiers and matching models have options of the same name, all models of a kind the same data. One number
+        # of an option stands for the others, and one file.
+        model = str(row.overrides.get("model", table.base["model"]["class_path"]))
+        files = {f"data.{name}" for name in table.data_type.files}
+        kinds = {
+            (
+                model if key.startswith("model") else table.data_type.__name__,
+                key,
+                type(value).__name__
+                if key in files
+                else "number"
+                if type(value) in (int, float)
+                else str(value),
+            )
+            for key, value in row.overrides.items()
+        }
+        if kinds <= seen:
+            continue
+        seen |= kinds
+        options = as_arguments(row.overrides)
+        if row.init_from is not None:
+            options.append("--model.init_from=other/checkpoints/best.ckpt")
+        Path("base.yaml").write_text(yaml.safe_dump(table.base))
+        result = zoo_command("fit", "--config=base.yaml", *options, "--print_config")
+        assert result.code == 0, (row.name, result.err)
+        config = yaml.safe_load(result.out)
+        assert config["model"]["class_path"].rpartition(".")[2] == model
+        for key, value in row.overrides.items():
+            section, *path = key.split(".")
+            if not path:
+                continue
+            found = config[section] if section == "trainer" else config[section]["init_args"]
+            for step in path:
+                found = found[step]
+            assert _says(found, value), (row.name, key)
+    assert len(seen) > 25
+
+
+def test_a_table_like_another_has_its_rows_without_the_papers_figures() -> None:
+    whole, small = load_table("knn-features"), load_table("knn-features-3000")
+    assert list(small.rows) == list(whole.rows)
+    assert whole.rows["M7"].paper == {whole.paper_metric: pytest.approx(0.946)}
+    assert whole.rows["M7"].overrides["model.features"] == "M7"
+    assert not any(row.paper for row in small.rows.values())
+    assert small.rows["M7"].overrides == {"model.features": "M7", "data.rows_per_class": 750}
+    assert small.rows["TF-IDF SVM"].overrides == {"model": "TfidfSVM", "data.rows_per_class": 750}
+
+
+def test_another_encoder_takes_the_place_of_the_tables_own() -> None:
+    table = load_table("knn-fused-3000", encoder="here/encoder")
+    assert "all-MiniLM" not in json.dumps([table.base, [dict(row.overrides) for row in table.rows.values()]])
+    fused = table.rows["M5 fused"].overrides
+    assert fused["model.transformer"] == fused["data.tokenizer"] == "here/encoder"
+    dense = fused["data.retriever"]["init_args"]["retrievers"][1]
+    assert dense == {"class_path": "DenseRetriever", "init_args": {"encoder": "here/encoder"}}
+    with pytest.raises(InputError, match="--encoder: wikiqa has no pre-trained encoder"):
+        load_table("wikiqa", encoder="here/encoder")
+
+
+def test_the_folder_of_an_encoder_is_named_in_whole(
+    data_dir: Path, stand_in: Callable[[], list[list[str]]]
+) -> None:
+    (data_dir / "encoder").mkdir()
+    name = "a-hub/name"
+    table = write_yaml({"M7": {"overrides": {"model.transformer": name}}}, encoder=name)
+    reproduce(table, str(data_dir), seeds=1)
+    assert f"--model.transformer={name}" in stand_in()[0]
+    reproduce(table, str(data_dir), seeds=1, run_dir="other", encoder=str(data_dir / "encoder"))
+    assert f"--model.transformer={(data_dir / 'encoder').resolve()}" in stand_in()[0]
+
+
+def test_the_papers_figures() -> None:
+    tables = {name: load_table(name) for name in shipped_tables()}
+    papers = {
+        name: {
+            row.name: row.paper[table.paper_metric]
+            for row in table.rows.values()
+            if table.paper_metric in row.paper
+        }
+        for name, table in tables.items()
+    }
+    assert papers["knn-low-resource"] == {"M1": 0.852, "M7": 0.902}
+    assert papers["knn-unbalanced"] == {"M1": 0.486, "M7": 0.906}
+    assert papers["knn-recipe"] == {"M1": 0.925, "M7": 0.942}
+    assert papers["knn-table3"]["Yelp F M7"] == 0.619
+    assert papers["wikiqa"]["aMV-LSTM Q"] == max(papers["wikiqa"].values()) == 0.651
+    assert len(papers["wikiqa"]) == 10
+    assert papers["expanet-dblp-short"]["ExpaNet-S"] == max(papers["expanet-dblp-short"].values()) == 0.7905
+    assert papers["expanet-dblp-long"]["ExpaNet-S"] == max(papers["expanet-dblp-long"].values()) == 0.8032
+    assert (len(papers["expanet-dblp-short"]), len(papers["expanet-dblp-long"])) == (14, 7)
+    assert tables["expanet-dblp-long"].rows["ExpaNet-S"].paper["test/macro_f1"] == 0.776
+    assert tables["hmn"].rows["air-EN HMN"].paper["test/errors_joint"] == 4.4
+    assert tables["wikiqa"].rows["aNMM"].paper["test/ndcg@5"] == 0.613
+
+
+def test_memories_grow_from_the_models_of_the_recipes_table() -> None:
+    growing, recipe = load_table("knn-growing-memory").rows, load_table("knn-recipe-3000").rows
+    for name in ("M1", "M1 mix", "M5 recipe"):
+        assert growing[name].overrides == recipe[name].overrides, name
+        assert growing[name].init_from == recipe[name].init_from, name
+    grown = [row for row in growing.values() if row.grow is not None]
+    assert len(grown) == 8
+    for row in grown:
+        assert row.grow is not None
+        assert row.overrides == growing[row.grow.row].overrides
+        per_class = row.grow.rows_per_class
+        assert row.x == (28733 if per_class is None else 4 * int(str(per_class)))

@@ -1,0 +1,147 @@
+"""A checkpoint's own encoder finds the neighbours."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import zoo
+from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval import DenseRetriever, ElasticsearchDenseRetriever, FusedRetriever
+from datamodules.retrieval.base import Collection
+from datamodules.retrieval.dense import text_encoder
+from tests.zoo.conftest import Result, sentences
+from zoo.knn_bilstm import KNNNetwork
+
+Fit = Callable[..., Path]
+
+TEXTS = [text for text, _ in sentences(40, seed=5)]
+
+
+def encoder_of(fit: Fit, *options: object) -> str:
+    return str(fit("m1", "--model.features=M1", "--data.num_memories=0", *options) / "checkpoints/best.ckpt")
+
+
+def vectors_one_by_one(checkpoint: str, texts: list[str]) -> np.ndarray:
+    predictor = zoo.load(checkpoint)
+    network = predictor.model.network
+    assert isinstance(network, KNNNetwork)
+    vectors = []
+    for text in texts:
+        batch = predictor.data.dataset(predictor.data.split_of(Rows.from_lists([text]), None)).__getitems__(
+            [0]
+        )
+        with torch.inference_mode():
+            vector = network.encode_texts(batch)[0].double().numpy()
+        vectors.append(vector / max(np.linalg.norm(vector), 1e-12))
+    return np.array(vectors)
+
+
+def test_the_ranking_is_that_of_the_models_vectors(fit: Fit, tmp_path: Path) -> None:
+    checkpoint = encoder_of(fit, "--data.max_length=4")
+    texts = [*TEXTS, "", " \n", "rain " * 40]
+    queries = ["old iron", "snow in the new storm of the fog", "xyzzy", "", "rain rain rain rain"]
+    retriever = DenseRetriever(checkpoint, batch_size=7, device="cpu")
+    retriever.index(Collection(texts, "fingerprint"), tmp_path / "index", progress=False)
+    hits = retriever.search(queries, 41)
+    of_texts = vectors_one_by_one(checkpoint, [text.strip() or "rain" for text in texts])
+    of_queries = vectors_one_by_one(checkpoint, [text or "rain" for text in queries])
+    expected = (1 + of_queries @ of_texts.T) / 2
+    for query in (0, 1, 2, 4):
+        assert set(hits.rows[query].tolist()) == {*range(40), 42}
+        np.testing.assert_allclose(hits.scores[query], expected[query, hits.rows[query]], atol=2e-6)
+        assert (np.diff(hits.scores[query]) <= 0).all()
+    assert (hits.rows[3] == -1).all()
+    assert hits.scores[4, 0] == pytest.approx(1, abs=1e-6)  # four words are kept
+    assert hits.rows[4, 0] == 42
+
+
+def test_a_transformers_empty_text_has_no_vector(tiny_bert: Path, fit: Fit, tmp_path: Path) -> None:
+    checkpoint = encoder_of(
+        fit, f"--model.transformer={tiny_bert}", f"--data.tokenizer={tiny_bert}", "--data.characters=false"
+    )
+    retriever = DenseRetriever(checkpoint, device="cpu")
+    retriever.index(Collection(["rain", "", "gold ring"], "fingerprint"), tmp_path / "index", progress=False)
+    assert [sorted(found.tolist()) for found in retriever.search(["rain", ""], 3).rows] == [
+        [-1, 0, 2],
+        [-1] * 3,
+    ]
+
+
+def test_the_ranking_knows_the_contents_of_the_checkpoint(fit: Fit, tmp_path: Path) -> None:
+    checkpoint = encoder_of(fit)
+    described = DenseRetriever(checkpoint).ranking.describe()
+    assert set(described) == {"similarity", "encoder"}
+    moved = shutil.copy(checkpoint, tmp_path / "moved.ckpt")
+    assert DenseRetriever(str(moved)).ranking.describe() == described
+    contents = torch.load(checkpoint, weights_only=True)
+    contents["state_dict"]["network.encoder.words.table"][3, 0] += 0.5
+    torch.save(contents, moved)
+    assert DenseRetriever(str(moved)).ranking.describe() != described
+
+
+def test_training_predicting_and_growing(
+    fit: Fit, tmp_path: Path, zoo_command: Callable[..., Result], test_csv: Path
+) -> None:
+    m1 = encoder_of(fit)
+    options = ("--data.retriever=DenseRetriever", f"--data.retriever.encoder={m1}", "--seed_everything=3")
+    first = fit("m7", *options) / "checkpoints" / "best.ckpt"
+    predictor = zoo.load(first)
+    predictions = predictor.predict(TEXTS)
+    assert all(len(prediction.memories) == 3 for prediction in predictions)
+    nearest = [prediction.memories[0].retrieval_score for prediction in predictions]
+    memory = predictor.memory
+    assert memory is not None
+    vectors = vectors_one_by_one(m1, TEXTS), vectors_one_by_one(m1, memory.rows.texts[:])  # type: ignore[attr-defined]
+    np.testing.assert_allclose(nearest, ((1 + vectors[0] @ vectors[1].T) / 2).max(axis=1), atol=2e-6)
+    result = zoo_command("memory", "add", first, test_csv)
+    assert result.code == 0, result.err
+    assert "version 2" in result.out
+    # Whether the neighbours were cached does not change what is learned.
+    again = torch.load(fit("again", *options) / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    for name, weight in torch.load(first, weights_only=True)["state_dict"].items():
+        assert torch.equal(weight, again[name]), name
+
+
+@pytest.mark.server
+def test_on_a_server_and_fused(fit: Fit, tmp_path: Path, elasticsearch_url: str, index_prefix: str) -> None:
+    checkpoint = encoder_of(fit)
+    local = DenseRetriever(checkpoint, device="cpu")
+    place: dict[str, Any] = {"url": elasticsearch_url, "index_prefix": index_prefix}
+    remote = ElasticsearchDenseRetriever(checkpoint, device="cpu", **place)
+    fused = FusedRetriever([local, remote], "score")
+    fused.index(Collection(TEXTS, "0123456789abcdef"), tmp_path / "index", progress=False)
+    queries = [text for text, _ in sentences(9, seed=6)]
+    np.testing.assert_allclose(remote.search(queries, 40).scores, local.search(queries, 40).scores, atol=1e-6)
+    # Two equal rankings fused by score are the ranking: the best has the sum of two ones.
+    np.testing.assert_allclose(fused.search(queries, 1).scores, 2, atol=1e-4)
+
+
+def test_mistakes_are_named(fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(path: str, pattern: str) -> None:
+        for use in (
+            lambda: DenseRetriever(path).index(Collection(["rain"], "f"), tmp_path / "index", progress=False),
+            lambda: ElasticsearchDenseRetriever(path).vectors.of(["rain"], 1),
+        ):
+            with pytest.raises(InputError, match=pattern) as caught:
+                use()
+            assert "\n" not in str(caught.value)
+
+    with pytest.raises(InputError, match="no such checkpoint"):
+        DenseRetriever("nowhere/best.ckpt").ranking.describe()
+    (tmp_path / "broken.ckpt").write_bytes(b"no checkpoint")
+    fails("broken.ckpt", r"broken\.ckpt")
+    (tmp_path / "encoder.pt").write_bytes(b"weights")
+    fails(
+        "encoder.pt", r"'encoder\.pt': not a file of a known kind; use a checkpoint \(\.ckpt\), or a folder"
+    )
+    checkpoint = encoder_of(fit)
+    monkeypatch.setattr(text_encoder, "FILE_ENCODERS", {})
+    fails(checkpoint, r"checkpoints after `import zoo`")

@@ -1,0 +1,352 @@
+"""Matching models from the command line and in Python: fit, test, score, rank, answer."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zoo
+from datamodules import MatchingDataModule
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from tests.zoo.conftest import Result, pair_rows, write_pairs
+from tests.zoo.processes import DDP, zoo_process
+from zoo.tasks.matching.predictor import MatchingPredictor
+from zoo.tasks.ranking_charts import hits_by_rank, scores_by_label
+
+Command = Callable[..., Result]
+#: A classifier's options have no place here.
+SMALL = [
+    "--model=AMVLSTM", "--model.word_size=12", "--model.hidden_size=6", "--model.k=8",
+    "--model.optimizer=torch.optim.Adam", "--model.optimizer.lr=0.02",
+    "--data=MatchingDataModule", "--data.batch_size=8", "--trainer.accelerator=cpu",
+    "--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false",
+    "--trainer.log_every_n_steps=1",
+]  # fmt: skip
+
+
+@pytest.fixture
+def train_tsv(tmp_path: Path) -> Path:
+    return write_pairs(tmp_path / "train.tsv", pair_rows(40, seed=1))
+
+
+@pytest.fixture
+def fit(zoo_command: Command, train_tsv: Path) -> Callable[..., Path]:
+    """Trains a small matching model and returns its best checkpoint."""
+
+    def run(*options: object) -> Path:
+        result = zoo_command(
+            "fit", *SMALL, "--data.train_file", train_tsv, "--data.validation_split=0.2",
+            "--trainer.max_epochs=1", "--run_dir=run", *options,
+        )  # fmt: skip
+        assert result.code == 0, result.err
+        return Path("run/checkpoints/best.ckpt").absolute()
+
+    return run
+
+
+def matcher(checkpoint: Path, memory: Path | None = None) -> MatchingPredictor:
+    predictor = zoo.load(checkpoint, memory=memory)
+    assert isinstance(predictor, MatchingPredictor)
+    return predictor
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Path:
+    texts = ["the plum is old", "iron in the rain", "a plum near the sun", "some new fog"]
+    FolderMemory.build(Rows.from_lists(texts), EmbeddedRetriever(), tmp_path / "memory", progress=False)
+    return tmp_path / "memory"
+
+
+# --- in Python ---
+
+
+def test_scores_do_not_depend_on_their_batch(fit: Callable[..., Path]) -> None:
+    predictor = matcher(fit())
+    pairs = [(first, second) for first, second, _ in pair_rows(6, seed=5)][::-1]
+    together = predictor.predict([*pairs, pairs[0]])
+    assert [(one.first, one.second) for one in together] == [*pairs, pairs[0]]
+    assert together[0] == together[-1]
+    for one, other in zip(together, predictor.predict(pairs, batch_size=3), strict=False):
+        assert one.score == pytest.approx(other.score, abs=1e-5)
+        assert one.probability is None
+    assert len({one.score for one in together}) > 5
+    assert predictor.predict([]) == []
+
+
+def test_the_strongest_words_are_of_the_texts(fit: Callable[..., Path]) -> None:
+    predictor = matcher(fit())
+    one, empty = predictor.predict([("where is plum", "an unseen plum"), ("where is plum", "")])
+    assert len(one.words) == 5
+    strengths = [pair.strength for pair in one.words]
+    assert strengths == sorted(strengths, reverse=True)
+    assert {pair.first for pair in one.words} <= {"where", "is", "plum"}
+    assert {pair.second for pair in one.words} <= {"an", "unseen", "plum"}
+    assert empty.words == []
+
+
+def test_a_transformers_special_tokens_are_no_words(fit: Callable[..., Path], tiny_bert: Path) -> None:
+    predictor = matcher(fit("--model.transformer", tiny_bert, "--data.tokenizer", tiny_bert))
+    one, empty = predictor.predict([("old plum", "a plum"), ("old plum", "")])
+    assert {(pair.first, pair.second) for pair in one.words} == {
+        (first, second) for first in ("old", "plum") for second in ("a", "plum")
+    }
+    assert empty.words == []
+
+
+def test_given_candidates_are_ranked(fit: Callable[..., Path]) -> None:
+    predictor = matcher(fit())
+    candidates = ["iron", "a plum", "the old sun", "a plum"]
+    ranked = predictor.rank("where is plum", candidates)
+    assert sorted(candidate.text for candidate in ranked) == sorted(candidates)
+    scores = [candidate.score for candidate in ranked]
+    assert scores == sorted(scores, reverse=True)
+    assert all(candidate.retrieval_score is None for candidate in ranked)
+    by_text = {
+        pair.second: pair.score for pair in predictor.predict([("where is plum", c) for c in candidates])
+    }
+    assert scores == pytest.approx([by_text[candidate.text] for candidate in ranked], abs=1e-6)
+    assert predictor.rank("where is plum", []) == []
+
+
+def test_candidates_of_a_question_come_from_the_memory(fit: Callable[..., Path], memory: Path) -> None:
+    predictor = matcher(fit(), memory)
+    plum, unknown, fog = predictor.answer(["where is plum", "xyzzy", "fog"], candidates=2)
+    assert {candidate.text for candidate in plum} == {"the plum is old", "a plum near the sun"}
+    assert plum[0].score >= plum[1].score
+    assert all(candidate.retrieval_score for candidate in plum)
+    assert unknown == []
+    (only,) = fog
+    (scored,) = predictor.rank("fog", ["some new fog"])
+    assert only.score == pytest.approx(scored.score, abs=1e-6)
+    assert only.words[0].second in ("some", "new", "fog")
+    # Alone it has the candidates that it has among others, but for the rounding of another batch.
+    (alone,) = predictor.answer("where is plum", candidates=2)
+    assert [candidate.text for candidate in alone] == [candidate.text for candidate in plum]
+    assert [candidate.score for candidate in alone] == pytest.approx([one.score for one in plum], abs=1e-6)
+    assert predictor.answer([]) == []
+
+
+def test_the_training_texts_are_the_memory_if_no_other_is_named(fit: Callable[..., Path]) -> None:
+    predictor = matcher(fit())
+    assert predictor.memory is None  # built when it is first needed
+    (found,) = predictor.answer("fig", candidates=3)
+    assert len(found) == 3
+    known = {second for _, second, _ in pair_rows(40, seed=1)}
+    assert all(candidate.text in known and "fig" in candidate.text for candidate in found)
+
+
+def test_the_dashboard_shows_the_pairs_of_the_first_questions(
+    fit: Callable[..., Path], train_tsv: Path
+) -> None:
+    predictor = matcher(fit())
+    data = MatchingDataModule(train_file=str(train_tsv), validation_split=0.2)
+    data.prepare_data()
+    data.setup("fit")
+    pairs = data.split("validation").pairs
+    columns, rows = predictor.model.shown_predictions(data, 2)
+    assert columns == ["first", "second", "label", "score", "words"]
+    assert len(rows) == np.diff(pairs.lists[1])[:2].sum()
+    assert len({first for first, *_ in rows}) == 2
+    assert [grade for _, _, grade, _, _ in rows] == pairs.target[pairs.lists[0][: len(rows)]].tolist()
+    (scored,) = predictor.predict([(rows[0][0], rows[0][1])])
+    assert rows[0][3] == pytest.approx(scored.score, abs=1e-5)
+    assert rows[0][4].startswith(f"{scored.words[0].strength:+.3f} {scored.words[0].first} - ")
+
+
+def test_charts_of_pairs(fit: Callable[..., Path]) -> None:
+    """Each chart is a table and a picture, and shows what the model predicts."""
+    predictor = matcher(fit("--trainer.callbacks=callbacks.Charts"))
+    folder = Path("run/charts")
+    names = ["hits", "interaction", "scores"]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        f"{name}.{kind}" for name in names for kind in ("csv", "png")
+    )
+    hits = [[float(value) for value in line] for line in read_csv(folder / "hits.csv")[1:]]
+    assert hits[-1][1:] == [1.0, 1.0]  # all candidates are there
+    assert all(earlier <= later for earlier, later in zip(hits[0][1:], hits[-1][1:], strict=True))
+    scores = np.array([line[1:] for line in read_csv(folder / "scores.csv")[1:]], float)
+    assert scores.sum(axis=0).tolist() == pytest.approx([1, 1])
+    head, *lines = read_csv(folder / "interaction.csv")
+    found = predictor.interaction(" ".join(line[0] for line in lines), " ".join(head[1:]))
+    assert found is not None
+    first, second, values = found
+    assert (first, second) == ([line[0] for line in lines], head[1:])
+    assert values.tolist() == [
+        pytest.approx([float(value) for value in line[1:]], abs=1e-5) for line in lines
+    ]
+    (one,) = predictor.predict([(" ".join(first), " ".join(second))])
+    assert one.words[0].strength == pytest.approx(values.max())
+
+
+def test_charts_of_pairs_to_classify(zoo_command: Command, tmp_path: Path) -> None:
+    """Nothing is ranked, and a DSSM compares no words."""
+    train = write_pairs(tmp_path / "classified.tsv", pair_rows(40, seed=1))
+    result = zoo_command(
+        "fit", "--model=DSSM", *SMALL[6:], "--data.goal=classification", "--data.characters=true",
+        "--model.optimizer=torch.optim.Adam", "--model.optimizer.lr=0.02", "--data.train_file", train,
+        "--data.validation_split=0.2", "--trainer.max_epochs=1", "--run_dir=run",
+        "--trainer.callbacks=callbacks.Charts",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    assert sorted(path.name for path in Path("run/charts").iterdir()) == ["scores.csv", "scores.png"]
+
+
+def test_hits_by_rank() -> None:
+    """A query with the first and third text relevant of three that are, one without any, one with none found."""
+    (chart,) = hits_by_rank([[2, 0, 1], [0, 0], [0]], [3, 0, 1])
+    assert chart.lines == [[1, 0.5, 1 / 6], [2, 0.5, 1 / 6], [3, 0.5, 1 / 3]]
+    assert not list(hits_by_rank([[0]], [0]))
+
+
+def test_scores_by_label() -> None:
+    (chart,) = scores_by_label([0.1, 0.1001, 0.1002, float("nan")], [True, False, False, True])
+    names, matches, others = zip(*chart.lines, strict=True)
+    assert len(set(names)) == 20
+    assert (matches[0], sum(matches)) == (1, 1)
+    assert sum(others) == pytest.approx(1)
+    assert not list(scores_by_label([1.0, 2.0], [True, True]))
+
+
+def test_the_interaction_of_texts_that_are_cut_or_empty(fit: Callable[..., Path], tiny_bert: Path) -> None:
+    lengths = ["--data.first_length=5", "--data.second_length=6"]
+    plain = matcher(fit(*lengths))
+    found = plain.interaction("the plum " * 9, "a plum " * 9)
+    assert found is not None
+    assert (found[0], found[1]) == (["the", "plum"] * 2 + ["the"], ["a", "plum"] * 3)
+    assert found[2].shape == (5, 6)
+    empty = plain.interaction("", "a plum")
+    assert empty is not None
+    assert empty[0] == []
+    bert = matcher(fit("--model.transformer", tiny_bert, "--data.tokenizer", tiny_bert, *lengths))
+    found = bert.interaction("the plum " * 9, "a plum")
+    assert found is not None
+    assert (found[0], found[1], found[2].shape) == (["the", "plum", "the"], ["a", "plum"], (3, 2))
+
+
+def read_csv(path: Path) -> list[list[str]]:
+    with path.open(newline="") as file:
+        return list(csv.reader(file))
+
+
+# --- on the command line ---
+
+
+def records(path: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_predict_scores_pairs_and_answers_questions(
+    fit: Callable[..., Path], zoo_command: Command, memory: Path
+) -> None:
+    checkpoint = fit()
+    pairs = [{"first": "where is plum", "second": text} for text in ("iron", "a plum")]
+    Path("pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    options = ["predict", "--ckpt_path", checkpoint]
+    result = zoo_command(*options, "--input=pairs.jsonl", "--output=scores.jsonl")
+    assert result.code == 0, result.err
+    expected = matcher(checkpoint).predict([("where is plum", "iron"), ("where is plum", "a plum")])
+    for record, pair in zip(records("scores.jsonl"), expected, strict=True):
+        assert (record["first"], record["second"]) == (pair.first, pair.second)
+        assert record["score"] == pytest.approx(pair.score, abs=1e-6)
+        assert record["probability"] is None
+    assert [record["id"] for record in records("scores.jsonl")] == ["0", "1"]
+    assert len({record["question"] for record in records("scores.jsonl")}) == 1
+
+    Path("questions.txt").write_text("where is plum\nfog\n")
+    for source in (["--input=questions.txt"], ["--input=pairs.jsonl", "--text_column=first"]):
+        more = ["--memory", memory, "--candidates=2", "--output=answers.jsonl"]
+        result = zoo_command(*options, *source, *more)
+        assert result.code == 0, result.err
+        plum, *_ = records("answers.jsonl")
+        assert plum["text"] == "where is plum"
+        candidates = plum["candidates"]
+        assert isinstance(candidates, list)
+        assert {"text", "score", "retrieval_score", "words"} == candidates[0].keys()
+        assert len(candidates) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--input=questions.txt", "--memory=gone"], "gone"),
+        (["--input=questions.txt", "--candidates=0"], "--candidates 0: must be 1 to 10,000"),
+        (["--input=gone.jsonl"], "gone.jsonl: no such file"),
+    ],
+)
+def test_what_predict_refuses(
+    options: list[str], message: str, fit: Callable[..., Path], zoo_command: Command
+) -> None:
+    Path("questions.txt").write_text("where is plum\n")
+    result = zoo_command("predict", "--ckpt_path", fit(), *options)
+    assert result.code == 2
+    (line,) = result.err.splitlines()
+    assert message in line
+
+
+def test_pairs_to_classify(zoo_command: Command, fit: Callable[..., Path], train_tsv: Path) -> None:
+    checkpoint = fit(
+        "--data.goal=classification", "--model.loss=cross_entropy", "--data.test_split=0.2",
+        "--trainer.max_epochs=2",
+    )  # fmt: skip
+    one = matcher(checkpoint).predict([("where is plum", "a plum")])[0]
+    assert one.probability is not None
+    assert 0 < one.probability < 1
+    # The test pairs are split off the training file again.
+    result = zoo_command(
+        "test", "--ckpt_path", checkpoint, "--output=split.json", "--trainer.accelerator=cpu"
+    )
+    assert result.code == 0, result.err
+    split = json.loads(Path("split.json").read_text())
+    assert {"accuracy", "auc", "loss", "pairs", "rows_in_training"} == split.keys()
+    assert 0 < split["pairs"] < 80
+    other = ["--data.test_file", train_tsv, "--output=file.json", "--trainer.accelerator=cpu"]
+    assert zoo_command("test", "--ckpt_path", checkpoint, *other).code == 0
+    assert json.loads(Path("file.json").read_text())["pairs"] == len(pair_rows(40, seed=1))
+
+
+def test_the_memory_of_candidates_grows(
+    fit: Callable[..., Path], zoo_command: Command, train_tsv: Path
+) -> None:
+    checkpoint = fit()
+    Path("more.csv").write_text("text\nxylophone strings\n")
+    for command in (["add", checkpoint, "more.csv"], ["show", checkpoint]):
+        result = zoo_command("memory", *command)
+        assert result.code == 0, result.err
+    assert "version   2" in result.out
+    ((only,),) = matcher(checkpoint).answer("a xylophone", candidates=1)
+    assert only.text == "xylophone strings"
+    result = zoo_command("memory", "tune", checkpoint, train_tsv)
+    assert result.code == 2
+    (line,) = result.err.splitlines()
+    assert "this AMVLSTM takes no vote of its memories" in line
+
+
+def test_a_classifiers_data_is_refused(zoo_command: Command, train_csv: Path) -> None:
+    data = ["--data=ClassificationDataModule", "--data.train_file", train_csv, "--data.num_memories=0"]
+    model = [option for option in SMALL if option.startswith(("--model", "--trainer"))]
+    result = zoo_command("fit", *model, *data, "--run_dir=run")
+    assert result.code == 2
+    assert "a model for matching" in result.err.splitlines()[-1]
+
+
+def test_two_processes_print_the_digits_of_one(
+    fit: Callable[..., Path], zoo_command: Command, tmp_path: Path
+) -> None:
+    """11 questions in batches of 4: three batches, so that one is repeated and must count nothing."""
+    checkpoint = fit()
+    test_file = write_pairs(tmp_path / "test.tsv", pair_rows(11, seed=2))
+    options = ["test", "--ckpt_path", checkpoint, "--data.test_file", test_file, "--data.eval_batch_size=4"]
+    assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
+    zoo_process(*options, "--output=two.json", *DDP)
+    one, two = (json.loads(Path(name).read_text()) for name in ("one.json", "two.json"))
+    assert one["pairs"] == len(pair_rows(11, seed=2))
+    assert one["questions"] + one["questions_without_positive"] == 11
+    # The loss alone is a sum of floating-point numbers.
+    assert one.pop("loss") == pytest.approx(two.pop("loss"), rel=1e-12)
+    assert one == two

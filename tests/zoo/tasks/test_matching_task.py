@@ -1,0 +1,512 @@
+"""Ranking measures against `ir-measures` and against all orders of ties; losses against plain loops; steps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ir_measures
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.utilities.parsing import AttributeDict
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from datamodules.batch import MatchingBatch, MatchingSpec
+from datamodules.core.errors import InputError
+from datamodules.matching import MatchingDataModule
+from zoo.tasks.matching.losses import cross_entropy_terms, hinge_terms, softmax_terms
+from zoo.tasks.matching.metrics import (
+    CUTOFFS,
+    PairScores,
+    RankingScores,
+    area_under_curve,
+    measure_lists,
+)
+from zoo.tasks.matching.task import MatchingOutput, MatchingTask
+
+Lists = list[tuple[list[float], list[float]]]  # scores and grades of each question's candidates
+
+
+def random_lists(seed: int, number: int = 20, grades: int = 2, ties: bool = False) -> Lists:
+    random = np.random.default_rng(seed)
+    lists = []
+    for _ in range(number):
+        size = int(random.integers(1, 7 if ties else 30))
+        scores = random.integers(0, 3, size).astype(float) if ties else random.permutation(size) / 7 - 1
+        lists.append((scores.tolist(), random.integers(0, grades, size).astype(float).tolist()))
+    return lists
+
+
+def flat(lists: Lists) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores, grades and list numbers of all candidates."""
+    number = [i for i, (scores, _) in enumerate(lists) for _ in scores]
+    score, target = (torch.tensor(list(itertools.chain(*(pair[i] for pair in lists)))) for i in (0, 1))
+    return score.float(), target.float(), torch.tensor(number)
+
+
+def batch_of(lists: Lists, weight: Tensor | None = None) -> MatchingBatch:
+    """A batch whose texts are one word each: the words of first and second texts are numbered from 1."""
+    _, target, number = flat(lists)
+    place = torch.tensor([i for scores, _ in lists for i in range(len(scores))])
+    pairs = torch.arange(len(target))
+    word = torch.arange(len(target) + 1)
+    return MatchingBatch(
+        word=word,
+        char=torch.zeros(len(word), 0, dtype=torch.long),
+        idf=(word > 0).float(),
+        first_text=torch.ones(1, 1, dtype=torch.long),
+        second_text=pairs[:, None] + 1,
+        first=torch.zeros_like(pairs),
+        second=pairs,
+        query=number,
+        place=place,
+        target=target,
+        weight=torch.ones(len(target)) if weight is None else weight,
+        row=pairs,
+    )
+
+
+# --- measures of rankings ---
+
+
+def ranked_naively(grades: list[float]) -> dict[str, float]:
+    """Measures of one ranking without ties, by their textbook definitions."""
+    relevant = [grade > 0 for grade in grades]
+    precisions = [sum(relevant[: i + 1]) / (i + 1) for i in range(len(grades)) if relevant[i]]
+    found = {
+        "map": sum(precisions) / max(1, sum(relevant)),
+        "mrr": 1 / (relevant.index(True) + 1) if any(relevant) else 0.0,
+        "p@1": float(relevant[0]),
+    }
+    for k in CUTOFFS:
+        dcg, ideal = (
+            sum(grade / math.log2(i + 2) for i, grade in enumerate(order[:k]))
+            for order in (grades, sorted(grades, reverse=True))
+        )
+        found[f"ndcg@{k}"] = dcg / ideal if ideal else 0.0
+    return found
+
+
+def mean_over_all_orders(scores: list[float], grades: list[float]) -> dict[str, float]:
+    """The mean of each measure over every order of the candidates that agrees with their scores."""
+    orders = [
+        [grades[i] for i in order]
+        for order in itertools.permutations(range(len(scores)))
+        if all(scores[a] >= scores[b] for a, b in itertools.pairwise(order))
+    ]
+    measured = [ranked_naively(order) for order in orders]
+    return {name: sum(one[name] for one in measured) / len(measured) for name in measured[0]}
+
+
+def as_rows(lists: Lists) -> list[dict[str, float]]:
+    found = measure_lists(*flat(lists))
+    return [
+        {
+            "map": float(found.map[i]),
+            "mrr": float(found.mrr[i]),
+            "p@1": float(found.p1[i]),
+            **{f"ndcg@{k}": float(found.ndcg[i, j]) for j, k in enumerate(CUTOFFS)},
+        }
+        for i in range(len(lists))
+    ]
+
+
+@pytest.mark.parametrize("grades", [2, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_ties_count_the_mean_over_all_their_orders(seed: int, grades: int) -> None:
+    lists = random_lists(seed, grades=grades, ties=True)
+    assert any(len(set(scores)) < len(scores) for scores, _ in lists)
+    for found, (scores, target) in zip(as_rows(lists), lists, strict=True):
+        assert found == pytest.approx(mean_over_all_orders(scores, target), abs=1e-12)
+
+
+@pytest.mark.parametrize("grades", [2, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_without_ties_equal_ir_measures(seed: int, grades: int) -> None:
+    lists = [pair for pair in random_lists(seed, grades=grades) if any(pair[1])]
+    names = {
+        "map": ir_measures.AP,
+        "mrr": ir_measures.RR,
+        "p@1": ir_measures.P @ 1,
+        **{f"ndcg@{k}": ir_measures.nDCG @ k for k in CUTOFFS},
+    }
+    qrels = [
+        ir_measures.Qrel(f"q{i}", f"d{j}", int(grade))
+        for i, (_, grades_) in enumerate(lists)
+        for j, grade in enumerate(grades_)
+    ]
+    run = [
+        ir_measures.ScoredDoc(f"q{i}", f"d{j}", score)
+        for i, (scores, _) in enumerate(lists)
+        for j, score in enumerate(scores)
+    ]
+    expected = ir_measures.calc_aggregate(names.values(), qrels, run)
+    scores = ranking_scores(lists)
+    assert {name: scores[name] for name in names} == pytest.approx(
+        {name: expected[measure] for name, measure in names.items()}, abs=1e-6
+    )
+
+
+def test_a_constant_score_gains_nothing_from_the_order_of_the_file() -> None:
+    sorted_file = as_rows([([0.0] * 9, [1.0, 1, 0, 0, 0, 0, 0, 0, 0])])
+    shuffled_file = as_rows([([0.0] * 9, [0.0, 0, 0, 1, 0, 0, 0, 1, 0])])
+    assert sorted_file == shuffled_file
+    assert sorted_file[0]["p@1"] == pytest.approx(2 / 9)
+
+
+def test_a_long_list_of_ties_is_exact() -> None:
+    n, r = 5000, 3
+    (found,) = as_rows([([1.0] * n, [1.0] * r + [0.0] * (n - r))])
+    # E[1 / rank of the first]: each rank j is the first with probability C(n-j, r-1) / C(n, r).
+    expected = sum(math.comb(n - j, r - 1) / math.comb(n, r) / j for j in range(1, n - r + 2))
+    assert found["mrr"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_scores_that_are_no_numbers_rank_last() -> None:
+    (found,) = as_rows([([math.nan, 0.0, -5.0], [1.0, 0.0, 0.0])])
+    assert found["mrr"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_area_under_curve_equals_scikit_learn(seed: int) -> None:
+    score, target, _ = flat(random_lists(seed, number=60, ties=True))
+    assert area_under_curve(score, target) == pytest.approx(roc_auc_score(target, score), abs=1e-12)
+
+
+# --- scores of a table ---
+
+
+def ranking_scores(lists: Lists, batch_size: int = 7, keep: bool = False) -> dict[str, float]:
+    scores = RankingScores(keep)
+    for start in range(0, len(lists), batch_size):
+        part = lists[start : start + batch_size]
+        score, target, number = flat(part)
+        scores.update(score, target, torch.ones(len(score)), number, torch.ones(2))
+    return {name: float(value) for name, value in scores.compute().items()}
+
+
+def test_scores_do_not_depend_on_the_batches() -> None:
+    lists = random_lists(5, number=40, ties=True)
+    assert ranking_scores(lists, 3) == ranking_scores(lists, 40) | {"loss": 1.0}
+
+
+def test_questions_without_a_positive_are_left_out_and_counted_or_kept() -> None:
+    lists: Lists = [([2.0, 1.0], [1.0, 0.0]), ([2.0, 1.0], [0.0, 0.0]), ([2.0, 1.0], [0.0, 1.0])]
+    left_out, kept = ranking_scores(lists), ranking_scores(lists, keep=True)
+    assert (left_out["map"], left_out["questions"], left_out["questions_without_positive"]) == (0.75, 2, 1)
+    assert (kept["map"], kept["questions"], kept["questions_without_positive"]) == (0.5, 3, 1)
+
+
+def test_without_a_positive_there_is_nothing_to_mean() -> None:
+    lists: Lists = [([2.0, 1.0], [0.0, 0.0])]
+    found = ranking_scores(lists)
+    assert found.keys() == {"loss", "pairs", "questions", "questions_without_positive"}
+    assert found["questions_without_positive"] == 1
+    # Who counts such questions as 0 has asked for it.
+    assert ranking_scores(lists, keep=True)["map"] == 0
+    scores = PairScores()
+    scores.update(torch.ones(2), torch.ones(2), torch.ones(2), torch.arange(2), torch.ones(2))
+    assert scores.compute().keys() == {"accuracy", "loss", "pairs"}
+
+
+def test_padding_and_unknown_pairs_count_nothing() -> None:
+    lists = random_lists(6, number=9, ties=True)
+    score, target, number = flat(lists)
+    weight = (number % 3 > 0).float()
+    unknown = torch.where(number % 3 > 0, target, torch.nan)
+    expected = ranking_scores([pair for i, pair in enumerate(lists) if i % 3 > 0], 9)
+    for given in ((score, target, weight), (score, unknown, torch.ones_like(score))):
+        scores = RankingScores()
+        scores.update(*given, number, torch.ones(2))
+        assert {name: float(value) for name, value in scores.compute().items()} == expected
+
+
+def test_graded_candidates_have_no_area_under_curve() -> None:
+    assert "auc" in ranking_scores([([2.0, 1.0], [1.0, 0.0])])
+    assert "auc" not in ranking_scores([([2.0, 1.0], [2.0, 0.0])])
+
+
+def test_scores_of_pairs() -> None:
+    scores = PairScores()
+    score, target = torch.tensor([0.5, -1.0, 0.0, 2.0, 9.0]), torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0])
+    weight = torch.tensor([1.0, 1, 1, 1, 0])
+    scores.update(score, target, weight, torch.arange(5), torch.tensor([0.25, 0.75]))
+    found = {name: float(value) for name, value in scores.compute().items()}
+    # Of the four positive-negative comparisons, .5 and 0 lie above -1 and below 2.
+    assert found == {"accuracy": 0.5, "auc": 0.5, "loss": 0.5, "pairs": 4}
+
+
+def test_nothing_to_count_is_finite() -> None:
+    empty = torch.zeros(0)
+    for scores in (RankingScores(), PairScores()):
+        scores.update(empty, empty, empty, empty.long(), empty)
+        assert all(math.isfinite(value) for value in scores.compute().values())
+
+
+# --- losses ---
+
+#: Two grades above 0; no positive; no negative; three grades.
+MIXED: Lists = [
+    ([0.3, -0.2, 1.5, 0.1], [2.0, 0.0, 1.0, 0.0]),
+    ([1.0, 2.0], [0.0, 0.0]),
+    ([0.7], [1.0]),
+    ([-1.0, 0.4, 0.2], [1.0, 0.0, 0.0]),
+]
+
+
+def test_hinge_equals_loops() -> None:
+    expected = []
+    for scores, grades in MIXED:
+        missing = [
+            max(0.0, 0.8 - scores[i] + scores[j])
+            for i in range(len(scores))
+            for j in range(len(scores))
+            if grades[i] > grades[j]
+        ]
+        if missing:
+            expected.append(sum(missing) / len(missing))
+    found = hinge_terms(flat(MIXED)[0].double(), batch_of(MIXED), margin=0.8)
+    assert found.tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_softmax_equals_loops() -> None:
+    expected = []
+    for scores, grades in MIXED:
+        if any(grades):
+            normaliser = sum(math.exp(score) for score in scores)
+            expected.append(
+                -sum(
+                    grade / sum(grades) * math.log(math.exp(score) / normaliser)
+                    for score, grade in zip(scores, grades, strict=True)
+                )
+            )
+    score = flat(MIXED)[0].double().requires_grad_()
+    found = softmax_terms(score, batch_of(MIXED))
+    assert found.tolist() == pytest.approx(expected, rel=1e-6)
+    found.sum().backward()
+    assert score.grad is not None
+    assert score.grad.isfinite().all()
+
+
+def test_cross_entropy_of_one_and_of_two_logits() -> None:
+    score, target, _ = flat(MIXED)
+    expected = [
+        -math.log(1 / (1 + math.exp(-one if grade else one)))
+        for one, grade in zip(score.tolist(), target.tolist(), strict=True)
+    ]
+    assert cross_entropy_terms(score[:, None], batch_of(MIXED)).tolist() == pytest.approx(expected, rel=1e-5)
+    two = torch.stack([torch.ones_like(score), score + 1], dim=1)
+    assert cross_entropy_terms(two, batch_of(MIXED)).tolist() == pytest.approx(expected, rel=1e-5)
+    torch.testing.assert_close(MatchingOutput(two).score, score)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "softmax", "cross_entropy"])
+def test_padding_pairs_have_no_loss(loss: Any) -> None:
+    weight = (flat(MIXED)[2] > 0).float()
+    output = MatchingOutput(flat(MIXED)[0][:, None])
+    task = ToyTask(loss)
+    task.spec = ToyData([]).spec
+    found = task.loss_terms(output, batch_of(MIXED, weight))
+    rest = MatchingOutput(output.logits[4:])
+    torch.testing.assert_close(found, task.loss_terms(rest, batch_of(MIXED[1:])))
+
+
+# --- the task ---
+
+
+class ToyTask(MatchingTask):
+    """Scores a pair by its second text's first word."""
+
+    def __init__(self, loss: Any = "hinge", **options: Any) -> None:
+        super().__init__(loss=loss, optimizer=lambda weights: torch.optim.Adam(weights, lr=0.1), **options)
+
+    def build_network(self, spec: Any, word_vectors: Any, transformer_config: Any) -> nn.Module:
+        return ToyNetwork(spec)
+
+
+class ToyNetwork(nn.Module):
+    def __init__(self, spec: MatchingSpec) -> None:
+        super().__init__()
+        self.table = nn.Embedding(spec.num_words, spec.num_outputs)
+
+    def forward(self, batch: MatchingBatch) -> MatchingOutput:
+        return MatchingOutput(self.table(batch.word[batch.second_text[:, 0]])[batch.second])
+
+
+class ToyData(pl.LightningDataModule):
+    """Batches made beforehand."""
+
+    spec_type = MatchingSpec
+
+    def __init__(self, batches: list[MatchingBatch], goal: str = "ranking", keep: bool = False) -> None:
+        super().__init__()
+        self.batches = batches
+        self.options = AttributeDict(goal=goal, batches="listwise", keep_questions_without_positive=keep)
+        self.spec = MatchingSpec(300, 0, goal, first_length=1, second_length=1)
+
+    def word_vectors(self) -> None:
+        return None
+
+    def forget_encodings(self) -> None:
+        """There are none."""
+
+    def state(self) -> dict[str, Any]:
+        return {"options": {}}
+
+    def use_state(self, state: dict[str, Any]) -> None:
+        pass
+
+    def copy_counts(self, name: str) -> dict[str, int]:
+        return {}
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(self.batches, batch_size=None)  # type: ignore[arg-type]
+
+    val_dataloader = test_dataloader = predict_dataloader = train_dataloader
+
+
+def trainer(folder: Path, **options: Any) -> pl.Trainer:
+    silent = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    given: dict[str, Any] = {"accelerator": "cpu", "enable_checkpointing": False, **silent, **options}
+    return pl.Trainer(default_root_dir=folder, **given)
+
+
+@pytest.mark.parametrize(
+    ("goal", "loss", "shown"),
+    [
+        ("ranking", "hinge", "map"),
+        ("ranking", "softmax", "map"),
+        ("ranking", "cross_entropy", "map"),
+        ("classification", "cross_entropy", "accuracy"),
+    ],
+)
+def test_a_task_learns(goal: str, loss: str, shown: str, tmp_path: Path) -> None:
+    pl.seed_everything(3, verbose=False)
+    lists = random_lists(2, number=6)
+    data, task = ToyData([batch_of(lists)] * 2, goal), ToyTask(loss)
+    run = trainer(tmp_path, max_epochs=60)
+    run.fit(task, datamodule=data)
+    assert run.callback_metrics["val/auc" if goal == "classification" else f"val/{shown}"] == 1
+    assert run.callback_metrics["train/loss"].isfinite()
+    assert run.test(task, datamodule=data, verbose=False)[0][f"test/{shown}"] > 0.99
+    assert (task.probability(torch.zeros(1)) is not None) == (loss == "cross_entropy")
+
+
+def test_the_data_say_whether_questions_without_a_positive_are_kept(tmp_path: Path) -> None:
+    lists: Lists = [([2.0, 1.0], [1.0, 0.0]), ([2.0, 1.0], [0.0, 0.0])]
+    task = ToyTask()
+    trainer(tmp_path, fast_dev_run=1).fit(task, datamodule=ToyData([batch_of(lists)]))
+    for keep, questions in ((False, 1), (True, 2)):
+        run = trainer(tmp_path)
+        found = run.test(task, datamodule=ToyData([batch_of(lists)], keep=keep), verbose=False)[0]
+        assert found["test/questions"] == questions
+        assert found["test/questions_without_positive"] == 1
+
+
+def test_a_batch_without_anything_to_compare_trains_nothing(tmp_path: Path) -> None:
+    data, task = ToyData([batch_of([([1.0, 2.0], [0.0, 0.0])])]), ToyTask()
+    trainer(tmp_path, fast_dev_run=1).fit(task, datamodule=data)
+    assert all(weight.isfinite().all() for weight in task.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "hinges"}, "model.loss='hinges': choose one of"),
+        ({"margin": 0.0}, "model.margin=0.0: must be above 0"),
+    ],
+)
+def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ToyTask(**options)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "softmax"])
+def test_single_pairs_have_nothing_to_compare(loss: Any) -> None:
+    data = MatchingDataModule(batches="pointwise")
+    with pytest.raises(InputError, match=rf"model\.loss={loss} .* data\.batches=pointwise"):
+        ToyTask(loss).check_data(data)
+    ToyTask("cross_entropy").check_data(data)
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
+def test_weights_in_half_precision_are_refused(precision: Any, tmp_path: Path) -> None:
+    run = trainer(tmp_path, max_epochs=1, precision=precision)
+    with pytest.raises(InputError, match=f"trainer.precision={precision}: .* use .*-mixed"):
+        run.fit(ToyTask(), datamodule=ToyData([]))
+
+
+def test_pairs_to_classify_need_cross_entropy(tmp_path: Path) -> None:
+    data = ToyData([batch_of(MIXED)], goal="classification")
+    with pytest.raises(InputError, match=r"use model\.loss=cross_entropy"):
+        trainer(tmp_path, fast_dev_run=1).fit(ToyTask("hinge"), datamodule=data)
+
+
+# --- processes ---
+
+
+@pytest.mark.slow
+def test_two_processes_count_the_digits_of_one(tmp_path: Path) -> None:
+    """Uneven parts, one of them without a counted pair; a fork wants a young parent."""
+    script = tmp_path / "count.py"
+    script.write_text(TWO_PROCESSES)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        env={"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    for case in range(2):
+        counted = [torch.load(tmp_path / f"{case}-{rank}.pt") for rank in range(2)]
+        alone = torch.load(tmp_path / f"{case}-alone.pt")
+        assert counted[0] == counted[1] == alone
+        assert alone["questions"] > 10
+
+
+TWO_PROCESSES = """
+import sys
+from pathlib import Path
+
+import torch
+from torch import distributed, multiprocessing
+
+from tests.zoo.tasks.test_matching_task import flat, random_lists
+from zoo.tasks.matching.metrics import RankingScores
+
+folder = Path(sys.argv[1])
+#: Which process counts a list.
+owners = [lambda i: int(i % 3 == 0), lambda i: 0]
+
+
+def count(case, rank, numbers, weight=1.0):
+    scores = RankingScores()
+    for i in numbers:
+        score, target, number = flat(lists[i : i + 1])
+        scores.update(score, target, torch.full_like(score, weight), number, torch.ones(0))
+    if not numbers:
+        score, target, number = flat(lists[:1])
+        scores.update(score, target, torch.zeros_like(score), number, torch.ones(0))
+    torch.save({name: float(value) for name, value in scores.compute().items()}, folder / f"{case}-{rank}.pt")
+
+
+def main(rank):
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    for case, owner in enumerate(owners):
+        count(case, rank, [i for i in range(len(lists)) if owner(i) == rank])
+
+
+lists = random_lists(11, number=31, ties=True)
+for case in range(2):
+    count(case, "alone", range(len(lists)))
+multiprocessing.start_processes(main, nprocs=2, start_method="fork")
+"""

@@ -1,0 +1,390 @@
+"""Retrieval models from the command line and in Python: fit, test, predict, TREC runs, mixtures, tables."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import zoo
+import zoo.reproduce.run as runs_of_a_table
+from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from tests.clicks import Collection, write_collection
+from tests.zoo.conftest import Result
+from tests.zoo.processes import DDP, zoo_process
+from zoo.cli import main
+from zoo.reproduce.command import run_table
+from zoo.reproduce.significance import compare, mean_by_query
+from zoo.saving.export import export
+from zoo.tasks.retrieval.predictor import RetrievalPredictor
+from zoo.tasks.retrieval.task import MIXTURES
+from zoo.training.nesterov import ScheduledNesterov
+
+Command = Callable[..., Result]
+SMALL = [
+    "--model=LSTMRNN", "--model.hidden_size=8", "--model.num_trigrams=200",
+    "--model.optimizer=torch.optim.Adam", "--model.optimizer.lr=0.03",
+    "--data=ClickthroughDataModule", "--data.document_column=title", "--data.batch_size=16",
+    "--data.eval_batch_size=7", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false", "--trainer.log_every_n_steps=1",
+]  # fmt: skip
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return write_collection(tmp_path / "clicks", documents=50, queries=40, seed=2)
+
+
+@pytest.fixture
+def fit(zoo_command: Command, collection: Collection) -> Callable[..., Path]:
+    """Trains a small retrieval model and returns its best checkpoint."""
+
+    def run(*options: object, name: str = "run") -> Path:
+        files = [f"--data.{option}={value}" for option, value in collection.options().items()]
+        result = zoo_command(
+            "fit", *SMALL, *files, "--data.validation_split=0.3", "--trainer.max_epochs=2",
+            "--seed_everything=1", f"--run_dir={name}", *options,
+        )  # fmt: skip
+        assert result.code == 0, result.err
+        return Path(name, "checkpoints", "best.ckpt").absolute()
+
+    return run
+
+
+def other_queries(folder: Path, number: int = 17) -> Collection:
+    """Queries with judgements of the same collection."""
+    made = write_collection(folder / "other", documents=50, queries=40, seed=2)
+    lines = made.queries.read_text().splitlines()[:number]
+    made.queries.write_text("\n".join(lines) + "\n")
+    return made
+
+
+def test_a_model_learns_and_two_processes_print_the_digits_of_one(
+    fit: Callable[..., Path], zoo_command: Command, collection: Collection, tmp_path: Path
+) -> None:
+    """17 queries in batches of 7, 50 documents in blocks of 7: neither divides by two processes."""
+    checkpoint = fit("--trainer.max_epochs=8")
+    summary = json.loads((checkpoint.parents[1] / "summary.json").read_text())
+    assert summary["best_score"] > 0.6
+    test = other_queries(tmp_path)
+    options = [
+        "test", "--ckpt_path", checkpoint, "--data.test_queries", test.queries,
+        "--data.test_judgements", test.judgements,
+    ]  # fmt: skip
+    assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
+    zoo_process(*options, "--output=two.json", *DDP)
+    one, two = (json.loads(Path(name).read_text()) for name in ("one.json", "two.json"))
+    by_query = one["by_query"]
+    assert by_query.keys() == {f"q{number}" for number in range(17)}
+    assert one["ndcg@10"] == pytest.approx(np.mean(list(by_query.values())))
+    assert one == two  # although the process that prints is not one of those that measure
+
+
+def test_two_processes_train(collection: Collection) -> None:
+    files = [f"--data.{option}={value}" for option, value in collection.options().items()]
+    zoo_process("fit", *SMALL, *files, "--data.validation_split=0.3", "--trainer.max_epochs=2",
+                "--run_dir=run", *DDP)  # fmt: skip
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["processes"] == 2
+    assert summary["metrics"]["val/queries"] == 12
+
+
+def predictor(checkpoint: Path, **options: Any) -> RetrievalPredictor:
+    found = zoo.load(checkpoint, **options)
+    assert isinstance(found, RetrievalPredictor)
+    return found
+
+
+def test_documents_are_ranked_for_queries(fit: Callable[..., Path], collection: Collection) -> None:
+    checkpoint = fit("--trainer.max_epochs=8")
+    found = predictor(checkpoint)
+    (plum,) = found.predict("where is plum", k=5)
+    assert len(plum) == 5
+    assert [one.score for one in plum] == sorted((one.score for one in plum), reverse=True)
+    titles = {
+        record["_id"]: record["title"]
+        for record in map(json.loads, collection.corpus.read_text().splitlines())
+    }
+    assert all(titles[one.id] == one.text for one in plum)
+    # Together or alone, in any batch.
+    both = found.predict(["some rain", "where is plum"], k=5, batch_size=3)
+    assert [one.row for one in both[1]] == [one.row for one in plum]
+    np.testing.assert_allclose([one.score for one in both[1]], [one.score for one in plum], atol=1e-6)
+    # A query without a word finds all documents equally good.
+    (nothing,) = found.predict("  ", k=50)
+    assert {one.score for one in nothing} == {0.0}
+    assert [one.row for one in nothing] == list(range(50))
+    assert found.predict([]) == []
+    with pytest.raises(InputError, match="--k 0: must be 1"):
+        found.predict("plum", k=0)
+    vectors = found.encode(["a plum", "", "old rain"])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), [1, 0, 1], atol=1e-6)
+    queries = found.encode_queries(["where is plum"])
+    texts = [one.text for one in plum]
+    np.testing.assert_allclose(found.encode(texts) @ queries[0], [one.score for one in plum], atol=1e-6)
+
+
+def test_charts_of_a_ranking(fit: Callable[..., Path], collection: Collection) -> None:
+    checkpoint = fit("--trainer.callbacks=callbacks.Charts")
+    folder = checkpoint.parents[1] / "charts"
+    assert sorted(path.name for path in folder.iterdir()) == ["hits.csv", "hits.png"]
+    _, *lines = (folder / "hits.csv").read_text().splitlines()
+    ranks, hits, found = np.array([line.split(",") for line in lines], float).T
+    assert ranks.tolist() == list(range(1, 51))
+    assert hits[-1] == found[-1] == 1.0  # there are 50 documents
+    # The share of queries whose best document is relevant is no worse than by chance.
+    assert 0 < hits[0] <= hits[1] <= 1
+    assert (np.diff(hits) >= 0).all()
+    assert (np.diff(found) >= 0).all()
+
+
+def test_another_collection_takes_the_place_of_the_corpus(fit: Callable[..., Path], tmp_path: Path) -> None:
+    checkpoint = fit()
+    rows = Rows.from_lists(["a new plum", "old copper"], ids=["x", "y"])
+    FolderMemory.build(rows, EmbeddedRetriever(), tmp_path / "memory", progress=False)
+    (found,) = predictor(checkpoint, memory=tmp_path / "memory").predict("plum")
+    assert {one.id for one in found} == {"x", "y"}
+
+
+def test_a_deleted_cache_takes_no_prediction_away(fit: Callable[..., Path]) -> None:
+    checkpoint = fit()
+    before = predictor(checkpoint).predict("where is plum")
+    shutil.rmtree("cache")
+    assert predictor(checkpoint).predict("where is plum") == before
+
+
+def test_an_exported_model_has_its_collection(
+    fit: Callable[..., Path], collection: Collection, tmp_path: Path
+) -> None:
+    checkpoint = fit()
+    before = predictor(checkpoint).predict("where is plum")
+    folder = export(checkpoint, tmp_path / "exported")
+    shutil.rmtree("cache")
+    collection.corpus.unlink()
+    assert predictor(folder).predict("where is plum") == before
+
+
+def test_predict_writes_records_and_trec_runs(
+    fit: Callable[..., Path], zoo_command: Command, collection: Collection
+) -> None:
+    checkpoint = fit()
+    options = ["predict", "--ckpt_path", checkpoint, "--input", collection.queries, "--k=50"]
+    assert zoo_command(*options, "--output=out.jsonl").code == 0
+    records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert [record["id"] for record in records] == [f"q{number}" for number in range(40)]
+    assert all(len(record["documents"]) == 50 for record in records)
+    assert zoo_command(*options, "--output=lstm.run", "--run_name=lstm").code == 0
+    line = Path("lstm.run").read_text().splitlines()[0].split()
+    best = records[0]["documents"][0]
+    assert line == ["q0", "Q0", best["id"], "1", repr(best["score"]), "lstm"]
+    # What a run is worth, by our own measures and beside another run.
+    reversed_lines = []
+    for row in Path("lstm.run").read_text().splitlines():
+        query, _, document, rank, score, _ = row.split()
+        reversed_lines.append(f"{query} Q0 {document} {rank} {-float(score)} worst")
+    Path("worst.run").write_text("\n".join(reversed_lines) + "\n")
+    result = zoo_command("measure", "--judgements", collection.judgements, "--runs", "[lstm.run, worst.run]")
+    assert result.code == 0, result.err
+    head, first, second, last = result.out.splitlines()
+    assert head.split()[:3] == ["ndcg@1", "ndcg@3", "ndcg@10"]
+    assert float(first.split()[3]) > float(second.split()[3])
+    assert float(second.split()[-1]) < 0.01
+    assert last.startswith("40 queries")
+
+
+def test_measure_refuses_what_is_no_run(zoo_command: Command, collection: Collection) -> None:
+    Path("bad.run").write_text("q1 Q0 d1 1 high lstm\n")
+    options = ["measure", "--judgements", collection.judgements, "--runs"]
+    for text, message in (
+        ("q1 Q0 d1 1 high lstm\n", "line 1: the score 'high' is no number"),
+        ("q1 d1 0.5\n", "line 1: 3 fields"),
+        ("q1 Q0 d1 1 2 a\nq1 Q0 d1 2 1 a\n", "line 2: query q1 has document d1 already"),
+    ):
+        Path("bad.run").write_text(text)
+        result = zoo_command(*options, "[bad.run]")
+        assert result.code == 2
+        assert message in result.err
+    assert "use one of ndcg@1" in zoo_command(*options, "[bad.run]", "--compare_by=p@1").err
+
+
+def test_a_query_that_a_run_lacks_counts_nothing(zoo_command: Command) -> None:
+    Path("qrels").write_text("q1 0 d1 1\nq2 0 d1 1\nq3 0 d1 0\nq1 0 d7 1\n")
+    Path("one.run").write_text("q1 Q0 d1 1 2.5 a\nq1 Q0 d3 2 1.5 a\n")
+    result = zoo_command("measure", "--judgements", "qrels", "--runs", "[one.run]")
+    figures = result.out.splitlines()[1].split()
+    # Of two queries with a relevant document, one has its first right, and one of two found.
+    assert figures[1:3] == ["50.00", "30.66"]
+    assert figures[4:7] == ["25.00", "50.00", "25.00"]
+
+
+def test_the_retrievers_score_is_mixed_in(
+    fit: Callable[..., Path], zoo_command: Command, collection: Collection, tmp_path: Path
+) -> None:
+    checkpoint = fit("--model.mix_retriever=true", "--data.num_hits=30")
+    weights = torch.load(checkpoint, weights_only=True)["state_dict"]
+    mixture = float(weights["mixture"])
+    assert any(mixture == pytest.approx(weight) for weight in MIXTURES)
+    test = other_queries(tmp_path)
+    options = [
+        "test", "--ckpt_path", checkpoint, "--data.test_queries", test.queries,
+        "--data.test_judgements", test.judgements, "--trainer.accelerator=cpu",
+    ]  # fmt: skip
+    assert zoo_command(*options, "--output=test.json").code == 0
+    found = json.loads(Path("test.json").read_text())
+    assert found["mixture"] == pytest.approx(mixture)
+    # Prediction ranks as the test does.
+    queries = [json.loads(line) for line in test.queries.read_text().splitlines()]
+    ranked = predictor(checkpoint).predict([query["text"] for query in queries], k=50)
+    Path("mixed.run").write_text(
+        "".join(
+            f"{query['_id']} Q0 {one.id} {rank} {one.score!r} mixed\n"
+            for query, documents in zip(queries, ranked, strict=True)
+            for rank, one in enumerate(documents, 1)
+        )
+    )
+    result = zoo_command("measure", "--judgements", test.judgements, "--runs", "[mixed.run]")
+    # The judgements have 40 queries, and the run 17 of them.
+    assert float(result.out.splitlines()[1].split()[3]) == pytest.approx(
+        100 * found["ndcg@10"] * 17 / 40, abs=0.05
+    )
+
+
+def test_mixing_wants_hits(zoo_command: Command, collection: Collection) -> None:
+    files = [f"--data.{option}={value}" for option, value in collection.options().items()]
+    result = zoo_command("fit", *SMALL, *files, "--model.mix_retriever=true", "--run_dir=run")
+    assert result.code == 2
+    assert "say how many hits to mix in with data.num_hits" in result.err
+
+
+def test_judged_documents_alone_are_ranked(fit: Callable[..., Path]) -> None:
+    checkpoint = fit("--data.evaluate=judged")
+    scores = json.loads((checkpoint.parents[1] / "summary.json").read_text())["metrics"]
+    assert scores["val/recall@100"] == 1.0  # no query has more judged documents
+    assert scores["val/queries"] == 12
+
+
+def test_nesterov_has_the_papers_schedule(fit: Callable[..., Path]) -> None:
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = ScheduledNesterov([weight], lr=0.01, total_steps=100)
+    assert [optimizer.momentum_at(update) for update in (0, 1, 2, 50, 97, 98, 99)] == [
+        0.9, 0.9, 0.995, 0.995, 0.995, 0.9, 0.9
+    ]  # fmt: skip
+    # Against the equations: v = mu v + g; w = w - lr (g + mu v).
+    expected, velocity = 1.0, 0.0
+    for update in range(5):
+        optimizer.zero_grad()
+        (0.5 * weight**2).sum().backward()
+        momentum = optimizer.momentum_at(update)
+        velocity = momentum * velocity + expected if update else expected
+        expected -= 0.01 * (expected + momentum * velocity)
+        optimizer.step()
+        assert float(weight) == pytest.approx(expected, rel=1e-5)
+    checkpoint = fit(
+        "--model.optimizer=zoo.training.nesterov.ScheduledNesterov", "--model.optimizer.lr=0.01",
+        "--trainer.gradient_clip_val=1.0",
+    )  # fmt: skip
+    state = torch.load(checkpoint.with_name("last.ckpt"), weights_only=True)
+    assert state["optimizer_states"][0]["param_groups"][0]["updates"] == state["global_step"]
+    assert state["optimizer_states"][0]["param_groups"][0]["momentum"] == 0.9
+
+
+def test_a_resumed_run_learns_what_an_uninterrupted_one_does(fit: Callable[..., Path]) -> None:
+    fit("--trainer.max_epochs=3", name="whole")
+    fit("--trainer.max_epochs=1", name="half")
+    fit("--trainer.max_epochs=3", "--ckpt_path=half/checkpoints/last.ckpt", name="rest")
+    whole, rest = (
+        torch.load(f"{name}/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+        for name in ("whole", "rest")
+    )
+    assert all(torch.equal(whole[name], rest[name]) for name in whole)
+
+
+# --- significance, tables ---
+
+
+def test_differences_by_chance_and_others() -> None:
+    random = np.random.default_rng(1)
+    first = {f"q{i}": float(value) for i, value in enumerate(random.random(200))}
+    noise = {query: value + float(random.normal(0, 0.05)) for query, value in first.items()}
+    better = {query: value + 0.02 for query, value in noise.items()}
+    same, other = compare(noise, first), compare(better, first)
+    assert same is not None
+    assert other is not None
+    assert same.p > 0.05
+    assert other.p < 0.001
+    assert other.mean == pytest.approx(same.mean + 0.02)
+    assert compare(first, first).p == 1.0  # type: ignore[union-attr]
+    assert compare(first, {}) is None
+    # All 2^4 signs: only two of them are as far from 0 as four differences of one sign.
+    exact = compare({str(i): 1.0 for i in range(4)}, {str(i): 0.0 for i in range(4)})
+    assert exact is not None
+    assert exact.p == pytest.approx(2 / 16, abs=0.01)
+    assert mean_by_query([{"a": 1.0, "b": 2.0}, {"a": 3.0}]) == {"a": 2.0}
+
+
+def test_a_table_compares_rows_query_by_query(
+    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_this_process(arguments: list[str], log: Path) -> None:
+        assert main(arguments) == 0, log
+
+    monkeypatch.setattr(runs_of_a_table, "_zoo", in_this_process)
+    other_queries(tmp_path / "clicks")
+    files = {"corpus_file": "corpus.jsonl", "train_queries": "queries.jsonl", "train_judgements": "qrels.tsv"}
+    base = {
+        "model": {"class_path": "LSTMRNN", "init_args": {"hidden_size": 4, "num_trigrams": 100}},
+        "data": {
+            "class_path": "ClickthroughDataModule",
+            "init_args": {**files, "document_column": "title", "eval_batch_size": 16},
+        },
+        "trainer": {"accelerator": "cpu", "max_epochs": 1},
+    }
+    tested = {"data.test_queries": "other/queries.jsonl", "data.test_judgements": "other/qrels.tsv"}
+    table = {
+        "description": "made-up clicks", "minutes": 1, "seeds": 2, "base": base, "metrics": ["ndcg@10", "map"],
+        "paper_metric": "test/ndcg@10", "compare_with": "LSTM", "skip_absent": True, "overrides": tested,
+        "rows": {"BM25": {"overrides": {"model": "RetrievalBM25"}, "paper": 38.8}, "LSTM": {}},
+    }  # fmt: skip
+    Path("small.yaml").write_text(yaml.safe_dump(table))
+    figures = run_table("small.yaml", str(collection.corpus.parent), run_dir="out")
+    assert figures["LSTM"]["test/ndcg@10"]["n"] == 2
+    assert figures["BM25"]["test/ndcg@10"]["n"] == 1
+    told = Path("out/table.md").read_text()
+    assert "## Beside LSTM, test" in told
+    (line,) = [line for line in told.splitlines() if line.startswith("| BM25 | ") and line.count("|") == 5]
+    difference = figures["BM25"]["test/ndcg@10"]["mean"] - figures["LSTM"]["test/ndcg@10"]["mean"]  # type: ignore[operator]
+    assert line.split("|")[2].strip() == f"{100 * difference:+.1f}"
+    assert line.split("|")[4].strip() == "17"
+    # Without the test files, the rows have validation figures.
+    Path(tmp_path, "clicks", "other", "qrels.tsv").unlink()
+    found = run_table("small.yaml", str(collection.corpus.parent), rows=["BM25"], run_dir="without")
+    assert found["BM25"]["test/ndcg@10"]["mean"] is None
+    assert found["BM25"]["val/ndcg@10"]["mean"] == figures["BM25"]["val/ndcg@10"]["mean"]
+
+
+@pytest.mark.parametrize("name", ["clickthrough", "clickthrough-negatives", "clickthrough-cells"])
+def test_the_shipped_tables_configurations_are_right(
+    name: str, zoo_command: Command, collection: Collection
+) -> None:
+    """Of each row, what `zoo fit` understands of it."""
+    from zoo.reproduce.run import as_arguments
+    from zoo.reproduce.table import load_table
+
+    table = load_table(name)
+    Path("base.yaml").write_text(yaml.safe_dump(dict(table.base), sort_keys=False))
+    for row in list(table.rows.values())[:: 3 if name == "clickthrough" else 4]:
+        result = zoo_command("fit", "--config=base.yaml", *as_arguments(row.overrides), "--print_config")
+        assert result.code == 0, (row.name, result.err)
+        made = yaml.safe_load(result.out)
+        assert made["data"]["class_path"].endswith("ClickthroughDataModule")
+        if row.overrides.get("model.tied") is False:
+            assert made["model"]["init_args"]["optimizer"]["class_path"].endswith("ScheduledNesterov")

@@ -1,0 +1,125 @@
+"""Measures of rankings against ir-measures, against all orders of ties, and on any number of processes."""
+
+from __future__ import annotations
+
+import itertools
+
+import ir_measures
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from zoo.tasks.matching.metrics import CUTOFFS as MATCHING_CUTOFFS
+from zoo.tasks.matching.metrics import measure_lists
+from zoo.tasks.retrieval.metrics import NAMES, Judged, RetrievalScores, measure_rankings
+from zoo.tasks.retrieval.task import retriever_scores
+
+
+def drawn(
+    queries: int, documents: int, judged: int, seed: int, levels: int | None = None
+) -> tuple[Tensor, Judged]:
+    """Scores [queries, documents], of so many different values (None: all differ), and judgements of some."""
+    random = np.random.default_rng(seed)
+    score = random.permuted(np.tile(np.arange(documents), (queries, 1)), axis=1).astype(np.float32)
+    if levels is not None:
+        score = np.floor(score * levels / documents)
+    chosen = np.stack([random.permutation(documents)[:judged] for _ in range(queries)])
+    grade = random.integers(0, 4, size=chosen.size).astype(np.float32)
+    query = np.repeat(np.arange(queries), judged)
+    return torch.from_numpy(score), Judged(
+        torch.from_numpy(query), torch.from_numpy(chosen.reshape(-1)), torch.from_numpy(grade)
+    )
+
+
+def test_equal_to_ir_measures() -> None:
+    score, judged = drawn(queries=12, documents=300, judged=40, seed=1)
+    qrels = [ir_measures.Qrel(str(int(q)), str(int(d)), int(g)) for q, d, g in zip(*judged, strict=True)]
+    run = [
+        ir_measures.ScoredDoc(str(q), str(d), float(score[q, d]))
+        for q, d in itertools.product(range(12), range(300))
+    ]
+    wanted = [
+        ir_measures.parse_measure(name) for name in ("nDCG@1", "nDCG@3", "nDCG@10", "AP", "RR", "R@100")
+    ]
+    found = measure_rankings(score, judged)
+    for value in ir_measures.iter_calc(wanted, qrels, run):
+        column = wanted.index(value.measure)
+        assert float(found[int(value.query_id), column]) == pytest.approx(value.value, abs=1e-6), value
+
+
+@pytest.mark.parametrize("levels", [1, 2, 5, 40])
+def test_ties_are_measured_as_those_of_lists(levels: int) -> None:
+    score, judged = drawn(queries=6, documents=60, judged=25, seed=levels, levels=levels)
+    target = torch.zeros_like(score).index_put((judged.query, judged.document), judged.grade)
+    query = torch.arange(6).repeat_interleave(60)
+    expected = measure_lists(score.flatten(), target.flatten(), query)
+    found = measure_rankings(score, judged)
+    for k in (1, 3, 10):
+        column = expected.ndcg[:, MATCHING_CUTOFFS.index(k)]
+        torch.testing.assert_close(found[:, NAMES.index(f"ndcg@{k}")], column, atol=1e-10, rtol=0)
+    torch.testing.assert_close(found[:, NAMES.index("map")], expected.map, atol=1e-10, rtol=0)
+    torch.testing.assert_close(found[:, NAMES.index("mrr")], expected.mrr, atol=1e-10, rtol=0)
+
+
+def test_recall_of_ties_is_the_mean_over_their_orders() -> None:
+    # 150 documents: 40 good ones, then 110 of one score; of 10 relevant ones, 2 are good and 8 tied.
+    score = torch.cat([torch.ones(40), torch.zeros(110)])[None]
+    document = torch.tensor([0, 39, *range(60, 68)])
+    judged = Judged(torch.zeros(10, dtype=torch.long), document, torch.ones(10))
+    found = measure_rankings(score, judged)[0, NAMES.index("recall@100")]
+    assert float(found) == pytest.approx((2 + 8 * 60 / 110) / 10)
+
+
+def test_a_query_without_relevant_documents_has_zeros() -> None:
+    judged = Judged(torch.tensor([1, 1]), torch.tensor([0, 2]), torch.tensor([0.0, 2.0]))
+    found = measure_rankings(torch.eye(2, 3), judged)
+    assert not found[0].any()
+    assert found[1, NAMES.index("map")] > 0
+    assert measure_rankings(torch.zeros(2, 3), Judged(*(part[:0] for part in judged))).sum() == 0
+
+
+def test_documents_that_are_no_candidates_come_last() -> None:
+    score = torch.tensor([[3.0, torch.nan, 1.0, -torch.inf]])
+    judged = Judged(torch.tensor([0]), torch.tensor([2]), torch.tensor([1.0]))
+    assert float(measure_rankings(score, judged)[0, NAMES.index("mrr")]) == 0.5
+
+
+def counted(order: list[int], score: Tensor, judged: Judged, mixtures: int = 1) -> RetrievalScores:
+    scores = RetrievalScores(mixtures)
+    for row in order:
+        own = judged.query == row
+        part = Judged(judged.query[own] * 0, judged.document[own], judged.grade[own])
+        given = [score[row : row + 1] * (1 if number == 0 else -1) for number in range(mixtures)]
+        nothing = torch.zeros(1, dtype=torch.bool)
+        scores.update(given, part, torch.tensor([row]), torch.ones(1), torch.ones(1), nothing, nothing)
+    return scores
+
+
+def test_means_do_not_depend_on_the_order() -> None:
+    score, judged = drawn(queries=9, documents=50, judged=12, seed=4)
+    one = counted(list(range(9)), score, judged).compute()
+    other = counted([5, 2, 8, 0, 1, 7, 3, 6, 4], score, judged).compute()
+    assert {name: float(value) for name, value in one.items()} == {
+        name: float(value) for name, value in other.items()
+    }
+    expected = measure_rankings(score, judged).mean(dim=0)
+    for name, value in zip(NAMES, expected.tolist(), strict=True):
+        assert float(one[name]) == pytest.approx(value, abs=1e-11)
+
+
+def test_the_best_mixture_is_told_with_its_queries() -> None:
+    score, judged = drawn(queries=5, documents=40, judged=10, seed=9)
+    grades = torch.zeros_like(score).index_put((judged.query, judged.document), judged.grade)
+    scores = counted(list(range(5)), -grades, judged, mixtures=2)
+    found = scores.compute()
+    assert scores.best == 1
+    assert float(found["ndcg@10"]) == pytest.approx(1)
+    assert scores.by_query == pytest.approx(dict.fromkeys(range(5), 1.0))
+
+
+def test_a_retrievers_scores_are_shares_of_the_best_hit() -> None:
+    hit = torch.tensor([[2, 0, -1], [-1, -1, -1], [1, 3, 2]])
+    score = torch.tensor([[8.0, 2.0, 0.0], [0.0, 0.0, 0.0], [4.0, 2.0, 1.0]])
+    expected = [[0.25, 0, 1, 0], [0, 0, 0, 0], [0, 1, 0.25, 0.5]]
+    assert retriever_scores(hit, score, 4).tolist() == expected

@@ -1,0 +1,1 @@
+"""Trained models on disk: checkpoints, model folders, the Hugging Face Hub."""

@@ -1,0 +1,1 @@
+"""Text classification: task, predictor, metrics and charts."""

@@ -1,0 +1,1 @@
+"""Questions about dialogues: task, predictor, metrics and charts."""

@@ -1,0 +1,209 @@
+"""A trained model of dialogues with its data side: a dialogue and questions in, words with their evidence out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from typing_extensions import override
+
+from datamodules.batch import DialogueBatch
+from datamodules.core.errors import InputError
+from datamodules.corpora.dialogue_readers import with_free_question_marks
+from datamodules.corpora.dialogues import Dialogue, Dialogues
+from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
+from zoo.tasks.predictor import Predictor, evaluating, on_device
+
+#: Words that explain an answer.
+NUM_WORDS = 5
+
+
+class ReadTurn(NamedTuple):
+    """A turn that the model kept for a question."""
+
+    #: in the dialogue, from 0.
+    number: int
+    text: str
+    #: of the last hop.
+    attention: float
+
+
+class PointedWord(NamedTuple):
+    """A word of a kept turn."""
+
+    word: str
+    #: of its turn in the dialogue, from 0.
+    turn: int
+    attention: float
+
+
+class Answer(NamedTuple):
+    """What a model answers to a question."""
+
+    question: str
+    answer: str
+    #: of the answer, by the model's read-out.
+    probability: float
+    #: p_S of the answer: as the sentences say it.
+    p_sentence: float
+    #: p_W of the answer: attention on its places; None where the model has no memory of words.
+    p_word: float | None
+    #: strongest first: those that were kept or, where a model keeps none, all.
+    turns: list[ReadTurn]
+    #: strongest first; empty where the model has no memory of words.
+    words: list[PointedWord]
+
+
+class DialoguePredictor(Predictor):
+    """Answers questions about dialogues."""
+
+    example = 'model.predict(["it is for Kim ."], ["who is it for ?"])[0]'
+
+    def predict(
+        self, turns: Sequence[str], questions: str | Sequence[str], batch_size: int = 64
+    ) -> list[Answer]:
+        """Answer questions about one dialogue.
+
+        Args:
+            turns: of the dialogue.
+            questions: one or several.
+            batch_size: dialogues that go through the network together; here there is one.
+
+        Raises:
+            InputError: the dialogue has no turn.
+        """
+        questions = [questions] if isinstance(questions, str) else list(questions)
+        if not turns:
+            raise InputError("a dialogue without turns; give at least one")
+        if not questions:
+            return []
+        asked = [with_free_question_marks(question) for question in questions]
+        spoken = [with_free_question_marks(turn) for turn in turns]
+        places = [f"question {number}" for number in range(1, len(asked) + 1)]
+        one = Dialogue("1", spoken, asked, [None] * len(asked), places)
+        split = self.data.split_of(Dialogues.from_list([one], "dialogue to predict"))
+        return [answer for answer, _ in self.predict_split(split, batch_size)]
+
+    def predict_split(
+        self, split: DialogueSplit, batch_size: int = 64, dialogues: int | None = None
+    ) -> Iterator[tuple[Answer, str | None]]:
+        """Answers to the questions of the first dialogues (None: of all), each beside the right one if it is known."""
+        total = len(split.dialogues) if dialogues is None else min(dialogues, len(split.dialogues))
+        with self.data.dataset_for_now(split) as dataset:
+            for start in range(0, total, batch_size):
+                numbers = range(start, min(start + batch_size, total))
+                batch = dataset.__getitems__(numbers)
+                with evaluating(self.model):
+                    output = self.model(on_device(batch, self.model))
+                readouts = {name: value.float().cpu() for name, value in output.choices().items()}
+                for row in range(len(batch.row)):
+                    evidence = _Evidence(dataset, batch, output, row, start)
+                    known = split.dialogues.questions.label(int(batch.row[row]))
+                    yield self._answer(evidence, readouts), known
+
+    def _answer(self, evidence: _Evidence, readouts: dict[str, Any]) -> Answer:
+        of_row = {name: choices[evidence.row] for name, choices in readouts.items()}
+        chosen = of_row[self.model.readout]
+        best = int(chosen.argmax())
+        words = self.data.vocabulary.words
+        return Answer(
+            question=evidence.question,
+            answer=words[best] if best < len(words) else evidence.own_word(best - len(words)),
+            probability=float(chosen[best]),
+            p_sentence=float(of_row["sentence"][best]),
+            p_word=float(of_row["word"][best]) if "word" in of_row else None,
+            turns=evidence.turns(),
+            words=evidence.words(),
+        )
+
+    @override
+    def records(
+        self, source: str, batch_size: int = 64, *args: Any, **options: Any
+    ) -> Iterator[dict[str, Any]]:
+        """The answer to each question, with its evidence.
+
+        Args:
+            source: a table of dialogues and questions as in training; answers need not be there.
+            batch_size: dialogues that go through the network together.
+            *args: none.
+            **options: none.
+        """
+        table = self.data.read(source, answers=False)
+        split = self.data.split_of(table)
+        names = iter(name for name, n in zip(table.ids, _counts(table), strict=True) for _ in range(n))
+        for answer, _ in self.predict_split(split, batch_size):
+            turns, words = ([item._asdict() for item in items] for items in (answer.turns, answer.words))
+            yield {"dialogue": next(names), **answer._asdict(), "turns": turns, "words": words}
+
+
+def _counts(table: Dialogues) -> list[int]:
+    counts: list[int] = (table.question_offsets[1:] - table.question_offsets[:-1]).tolist()
+    return counts
+
+
+class _Evidence:
+    """What a network looked at for one question, in words."""
+
+    def __init__(
+        self, dataset: DialogueDataset, batch: DialogueBatch, output: Any, row: int, first: int
+    ) -> None:
+        """Bind a question of a batch.
+
+        Args:
+            dataset: that made the batch.
+            batch: of dialogues in their order.
+            output: of the network.
+            row: of the question in the batch.
+            first: number of the batch's first dialogue.
+        """
+        self.dataset, self.batch, self.output, self.row = dataset, batch, output, row
+        self.place = int(batch.dialogue[row])
+        dialogue = first + self.place
+        start = int(dataset.kept_starts[dialogue])
+        #: numbers of the turns that were read, in the table; and of the dialogue's first turn.
+        self.numbers = dataset.kept[start : start + int(dataset.turn_counts[dialogue])].tolist()
+        self.first = int(dataset.split.dialogues.turn_offsets[dialogue])
+
+    @property
+    def question(self) -> str:
+        """The question."""
+        return self.dataset.split.dialogues.questions.texts[int(self.batch.row[self.row])]
+
+    def turns(self) -> list[ReadTurn]:
+        """Turns with their attention, strongest first."""
+        attention = self.output.attention[self.row].float().cpu().tolist()
+        kept = self.batch.readable[self.row].nonzero().squeeze(1).tolist()
+        if self.output.pointer is not None:
+            kept = [number for number in self.output.pointer.kept[self.row].tolist() if number >= 0]
+        texts = self.dataset.split.dialogues.turns.texts
+        found = [ReadTurn(self.numbers[n] - self.first, texts[self.numbers[n]], attention[n]) for n in kept]
+        return sorted(found, key=lambda turn: -turn.attention)
+
+    def words(self) -> list[PointedWord]:
+        """The words pointed at most, strongest first."""
+        if self.output.pointer is None:
+            return []
+        weights = self.output.pointer.weight[self.row].float().cpu()
+        places = self.output.pointer.place[self.row].tolist()
+        strongest = weights.topk(min(NUM_WORDS, len(weights)))
+        return [
+            PointedWord(self.word_at(places[at]), self.turn_of(places[at]) - self.first, weight)
+            for weight, at in zip(strongest.values.tolist(), strongest.indices.tolist(), strict=True)
+            if weight > 0
+        ]
+
+    def turn_of(self, place: int) -> int:
+        """Number of the turn, in the table, of a word of the dialogue."""
+        number: int = self.numbers[int(self.batch.turn[self.place, place])]
+        return number
+
+    def word_at(self, place: int) -> str:
+        """A word of the dialogue."""
+        return self.dataset.split.turn_tokens.words(self.turn_of(place))[
+            int(self.batch.place[self.place, place]) - 1
+        ]
+
+    def own_word(self, number: int) -> str:
+        """One of the words that are choices of this dialogue alone."""
+        position = self.batch.own[self.place, number]
+        return self.word_at(int((self.batch.text[self.place] == position).nonzero()[0, 0]))

@@ -1,0 +1,175 @@
+"""What every model that answers questions about dialogues needs around its network: steps, loss, scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from callbacks.chart import Chart
+from datamodules.base import TextDataModule
+from datamodules.batch import DialogueBatch, DialogueSpec
+from datamodules.core.errors import InputError
+from zoo.tasks.base import Task, check_choices
+from zoo.tasks.dialogue.charts import charts_of
+from zoo.tasks.dialogue.metrics import DialogueScores
+from zoo.tasks.dialogue.predictor import DialoguePredictor
+
+Readout: TypeAlias = Literal["sentence", "word", "joint"]
+Loss: TypeAlias = Literal["joint", "each"]
+
+#: The smallest probability whose logarithm is taken.
+_LEAST = 1e-30
+
+
+class Pointer(NamedTuple):
+    """Attention on the words of the sentences that were kept for a question; M words at most."""
+
+    #: int64 [P, k]: the kept turns, 0..N-1; -1 where a dialogue has fewer.
+    kept: Tensor
+    #: int64 [P, M]: places of words in `DialogueBatch.text`, 0 where `weight` is 0 for want of a word.
+    place: Tensor
+    #: float32 [P, M]: attention, adds up to 1.
+    weight: Tensor
+    #: float32 [P, V + X]: attention summed by choice (p_W).
+    choice: Tensor
+
+
+class DialogueOutput(NamedTuple):
+    """What a network says of P questions: probabilities over V + X choices, and its attention."""
+
+    #: float32 [P, V + X]: logarithm of p_S, of the words as the sentences say them.
+    log_sentence: Tensor
+    #: float32 [P, N]: attention on the turns in the last hop; 0 where there is none to read.
+    attention: Tensor
+    #: attention on words; None where the model has none.
+    pointer: Pointer | None = None
+
+    def choices(self) -> dict[str, Tensor]:
+        """Probabilities [P, V + X] of each read-out."""
+        sentence = self.log_sentence.exp()
+        if self.pointer is None:
+            return {"sentence": sentence}
+        word = self.pointer.choice
+        # Equation 8 without the half, which changes no order and makes it a distribution.
+        return {"sentence": sentence, "word": word, "joint": (sentence + word) / 2}
+
+
+class DialogueTask(Task):
+    """Base of the models that answer a question with one word."""
+
+    task = "dialogue"
+    pipeline_tag = "question-answering"
+    spec_type = DialogueSpec
+    predictor_type = DialoguePredictor
+    shown = ("accuracy", "errors")
+    spec: DialogueSpec | None
+
+    #: the read-outs that the network has.
+    readouts: ClassVar[tuple[Readout, ...]] = ("sentence",)
+
+    def __init__(self, loss: Loss = "each", sentence_loss: float = 1.0, **shared: Any) -> None:
+        """Choose what is minimised.
+
+        Args:
+            loss: `joint`: cross entropy of the mean of the read-outs, as in the paper; `each`: the sum of the
+                cross entropies of the read-outs. A model with one read-out has no choice.
+            sentence_loss: weight of a further term, minus the logarithm of the last hop's attention on the turns that
+                hold the answer: without it this attention learns slowly, and turns that it drops can't be pointed
+                at. 0 = the paper's.
+            **shared: options of all models, see `Task`.
+
+        Raises:
+            InputError: no such loss, or a negative weight.
+        """
+        super().__init__(**shared)
+        check_choices(self.options, loss=("joint", "each"))
+        if sentence_loss < 0:
+            raise InputError(f"model.sentence_loss={sentence_loss}: must be 0 or more")
+
+    @property
+    def readout(self) -> Readout:
+        """The read-out that the model answers with."""
+        return self.readouts[0]
+
+    @classmethod
+    @override
+    def example_spec(cls) -> tuple[DialogueSpec, str]:
+        return DialogueSpec(1_000, num_turns=16), "1,000 words and 16 turns"
+
+    @override
+    def new_scores(self) -> DialogueScores:
+        return DialogueScores(self.readouts, self.readout)
+
+    @override
+    def count(self, scores: DialogueScores, batch: DialogueBatch) -> None:
+        output = self(batch)
+        scores.update(output.choices(), batch.answer, batch.weight, self.loss_terms(output, batch))
+
+    def loss_terms(self, output: DialogueOutput, batch: DialogueBatch) -> Tensor:
+        """What the loss is the mean of: a term a question [P]; 0 where no choice is right."""
+        known = batch.answer >= 0
+        answer = batch.answer.clamp(min=0).unsqueeze(1)  # [P, 1]
+        sentence = output.log_sentence.gather(1, answer).squeeze(1)
+        if output.pointer is None:
+            terms = -sentence
+        else:
+            word = output.pointer.choice.gather(1, answer).squeeze(1).clamp(min=_LEAST).log()
+            joint = torch.logaddexp(sentence, word) - math.log(2)
+            terms = -joint if self.options.loss == "joint" else -sentence - word
+        if self.options.sentence_loss:
+            holds = turns_with_answer(batch)  # [P, N]
+            found = (output.attention * holds).sum(dim=1).clamp(min=_LEAST).log()
+            terms = terms - self.options.sentence_loss * found * holds.any(dim=1)
+        return terms * known
+
+    @override
+    def training_step(self, batch: DialogueBatch, batch_idx: int) -> Tensor:
+        terms = self.loss_terms(self(batch), batch)
+        known = (batch.answer >= 0).sum().clamp(min=1)
+        loss = terms.sum() / known
+        self.log_loss(loss, int(known))
+        return loss
+
+    @override
+    def on_train_start(self) -> None:
+        # Softmaxes that are nearly sure make gradients of 1e-40, with which a CPU is slow.
+        torch.set_flush_denormal(True)
+
+    @override
+    def on_train_end(self) -> None:
+        torch.set_flush_denormal(False)
+
+    @override
+    def charts(self, data: TextDataModule[Any, Any], rows: int) -> Iterator[Chart]:
+        split = data.split("validation")
+        answers = DialoguePredictor(self, data).predict_split(split)
+        return charts_of(list(islice(answers, rows)), split.dialogues)
+
+    @override
+    def shown_predictions(
+        self, data: TextDataModule[Any, Any], rows: int
+    ) -> tuple[list[str], list[list[Any]]]:
+        split, lines = data.split("validation"), []
+        for prediction, answer in DialoguePredictor(self, data).predict_split(split, dialogues=rows):
+            turns = "\n".join(f"{turn.attention:.3f} {turn.text}" for turn in prediction.turns)
+            words = "\n".join(f"{word.attention:.3f} {word.word}" for word in prediction.words)
+            lines.append(
+                [prediction.question, answer, prediction.answer, prediction.probability, turns, words]
+            )
+        return ["question", "answer", "predicted", "probability", "turns", "words"], lines
+
+
+def turns_with_answer(batch: DialogueBatch) -> Tensor:
+    """bool [P, N]: the turns that hold a question's answer, of those that are read for it."""
+    is_answer = (batch.choice[batch.dialogue] == batch.answer.unsqueeze(1)) & (
+        batch.text[batch.dialogue] != 0
+    )  # [P, L]
+    counts = torch.zeros(batch.readable.shape, device=is_answer.device)
+    counts.scatter_add_(1, batch.turn[batch.dialogue], is_answer.to(counts.dtype))
+    return (counts > 0) & batch.readable

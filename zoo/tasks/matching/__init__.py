@@ -1,0 +1,1 @@
+"""Text matching: task, losses, predictor and metrics."""

@@ -1,0 +1,1 @@
+"""Document retrieval: task, predictor, metrics and mined negatives."""

@@ -1,0 +1,311 @@
+"""What every model that ranks the documents of a collection needs around its network: steps, loss, scores.
+
+A model is measured by how it ranks the collection: all documents are encoded once an evaluation, by all processes
+together, then each query is compared with all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from pytorch_lightning.trainer.states import TrainerFn
+from torch import Tensor
+from torch.nn import functional
+from tqdm import tqdm
+from typing_extensions import override
+
+from callbacks.chart import Chart
+from datamodules.base import TextDataModule
+from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch, TextBatch
+from datamodules.clickthrough.dataset import RankingDataset
+from datamodules.core.errors import InputError
+from zoo.saving.checkpoint import CHECKPOINT_KEY
+from zoo.tasks.base import Task
+from zoo.tasks.predictor import on_device
+from zoo.tasks.ranking_charts import MOST_RANKS, hits_by_rank
+from zoo.tasks.retrieval.metrics import Judged, RetrievalScores
+from zoo.tasks.retrieval.predictor import RetrievalPredictor
+from zoo.training.nesterov import ScheduledNesterov
+
+#: Weights of the retriever's score beside a model's that validation queries choose from.
+MIXTURES = (0.0, *(0.05 * 1.25**i for i in range(20)))
+
+
+class RetrievalTask(Task):
+    """Base of the models that rank a collection for a query.
+
+    A network has `encode_queries` and `encode_documents`, both from a `TextBatch` to float32 [B, d], whose product is
+    the relevance; called with a `ClickBatch`, it returns the relevance [N, M] of its documents to its queries. A model
+    that compares texts otherwise overrides `encode_collection` and `score`.
+    """
+
+    task = "retrieval"
+    pipeline_tag = "sentence-similarity"
+    spec_type = ClickSpec
+    predictor_type = RetrievalPredictor
+    shown = ("ndcg@10",)
+    spec: ClickSpec | None
+    mixture: Tensor
+
+    def __init__(self, gamma: float = 10.0, mix_retriever: bool = False, **shared: Any) -> None:
+        """Choose the loss and the score.
+
+        Args:
+            gamma: factor of the relevance in the loss.
+            mix_retriever: add the retriever's score to the model's: relevance + lambda s / s_max, where s_max is that
+                of the query's best hit. lambda is chosen on validation queries after each epoch. The data needs
+                `num_hits`.
+            **shared: options of all models, see `Task`.
+
+        Raises:
+            InputError: gamma is not above 0.
+        """
+        super().__init__(**shared)
+        if not gamma > 0:
+            raise InputError(f"model.gamma={gamma}: must be above 0")
+        self.register_buffer("mixture", torch.zeros(()))
+        self._documents: Any = None
+
+    @override
+    def check_data(self, data: TextDataModule[Any, Any]) -> None:
+        super().check_data(data)
+        if self.options.mix_retriever and data.options.num_hits == 0:
+            raise InputError("model.mix_retriever: say how many hits to mix in with data.num_hits")
+
+    @classmethod
+    @override
+    def example_spec(cls) -> tuple[ClickSpec, str]:
+        return ClickSpec(10_000, num_chars=60, trigrams=list(range(50_000))), "50,000 trigrams"
+
+    # --- training ---
+
+    def loss_terms(self, score: Tensor, batch: ClickBatch) -> Tensor:
+        """-log of the relevant document's share: exp(gamma R+) / sum of exp(gamma R) over all candidates (Equation 5).
+
+        Args:
+            score: [N, M], relevance of the batch's documents to its queries.
+            batch: what is relevant, and what competes with it.
+
+        Returns:
+            float32 [B].
+        """
+        logits: Tensor = self.options.gamma * score.float()[batch.query]
+        logits = logits.masked_fill(~batch.candidate, torch.finfo(torch.float32).min)
+        return functional.cross_entropy(logits, batch.positive, reduction="none")
+
+    @override
+    def training_step(self, batch: ClickBatch, batch_idx: int) -> Tensor:
+        loss = self.loss_terms(self(batch), batch).mean()
+        self.log_loss(loss, len(batch.row))
+        return loss
+
+    @override
+    def configure_optimizers(self) -> Any:
+        configured = super().configure_optimizers()
+        optimizer = configured["optimizer"] if isinstance(configured, dict) else configured
+        if isinstance(optimizer, ScheduledNesterov) and optimizer.total_steps is None:
+            optimizer.total_steps = int(self.trainer.estimated_stepping_batches)
+        return configured
+
+    # --- ranking ---
+
+    def encode_collection(
+        self, dataset: RankingDataset, block: int, process: int = 0, processes: int = 1
+    ) -> Any:
+        """What `score` must know of the documents of a collection: here their embeddings, float32 [D, d].
+
+        Args:
+            dataset: the documents.
+            block: documents that go through the network together.
+            process: this one, which encodes its share of the blocks; the others' rows are 0.
+            processes: how many there are.
+        """
+        blocks, found = dataset.document_blocks(block), None
+        # Every process encodes at least one block, to know the size; of several, the first counts.
+        share = blocks[process::processes] or blocks[:1]
+        # In a run, the bar of the epoch is there.
+        alone = None if self._trainer is None else True
+        for columns in tqdm(share, "encoding documents", unit=" batches", delay=2, disable=alone):
+            batch = on_device(dataset.document_batch(columns), self)
+            vectors = self.encode_documents(batch)
+            if found is None:
+                found = vectors.new_zeros(len(dataset.documents), vectors.shape[1])
+            if process < len(blocks):
+                found[batch.row] = vectors
+        return found
+
+    def encode_documents(self, batch: DocumentBatch) -> Tensor:
+        """Embed documents: float32 [B, d]."""
+        vectors: Tensor = self.network.encode_documents(TextBatch(batch.word, batch.char, batch.text))
+        return vectors.float()
+
+    def encode_queries(self, batch: QueryBatch) -> Tensor:
+        """Embed queries: float32 [B, d]."""
+        vectors: Tensor = self.network.encode_queries(TextBatch(batch.word, batch.char, batch.text))
+        return vectors.float()
+
+    @property
+    def vector_size(self) -> int:
+        """d, numbers in an embedding.
+
+        Raises:
+            InputError: the model embeds no texts.
+        """
+        raise InputError(f"a {type(self).__name__} makes no vectors of texts")
+
+    def trace(self, batch: QueryBatch | DocumentBatch, queries: bool) -> tuple[dict[str, Tensor], int]:
+        """What a recurrent network does at each word: values by name, [B, T, directions * H], and the directions.
+
+        Raises:
+            InputError: the model has no cells.
+        """
+        raise InputError(f"a {type(self).__name__} has no cells to look at; name an LSTMRNN")
+
+    def score(self, batch: QueryBatch, documents: Any) -> Tensor:
+        """The relevance of all documents to queries: float32 [B, D].
+
+        Args:
+            batch: the queries.
+            documents: what `encode_collection` returned.
+        """
+        queries = self.encode_queries(batch)
+        with torch.autocast(queries.device.type, enabled=False):
+            found: Tensor = queries @ documents.T
+        return found
+
+    def ranking_scores(
+        self, batch: QueryBatch, documents: Any, weights: Tensor | None = None
+    ) -> list[Tensor]:
+        """What documents are ranked by, for each of some weights of the retriever's score: [B, D] each.
+
+        Args:
+            batch: the queries.
+            documents: what `encode_collection` returned.
+            weights: None = the one that the model has chosen.
+        """
+        score = self.score(batch, documents)
+        if self.options.mix_retriever:
+            if batch.hit is None or batch.hit_score is None:
+                raise InputError("model.mix_retriever: the retriever's scores are missing; set data.num_hits")
+            hits = retriever_scores(batch.hit, batch.hit_score, score.shape[1])
+            chosen = self.mixture.view(1) if weights is None else weights
+            scores = [score + weight * hits for weight in chosen]
+        else:
+            scores = [score]
+        if batch.candidate is not None:
+            scores = [one.masked_fill(~batch.candidate, -torch.inf) for one in scores]
+        return scores
+
+    # --- evaluation ---
+
+    @override
+    def new_scores(self) -> RetrievalScores:
+        return RetrievalScores(len(MIXTURES) if self.options.mix_retriever else 1)
+
+    @override
+    def on_validation_epoch_start(self) -> None:
+        self._encode(self.trainer.val_dataloaders)
+
+    @override
+    def on_test_epoch_start(self) -> None:
+        self._encode(self.trainer.test_dataloaders)
+
+    def _encode(self, loader: Any) -> None:
+        trainer: Any = self.trainer
+        with trainer.precision_plugin.forward_context():
+            documents = self.encode_collection(
+                loader.dataset, loader.batch_sampler.batch_size, trainer.global_rank, trainer.world_size
+            )
+        if isinstance(documents, Tensor):
+            # Each row was computed by one process, and is 0 for the others.
+            documents = trainer.strategy.reduce(documents, reduce_op="sum")
+        self._documents = documents
+
+    @override
+    def on_validation_epoch_end(self) -> None:
+        self._documents = None
+        if self.options.mix_retriever and self.trainer.state.fn == TrainerFn.FITTING:
+            self.validation_scores.compute()
+            self.mixture.fill_(MIXTURES[self.validation_scores.best])
+        super().on_validation_epoch_end()
+
+    @override
+    def on_test_epoch_end(self) -> None:
+        self._documents = None
+        super().on_test_epoch_end()
+
+    @override
+    def count(self, scores: RetrievalScores, batch: QueryBatch) -> None:
+        weights = self.mixture.expand(len(MIXTURES))
+        if self.trainer.state.fn == TrainerFn.FITTING:
+            weights = self.mixture.new_tensor(MIXTURES)
+        found = self.ranking_scores(batch, self._documents, weights)
+        judged = Judged(batch.judged_query, batch.judged_document, batch.grade)
+        empty = ~(batch.text != 0).any(dim=1)
+        loss = self.ranking_loss(found[0], judged)
+        scores.update(found, judged, batch.row, batch.weight, loss, empty, batch.is_copy)
+
+    def ranking_loss(self, score: Tensor, judged: Judged) -> Tensor:
+        """The training's loss where all other documents are negatives: the mean over a query's relevant ones [B]."""
+        logits: Tensor = self.options.gamma * score.float()
+        relevant = judged.grade > 0
+        query, document = judged.query[relevant], judged.document[relevant]
+        is_relevant = torch.zeros_like(logits, dtype=torch.bool).index_put(
+            (query, document), torch.ones_like(query, dtype=torch.bool)
+        )
+        others = logits.masked_fill(is_relevant, -torch.inf).logsumexp(dim=1)
+        own = logits[query, document]
+        terms = torch.logaddexp(others[query], own) - own
+        sums = terms.new_zeros(len(logits)).index_add(0, query, terms)
+        return sums / torch.bincount(query, minlength=len(logits)).clamp(min=1)
+
+    @override
+    def _log_scores(self, scores: Any, stage: str, split: str) -> None:
+        super()._log_scores(scores, stage, split)
+        if self.data is not None:
+            ids = self.data.split(split).judgements.queries.ids
+            self.query_scores = {ids[row]: value for row, value in scores.by_query.items()}
+        if self.options.mix_retriever:
+            self.log(f"{stage}/mixture", self.mixture.double(), rank_zero_only=False)
+
+    @override
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # Each query's NDCG@10 in the validation of this epoch: what models are compared by, query by query.
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[CHECKPOINT_KEY]["by_query"] = self.query_scores
+
+    @override
+    def charts(self, data: TextDataModule[Any, Any], rows: int) -> Iterator[Chart]:
+        split = data.split("validation")
+        ranked, grades = [], []
+        for row, found in enumerate(RetrievalPredictor(self, data).rank_split(split, MOST_RANKS, rows)):
+            grades.append(split.judgements.grades(row))
+            ranked.append([grades[row].get(one.row, 0.0) for one in found])
+        yield from hits_by_rank(ranked, [sum(grade > 0 for grade in one.values()) for one in grades])
+
+    @override
+    def shown_predictions(
+        self, data: TextDataModule[Any, Any], rows: int
+    ) -> tuple[list[str], list[list[Any]]]:
+        split, lines = data.split("validation"), []
+        judgements = split.judgements
+        for row, ranked in enumerate(RetrievalPredictor(self, data).rank_split(split, 3, rows)):
+            grades = judgements.grades(row)
+            found = "\n".join(f"{grades.get(one.row, 0):g} {one.score:.3f} {one.text}" for one in ranked)
+            lines.append([judgements.queries.texts[row], len(grades), found])
+        return ["query", "judged documents", "grade, score and text of the best"], lines
+
+
+def retriever_scores(hit: Tensor, score: Tensor, documents: int) -> Tensor:
+    """A retriever's scores over that of its best hit, as float32 [B, D]; 0 for what it did not find.
+
+    Args:
+        hit: int64 [B, H], -1 = none.
+        score: float32 [B, H].
+        documents: D.
+    """
+    shares = score / score.amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    found = shares.new_zeros(len(hit), documents + 1)
+    return found.scatter(1, hit.remainder(documents + 1), shares * (hit >= 0))[:, :documents]

@@ -1,0 +1,1 @@
+"""Training beyond the loss: warm starts, frozen parts, sharding, closed-form fits, optimizers."""
