@@ -1,4 +1,4 @@
-"""Everything up to tensors: corpora, text, retrieval, and the data modules that put them together."""
+"""The data modules and the retrieval engine: from tables and collections to the tensors of a batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from datamodules.core.errors import InputError
 
 if TYPE_CHECKING:
-    from datamodules.base import TextDataModule
+    from datamodules.base import DataModule
     from datamodules.classification import ClassificationDataModule
     from datamodules.clickthrough import ClickthroughDataModule
     from datamodules.dialogue import DialogueDataModule
@@ -23,8 +23,8 @@ __all__ = [
     "find",
 ]
 
-#: Name -> module of every data module. They are imported when they are asked for: retrieval alone needs neither
-#: PyTorch nor Lightning (seconds, and 700 MB).
+#: Name -> module of every data module. They are imported on first use: retrieval alone needs neither PyTorch nor
+#: Lightning (seconds, and 700 MB).
 MODULES = {
     "ClassificationDataModule": "datamodules.classification",
     "ClickthroughDataModule": "datamodules.clickthrough",
@@ -33,38 +33,35 @@ MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in MODULES:
         return getattr(import_module(MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def find(name: str) -> type[TextDataModule[Any, Any]]:
-    """A data module by its name, with or without its module's: one of the zoo, or of a module that was imported.
+def find(name: str) -> type[DataModule[Any, Any, Any]]:
+    """The data module with this class name: one of the zoo, or of a module that the process has imported.
 
     Raises:
         InputError: there is none.
     """
-    from datamodules.base import TextDataModule
+    from datamodules.base import DataModule
 
     short = name.rpartition(".")[2]
     if short in MODULES:
-        found: type[TextDataModule[Any, Any]] = __getattr__(short)
-        return found
-    own: type[TextDataModule[Any, Any]] | None = subclass(TextDataModule, short)
-    if own is None:
-        raise InputError(
-            f"no data module {name!r}; there are {', '.join(MODULES)}, and one of your own must be imported before"
-        )
-    return own
-
-
-def subclass(base: type[Any], name: str) -> Any:
-    """The class of this name among all that derive from another one and were imported; None if there is none."""
-    left = [base]
-    while left:
-        kind = left.pop()
-        if kind.__name__ == name:
+        kind: type[DataModule[Any, Any, Any]] = getattr(import_module(MODULES[short]), short)
+        return kind
+    for kind in imported_subclasses(DataModule):
+        if kind.__name__ == short:
             return kind
-        left += kind.__subclasses__()
-    return None
+    raise InputError(
+        f"no data module {name!r}; there are {', '.join(MODULES)}, and one of your own must be imported before"
+    )
+
+
+def imported_subclasses(base: type) -> list[type[Any]]:
+    """All classes that derive from another one and have been imported."""
+    classes = [base]
+    for kind in classes:
+        classes += kind.__subclasses__()
+    return classes

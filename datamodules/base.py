@@ -1,466 +1,370 @@
-"""The skeleton of every data module: from the user's tables to batches, and to the state that a checkpoint keeps.
+"""Base of the data modules: from the user's tables to batches, and to the state that a checkpoint keeps.
 
-Rank 0 does the work once, in `prepare_data`: read and split the tables, find the memory, prepare each split, choose
-the vocabulary. Every result is a folder in the cache under a fingerprint of what it was made from, so a second run
-starts at once and a changed input makes new folders. A plan names the folders. Every rank then reads the plan and maps
-the folders in `setup`, and a batch is put together by compiled code: no query, no string, no loop over examples.
+Rank 0 does the work once, in `prepare_data` (see `datamodules.preparation`). Every rank maps the results in `setup`. A
+batch is built by compiled code: no query, no string, no loop over examples.
 
-What is common stands here and in `datamodules.parts`. A kind of data (`datamodules.classification`, ...) says which
-tables it reads, how a table becomes a split, how a split becomes batches, and what a checkpoint needs to know.
+A kind of data (`datamodules.classification`, ...) implements the abstract methods below. Its parts are objects:
+`words`, `memory`, `duplicates`.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+import pytorch_lightning as pl
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
+from torch.utils.data import DataLoader
 
-from datamodules.batch import TextBatch
+from datamodules import preparation
+from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.errors import InputError
-from datamodules.core.storage import (
-    are_whole,
-    cache_folder,
-    contents_of,
-    fingerprint_of,
-    lock,
-    named_disk_errors,
-    write_json,
-)
-from datamodules.corpora.readers import HUB, hub_fingerprint
-from datamodules.duplicates import CopyPart, Message
-from datamodules.encodings import Encodings
-from datamodules.loaders import LoaderPart
-from datamodules.memory_source import MemoryPart
-from datamodules.options import Configured, check_least
-from datamodules.prepared import PreparedSplit
-from datamodules.retrieval import POINTER, contents_of_memory, is_existing_index, is_memory
-from datamodules.retrieval.folding import FOLDING
+from datamodules.core.storage import cache_folder, fingerprint_of
+from datamodules.core.types import Message, PlainDict
+from datamodules.corpora.rows import Rows
+from datamodules.corpora.table import read_table
+from datamodules.dataset import BatchDataset, make_loader, run_seed
+from datamodules.duplicates import Duplicates
+from datamodules.encodings import EncodedTexts, Encodings
+from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
+from datamodules.options import DataOptions, MemoryOptions, VectorOptions
+from datamodules.prepared import Origin, PreparedSplit
+from datamodules.retrieval import EmbeddedRetriever, Retriever
+from datamodules.state import DataState
 from datamodules.text.gather import TextGroup, gather
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
-from datamodules.words import WordPart
+from datamodules.words import Words
 
 log = logging.getLogger(__name__)
 
-
+OptionsT = TypeVar("OptionsT", bound=DataOptions)
 TableT = TypeVar("TableT")
 SplitT = TypeVar("SplitT", bound=PreparedSplit)
 
 
-class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Generic[TableT, SplitT]):
-    """Base of the data modules: `TableT` is what it reads, `SplitT` what it prepares of a table."""
+@runtime_checkable
+class ReadsBatches(Protocol):
+    """A model that chooses what its batches carry."""
 
+    def batch_contents(self, split: str) -> BatchContents:
+        """The contents of the batches of `train`, `validation` or `test`, when their loader is made."""
+
+
+class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
+    """Base of the data modules.
+
+    Type parameters: the options, a table as it is read, and a table as it is prepared.
+    """
+
+    options_type: ClassVar[type[DataOptions]]
     #: the NamedTuple that describes the data to a model, see `datamodules.batch`.
-    spec_type: ClassVar[type[Any]]
-    #: the validation figure, higher = better, by which an epoch is chosen.
+    spec_type: ClassVar[type[NamedTuple]]
+    #: the validation score, higher = better, that selects an epoch.
     monitor: str
-    #: options that name files, folders or tables, or lists of them.
-    files: ClassVar[tuple[str, ...]] = (
-        "train_file",
-        "validation_file",
-        "test_file",
-        "memory",
-        "word_vectors",
-    )
-    #: those of them whose lists hold no files.
-    no_file_lists: ClassVar[tuple[str, ...]] = ()
-    #: the files that a test is read from, or split off from.
-    test_files: ClassVar[tuple[str, ...]] = ("test_file", "train_file")
-    #: options that change nothing of what is prepared.
-    no_effect: ClassVar[tuple[str, ...]] = (
-        "batch_size",
-        "eval_batch_size",
-        "num_workers",
-        "seed",
-        "bucket_by_length",
-        "cache_dir",
-    )
-    #: what a checkpoint keeps of the training rows beside the vocabulary: names of plain values.
-    fact_names: ClassVar[tuple[str, ...]]
+    #: size of an evaluation batch over that of a training batch, unless `eval_batch_size` is given.
+    eval_batches: ClassVar[int] = 1
+    #: whether a trained model can use another memory with any ranking.
+    any_ranking: ClassVar[bool] = False
 
     def __init__(
         self,
-        train_file: str | None = None,
-        validation_file: str | None = None,
-        test_file: str | None = None,
-        validation_split: int | float = 0.1,
-        split_seed: int = 0,
-        cache_dir: str | None = None,
-        **shared: Any,
+        options: OptionsT,
+        vectors: VectorOptions | None = None,
+        memory: MemoryOptions | None = None,
+        retriever: Retriever = DEFAULT_RETRIEVER,
+        least_rows: int = 0,
     ) -> None:
-        """Choose the tables.
+        """Make the parts; nothing is read yet.
 
         Args:
-            train_file: the table to train on.
-            validation_file: the same for validation; without it, rows are split off the training table.
-            test_file: the same for the test.
-            validation_split: what is split off for validation.
-            split_seed: seed of that split; independent of the training's seed.
-            cache_dir: where prepared data is kept; None = $ZOO_CACHE_DIR or ~/.cache/memory-zoo.
-            **shared: options of words, memory and loaders.
+            options: of the kind.
+            vectors: its options of word vectors; None = it has none.
+            memory: its options of the memory; None = it has none.
+            retriever: back end and ranking.
+            least_rows: rows that a memory must have.
         """
-        super().__init__(**shared)
-        check_least(self.options, {"split_seed": 0})
-        self.cache = cache_folder(cache_dir)
-        #: whether batches carry the texts as strings, for models that read these.
-        self.with_strings = False
-        #: whether they must carry what the memories say.
-        self.with_memory_texts = True
-        self._splits: dict[str, SplitT] = {}
-        self._facts: dict[str, Any] = {}
+        super().__init__()
+        self.options = options
+        self.cache = cache_folder(options.cache_dir)
+        # A retriever holds an open index: every data module has its own.
+        self.retriever = EmbeddedRetriever() if retriever is DEFAULT_RETRIEVER else retriever
+        self.words = Words(options, vectors or VectorOptions(), self.cache)
+        self.duplicates = Duplicates(options, self.cache)
+        #: None for kinds without a memory.
+        self.memory: MemorySource | None = None
+        if memory is not None:
+            self.memory = MemorySource(
+                memory,
+                self.retriever,
+                self.cache,
+                self._read_memory_table,
+                lambda: self.own_memory(self.read_tables(["train"])),
+                least_rows,
+                self.any_ranking,
+            )
+        self.facts: PlainDict = {}
         self._spec: Any = None
-        self._held: dict[str, Any] | None = None
-        # Of the texts of a store, cut to a length, by its fingerprint and that length; and whose they are.
-        self._encodings: dict[tuple[str, int], Encodings] = {}
-        self._encoder: str | None = None
+        self._splits: dict[str, SplitT] = {}
+        self._file_contents: PlainDict | None = None
 
-    # --- what a kind of data says ---
+    # --- written by each kind ---
+
+    @property
+    @abstractmethod
+    def tables(self) -> Mapping[str, str | list[str] | None]:
+        """The tables that the options name for `train`, `validation` and `test`; None where they name none."""
 
     @abstractmethod
     def read_tables(self, wanted: Sequence[str]) -> dict[str, TableT]:
         """Read the wanted splits: `train`, `validation`, `test`."""
 
     @abstractmethod
-    def prepare_split(self, name: str, table: TableT) -> SplitT:
-        """Prepare a table in folders of the cache, unless it is done."""
+    def prepare_split(self, name: str, table: TableT, seen: NDArray[np.uint64] | None) -> SplitT:
+        """Prepare a table in cache folders; `seen` are the keys of the training rows, see `Duplicates`."""
 
     @abstractmethod
-    def open_split(self, parts: Mapping[str, Any]) -> SplitT:
-        """Map what `prepare_split` made."""
-
-    def describe_split(self, name: str, split: SplitT) -> Iterator[Message]:
-        """What deserves a word about a split, in the log."""
-        return iter(())
+    def open_split(self, origin: Origin) -> SplitT:
+        """Map a prepared table."""
 
     @abstractmethod
     def texts_of(self, split: SplitT) -> list[tuple[TokenStore, int]]:
-        """All texts of a split, with the tokens that a model reads of each: those of training make the vocabulary."""
-
-    def count_words(self, train: SplitT) -> Mapping[str, int] | None:
-        """What `min_count` counts of each word that may join the vocabulary; None: its occurrences in training."""
-        return None
+        """All texts of a split, each store with the number of tokens that a model reads of a text."""
 
     @abstractmethod
-    def learn(self, train: SplitT, vocabulary: Vocabulary) -> dict[str, Any]:
-        """What a model must know of the training rows: a value for each of `fact_names`."""
+    def learn(self, train: SplitT, vocabulary: Vocabulary) -> PlainDict:
+        """Facts about the training rows that a model needs: plain values, kept in checkpoints."""
 
     @abstractmethod
-    def make_spec(self, vocabulary: Vocabulary, facts: Mapping[str, Any]) -> Any:
+    def make_spec(self, vocabulary: Vocabulary, facts: PlainDict) -> NamedTuple:
         """The description for a model, of type `spec_type`."""
 
     @abstractmethod
-    def text_lengths(self) -> dict[str, int]:
-        """The options that say how many tokens are kept of a text, with their values."""
+    def dataset(
+        self, split: SplitT, contents: BatchContents = BatchContents(), training: bool = False
+    ) -> BatchDataset[Any]:
+        """The batches of a split: to evaluate on or, if `training`, to train on."""
+
+    # --- may be refined by a kind ---
 
     @property
-    def has_training_table(self) -> bool:
-        """Whether a table to train on is named."""
-        return self.options.train_file is not None
+    def has_memory(self) -> bool:
+        """Whether the data has a memory, for training or for predictions."""
+        return self.memory is not None
 
     @property
-    def has_test_table(self) -> bool:
-        """Whether a test of the data's own is named."""
-        return self.options.test_file is not None
+    def retrieves(self) -> bool:
+        """Whether the preparation of a split searches the memory."""
+        return False
 
-    @property
-    def has_validation_table(self) -> bool:
-        """Whether validation needs no row of the training table."""
-        return self.options.validation_file is not None
+    def memory_columns(self) -> PlainDict:
+        """Arguments of `read_table` for the table that the memory is made of."""
+        return {}
 
-    def leave_out_memory(self) -> None:
-        """The model reads no memory: retrieve none."""
+    def own_memory(self, tables: Mapping[str, TableT]) -> Rows | None:
+        """Rows that the memory is made of where the user names none, from the tables that were read."""
+        return None
 
-    # --- rank 0: everything that takes long ---
+    def duplicate_keys(self, table: TableT) -> NDArray[np.uint64] | None:
+        """A number for each row of a table, equal for duplicates; None where rows are not compared."""
+        return None
+
+    def is_split_off(self, name: str) -> bool:
+        """Whether the rows of a split come from the training table."""
+        return name == "validation" and self.tables["validation"] is None
+
+    def describe_split(self, name: str, split: SplitT) -> Iterator[Message]:
+        """Lines for the log about a prepared split."""
+        return iter(())
+
+    def count_words(self, train: SplitT) -> Mapping[str, int] | None:
+        """Word -> number that the option `min_count` refers to; None = its occurrences in the training texts."""
+        return None
+
+    def texts_to_encode(self, split: SplitT, contents: BatchContents) -> list[tuple[TokenStore, int]]:
+        """The texts of a split that `encode_texts` encodes, as `texts_of` returns them."""
+        return self.texts_of(split)
+
+    def lengths_by_option(self) -> dict[str, int]:
+        """Option -> number of tokens that a model reads of a text."""
+        return {}
+
+    # --- preparation ---
 
     def prepare_data(self) -> None:
-        """Read, retrieve and tokenise what the stage needs, unless the cache has it."""
-        self._held = None
-        wanted = self.wanted_splits()
-        plan_file = self._plan_file(wanted)
-        plan = self._whole_plan(plan_file)
-        if plan is None:
-            plan = self._make_plan(wanted)
-            plan_file = self._plan_file(wanted)  # a memory may be there now
-            with lock(plan_file), named_disk_errors(plan_file):
-                write_json(plan_file, plan)
-        for level, line in plan["messages"]:
+        """Read, retrieve and tokenize what the stage needs, unless the cache has it."""
+        self._file_contents = None
+        for level, line in preparation.prepare(self).messages:
             log.log(level, "%s", line)
-
-    def _make_plan(self, wanted: Sequence[str]) -> dict[str, Any]:
-        tables = self.read_tables(wanted)
-        if self.retrieves or (self.has_memory and "train" in tables):
-            self.locate_memory(tables)
-        training = self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING
-        plan: dict[str, Any] = {
-            "memory": self.memory_location,
-            "memory_rows": self.memory_rows,
-            "memory_version": self.memory_version,
-            "seen": self.prepare_seen(tables.get("train"), training),
-            "splits": {},
-            "messages": [],
-        }
-        for name in wanted:
-            split = self.prepare_split(name, tables.pop(name))
-            plan["splits"][name] = dict(split.parts)
-            plan["messages"] += self.describe_split(name, split)
-            if (marks := self.copies_of(split)) is not None:
-                plan["messages"] += marks.describe(name)
-            if name == "train":
-                stores = [tokens for tokens, _ in self.texts_of(split)]
-                plan["vocabulary"] = self.prepare_vocabulary(stores, self.count_words(split))
-                plan["facts"] = self.learn(split, self.open_vocabulary(plan["vocabulary"]))
-        self.close_memory()
-        return plan
-
-    def wanted_splits(self) -> list[str]:
-        """The tables that the trainer's stage needs; without a trainer, all that are named."""
-        function = self.trainer.state.fn if self.trainer is not None else None
-        if function == TrainerFn.FITTING:
-            return ["train", "validation"]
-        if function == TrainerFn.VALIDATING:
-            # Validation rows, or the memory, may have to come from the training table.
-            has_memory = not self.retrieves or self.options.memory or is_existing_index(self.retriever)
-            alone = self.has_validation_table and has_memory
-            return ["validation"] if alone else ["train", "validation"]
-        if function == TrainerFn.TESTING:
-            return ["test"]
-        named = ["train", "validation"] if self.has_training_table else []
-        return [*named, "test"] if self.has_test_table else named
-
-    def _plan_file(self, splits: Sequence[str]) -> Path:
-        """Where rank 0 tells the others what it prepared: named by options and the contents of the files."""
-        options = {key: value for key, value in self.options.items() if key not in self.no_effect}
-        training = "train" in splits
-        memory = self.options.memory if self.options.memory or training else self.memory_location
-        description = {
-            "class": type(self).__name__,
-            "options": options,
-            "files": self.held,
-            "splits": list(splits),
-            "retriever": self.retriever.describe(),
-            # The ranking too: it knows what is in the folder that an encoder is named by.
-            "ranking": self.retriever.ranking.describe() if self.retrieves else None,
-            "memory": memory and [memory, contents_of(Path(memory) / POINTER)],
-            "tokenizer": self.tokenizer.describe(),
-            "folding": FOLDING,
-            **self.describe_past(),
-            "start": self.describe_start(),
-        }
-        return self.cache / f"plan-{fingerprint_of(description)[:16]}.json"
-
-    @property
-    def held(self) -> dict[str, Any]:
-        """What `file_contents` found in the last `prepare_data` or `setup`: the Hub is asked once for each."""
-        if self._held is None:
-            self._held = self.file_contents()
-        return self._held
-
-    def file_contents(self) -> dict[str, Any]:
-        """What the files that the options name hold, by option: other contents are other data."""
-        return {name: _contents(self.options[name]) for name in self.files}
-
-    def _whole_plan(self, plan_file: Path) -> dict[str, Any] | None:
-        """A plan whose folders are all there; a damaged one is named."""
-        try:
-            plan: dict[str, Any] = json.loads(plan_file.read_text())
-        except (FileNotFoundError, ValueError):
-            return None
-        if self.retrieves and is_existing_index(self.retriever):
-            return None  # An index that is not ours may have changed: ask it again.
-        if self.retrieves and not (Path(plan["memory"]) / POINTER).exists():
-            return None
-        values = [value for parts in plan["splits"].values() for value in parts.values()]
-        folders = [value for value in values if isinstance(value, list)]
-        more = [
-            part for part in (plan["memory_rows"], plan["seen"], plan.get("vocabulary")) if part is not None
-        ]
-        return plan if are_whole(self.cache, [*folders, *more]) else None
-
-    # --- every rank: open the maps ---
 
     def setup(self, stage: str) -> None:
         """Map what `prepare_data` made."""
-        self._held = None
-        plan_file = self._plan_file(self.wanted_splits())
-        if not plan_file.exists():
-            raise InputError(f"{plan_file}: the data is not prepared; call prepare_data() first")
-        plan = json.loads(plan_file.read_text())
-        self.memory_location = None
-        self.use_memory_of(plan)
-        self.use_seen_of(plan)
-        self._splits.update({name: self.open_split(parts) for name, parts in plan["splits"].items()})
-        if self._spec is None and "vocabulary" in plan:
-            self._bind(self.open_vocabulary(plan["vocabulary"]), plan["facts"])
+        self._file_contents = None
+        file = preparation.plan_file(self, preparation.wanted_splits(self))
+        plan = preparation.Plan.read(file)
+        if plan is None:
+            raise InputError(f"{file}: the data is not prepared; call prepare_data() first")
+        if self.memory is not None:
+            self.memory.follow(plan.memory)
+        self.duplicates.open_seen(plan.seen)
+        for name, parts in plan.splits.items():
+            self._splits[name] = self.open_split(Origin.from_dict(self.cache, parts))
+        if self._spec is None and plan.vocabulary is not None:
+            self._describe(self.words.open(plan.vocabulary), plan.facts)
 
-    def _bind(self, vocabulary: Vocabulary, facts: Mapping[str, Any]) -> None:
-        self.use_vocabulary(vocabulary)
-        self._facts = {name: facts[name] for name in self.fact_names}
-        self._spec = self.make_spec(vocabulary, self._facts)
+    @property
+    def file_contents(self) -> PlainDict:
+        """Contents of the files that the options name, by option; the Hub is asked once per preparation."""
+        if self._file_contents is None:
+            names = self.options.files
+            self._file_contents = {
+                name: preparation.contents_of_files(getattr(self.options, name)) for name in names
+            }
+        return self._file_contents
+
+    @property
+    def memory_needs_training(self) -> bool:
+        """Whether the memory is made of the training table."""
+        return self.memory is not None and self.memory.location is None and not self.memory.is_users
+
+    def release_memory(self) -> None:
+        """Close the memory after the preparation."""
+        if self.memory is not None:
+            self.memory.close()
+
+    def _read_memory_table(self, name: str) -> Rows:
+        columns = self.memory_columns()
+        rows = read_table(name, **columns)
+        if not any(rows.texts):
+            raise InputError(
+                f"data.memory={name}: no row has text in {columns['text_column']!r}; name the column that has it with"
+                " --data.memory_text_column"
+            )
+        return rows
+
+    # --- what is prepared ---
 
     def split(self, name: str) -> SplitT:
         """A prepared table: `train`, `validation` or `test`."""
         return self._splits[name]
 
-    def copy_counts(self, name: str) -> dict[str, int]:
-        """How many rows of an open split have copies elsewhere, as figures; none where rows are not compared."""
-        marks = self.copies_of(self._splits[name]) if name in self._splits else None
+    def duplicate_counts(self, name: str) -> dict[str, int]:
+        """Number of rows of a split that have duplicates elsewhere, as figures; empty where nothing is compared."""
+        marks = self._splits[name].duplicates if name in self._splits else None
         return {} if marks is None else marks.counts()
-
-    @contextmanager
-    def dataset_for_now(self, split: SplitT) -> Iterator[Any]:
-        """A split's data set whose new words are forgotten afterwards."""
-        with self.forgetting_words():
-            yield self.dataset(split)
-
-    # --- what a model asks, and what it keeps in its checkpoint ---
 
     @property
     def spec(self) -> Any:
-        """Sizes and the like, of type `spec_type`; after `setup` or `use_state`."""
+        """Sizes and labels, of type `spec_type`; after `setup` or `use_state`."""
         if self._spec is None:
             raise InputError("the data has no vocabulary yet: train a model on it, or give a checkpoint")
         return self._spec
 
-    def state(self) -> dict[str, Any]:
-        """Plain values that make this data again for new texts; they go into a model's checkpoint."""
-        return {
-            "class": type(self).__name__,
-            "options": dict(self.options),
-            "retriever": self.retriever.describe(),
-            "memory": self.memory_location,
-            "memory_rows": None if self.memory_rows is None else list(self.memory_rows),
-            "memory_version": self.memory_version,
-            "files": self.held,
-            "vocabulary": self.vocabulary.to_dict(),
-            "seen": self.seen,
-            **self._facts,
-        }
+    def _describe(self, vocabulary: Vocabulary, facts: PlainDict) -> None:
+        self.words.use(vocabulary)
+        self.facts, self._spec = facts, self.make_spec(vocabulary, facts)
 
-    def use_state(self, state: Mapping[str, Any]) -> None:
-        """Take vocabulary and facts of a trained model and, unless another is there, the memory."""
-        self.use_memory_of(state)
-        self.remember(state)
-        facts = {name: state[name] for name in self.fact_names}
-        if self._vocabulary is not None and self._vocabulary.to_dict() == state["vocabulary"]:
-            if facts != self._facts:
-                self._facts, self._spec = facts, self.make_spec(self._vocabulary, facts)
-        else:
-            self._bind(Vocabulary.from_dict(state["vocabulary"]), facts)
+    # --- trained models ---
 
-    @classmethod
-    def check_resumed(cls, state: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-        """Refuse to go on with a run on other data than it began with.
-
-        Args:
-            state: what `state` gives now.
-            before: what it gave when the checkpoint was written.
-
-        Raises:
-            InputError: names the options.
-        """
-        now, then = state["options"], before["options"]
-        free = {*cls.no_effect, *cls.files}
-        changed = [name for name in now if name not in free and name in then and now[name] != then[name]]
-        others = [f"data.{name}={now[name]}, not {then[name]}" for name in changed]
-        # Files may have moved, but must hold what they held.
-        held = before.get("files", {})
-        for name in cls.files:
-            if name in held and not name.startswith("test_") and held[name] != state["files"][name]:
-                others.append(f"data.{name}={now[name]} holds something else than then")
-        if not others and (state["memory_rows"], before["memory_rows"]) != (None, None):
-            names = [one["memory"] and Path(one["memory"]).name for one in (state, before)]
-            if names[0] != names[1]:
-                others.append("data.retriever ranks otherwise")
-        if others:
-            raise InputError(
-                f"the run that is resumed had other data options: {'; '.join(others)}. Give it the same ones, or begin"
-                " a new run with --model.init_from"
-            )
-
-    @classmethod
-    def options_after_training(
-        cls, state: Mapping[str, Any], command: str, given: Mapping[str, str]
-    ) -> dict[str, Any]:
-        """Options for `zoo validate` and `zoo test` of a trained model, below those that the user gives.
-
-        Nothing of the training is read again, unless rows were split off its table: the memory is where the
-        checkpoint says.
-
-        Args:
-            state: what `state` gave.
-            command: `validate` or `test`.
-            given: the user's options of the data, by name.
-
-        Raises:
-            InputError: the training table has gone, and validation rows were split off it.
-        """
-        # Runs from before copies were kept together split without.
-        options = {"split_copies": True, **state["options"], "retriever": state["retriever"]}
-        memory = state["memory"] if is_memory(state["memory"]) else options["memory"]
-        if options.get("test_split") and given.get("test_file"):
-            options["test_split"] = None  # the file takes its place
-        if command == "test":
-            return {**options, "memory": memory, "test_file": None}
-        train_file = options["train_file"]
-        if state.get("own_memory") or given.get("validation_file") or options["validation_file"]:
-            return {**options, "memory": memory}
-        files = [train_file] if isinstance(train_file, str) else train_file or []
-        # One that the user gives is read, or found missing, like any other.
-        if given.get("train_file") or all(file.startswith(HUB) or Path(file).exists() for file in files):
-            return options
-        raise InputError(
-            f"{train_file}: no such file, and the validation rows were split off it; say where it is now"
-            " (--data.train_file), or name other rows (--data.validation_file)"
+    def state(self) -> DataState:
+        """Everything that prepares new rows for the model; kept in its checkpoint."""
+        location = None if self.memory is None else self.memory.location
+        return DataState(
+            kind=type(self).__name__,
+            options=self.options.to_dict(),
+            retriever=self.retriever.describe(),
+            memory=location,
+            files=self.file_contents,
+            vocabulary=self.words.vocabulary.to_dict(),
+            seen=self.duplicates.describe_seen(),
+            facts=self.facts,
         )
 
-    # --- encodings of a frozen encoder ---
+    def use_state(self, state: DataState) -> None:
+        """Take vocabulary and facts of a trained model and, unless another is known, its memory."""
+        if self.memory is not None:
+            self.memory.use(state.memory)
+        self.duplicates.remember(state.seen)
+        if not self.words.knows(state.vocabulary):
+            self._describe(Vocabulary.from_dict(state.vocabulary), state.facts)
+        elif state.facts != self.facts:
+            self.facts, self._spec = state.facts, self.make_spec(self.words.vocabulary, state.facts)
 
-    def cache_encodings(self, encode: Callable[[TextBatch], Tensor], encoder: str) -> None:
-        """Encode every text of the open splits once, for a model whose encoder is frozen.
+    # --- batches ---
 
-        Batches made afterwards carry the encodings. They are kept in the cache folder, for this and every later
-        run of the same encoder: 4 l bytes a vector.
+    @property
+    def seed(self) -> int:
+        """Seed of the training order: the option's, or the run's."""
+        return run_seed() if self.options.seed is None else self.options.seed
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Shuffled batches to train on."""
+        return self._loader("train")
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """All of the validation table."""
+        return self._loader("validation")
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        """All of the test table."""
+        return self._loader("test")
+
+    def _loader(self, name: str) -> DataLoader[Any]:
+        options, trainer, training = self.options, self.trainer, name == "train"
+        model = None if trainer is None else trainer.lightning_module
+        contents = model.batch_contents(name) if isinstance(model, ReadsBatches) else BatchContents()
+        dataset = self.dataset(self.split(name), contents, training)
+        for level, line in dataset.messages():
+            log.log(level, "%s", line)
+        evaluated = options.eval_batch_size or self.eval_batches * options.batch_size
+        return make_loader(
+            dataset,
+            options,
+            options.batch_size if training else evaluated,
+            training=training,
+            process=0 if trainer is None else trainer.global_rank,
+            num_processes=1 if trainer is None else trainer.world_size,
+            epoch=_epochs_done(trainer) if training and trainer is not None else 0,
+        )
+
+    @contextmanager
+    def temporary_dataset(self, split: SplitT, contents: BatchContents) -> Iterator[BatchDataset[Any]]:
+        """A split's dataset whose new words are forgotten afterwards."""
+        with self.words.forgetting():
+            yield self.dataset(split, contents)
+
+    # --- frozen encoders ---
+
+    def encode_texts(
+        self, encode: Callable[[TextBatch], Tensor], encoder: str, contents: BatchContents = BatchContents()
+    ) -> EncodedTexts:
+        """Encode every text of the open splits once, with a frozen encoder.
+
+        The encodings are kept in the cache for all runs of the same encoder: 4 l bytes per vector.
 
         Args:
-            encode: vectors [B, l] of the texts of a batch, or of their tokens [B, T, l]; what it makes of padding is
-                not read. It is called with texts of like length, cut to what a model reads.
-            encoder: fingerprint of the encoder: another encoder, another fingerprint.
+            encode: vectors [B, l] of the texts of a batch, or of their tokens [B, T, l]; its results for padding are
+                not read. It is called with texts of similar length, cut to what a model reads.
+            encoder: fingerprint of the encoder.
+            contents: other contents of the batches; texts that these encode already are skipped.
         """
-        if encoder != self._encoder:
-            self._encodings, self._encoder = {}, encoder
+        encoded = EncodedTexts(encoder)
         for split in self._splits.values():
-            for tokens, length in self.texts_to_encode(split):
-                if len(tokens) and (tokens.part[1], length) not in self._encodings:
-                    self._encodings[tokens.part[1], length] = self._encode_all(tokens, length, encode)
+            for tokens, length in self.texts_to_encode(split, contents):
+                if len(tokens) and encoded.of(tokens, length) is None:
+                    encoded.add(tokens, length, self._encode_store(tokens, length, encode, encoder))
+        return encoded
 
-    def forget_encodings(self) -> None:
-        """Have batches carry texts again: another model is about to read them. What is in the cache folder stays."""
-        self._encodings, self._encoder = {}, None
-
-    def texts_to_encode(self, split: SplitT) -> list[tuple[TokenStore, int]]:
-        """The texts of a split that `cache_encodings` encodes, as `texts_of` has them."""
-        return self.texts_of(split)
-
-    def encodings_of(self, tokens: TokenStore | None, length: int) -> Encodings | None:
-        """What the frozen encoder made of a store's texts; None where there is no such encoder."""
-        if tokens is None or not self._encodings or not tokens.is_kept:
-            return None
-        return self._encodings.get((tokens.part[1], length))
-
-    def _encode_all(
-        self, tokens: TokenStore, length: int, encode: Callable[[TextBatch], Tensor]
+    def _encode_store(
+        self, tokens: TokenStore, length: int, encode: Callable[[TextBatch], Tensor], encoder: str
     ) -> Encodings:
-        table = self.words.add(tokens)
+        table = self.words.table.add(tokens)
 
         def encode_rows(rows: NDArray[np.int64]) -> Tensor:
             gathered = gather([TextGroup(table, rows, length)])
@@ -468,22 +372,18 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
             return encode(TextBatch(*map(torch.from_numpy, batch)))
 
         description = {
-            "encoder": self._encoder,
+            "encoder": encoder,
             "tokens": tokens.part[1],
-            "vocabulary": self.vocabulary.fingerprint,
+            "vocabulary": self.words.vocabulary.fingerprint,
             "length": length,
         }
-        mark = fingerprint_of(description)
-        size = np.minimum(np.diff(tokens.offsets) + self.special_tokens, length)
-        return Encodings.build(size, encode_rows, self.cache / f"encodings-{mark[:16]}", mark)
+        fingerprint = fingerprint_of(description)
+        size = np.minimum(np.diff(tokens.offsets) + self.words.special_tokens, length)
+        folder = self.cache / f"encodings-{fingerprint[:16]}"
+        return Encodings.build(size, encode_rows, folder, fingerprint)
 
 
-def _contents(files: Any) -> Any:
-    """Identifies what a file, a folder, a data set of the Hub, or several of them hold; None for what is none."""
-    if isinstance(files, (list, tuple)):
-        return [_contents(file) for file in files]
-    if not isinstance(files, str):
-        return None
-    if files.startswith(HUB):
-        return hub_fingerprint(files)
-    return contents_of_memory(files) if is_memory(files) else contents_of(files)
+def _epochs_done(trainer: pl.Trainer) -> int:
+    """Number of finished epochs of the run that is resumed."""
+    done: int = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
+    return done

@@ -11,9 +11,32 @@ move and pin NamedTuples without being taught.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from datamodules.encodings import EncodedTexts
+    from datamodules.retrieval.memories.encoded_memory import EncodedMemory
+
+
+class BatchContents(NamedTuple):
+    """What a model wants in its batches; the model passes it whenever it requests batches."""
+
+    #: the texts as strings.
+    strings: bool = False
+    #: the words of the memory texts.
+    memory_texts: bool = True
+    #: labels that only the memory has: classes behind those of the spec.
+    new_labels: tuple[str, ...] = ()
+    #: vectors of the memory, which replace the words of the memory texts.
+    encoded_memory: EncodedMemory | None = None
+    #: vectors of the texts and of further memory texts by a frozen encoder, which replace their words.
+    encoded_texts: EncodedTexts | None = None
 
 
 class TextBatch(NamedTuple):
@@ -59,8 +82,8 @@ class ClassificationBatch(NamedTuple):
     #: [B] and [M] strings: the texts and the distinct memory texts themselves. None: the model reads none.
     text_string: list[str] | None = None
     memory_string: list[str] | None = None
-    #: bool [B]: a copy of the row is in the memory or among the training rows. None: nothing is measured.
-    is_copy: Tensor | None = None
+    #: bool [B]: a duplicate of the row is in the memory or among the training rows. None: nothing is measured.
+    is_duplicate: Tensor | None = None
 
 
 class ClassificationSpec(NamedTuple):
@@ -116,9 +139,9 @@ class MatchingBatch(NamedTuple):
     #: [N] and [M] strings: the distinct texts themselves. None: the model reads none.
     first_string: list[str] | None = None
     second_string: list[str] | None = None
-    #: bool [P]: a copy of the pair, or in a ranking of its question, is among the training rows. None: nothing is
+    #: bool [P]: a duplicate of the pair, or in a ranking of its question, is among the training rows. None: nothing is
     #: measured.
-    is_copy: Tensor | None = None
+    is_duplicate: Tensor | None = None
 
 
 class MatchingSpec(NamedTuple):
@@ -259,8 +282,8 @@ class QueryBatch(NamedTuple):
     hit_score: Tensor | None = None
     #: [B] strings. None: the model reads none.
     string: list[str] | None = None
-    #: bool [B]: a copy of the query is among the training queries. None: nothing is measured.
-    is_copy: Tensor | None = None
+    #: bool [B]: a duplicate of the query is among the training queries. None: nothing is measured.
+    is_duplicate: Tensor | None = None
 
 
 class ClickSpec(NamedTuple):
@@ -272,3 +295,8 @@ class ClickSpec(NamedTuple):
     num_chars: int
     #: letter trigrams of the training texts, see `datamodules.trigrams`; empty where batches carry no letters.
     trigrams: list[int]
+
+
+def as_tensors(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, Any]:
+    """Arrays as tensors that share their memory: fields of a batch."""
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -18,6 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from datamodules.core.storage import check_folder, is_whole, lock, new_folder
+from datamodules.text.tokens import TokenStore
 
 #: Texts, and tokens with their padding, that are encoded together.
 _TEXTS_A_BATCH = 256
@@ -93,6 +94,28 @@ class Encodings:
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker that is spawned (not forked) maps the same files.
         return Encodings.open, self.origin
+
+
+class EncodedTexts:
+    """Encodings of one frozen encoder, by token store and length.
+
+    Attributes:
+        encoder: fingerprint of the encoder.
+    """
+
+    def __init__(self, encoder: str) -> None:
+        self.encoder = encoder
+        self._encodings: dict[tuple[str, int], Encodings] = {}
+
+    def add(self, tokens: TokenStore, length: int, encodings: Encodings) -> None:
+        """Keep the encodings of a store's texts, cut to a length."""
+        self._encodings[tokens.part[1], length] = encodings
+
+    def of(self, tokens: TokenStore | None, length: int) -> Encodings | None:
+        """The encodings of a store's texts; None where there are none."""
+        return (
+            self._encodings.get((tokens.part[1], length)) if tokens is not None and tokens.is_kept else None
+        )
 
 
 def _write(size: NDArray[np.int64], encode: Callable[[NDArray[np.int64]], Tensor], folder: Path) -> None:

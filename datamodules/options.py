@@ -1,54 +1,188 @@
-"""The options of a data module: collected once, checked in one line each, read as attributes."""
+"""Options of the data modules: dataclasses without behaviour, one for each part of a data module.
+
+The options class of a kind of data inherits those of the parts that the kind has. A data module takes the fields as
+keyword arguments, so the command line lists them flat: `--data.max_length 64`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
-
-import pytorch_lightning as pl
-from pytorch_lightning.utilities.parsing import AttributeDict
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
+from datamodules.corpora.records import Column
+
+#: Unicode words and punctuation.
+DEFAULT_TOKENIZER = "words"
 
 
-class Configured(pl.LightningDataModule):
-    """Knows what all constructors before it were given.
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Options of every data module: splits, words, batches and the cache.
 
-    A class of a data module names its own options and passes the rest on (`**shared`), so options that are shared
-    are written once. This class stands behind all others and sees every one.
+    Attributes:
+        validation_split: part of the training table that is split off for validation: a share (0.1), or for labelled
+            texts a number of rows per class (500).
+        split_seed: seed of that split; independent of the training's seed.
+        split_duplicates: let duplicates of a row fall on both sides of a split. Otherwise they stay together, because
+            validation would measure how well rows are memorized.
+        tokenizer: `words` (Unicode words and punctuation), `whitespace`, `characters` (lengths then count characters),
+            or a `transformers` tokenizer by name or folder. The command line replaces `words` by the tokenizer of the
+            model's `transformer`.
+        lowercase: fold case before words are looked up; None = yes, except for a `transformers` tokenizer, which has
+            its own rule.
+        min_count: words that occur less often in the training texts are unknown words.
+        max_words: largest vocabulary; None = no limit.
+        batch_size: rows (texts, lists of pairs, ...) in a training batch of one device.
+        eval_batch_size: rows in an evaluation batch; None = as in training, or a multiple where rows are small.
+        bucket_by_length: put rows of similar length into a batch.
+        num_workers: processes that build batches; 0 = the training process.
+        seed: seed of the training order and of all other draws; None = the run's seed.
+        cache_dir: folder for prepared data; None = $ZOO_CACHE_DIR or ~/.cache/memory-zoo.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        # A retriever is an object; what describes it is kept beside the options.
-        self.save_hyperparameters(ignore=["retriever"], logger=False)
-        given = {name: value for name, value in self.hparams.items() if not name.startswith("_")}
-        #: the options but for the retriever: plain values, as attributes and by name.
-        self.options: Any = AttributeDict(given)
+    validation_split: int | float = 0.1
+    split_seed: int = 0
+    split_duplicates: bool = False
+    tokenizer: str = DEFAULT_TOKENIZER
+    lowercase: bool | None = None
+    min_count: int = 1
+    max_words: int | None = None
+    batch_size: int = 64
+    eval_batch_size: int | None = None
+    bucket_by_length: bool = True
+    num_workers: int = 0
+    seed: int | None = None
+    cache_dir: str | None = None
+
+    #: options that name files, folders or tables, or lists of them.
+    files: ClassVar[tuple[str, ...]] = ()
+    #: those of `files` whose lists hold names and not files.
+    name_lists: ClassVar[tuple[str, ...]] = ()
+    #: the files that a test is read from, or split off from.
+    test_files: ClassVar[tuple[str, ...]] = ()
+    #: options that do not change what is prepared.
+    unprepared: ClassVar[tuple[str, ...]] = (
+        "batch_size",
+        "eval_batch_size",
+        "num_workers",
+        "seed",
+        "bucket_by_length",
+        "cache_dir",
+    )
+    #: options that decide which rows a split takes: a model trained with other values has seen some of these rows.
+    splitting: ClassVar[tuple[str, ...]] = ("split_seed", "validation_split", "split_duplicates")
+
+    def __post_init__(self) -> None:
+        check_least(self, 1, "min_count", "max_words", "batch_size", "eval_batch_size")
+        check_least(self, 0, "split_seed", "num_workers", "seed")
+
+    def to_dict(self) -> PlainDict:
+        """All options as plain values."""
+        return asdict(self)
 
 
-def check_least(options: Mapping[str, Any], least: Mapping[str, int]) -> None:
-    """Refuse options that are too small.
+@dataclass(frozen=True, kw_only=True)
+class VectorOptions:
+    """Options of word vectors and of the characters of words.
+
+    Attributes:
+        word_vectors: file of pre-trained GloVe or word2vec vectors (text, plain, .gz, .xz, .zip).
+        normalize_vectors: scale each of these vectors to length 1.
+        vector_words: number of the file's most frequent words that join the vocabulary even if the training texts lack
+            them, since they may occur later.
+        characters: pass the characters of words to the model.
+        max_characters: number of characters kept per word.
+    """
+
+    word_vectors: str | None = None
+    normalize_vectors: bool = False
+    vector_words: int = 100_000
+    characters: bool = False
+    max_characters: int = 16
+
+    def __post_init__(self) -> None:
+        check_least(self, 0, "vector_words")
+        check_least(self, 1, "max_characters")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryOptions:
+    """Options of the memory.
+
+    Attributes:
+        memory: source of the memories: None = the training texts; a table (with `memory_text_column`); a folder that
+            `zoo index` built. A retriever with an index of its own (`ElasticsearchRetriever(index=...)`) is its own
+            memory.
+        memory_text_column: text of the memory table; None = as in the training table.
+    """
+
+    memory: str | None = None
+    memory_text_column: Column | list[Column] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(MemoryOptions, VectorOptions, DataOptions):
+    """Options of data whose rows are single texts with memories.
+
+    Attributes:
+        train_file: the table to train on.
+        validation_file: the table for validation; None = rows are split off the training table.
+        test_file: the table for the test.
+        num_memories: K, memories per text; 0 = none.
+        max_length: number of words kept of a text.
+        memory_max_length: number of words kept of a memory text; None = `max_length`.
+    """
+
+    train_file: str | None = None
+    validation_file: str | None = None
+    test_file: str | None = None
+    num_memories: int = 5
+    max_length: int = 64
+    memory_max_length: int | None = None
+
+    files: ClassVar[tuple[str, ...]] = (
+        "train_file",
+        "validation_file",
+        "test_file",
+        "memory",
+        "word_vectors",
+    )
+    test_files: ClassVar[tuple[str, ...]] = ("test_file", "train_file")
+
+    def __post_init__(self) -> None:
+        DataOptions.__post_init__(self)
+        VectorOptions.__post_init__(self)
+        check_least(self, 0, "num_memories")
+        check_least(self, 1, "max_length", "memory_max_length")
+
+
+def check_least(options: object, least: int, *names: str) -> None:
+    """Refuse numbers that are too small.
 
     Args:
-        options: values of a data module's options; None is allowed.
-        least: the smallest value of each option that is a number.
+        options: options of a data module; None is allowed as a value.
+        least: the smallest value.
+        names: options that hold numbers.
 
     Raises:
         InputError: names the option.
     """
-    for name, smallest in least.items():
-        if options[name] is not None and options[name] < smallest:
-            raise InputError(f"data.{name}={options[name]}: must be {smallest} or more")
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise InputError(f"data.{name}={value}: must be {least} or more")
 
 
-def check_choices(options: Mapping[str, Any], choices: Mapping[str, Collection[Any]]) -> None:
-    """Refuse values that are none of an option's choices.
+def check_choice(options: object, name: str, choices: Collection[str | None]) -> None:
+    """Refuse a value that is not one of an option's choices.
 
     Raises:
         InputError: names the option and its choices.
     """
-    for name, allowed in choices.items():
-        if options[name] not in allowed:
-            named = ", ".join(str(choice) for choice in allowed if choice)
-            raise InputError(f"data.{name}={options[name]}: use one of {named}")
+    value = getattr(options, name)
+    if value not in choices:
+        listed = ", ".join(str(choice) for choice in choices if choice)
+        raise InputError(f"data.{name}={value}: use one of {listed}")

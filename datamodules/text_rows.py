@@ -1,6 +1,6 @@
-"""Texts, one a row, each with the memories that a retriever found for it: prepared, opened, and put into batches.
+"""Texts, one per row, each with its retrieved memories: prepared, opened, and built into batches.
 
-What kinds of data share whose rows are single texts. A kind adds what its rows are labelled with: see
+Shared by the kinds of data whose rows are single texts. A kind adds the labels of its rows: see
 `datamodules.classification`, and examples/your_own_kind for a small one.
 """
 
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,113 +16,83 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from datamodules.base import TextDataModule
-from datamodules.batch import TextBatch
-from datamodules.core.errors import InputError
+from datamodules.base import DataModule
+from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.storage import Part, check_folder
 from datamodules.corpora.rows import Rows, prepare_rows
-from datamodules.duplicates import CopyMarks
-from datamodules.encodings import Encodings
-from datamodules.options import check_least
-from datamodules.prepared import PreparedSplit
-from datamodules.retrieval import (
-    Memory,
-    NeighborStore,
-    build_neighbors,
-    is_existing_index,
-)
+from datamodules.duplicates import DuplicateMarks
+from datamodules.memory_source import DEFAULT_RETRIEVER
+from datamodules.options import TextOptions
+from datamodules.prepared import Origin, PreparedSplit
+from datamodules.retrieval import Memory, NeighborStore, Retriever, build_neighbors
 from datamodules.retrieval.folding import fold_hashes
-from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.retrieval.memories.memory import Neighbors
 from datamodules.retrieval.memories.near_duplicates import nearly_found
 from datamodules.sampling import LengthBucketSampler
-from datamodules.text.gather import TextGroup, TokenTable, distinct_rows, gather
+from datamodules.state import DataState, resolved
+from datamodules.text.gather import TextGroup, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
+
+TextOptionsT = TypeVar("TextOptionsT", bound=TextOptions)
 
 
 @dataclass(frozen=True)
 class TextSplit(PreparedSplit):
-    """One table of texts, ready for batches: rows, tokens, and what the memory returned for them."""
+    """One table of texts, ready for batches: rows, tokens and retrieved memories."""
 
     rows: Rows
     tokens: TokenStore
     #: None where the model runs without memories.
     neighbors: NeighborStore | None
     memory_tokens: TokenStore | None
-    #: cache folder, and folder name and fingerprint of each part; None for texts that came just now.
-    origin: tuple[Path, Mapping[str, Any]] | None = None
-    #: None where nothing is measured: in training, and for texts that came just now.
-    copies: CopyMarks | None = None
+    origin: Origin | None = None
+    duplicates: DuplicateMarks | None = None
 
     @classmethod
-    def open(cls, cache: Path, parts: Mapping[str, Any]) -> TextSplit:
-        """Map what `prepare` made.
-
-        Raises:
-            InputError: a part is missing or damaged.
-        """
-        folder = cls.folders(cache, parts)
-        check_folder(*folder["rows"])
-        with_memories = "neighbors" in folder
-        rows = Rows.load(folder["rows"][0] / "rows.arrow")
+    def open(cls, origin: Origin) -> TextSplit:
+        """Map the parts of a prepared table; see `PreparedSplit.open`."""
+        check_folder(*origin.folder("rows"))
+        rows = Rows.load(origin.folder("rows")[0] / "rows.arrow")
+        parts = origin.parts
         return cls(
-            # Messages name the user's table.
-            rows=replace(rows, source=parts.get("source", rows.source)),
-            tokens=TokenStore.open(*folder["tokens"]),
-            neighbors=NeighborStore.open(*folder["neighbors"]) if with_memories else None,
-            memory_tokens=TokenStore.open(*folder["memory_tokens"]) if with_memories else None,
-            copies=CopyMarks.open(*folder["copies"]) if "copies" in folder else None,
-            origin=(cache, parts),
+            rows=replace(rows, source=origin.source),
+            tokens=TokenStore.open(*origin.folder("tokens")),
+            neighbors=NeighborStore.open(*origin.folder("neighbors")) if "neighbors" in parts else None,
+            memory_tokens=TokenStore.open(*origin.folder("memory_tokens")) if "neighbors" in parts else None,
+            origin=origin,
+            duplicates=DuplicateMarks.open(*origin.folder("duplicates")) if "duplicates" in parts else None,
         )
 
 
-class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
+class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     """Base of the data modules whose rows are single texts, each with K memories."""
 
-    def __init__(
-        self,
-        *,
-        num_memories: int = 5,
-        max_length: int = 64,
-        memory_max_length: int | None = None,
-        **shared: Any,
-    ) -> None:
-        """Choose how much is read.
-
-        Args:
-            num_memories: K, memories a text; 0 = none.
-            max_length: words kept of a text.
-            memory_max_length: words kept of a memory text; None = `max_length`.
-            **shared: options of `TextDataModule`.
-        """
-        super().__init__(**shared)
-        check_least(self.options, {"num_memories": 0, "max_length": 1, "memory_max_length": 1})
-        #: what the model's encoder made of the memory: batches carry it in place of the memories' words. None = the
-        #: model encodes these itself.
-        self.encoded_memory: EncodedMemory | None = None
-
-    @override
-    def forget_encodings(self) -> None:
-        super().forget_encodings()
-        self.encoded_memory = None
+    def __init__(self, options: TextOptionsT, retriever: Retriever = DEFAULT_RETRIEVER) -> None:
+        """Make the parts; nothing is read yet."""
+        super().__init__(options, options, options, retriever, least_rows=options.num_memories)
 
     @property
-    def new_labels(self) -> list[str]:
-        """Labels that came into the memory after the training: the classes behind those of the spec."""
-        return []
+    @override
+    def tables(self) -> dict[str, str | None]:
+        options = self.options
+        return {
+            "train": options.train_file,
+            "validation": options.validation_file,
+            "test": options.test_file,
+        }
 
     @property
     def num_memories(self) -> int:
         """K; 0 = none."""
-        return int(self.options.num_memories)
+        return self.options.num_memories
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Tokens kept of a text and of a memory."""
+        """Number of tokens kept of a text and of a memory text."""
         return self.options.max_length, self.options.memory_max_length or self.options.max_length
 
     @override
-    def text_lengths(self) -> dict[str, int]:
+    def lengths_by_option(self) -> dict[str, int]:
         return dict(zip(("max_length", "memory_max_length"), self.lengths, strict=True))
 
     # --- memory ---
@@ -136,145 +105,143 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
     @property
     @override
     def retrieves(self) -> bool:
-        # Every text is given its memories beforehand.
         return self.has_memory
 
-    @override
-    def leave_out_memory(self) -> None:
-        self.options.num_memories = 0
-
-    @override
-    def check_memory_size(self, rows: int) -> None:
-        if self.num_memories > rows:
-            raise InputError(
-                f"data.num_memories={self.num_memories}: the memory has only {rows} rows; choose fewer"
-            )
+    def disable_memory(self) -> None:
+        """Retrieve no memories: the model reads none."""
+        self.options = replace(self.options, num_memories=0)
 
     @override
     def own_memory(self, tables: Mapping[str, Rows]) -> Rows | None:
         return tables.get("train")
 
+    def is_memory_table(self, table: str | None) -> bool:
+        """Whether the memory was made of this table: equal ids are then the same row."""
+        memory = self.options.memory
+        return table is not None and memory is not None and resolved(table) == resolved(memory)
+
     # --- splits ---
 
     @override
-    def prepare_split(self, name: str, table: Rows) -> TextSplit:
+    def prepare_split(self, name: str, table: Rows, seen: NDArray[np.uint64] | None) -> TextSplit:
         length, memory_length = self.lengths
-        tokens = self.tokenise(table, length)
-        rows = prepare_rows(table, self.cache)
-        parts: dict[str, Any] = {"rows": rows, "tokens": tokens.part, "source": table.source}
-        neighbors = memory_tokens = copies = None
-        if self.has_memory:
+        tokens = self.words.tokenize(table, length)
+        parts: dict[str, Part] = {"rows": prepare_rows(table, self.cache), "tokens": tokens.part}
+        neighbors = memory_tokens = marks = None
+        if self.memory is not None and self.has_memory:
             folder, fingerprint = build_neighbors(
                 table,
-                self.opened_memory,
+                self.memory.opened,
                 self.num_memories,
-                self.leaves_out_copies(name),
+                self.excludes_duplicates(name),
                 self.cache,
                 same_table=self._is_of_memory_table(name),
             )
             neighbors = NeighborStore.open(folder, fingerprint)
-            memory_tokens = self.tokenise(neighbors.memories, memory_length)
+            memory_tokens = self.words.tokenize(neighbors.memories, memory_length)
             parts |= {"neighbors": (folder.name, fingerprint), "memory_tokens": memory_tokens.part}
         if name != "train":
-            copies, parts["copies"] = self._mark_copies(name, table, neighbors)
-        return TextSplit(table, tokens, neighbors, memory_tokens, (self.cache, parts), copies)
+            # What is excluded cannot be retrieved.
+            searched = (
+                self.memory is not None and neighbors is not None and not self.excludes_duplicates(name)
+            )
+            memory = self.memory.opened if self.memory is not None and searched else None
+            marks = self.marks_of(table, neighbors, memory, seen, self._is_of_memory_table(name))
+            parts["duplicates"] = self.duplicates.prepare_marks(marks)
+        origin = Origin(self.cache, parts, table.source)
+        return TextSplit(table, tokens, neighbors, memory_tokens, origin, marks)
 
-    def leaves_out_copies(self, name: str) -> bool:
-        """Whether the rows of a split must not find themselves, nor copies of themselves."""
+    def excludes_duplicates(self, name: str) -> bool:
+        """Whether the rows of a split must not retrieve themselves or duplicates of themselves."""
         # A memory that the user names may hold the table that the rows were split off.
-        is_given = self.options.memory is not None or is_existing_index(self.retriever)
-        return name == "train" or (self.is_split_off(name) and is_given)
+        is_users = self.memory is not None and self.memory.is_users
+        return name == "train" or (self.is_split_off(name) and is_users)
 
     def _is_of_memory_table(self, name: str) -> bool:
-        """Whether a split's rows are of the table that the memory was made of."""
-        options = self.options
-        file = options.train_file if name == "train" else options[f"{name}_file"]
-        return self.is_memory_table(options.train_file if file is None else file)
-
-    def _mark_copies(self, name: str, table: Rows, neighbors: NeighborStore | None) -> tuple[CopyMarks, Part]:
-        # What is left out can't be found.
-        memory = None if neighbors is None or self.leaves_out_copies(name) else self.opened_memory
-        marks = self.marks_of(table, neighbors, memory, self._is_of_memory_table(name))
-        return marks, self.prepare_marks(marks)
+        """Whether a split's rows come from the table that the memory was made of."""
+        table = self.tables[name]
+        return self.is_memory_table(self.options.train_file if table is None else table)
 
     def marks_of(
-        self, rows: Rows, neighbors: NeighborStore | None, memory: Memory | None, same_table: bool = False
-    ) -> CopyMarks:
-        """Mark the rows of a table that have copies.
+        self,
+        rows: Rows,
+        neighbors: NeighborStore | None,
+        memory: Memory | None,
+        seen: NDArray[np.uint64] | None,
+        same_table: bool = False,
+    ) -> DuplicateMarks:
+        """Mark the rows of a table that have duplicates.
 
         Args:
             rows: the table.
-            neighbors: the memories that were found for them, if any were asked for.
-            memory: where; None = it can't have returned copies.
-            same_table: the rows are of the table that the memory was made of.
+            neighbors: their retrieved memories, if any were retrieved.
+            memory: the memory; None = it cannot have returned duplicates.
+            seen: keys of the rows that the model was trained on.
+            same_table: the rows come from the table that the memory was made of.
         """
         in_memory, near = np.zeros(len(rows), bool), None
         if neighbors is not None:
-            found = Neighbors(neighbors.rows, neighbors.scores, neighbors.memories)
-            near = nearly_found(rows.texts, found)
+            retrieved = Neighbors(neighbors.rows, neighbors.scores, neighbors.memories)
+            near = nearly_found(rows.texts, retrieved)
             if memory is not None:
-                in_memory = memory.holds(rows, same_table, found)
-        return self.mark(self.copy_keys(rows), in_memory, near)
+                in_memory = memory.holds(rows, same_table, retrieved)
+        return DuplicateMarks.of(self.duplicate_keys(rows), seen, in_memory, near)
 
     @override
-    def copy_keys(self, table: Rows) -> NDArray[np.uint64]:
+    def duplicate_keys(self, table: Rows) -> NDArray[np.uint64]:
         return fold_hashes(table.texts)
 
     @override
-    def copies_of(self, split: TextSplit) -> CopyMarks | None:
-        return split.copies
+    def open_split(self, origin: Origin) -> TextSplit:
+        return TextSplit.open(origin)
 
-    @override
-    def open_split(self, parts: Mapping[str, Any]) -> TextSplit:
-        return TextSplit.open(self.cache, parts)
-
-    def split_of(self, rows: Rows, memory: Memory | None, leave_out_copies: bool = False) -> TextSplit:
-        """A split in memory, for texts that come now (prediction); without a memory, texts alone.
+    def split_of(
+        self,
+        rows: Rows,
+        memory: Memory | None,
+        contents: BatchContents = BatchContents(),
+        exclude_duplicates: bool = False,
+    ) -> TextSplit:
+        """A split in memory, for prediction; without a memory, texts alone.
 
         Args:
             rows: the texts.
-            memory: where their memories are.
-            leave_out_copies: a text does not find itself nor a copy of itself.
+            memory: source of their memories.
+            contents: of the batches that are made of it.
+            exclude_duplicates: a text retrieves neither itself nor a duplicate of itself.
         """
         length, memory_length = self.lengths
         neighbors = memory_tokens = None
         if memory is not None:
-            neighbors = NeighborStore.from_neighbors(
-                memory.search(rows.texts[:], self.num_memories, leave_out_copies)
-            )
-            if self.with_memory_texts and self.encoded_memory is None:
-                memory_tokens = self.tokenise_now(neighbors.memories, memory_length)
-        return TextSplit(rows, self.tokenise_now(rows, length), neighbors, memory_tokens)
+            results = memory.search(rows.texts[:], self.num_memories, exclude_duplicates)
+            neighbors = NeighborStore.from_neighbors(results)
+            if contents.memory_texts and contents.encoded_memory is None:
+                memory_tokens = self.words.tokenize_now(neighbors.memories, memory_length)
+        return TextSplit(rows, self.words.tokenize_now(rows, length), neighbors, memory_tokens)
 
-    def batches_of(
+    def text_batches(
         self, texts: Sequence[str], length: int, batch_size: int
     ) -> Iterator[tuple[NDArray[np.int64], TextBatch]]:
-        """Texts that come now, in batches of like length, for an encoder; those without a word are left out.
+        """Texts in batches of similar length, for an encoder; texts without words are skipped.
 
         Args:
             texts: n texts.
-            length: tokens kept of each.
-            batch_size: how many make a batch.
+            length: number of tokens kept of each.
+            batch_size: texts per batch.
 
         Yields:
-            Row numbers, and these texts.
+            Row numbers, and the texts of these rows.
         """
-        tokens = self.tokenise_now(Rows.from_lists(texts, source="texts to encode"), length)
+        tokens = self.words.tokenize_now(Rows.from_lists(texts, source="texts to encode"), length)
         lengths = np.minimum(np.diff(tokens.offsets), length)
         full = np.flatnonzero(lengths)
-        with self.forgetting_words():
-            table = self.words.add(tokens)
-            for places in LengthBucketSampler(lengths[full], batch_size, training=False):
-                rows = full[places]
+        with self.words.forgetting():
+            table = self.words.table.add(tokens)
+            for positions in LengthBucketSampler(lengths[full], batch_size, training=False):
+                rows = full[positions]
                 gathered = gather([TextGroup(table, rows, length)])
                 parts = (gathered.word, gathered.char, gathered.texts[0])
                 yield rows, TextBatch(*map(torch.from_numpy, parts))
-
-    @override
-    def texts_to_encode(self, split: TextSplit) -> list[tuple[TokenStore, int]]:
-        # What is kept beside the memory is not encoded again.
-        texts = self.texts_of(split)
-        return texts if self.encoded_memory is None else texts[:1]
 
     @override
     def texts_of(self, split: TextSplit) -> list[tuple[TokenStore, int]]:
@@ -282,46 +249,60 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
         memories = [] if split.memory_tokens is None else [(split.memory_tokens, memory_length)]
         return [(split.tokens, length), *memories]
 
+    @override
+    def texts_to_encode(self, split: TextSplit, contents: BatchContents) -> list[tuple[TokenStore, int]]:
+        texts = self.texts_of(split)
+        return texts if contents.encoded_memory is None else texts[:1]
+
+    @override
+    def use_state(self, state: DataState) -> None:
+        super().use_state(state)
+        if "num_memories" in state.facts:
+            self.options = replace(self.options, num_memories=state.facts["num_memories"])
+
 
 class TextReader:
-    """Puts what batches say of texts and memories together; part of a data set."""
+    """Builds the parts of a batch that texts and memories share; part of a dataset."""
 
-    def __init__(self, data: TextRowsDataModule, split: TextSplit) -> None:
+    def __init__(
+        self, data: TextRowsDataModule[TextOptionsT], split: TextSplit, contents: BatchContents
+    ) -> None:
         """Bind a split to the vocabulary in use; the split's words are added to its table."""
-        self.split = split
+        self.split, self.contents = split, contents
         self.max_length, self.memory_max_length = data.lengths
-        self.with_strings, self.with_memory_texts = data.with_strings, data.with_memory_texts
-        self.is_copy = None if split.copies is None else split.copies.is_copy
-        self.texts: TokenTable = data.words.add(split.tokens)
-        # Vectors of a memory, and the row of each of `split.neighbors.memories` among them.
-        self.memory_vectors: tuple[NDArray[np.float32], NDArray[np.int64]] | None = None
-        if split.neighbors is not None and data.encoded_memory is not None:
-            rows = data.encoded_memory.rows_of(split.neighbors.memories.texts)
-            assert (rows >= 0).all(), "the memories were found elsewhere"
-            self.memory_vectors = data.encoded_memory.vectors, rows
-        self.memories: TokenTable | None = None
-        if split.memory_tokens is not None and self.with_memory_texts and self.memory_vectors is None:
-            self.memories = data.words.add(split.memory_tokens)
-        self.encodings: Encodings | None = data.encodings_of(split.tokens, self.max_length)
-        self.memory_encodings = data.encodings_of(split.memory_tokens, self.memory_max_length)
+        self.is_duplicate = None if split.duplicates is None else split.duplicates.is_duplicate
+        self.texts = data.words.table.add(split.tokens)
+        encoded, memory = contents.encoded_texts, contents.encoded_memory
+        self.encodings = None if encoded is None else encoded.of(split.tokens, self.max_length)
+        self.memory_encodings = (
+            None if encoded is None else encoded.of(split.memory_tokens, self.memory_max_length)
+        )
+        # Row in `contents.encoded_memory` of each of `split.neighbors.memories`.
+        self.memory_rows: NDArray[np.int64] | None = None
+        self.memories = None
         if split.neighbors is not None:
             # Rows of equal text share one encoding: each stands for its first; row -1 stays -1.
             self.distinct_memory = np.append(first_of_equal_texts(split.neighbors.memories), -1)
+            if memory is not None:
+                self.memory_rows = memory.rows_of(split.neighbors.memories.texts)
+                assert (self.memory_rows >= 0).all(), "the neighbors come from another memory"
+        if split.memory_tokens is not None and contents.memory_texts and self.memory_rows is None:
+            self.memories = data.words.table.add(split.memory_tokens)
 
-    @property
     def lengths(self) -> NDArray[np.int64]:
-        """Words of each text [n], as kept."""
-        lengths: NDArray[np.int64] = np.minimum(np.diff(self.split.tokens.offsets), self.max_length)
-        return lengths
+        """Number of words of each text [n], as kept."""
+        return np.minimum(np.diff(self.split.tokens.offsets), self.max_length)
 
-    def read(self, indices: Sequence[int]) -> tuple[dict[str, Any], NDArray[np.int64]]:
-        """The fields of a batch that say what its texts and memories are.
+    def read(
+        self, indices: Sequence[int] | NDArray[np.int64]
+    ) -> tuple[dict[str, Tensor | list[str] | None], NDArray[np.int64]]:
+        """The fields of a batch that hold texts and memories.
 
         Args:
             indices: B row numbers; ~i (negative) is row i as padding, with weight 0.
 
         Returns:
-            The fields, as `ClassificationBatch` has them; and int64 [B, K], each memory's row in
+            The fields, as in `ClassificationBatch`; and int64 [B, K], each memory's row in
             `split.neighbors.memories`, -1 where there is none.
         """
         given = np.asarray(indices, dtype=np.int64)
@@ -335,7 +316,7 @@ class TextReader:
             memories = np.asarray(neighbors.rows[row], dtype=np.int64)
             scores = np.asarray(neighbors.scores[row])
             distinct, memory = distinct_rows(self.distinct_memory[memories])
-        fields: dict[str, Any] = self._words(row, distinct)
+        fields = self._words(row, distinct)
         arrays = {
             "memory": memory,
             "memory_mask": memories >= 0,
@@ -344,18 +325,19 @@ class TextReader:
             "row": row,
         }
         fields |= {name: torch.from_numpy(array) for name, array in arrays.items()}
-        if self.is_copy is not None:
-            fields["is_copy"] = torch.from_numpy(self.is_copy[row])
-        if self.with_strings:
-            texts = self.split.rows.texts
-            fields["text_string"] = texts.take(row)
-            if neighbors is not None and self.with_memory_texts:
+        if self.is_duplicate is not None:
+            fields["is_duplicate"] = torch.from_numpy(self.is_duplicate[row])
+        if self.contents.strings:
+            fields["text_string"] = self.split.rows.texts.take(row)
+            if neighbors is not None and self.contents.memory_texts:
                 fields["memory_string"] = neighbors.memories.texts.take(distinct)
         return fields, memories
 
-    def _words(self, rows: NDArray[np.int64], memories: NDArray[np.int64]) -> dict[str, Any]:
-        """What the texts and the distinct memories say: words, or where these were encoded before, vectors."""
-        vectors = self._vectors_of_memories(memories)
+    def _words(
+        self, rows: NDArray[np.int64], memories: NDArray[np.int64]
+    ) -> dict[str, Tensor | list[str] | None]:
+        """Words of the texts and of the distinct memories; vectors where these were encoded before."""
+        vectors = self._memory_vectors(memories)
         if self.encodings is not None:
             return {
                 "word": torch.zeros(1, dtype=torch.int64),
@@ -378,11 +360,10 @@ class TextReader:
             "memory_vector": vectors,
         }
 
-    def _vectors_of_memories(self, memories: NDArray[np.int64]) -> Tensor | None:
+    def _memory_vectors(self, memories: NDArray[np.int64]) -> Tensor | None:
         """[M, l] of rows of `split.neighbors.memories`, where they were encoded before."""
-        if self.memory_vectors is not None:
-            vectors, rows = self.memory_vectors
-            return torch.from_numpy(vectors[rows[memories]])
+        if self.memory_rows is not None and self.contents.encoded_memory is not None:
+            return torch.from_numpy(self.contents.encoded_memory.vectors[self.memory_rows[memories]])
         return None if self.memory_encodings is None else self.memory_encodings.of(memories)
 
 

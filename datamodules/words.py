@@ -1,4 +1,4 @@
-"""Words: how texts are cut, which words a model knows, and where their vectors come from."""
+"""Words: how texts are tokenized, which words a model knows, and where their vectors come from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,17 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules.core.errors import InputError
-from datamodules.core.storage import (
-    Part,
-    check_folder,
-    contents_of,
-    fingerprint_of,
-    is_whole,
-    lock,
-    new_folder,
-)
+from datamodules.core.storage import Part, check_folder, contents_of, fingerprint_of, prepared_folder
+from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
-from datamodules.options import check_least
+from datamodules.options import DataOptions, VectorOptions
 from datamodules.text.gather import WordTable
 from datamodules.text.tokenization import (
     OWN_TOKENIZERS,
@@ -44,67 +37,45 @@ log = logging.getLogger(__name__)
 #: Tokens that a store keeps of a text, unless a model reads more.
 KEPT_TOKENS = 512
 
-#: Words and punctuation, as Unicode tells them.
-DEFAULT_TOKENIZER = "words"
 
-#: Options that decide which words are known.
-VOCABULARY_OPTIONS = ("min_count", "max_words", "vector_words", "characters", "tokenizer", "lowercase")
+class WordTables(NamedTuple):
+    """A vocabulary with the initial vectors of its words."""
+
+    vocabulary: Vocabulary
+    #: float32 [num_words, d]; None where the data brings no vectors.
+    vectors: NDArray[np.float32] | None = None
+    #: bool [num_words]: which of them were pre-trained; the others were drawn.
+    has_vector: NDArray[np.bool_] | None = None
+
+    def save(self, folder: Path) -> None:
+        """Write what `Words.open` reads."""
+        (folder / "vocabulary.json").write_text(json.dumps(self.vocabulary.to_dict()))
+        if self.vectors is not None and self.has_vector is not None:
+            np.save(folder / "vectors.npy", self.vectors)
+            np.save(folder / "has_vector.npy", self.has_vector)
 
 
-class WordPart:
-    """Cuts texts into words and numbers them."""
+class Words:
+    """Tokenizes texts and numbers their words."""
 
-    options: Any
-    cache: Path
-
-    def __init__(
-        self,
-        tokenizer: str = DEFAULT_TOKENIZER,
-        lowercase: bool | None = None,
-        min_count: int = 1,
-        max_words: int | None = None,
-        word_vectors: str | None = None,
-        normalize_vectors: bool = False,
-        vector_words: int = 100_000,
-        characters: bool = False,
-        max_characters: int = 16,
-        **shared: Any,
-    ) -> None:
-        """Choose the words.
-
-        Args:
-            tokenizer: `words` (Unicode words and punctuation), `whitespace`, `characters` (then lengths are
-                characters, too), or a `transformers` tokenizer by name or folder. The command line takes that of the
-                model's `transformer` in place of `words`.
-            lowercase: fold case before words are looked up; None = yes, but a `transformers` tokenizer keeps
-                to its own rule.
-            min_count: words that occur less often in the training texts are unknown words.
-            max_words: largest vocabulary; None = no limit.
-            word_vectors: file of pre-trained GloVe or word2vec vectors (text, plain, .gz, .xz, .zip).
-            normalize_vectors: give each of these vectors the length 1.
-            vector_words: how many of the most frequent words of that file join the vocabulary although the
-                training texts lack them: they may come up later.
-            characters: give the model the characters of words.
-            max_characters: characters kept of a word.
-            **shared: options of the other parts.
-        """
-        super().__init__(**shared)
-        check_least(self.options, {"min_count": 1, "max_words": 1, "vector_words": 0, "max_characters": 1})
+    def __init__(self, options: DataOptions, vectors: VectorOptions, cache: Path) -> None:
+        """Configure; nothing is read yet."""
+        self.options, self.vector_options, self.cache = options, vectors, cache
         self._vocabulary: Vocabulary | None = None
-        self._words: WordTable | None = None
+        self._table: WordTable | None = None
         self._vectors_file: Path | None = None
-        #: words of the model that the new one starts from.
+        # Words of the model that the new one starts from.
         self._start_words: list[str] = []
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """What cuts texts into tokens."""
+        """Cuts texts into tokens."""
         name, lowercase = self.options.tokenizer, self.options.lowercase
         return make_tokenizer(name, name in OWN_TOKENIZERS if lowercase is None else lowercase)
 
     @property
     def special_tokens(self) -> int:
-        """How many tokens of a text's length are none of its own: those that a transformer wants around it."""
+        """Number of tokens that a transformer needs around a text; they count in its length."""
         if not isinstance(self.tokenizer, TransformersTokenizer):
             return 0
         return len(self.tokenizer.prefix) + len(self.tokenizer.suffix)
@@ -113,70 +84,68 @@ class WordPart:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The words; after `setup` or `use_state`."""
+        """The words; after `use` or `open`."""
         if self._vocabulary is None:
             raise InputError("the data has no vocabulary yet: train a model on it, or give a checkpoint")
         return self._vocabulary
 
     @property
-    def words(self) -> WordTable:
-        """The table of the vocabulary's words, which texts are bound to."""
-        if self._words is None:
-            self._words = WordTable(self.vocabulary, self.options.max_characters)
-        return self._words
+    def table(self) -> WordTable:
+        """The numbers of the vocabulary's words, to which token stores are bound."""
+        if self._table is None:
+            self._table = WordTable(self.vocabulary, self.vector_options.max_characters)
+        return self._table
 
-    def word_vectors(self) -> Tensor | None:
-        """Pre-trained word vectors [num_words, d], or None; one copy for all processes of a machine."""
+    def use(self, vocabulary: Vocabulary) -> None:
+        """Replace the vocabulary."""
+        self._vocabulary, self._table = vocabulary, None
+
+    def knows(self, vocabulary: PlainDict) -> bool:
+        """Whether this vocabulary is in use already."""
+        return self._vocabulary is not None and self._vocabulary.to_dict() == vocabulary
+
+    def vectors(self) -> Tensor | None:
+        """Pre-trained word vectors [num_words, d], or None; the processes of a machine share one array."""
         if self._vectors_file is None:
             return None
         return torch.from_numpy(np.load(self._vectors_file, mmap_mode="c"))
 
     def has_vector(self) -> Tensor | None:
-        """bool [num_words]: which words' vectors were pre-trained; the others' were drawn. None: there are none."""
+        """bool [num_words]: which words' vectors were pre-trained; the others were drawn. None: there are none."""
         if self._vectors_file is None:
             return None
         return torch.from_numpy(np.load(self._vectors_file.with_name("has_vector.npy")))
 
-    def use_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Take a vocabulary in place of whatever was in use."""
-        self._vocabulary, self._words = vocabulary, None
-
     @contextmanager
-    def forgetting_words(self) -> Iterator[None]:
-        """Forget the words that texts bring meanwhile, so that prediction may go on for ever."""
-        known = len(self.words)
+    def forgetting(self) -> Iterator[None]:
+        """Forget the words that texts add meanwhile, so that prediction can continue for ever."""
+        known = len(self.table)
         try:
             yield
         finally:
-            self.words.truncate(known)
+            self.table.truncate(known)
 
-    def keep_words(self, state: Mapping[str, Any]) -> None:
-        """Let the words of a trained model join the vocabulary, although the training texts may lack them.
+    def keep(self, vocabulary: PlainDict) -> None:
+        """Add the words of a trained model to the next vocabulary, even if the training texts lack them.
 
-        A model that starts from it has learned what they mean. Characters and the pieces of a transformer's tokenizer
-        are no words.
-
-        Args:
-            state: of that model's data.
+        A model that starts from it has learned their vectors. Characters and the tokens of a transformer are no words.
         """
-        vocabulary = state["vocabulary"]
-        kinds = {name in WORD_TOKENIZERS for name in (vocabulary["tokenizer"]["name"], self.tokenizer.name)}
-        if kinds == {True} or vocabulary["tokenizer"] == self.tokenizer.describe():
+        is_word = {name in WORD_TOKENIZERS for name in (vocabulary["tokenizer"]["name"], self.tokenizer.name)}
+        if is_word == {True} or vocabulary["tokenizer"] == self.tokenizer.describe():
             self._start_words = vocabulary["words"]
 
     def describe_start(self) -> str | None:
-        """Identifies the words of the model that the new one starts from."""
+        """Fingerprint of the words that `keep` added."""
         return fingerprint_of({"words": self._start_words}) if self._start_words else None
 
     # --- what is prepared ---
 
-    def tokenise(self, rows: Rows, length: int) -> TokenStore:
-        """The tokens of texts in a folder of the cache; cut there unless it is done.
+    def tokenize(self, rows: Rows, length: int) -> TokenStore:
+        """The tokens of texts, in a cache folder.
 
         Args:
             rows: the texts.
-            length: tokens of a text that a model reads. Some more are kept, so that other lengths need no other
-                store.
+            length: tokens of a text that a model reads. More are kept, so that other lengths need no other store.
         """
         kept = kept_tokens(length)
         more = {"tokens": kept} if kept > KEPT_TOKENS else {}
@@ -186,88 +155,69 @@ class WordPart:
         folder = self.cache / f"tokens-{fingerprint[:16]}"
         return TokenStore.build(rows.texts, self.tokenizer, folder, fingerprint, max_tokens=kept)
 
-    def tokenise_now(self, rows: Rows, length: int) -> TokenStore:
-        """The tokens of texts in memory, for a prediction."""
+    def tokenize_now(self, rows: Rows, length: int) -> TokenStore:
+        """The tokens of texts, in memory (prediction)."""
         return TokenStore.from_texts(rows.texts, self.tokenizer, max_tokens=kept_tokens(length))
 
-    def prepare_vocabulary(
-        self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None = None
-    ) -> Part:
-        """Choose the words of tokenised texts and their vectors, unless it is done.
+    def prepare(self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None = None) -> Part:
+        """Choose the words of tokenized texts and their vectors; `open` reads the result.
 
         Args:
             stores: the texts.
-            counts: what is counted of each word in place of its occurrences.
-
-        Returns:
-            A folder that `open_vocabulary` opens.
+            counts: word -> number that `min_count` refers to; None = its occurrences.
         """
-        options = self.options
+        names = ("min_count", "max_words", "tokenizer", "lowercase")
         description = {
             "stores": [store.part[1] for store in stores],
-            "vectors": contents_of(options.word_vectors),
-            "path": options.word_vectors,
-            **{name: options[name] for name in VOCABULARY_OPTIONS},
-            **({"unit length": True} if options.normalize_vectors else {}),
-            **({} if counts is None else {"counts": fingerprint_of(counts)}),
-            **({} if (start := self.describe_start()) is None else {"start": start}),
-            **({} if options.word_vectors is None else {"files": ["vectors", "has_vector"]}),
+            "vectors": contents_of(self.vector_options.word_vectors),
+            "path": self.vector_options.word_vectors,
+            "normalize": self.vector_options.normalize_vectors,
+            "vector_words": self.vector_options.vector_words,
+            "characters": self.vector_options.characters,
+            "counts": None if counts is None else fingerprint_of(counts),
+            "start": self.describe_start(),
+            **{name: getattr(self.options, name) for name in names},
         }
-        fingerprint = fingerprint_of(description)
-        folder = self.cache / f"vocabulary-{fingerprint[:16]}"
-        with lock(folder):
-            if is_whole(folder, fingerprint):
-                return folder.name, fingerprint
-            if isinstance(self.tokenizer, TransformersTokenizer):
-                vocabulary, found = Vocabulary.from_transformers(self.tokenizer), None
-            else:
-                vocabulary, found = choose_words(stores, options, self.tokenizer, counts, self._start_words)
-            with new_folder(folder, fingerprint) as partial:
-                (partial / "vocabulary.json").write_text(json.dumps(vocabulary.to_dict()))
-                if found is not None:
-                    table, has_vector = found
-                    if options.normalize_vectors:
-                        table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
-                    np.save(partial / "vectors.npy", table)
-                    np.save(partial / "has_vector.npy", has_vector)
-        return folder.name, fingerprint
+        return prepared_folder(
+            self.cache,
+            "vocabulary",
+            fingerprint_of(description),
+            lambda folder: self._choose(stores, counts).save(folder),
+        )
 
-    def open_vocabulary(self, part: Sequence[str]) -> Vocabulary:
-        """The vocabulary that `prepare_vocabulary` chose; its vectors, if any, are those in use from now on."""
+    def open(self, part: Part) -> Vocabulary:
+        """Read the vocabulary that `prepare` chose; its vectors, if any, are in use from now on."""
         folder = self.cache / part[0]
         check_folder(folder, part[1])
         vectors = folder / "vectors.npy"
         self._vectors_file = vectors if vectors.exists() else None
         return Vocabulary.from_dict(json.loads((folder / "vocabulary.json").read_text()))
 
+    def _choose(self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None) -> WordTables:
+        if isinstance(self.tokenizer, TransformersTokenizer):
+            return WordTables(Vocabulary.from_transformers(self.tokenizer))
+        options, vectors = self.vector_options, None
+        if options.word_vectors is not None:
+            known = {word for store in stores for word in store.lexicon}.union(self._start_words)
+            vectors = read_vectors(options.word_vectors, words=known, most_frequent=options.vector_words)
+        vocabulary = Vocabulary.from_stores(
+            stores,
+            self.tokenizer,
+            min_count=self.options.min_count,
+            max_words=self.options.max_words,
+            extra_words=[*(() if vectors is None else vectors.words), *self._start_words],
+            characters=options.characters,
+            counts=counts,
+        )
+        if vectors is None:
+            return WordTables(vocabulary)
+        log.info("%s", vectors.coverage(stores))
+        table, has_vector = initial_table(vocabulary, vectors, seed=0)
+        if options.normalize_vectors:
+            table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
+        return WordTables(vocabulary, table, has_vector)
+
 
 def kept_tokens(length: int) -> int:
-    """How many tokens of a text a store keeps for a model that reads `length`; one more shows that it is cut."""
+    """Number of tokens that a store keeps of a text for a model that reads `length`; one more shows a cut."""
     return max(KEPT_TOKENS, length + 1)
-
-
-def choose_words(
-    stores: Sequence[TokenStore],
-    options: Mapping[str, Any],
-    tokenizer: Tokenizer,
-    counts: Mapping[str, int] | None = None,
-    more_words: Sequence[str] = (),
-) -> tuple[Vocabulary, tuple[NDArray[np.float32], NDArray[np.bool_]] | None]:
-    """The vocabulary of texts and further words, and its `initial_table` (None: no vector file)."""
-    known = {word for store in stores for word in store.lexicon}.union(more_words)
-    vectors = None
-    if options["word_vectors"] is not None:
-        vectors = read_vectors(options["word_vectors"], words=known, most_frequent=options["vector_words"])
-    vocabulary = Vocabulary.from_stores(
-        stores,
-        tokenizer,
-        min_count=options["min_count"],
-        max_words=options["max_words"],
-        extra_words=[*(() if vectors is None else vectors.words), *more_words],
-        characters=options["characters"],
-        counts=counts,
-    )
-    if vectors is None:
-        return vocabulary, None
-    log.info("%s", vectors.coverage(stores))
-    return vocabulary, initial_table(vocabulary, vectors, seed=0)

@@ -2,69 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
+from typing_extensions import override
 
-from datamodules.batch import ClassificationBatch
+from datamodules.batch import BatchContents, ClassificationBatch
+from datamodules.core.types import Message
 from datamodules.corpora.rows import Rows
+from datamodules.dataset import BatchDataset
 from datamodules.text_rows import TextReader, TextRowsDataModule, TextSplit
 
-#: Class of a label that the model does not know, before it is replaced by the number of classes.
+#: Class of an unknown label, before it is replaced by the number of classes.
 UNKNOWN = -1
 NO_TARGET = -100
 
 
-class ClassificationDataset(Dataset[ClassificationBatch]):
-    """Row numbers in, a finished batch out."""
+class ClassificationDataset(BatchDataset[ClassificationBatch]):
+    """Batches of labelled texts."""
 
-    def __init__(self, data: TextRowsDataModule, split: TextSplit) -> None:
+    def __init__(self, data: TextRowsDataModule[Any], split: TextSplit, contents: BatchContents) -> None:
         """Bind a split to the vocabulary and the labels in use.
 
         Args:
             data: with its spec.
-            split: texts and neighbours.
+            split: texts and neighbors.
+            contents: of the batches.
         """
         self.split = split
-        self.reader = TextReader(data, split)
-        labels = [*data.spec.labels, *data.new_labels]
+        self.reader = TextReader(data, split, contents)
+        labels = [*data.spec.labels, *contents.new_labels]
         targets = label_numbers(split.rows, labels)
         self.unknown_labels = int((targets == UNKNOWN).sum())
         self.targets = np.where(targets == UNKNOWN, len(labels), targets)
         self.memory_targets = np.array([NO_TARGET])
         if split.neighbors is not None:
-            memory_labels = [*data.spec.memory_labels, *data.new_labels]
+            memory_labels = [*data.spec.memory_labels, *contents.new_labels]
             targets = label_numbers(split.neighbors.memories, memory_labels)
-            # The last entry is what row -1 (no memory) reads.
+            # The last entry is the target of row -1 (no memory).
             self.memory_targets = np.append(np.where(targets == UNKNOWN, NO_TARGET, targets), NO_TARGET)
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Words of each text [n], as kept."""
-        return self.reader.lengths
 
     def __len__(self) -> int:
         return len(self.split.rows)
 
-    def __getitems__(self, indices: Sequence[int]) -> ClassificationBatch:
-        """Put a batch together; an index ~i (negative) is row i as padding, with weight 0."""
+    @override
+    def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
+        return self.reader.lengths()
+
+    @override
+    def messages(self) -> Iterator[Message]:
+        if self.unknown_labels:
+            yield (
+                logging.WARNING,
+                f"{self.split.rows.source}: {self.unknown_labels} of {len(self)} rows have a label that training lacks;"
+                " they count as errors",
+            )
+
+    @override
+    def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> ClassificationBatch:
         fields, memories = self.reader.read(indices)
+        row = fields["row"]
+        assert isinstance(row, torch.Tensor)
         return ClassificationBatch(
-            **fields,
+            **fields,  # type: ignore[arg-type]
             memory_target=torch.from_numpy(self.memory_targets[memories]),
-            target=torch.from_numpy(self.targets[fields["row"].numpy()]),
+            target=torch.from_numpy(self.targets[row.numpy()]),
         )
 
 
 def label_numbers(rows: Rows, labels: Sequence[str]) -> NDArray[np.int64]:
-    """The position of each row's label in `labels` [n]: -1 = not there, -100 = the row has none."""
+    """The position of each row's label in `labels` [n]: -1 = unknown, -100 = the row has no label."""
     column = rows.table.column("label")
-    found = pc.fill_null(pc.index_in(column, value_set=pa.array(labels, pa.string())), UNKNOWN)
-    numbers: NDArray[np.int64] = found.to_numpy().astype(np.int64)
+    positions = pc.fill_null(pc.index_in(column, value_set=pa.array(labels, pa.string())), UNKNOWN)
+    numbers: NDArray[np.int64] = positions.to_numpy().astype(np.int64)
     numbers[pc.is_null(column).to_numpy()] = NO_TARGET
     return numbers

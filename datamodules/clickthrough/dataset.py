@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
+from typing_extensions import override
 
-from datamodules.base import TextDataModule
-from datamodules.batch import ClickBatch, DocumentBatch, QueryBatch
+from datamodules.batch import BatchContents, ClickBatch, DocumentBatch, QueryBatch, as_tensors
 from datamodules.clickthrough.negatives import POSITIVES, Negatives
 from datamodules.core.storage import check_folder
 from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.rows import Rows
+from datamodules.dataset import BatchDataset
 from datamodules.drawing import key_of, uniform
-from datamodules.duplicates import CopyMarks
-from datamodules.prepared import PreparedSplit
+from datamodules.duplicates import DuplicateMarks
+from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import NeighborStore
-from datamodules.text.gather import TextGroup, distinct_rows, gather
+from datamodules.text.gather import TextGroup, WordTable, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
 
 
-class Found(NamedTuple):
-    """What a retriever found for Q queries in the collection: at most H documents each, best first."""
+class DocumentHits(NamedTuple):
+    """Hits of a retriever for Q queries in the collection: at most H documents each, best first."""
 
     #: int64 [Q, H]: rows of documents, -1 where there are fewer.
     document: NDArray[np.int64]
@@ -35,8 +34,8 @@ class Found(NamedTuple):
     score: NDArray[np.float32]
 
     @classmethod
-    def of(cls, store: NeighborStore, documents: Rows) -> Found:
-        """Hits by the documents' rows; what the collection does not hold is left out."""
+    def of(cls, store: NeighborStore, documents: Rows) -> DocumentHits:
+        """Hits by the documents' rows; documents outside the collection are skipped."""
         row_of = {id_: row for row, id_ in enumerate(documents.ids)}
         rows = np.array([*(row_of.get(id_, -1) for id_ in store.memories.ids), -1], np.int64)
         return cls(rows[store.rows], np.asarray(store.scores))
@@ -49,32 +48,26 @@ class ClickSplit(PreparedSplit):
     judgements: Judgements
     query_tokens: TokenStore
     document_tokens: TokenStore
-    #: None where no retriever was asked.
-    found: Found | None = None
-    #: cache folder, and folder name and fingerprint of each part; None for queries that came just now.
-    origin: tuple[Path, Mapping[str, Any]] | None = None
-    #: of queries; None in training, and for queries that came just now.
-    copies: CopyMarks | None = None
+    #: None where nothing was retrieved.
+    hits: DocumentHits | None = None
+    origin: Origin | None = None
+    #: of queries.
+    duplicates: DuplicateMarks | None = None
 
     @classmethod
-    def open(cls, cache: Path, parts: Mapping[str, Any]) -> ClickSplit:
-        """Map the parts that `prepare_data` made.
-
-        Raises:
-            InputError: a part is missing or damaged.
-        """
-        folder = cls.folders(cache, parts)
+    def open(cls, origin: Origin) -> ClickSplit:
+        """Map the parts of a prepared table; see `PreparedSplit.open`."""
         for name in ("judgements", "documents"):
-            check_folder(*folder[name])
-        documents = Rows.load(folder["documents"][0] / "rows.arrow")
-        found = NeighborStore.open(*folder["found"]) if "found" in folder else None
+            check_folder(*origin.folder(name))
+        documents = Rows.load(origin.folder("documents")[0] / "rows.arrow")
+        hits = NeighborStore.open(*origin.folder("hits")) if "hits" in origin.parts else None
         return cls(
-            Judgements.load(folder["judgements"][0], documents, parts["source"]),
-            TokenStore.open(*folder["query_tokens"]),
-            TokenStore.open(*folder["document_tokens"]),
-            None if found is None else Found.of(found, documents),
-            (cache, parts),
-            CopyMarks.open(*folder["copies"]) if "copies" in folder else None,
+            Judgements.load(origin.folder("judgements")[0], documents, origin.source),
+            TokenStore.open(*origin.folder("query_tokens")),
+            TokenStore.open(*origin.folder("document_tokens")),
+            None if hits is None else DocumentHits.of(hits, documents),
+            origin,
+            DuplicateMarks.open(*origin.folder("duplicates")) if "duplicates" in origin.parts else None,
         )
 
     @property
@@ -87,14 +80,13 @@ class ClickSplit(PreparedSplit):
 class ClickTexts:
     """The texts of a split in the vocabulary in use; part of a data set."""
 
-    def __init__(self, data: TextDataModule[Any, Any], split: ClickSplit) -> None:
-        self.split, self.with_strings = split, data.with_strings
-        self.queries, self.documents = (
-            data.words.add(split.query_tokens),
-            data.words.add(split.document_tokens),
-        )
-        self.query_length = int(data.options.query_length)
-        self.document_length = int(data.options.document_length)
+    def __init__(
+        self, words: WordTable, split: ClickSplit, lengths: tuple[int, int], contents: BatchContents
+    ) -> None:
+        """Bind the texts; `lengths` are the numbers of words kept of a query and of a document."""
+        self.split, self.with_strings = split, contents.strings
+        self.queries, self.documents = words.add(split.query_tokens), words.add(split.document_tokens)
+        self.query_length, self.document_length = lengths
 
     def query_sizes(self) -> NDArray[np.int64]:
         """int64 [Q]: words of the queries, as kept."""
@@ -124,26 +116,25 @@ class ClickTexts:
         return [table.texts[int(row)] for row in rows] if self.with_strings else None
 
 
-class ClickDataset(Dataset[ClickBatch]):
-    """Numbers of examples in, a finished batch out.
+class ClickDataset(BatchDataset[ClickBatch]):
+    """Batches of examples: a query with a relevant document and others.
 
     An epoch has up to `positives` examples of each query: another choice of its relevant documents in every epoch.
     """
 
-    def __init__(
-        self, data: TextDataModule[Any, Any], split: ClickSplit, positives: int, negatives: Negatives
-    ) -> None:
-        """Bind a split to the vocabulary in use.
+    is_redrawn = True
+
+    def __init__(self, texts: ClickTexts, positives: int, negatives: Negatives) -> None:
+        """Choose the examples.
 
         Args:
-            data: with its spec.
-            split: judgements with texts.
-            positives: examples of a query in an epoch at most.
-            negatives: draws what an example's relevant document competes with.
+            texts: of the split.
+            positives: maximum number of examples of a query in an epoch.
+            negatives: draws the documents that an example's relevant one competes with.
         """
-        self.texts, self.negatives = ClickTexts(data, split), negatives
+        self.texts, self.negatives, split = texts, negatives, texts.split
         self.judgements = judgements = split.judgements
-        self.seed, self.positives = data.seed, positives
+        self.seed, self.positives = negatives.seed, positives
         usable = (judgements.grade > 0) & ~split.empty_queries[judgements.query]
         #: int64: numbers of the judgements that examples are made of.
         self.relevant = np.flatnonzero(usable)
@@ -171,16 +162,18 @@ class ClickDataset(Dataset[ClickBatch]):
             self._drawn = epoch, self.relevant[np.sort(chosen)]
         return self._drawn[1]
 
-    def lengths(self, epoch: int) -> NDArray[np.int64]:
-        """Words of each example [n]: of its query and its relevant document, as kept."""
+    @override
+    def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
+        """Number of words of each example [n]: of its query and its relevant document, as kept."""
         rows = self.examples(epoch)
         judgements, texts = self.judgements, self.texts
         queries, documents = texts.query_sizes(), texts.document_sizes()
         lengths: NDArray[np.int64] = queries[judgements.query[rows]] + documents[judgements.document[rows]]
         return lengths
 
-    def __getitems__(self, indices: Sequence[int]) -> ClickBatch:
-        """Put a batch together.
+    @override
+    def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> ClickBatch:
+        """Build a batch.
 
         Args:
             indices: i is example i; i + e n is example i of epoch e (see `ListSampler`). All of one epoch.
@@ -205,9 +198,8 @@ class ClickDataset(Dataset[ClickBatch]):
             "candidate": candidate,
             "row": row,
         }
-        tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
         strings = (self.texts.query_strings(queries), self.texts.document_strings(documents))
-        return ClickBatch(**tensors, query_string=strings[0], document_string=strings[1])
+        return ClickBatch(**as_tensors(arrays), query_string=strings[0], document_string=strings[1])
 
     def _candidates(
         self,
@@ -228,19 +220,18 @@ class ClickDataset(Dataset[ClickBatch]):
         return candidate
 
 
-class RankingDataset(Dataset[QueryBatch]):
-    """Numbers of queries in, a finished batch out; and the documents that are ranked for them, in blocks."""
+class RankingDataset(BatchDataset[QueryBatch]):
+    """Batches of queries, and the documents that are ranked for them in blocks."""
 
-    def __init__(self, data: TextDataModule[Any, Any], split: ClickSplit, only_judged: bool) -> None:
-        """Bind a split to the vocabulary in use.
+    def __init__(self, texts: ClickTexts, only_judged: bool) -> None:
+        """Choose the documents.
 
         Args:
-            data: with its spec.
-            split: queries, documents and judgements.
+            texts: of the split.
             only_judged: rank the judged documents of a query, and not the whole collection.
         """
-        self.texts, self.split, self.only_judged = ClickTexts(data, split), split, only_judged
-        judgements = split.judgements
+        self.texts, self.split, self.only_judged = texts, texts.split, only_judged
+        judgements = self.split.judgements
         #: int64 [D]: rows of the documents that some query needs; a document's place here is its column.
         self.documents = np.arange(len(judgements.documents))
         if only_judged:
@@ -252,9 +243,8 @@ class RankingDataset(Dataset[QueryBatch]):
         """Queries."""
         return len(self.split.judgements.queries)
 
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Words of each query [Q], as kept."""
+    @override
+    def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
         return self.texts.query_sizes()
 
     def document_blocks(self, size: int) -> list[NDArray[np.int64]]:
@@ -271,19 +261,17 @@ class RankingDataset(Dataset[QueryBatch]):
         )
         return DocumentBatch(word, char, text, row, self.texts.document_strings(rows))
 
+    @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> QueryBatch:
-        """Put a batch of queries together.
-
-        Args:
-            indices: row numbers; ~i (negative) is row i as padding, with weight 0.
-        """
         given = np.asarray(indices, np.int64)
         row = np.where(given < 0, ~given, given)
         gathered = gather([self.texts.query_group(row)])
-        fields = {**self._judgements(row), **self._found(row)}
-        if self.split.copies is not None:
-            fields["is_copy"] = self.split.copies.is_copy[row]
-        arrays = {
+        fields = self._judgements(row)
+        if self.split.duplicates is not None:
+            fields["is_duplicate"] = self.split.duplicates.is_duplicate[row]
+        if (hits := self.split.hits) is not None:
+            fields |= {"hit": self.column[hits.document[row]], "hit_score": hits.score[row]}
+        arrays: dict[str, NDArray[np.generic]] = {
             "word": gathered.word,
             "char": gathered.char,
             "text": gathered.texts[0],
@@ -291,23 +279,17 @@ class RankingDataset(Dataset[QueryBatch]):
             "row": row,
             **fields,
         }
-        tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        return QueryBatch(**{"candidate": None, **tensors}, string=self.texts.query_strings(row))
+        return QueryBatch(**{"candidate": None, **as_tensors(arrays)}, string=self.texts.query_strings(row))
 
-    def _judgements(self, row: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    def _judgements(self, row: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
         judgements = self.split.judgements
         starts, sizes = judgements.offsets[row], np.diff(judgements.offsets)[row]
         query = np.repeat(np.arange(len(row)), sizes)
         number = np.arange(len(query)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(starts, sizes)
         column = self.column[judgements.document[number]]
-        found = {"judged_query": query, "judged_document": column, "grade": judgements.grade[number]}
+        fields = {"judged_query": query, "judged_document": column, "grade": judgements.grade[number]}
         if self.only_judged:
             candidate = np.zeros((len(row), len(self.documents)), bool)
             candidate[query, column] = True
-            found["candidate"] = candidate
-        return found
-
-    def _found(self, row: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        if (found := self.split.found) is None:
-            return {}
-        return {"hit": self.column[found.document[row]], "hit_score": found.score[row]}
+            fields["candidate"] = candidate
+        return fields

@@ -6,3 +6,6 @@ from typing import Any, TypeAlias
 
 #: A mapping of plain values (strings, numbers, booleans, None, and lists and mappings of these), as JSON stores it.
 PlainDict: TypeAlias = dict[str, Any]
+
+#: A line for the log, with its level.
+Message: TypeAlias = tuple[int, str]

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
+from typing_extensions import override
 
-from datamodules.batch import DialogueBatch
+from datamodules.batch import DialogueBatch, as_tensors
 from datamodules.core.storage import check_folder
+from datamodules.core.types import Message
 from datamodules.corpora.dialogues import Dialogues, ragged, within
+from datamodules.dataset import BatchDataset
 from datamodules.dialogue.reading import Reading
-from datamodules.prepared import PreparedSplit
+from datamodules.prepared import Origin, PreparedSplit
 from datamodules.text.tokenization import Lexicon
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -36,24 +37,21 @@ class DialogueSplit(PreparedSplit):
     #: of each question; one token, or none where the answer is not known.
     answer_tokens: TokenStore
     reading: Reading
-    #: cache folder, and folder name and fingerprint of each part; None for dialogues that came just now.
-    origin: tuple[Path, Mapping[str, Any]] | None = None
+    origin: Origin | None = None
 
     @classmethod
-    def open(cls, cache: Path, parts: Mapping[str, Any]) -> DialogueSplit:
-        """Map what was prepared.
-
-        Raises:
-            InputError: a part is missing or damaged.
-        """
-        folder = cls.folders(cache, parts)
-        check_folder(*folder["dialogues"])
-        tokens = (TokenStore.open(*folder[f"{name}_tokens"]) for name in ("turn", "question", "answer"))
-        turns, questions, answers = tokens
-        dialogues = Dialogues.load(folder["dialogues"][0], parts["source"])
-        check_folder(*folder["reading"])
-        reading = Reading.load(folder["reading"][0])
-        return cls(dialogues, turns, questions, answers, reading, (cache, parts))
+    def open(cls, origin: Origin) -> DialogueSplit:
+        """Map the parts of a prepared table; see `PreparedSplit.open`."""
+        for name in ("dialogues", "reading"):
+            check_folder(*origin.folder(name))
+        return cls(
+            Dialogues.load(origin.folder("dialogues")[0], origin.source),
+            TokenStore.open(*origin.folder("turn_tokens")),
+            TokenStore.open(*origin.folder("question_tokens")),
+            TokenStore.open(*origin.folder("answer_tokens")),
+            Reading.load(origin.folder("reading")[0]),
+            origin,
+        )
 
 
 class Texts(NamedTuple):
@@ -78,8 +76,8 @@ class Texts(NamedTuple):
         return self.words[ragged(self.starts[rows], self.counts[rows])]
 
 
-class DialogueDataset(Dataset[DialogueBatch]):
-    """Numbers of dialogues in, a finished batch out."""
+class DialogueDataset(BatchDataset[DialogueBatch]):
+    """Batches of dialogues with their questions."""
 
     def __init__(
         self,
@@ -120,9 +118,9 @@ class DialogueDataset(Dataset[DialogueBatch]):
         self.kept_starts, self.turn_counts = bounds[:-1], np.diff(bounds)
         self.reading_starts = np.cumsum(split.reading.counts) - split.reading.counts
 
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Words of each dialogue [n], as kept."""
+    @override
+    def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
+        """Number of words of each dialogue [n], as kept."""
         ends = np.concatenate([[0], np.cumsum(self.turns.counts[self.kept])])
         lengths: NDArray[np.int64] = ends[self.kept_starts + self.turn_counts] - ends[self.kept_starts]
         return lengths
@@ -131,15 +129,23 @@ class DialogueDataset(Dataset[DialogueBatch]):
         return len(self.split.dialogues)
 
     def unanswerable(self) -> NDArray[np.int64]:
-        """Rows of the questions whose answer is neither in the vocabulary nor in what is read of their dialogue."""
-        missing = []
-        for start in range(0, len(self), 256):
-            batch = self.__getitems__(range(start, min(start + 256, len(self))))
-            missing.append(batch.row[batch.answer == NO_CHOICE].numpy())
-        return np.concatenate(missing)
+        """Rows of the questions whose answer is neither in the vocabulary nor in the turns that are read."""
+        return np.concatenate([batch.row[batch.answer == NO_CHOICE].numpy() for batch in self.batches(256)])
 
-    def __getitems__(self, indices: Sequence[int]) -> DialogueBatch:
-        """Put a batch together; an index ~i (negative) is dialogue i as padding, with weight 0."""
+    @override
+    def messages(self) -> Iterator[Message]:
+        rows, table = self.unanswerable(), self.split.dialogues
+        if len(rows):
+            first = table.questions.select(rows[:1])
+            yield (
+                logging.WARNING,
+                f"{table.source}: {len(rows)} of {len(table.questions)} questions cannot be answered correctly: the"
+                " answer is neither in the dialogue nor in the vocabulary (the first is"
+                f" {first.label(0)!r}, {first.ids[0]})",
+            )
+
+    @override
+    def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> DialogueBatch:
         index = np.asarray(indices, np.int64)
         row = np.where(index < 0, ~index, index)
         counts = self.question_counts[row]
@@ -168,7 +174,7 @@ class DialogueDataset(Dataset[DialogueBatch]):
             "weight": (index >= 0)[dialogue].astype(np.float32),
             "row": questions,
         }
-        return DialogueBatch(**{name: torch.from_numpy(value) for name, value in fields.items()})
+        return DialogueBatch(**as_tensors(fields))
 
     def _ages(self, row: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many turns of the dialogue are later than each kept one [B, N]."""

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
+from typing_extensions import override
 
-from datamodules.base import TextDataModule
-from datamodules.batch import MatchingBatch
+from datamodules.batch import BatchContents, MatchingBatch, MatchingSpec, as_tensors
 from datamodules.core.storage import check_folder
 from datamodules.corpora.pairs import Pairs
-from datamodules.duplicates import CopyMarks
+from datamodules.dataset import BatchDataset
+from datamodules.duplicates import DuplicateMarks
 from datamodules.matching.negatives import (
     Negatives,
     PoolNegatives,
@@ -24,8 +23,8 @@ from datamodules.matching.negatives import (
     own_negatives,
     text_codes,
 )
-from datamodules.prepared import PreparedSplit
-from datamodules.text.gather import TextGroup, distinct_rows, gather
+from datamodules.prepared import Origin, PreparedSplit
+from datamodules.text.gather import TextGroup, WordTable, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
 
 
@@ -36,37 +35,31 @@ class MatchingSplit(PreparedSplit):
     pairs: Pairs
     first_tokens: TokenStore
     second_tokens: TokenStore
-    #: retrieved texts that do not match, by question: rows of the second texts, and where a question's start.
+    #: retrieved texts that do not match, by question: rows of the second texts, and each question's start.
     pool: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-    #: cache folder, and folder name and fingerprint of each part; None for pairs that came just now.
-    origin: tuple[Path, Mapping[str, Any]] | None = None
-    #: of pairs to classify, or of questions; None in training, and for pairs that came just now.
-    copies: CopyMarks | None = None
+    origin: Origin | None = None
+    #: of pairs to classify, or of questions to rank.
+    duplicates: DuplicateMarks | None = None
 
     @classmethod
-    def open(cls, cache: Path, parts: Mapping[str, Any]) -> MatchingSplit:
-        """Map the parts that `prepare_data` made.
-
-        Raises:
-            InputError: a part is missing or damaged.
-        """
-        folder = cls.folders(cache, parts)
-        check_folder(*folder["pairs"])
+    def open(cls, origin: Origin) -> MatchingSplit:
+        """Map the parts of a prepared table; see `PreparedSplit.open`."""
+        check_folder(*origin.folder("pairs"))
         return cls(
-            Pairs.load(folder["pairs"][0], parts["source"]),
-            TokenStore.open(*folder["first_tokens"]),
-            TokenStore.open(*folder["second_tokens"]),
-            _open_pool(*folder["pool"]) if "pool" in folder else None,
-            (cache, parts),
-            CopyMarks.open(*folder["copies"]) if "copies" in folder else None,
+            Pairs.load(origin.folder("pairs")[0], origin.source),
+            TokenStore.open(*origin.folder("first_tokens")),
+            TokenStore.open(*origin.folder("second_tokens")),
+            _open_pool(*origin.folder("pool")) if "pool" in origin.parts else None,
+            origin,
+            DuplicateMarks.open(*origin.folder("duplicates")) if "duplicates" in origin.parts else None,
         )
 
     @property
-    def is_copy(self) -> NDArray[np.bool_] | None:
-        """bool [P]: pairs that scores without copies leave out; None where nothing is measured."""
-        if self.copies is None:
+    def is_duplicate(self) -> NDArray[np.bool_] | None:
+        """bool [P]: pairs that scores without duplicates skip; None where nothing is measured."""
+        if self.duplicates is None:
             return None
-        marks = self.copies.is_copy
+        marks = self.duplicates.is_duplicate
         return marks if len(marks) == len(self.pairs) else marks[self.pairs.question]
 
     @property
@@ -141,17 +134,19 @@ class Lists:
             return Lists.single(positives, own)
         if split.pool is not None:
             positives = positives[np.diff(split.pool[1])[pairs.question[positives]] > 0]
-        return Lists.single(positives, _foreign_negatives(split, pairs.question[positives], count, seed))
+        return Lists.single(
+            positives, _foreign_negatives(split, pairs.question[positives].astype(np.int64), count, seed)
+        )
 
 
-def _foreign_negatives(split: MatchingSplit, question: NDArray[Any], count: int, seed: int) -> Negatives:
+def _foreign_negatives(split: MatchingSplit, question: NDArray[np.int64], count: int, seed: int) -> Negatives:
     """Texts that are not the question's, for a list of each of these questions."""
     pairs = split.pairs
     if split.pool is None:
         codes = text_codes(pairs)
         order = np.lexsort((codes[pairs.second_row], pairs.question))
         own = codes[pairs.second_row][order]
-        return RandomNegatives(codes, own, pairs.lists[1], question.astype(np.int64), count, seed)
+        return RandomNegatives(codes, own, pairs.lists[1], question, count, seed)
     rows, offsets = split.pool
     no_grade, no_row = np.zeros(len(rows), np.float32), np.full(len(rows), -1)
     return PoolNegatives(rows, no_grade, no_row, offsets[question], np.diff(offsets)[question], count, seed)
@@ -179,31 +174,45 @@ def _stretches(
     return np.arange(offsets[-1]) + np.repeat(start - offsets[:-1], size), offsets
 
 
-class MatchingDataset(Dataset[MatchingBatch]):
-    """Numbers of lists in, a finished batch out."""
+class MatchingDataset(BatchDataset[MatchingBatch]):
+    """Batches of lists of pairs."""
+
+    is_redrawn = True
 
     def __init__(
-        self, data: TextDataModule[Any, Any], split: MatchingSplit, lists: Lists, idf: NDArray[np.float32]
+        self,
+        words: WordTable,
+        spec: MatchingSpec,
+        idf: NDArray[np.float32],
+        split: MatchingSplit,
+        lists: Lists,
+        contents: BatchContents,
     ) -> None:
         """Bind lists of a split to the vocabulary in use; the split's words are added to its table.
 
         Args:
-            data: with its spec.
-            split: the pairs.
-            lists: which of them stand together.
+            words: of the vocabulary.
+            spec: of the data.
             idf: float32 [num_words], inverse document frequency of each word.
+            split: the pairs.
+            lists: which of them form a list.
+            contents: of the batches.
         """
-        self.split, self.lists, self.idf = split, lists, idf
-        self.spec, self.with_strings = data.spec, data.with_strings
-        self.is_copy = split.is_copy
-        self.first, self.second = data.words.add(split.first_tokens), data.words.add(split.second_tokens)
-        self.encodings = [data.encodings_of(tokens, length) for tokens, length in data.texts_of(split)]
+        self.spec, self.idf, self.split, self.lists, self.contents = spec, idf, split, lists, contents
+        self.is_duplicate = split.is_duplicate
+        self.first, self.second = words.add(split.first_tokens), words.add(split.second_tokens)
+        self.encodings = None
+        if (encoded := contents.encoded_texts) is not None:
+            first = encoded.of(split.first_tokens, spec.first_length)
+            second = encoded.of(split.second_tokens, spec.second_length)
+            self.encodings = None if first is None or second is None else (first, second)
 
     def __len__(self) -> int:
         return len(self.lists)
 
-    def lengths(self, epoch: int) -> NDArray[np.int64]:
-        """Words of each list [n]: of its longest first and its longest second text together, as kept."""
+    @override
+    def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
+        """Number of words of each list [n]: of its longest first and its longest second text together, as kept."""
         members = self._members(epoch, np.arange(len(self)))
         longest = np.zeros(len(self), np.int64)
         for tokens, rows, length in (
@@ -214,8 +223,9 @@ class MatchingDataset(Dataset[MatchingBatch]):
             longest += np.maximum.reduceat(words, np.flatnonzero(members.place == 0))
         return longest
 
-    def __getitems__(self, indices: Sequence[int]) -> MatchingBatch:
-        """Put a batch together.
+    @override
+    def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> MatchingBatch:
+        """Build a batch.
 
         Args:
             indices: i is list i; i + e n is list i as drawn in epoch e (see `ListSampler`); ~i (negative) is
@@ -232,7 +242,7 @@ class MatchingDataset(Dataset[MatchingBatch]):
                 TextGroup(self.second, seconds, self.spec.second_length),
             ]
         )
-        arrays = {
+        arrays: dict[str, NDArray[np.generic]] = {
             "word": gathered.word,
             "char": gathered.char,
             "idf": self.idf[gathered.word],
@@ -246,31 +256,21 @@ class MatchingDataset(Dataset[MatchingBatch]):
             "weight": (given >= 0).astype(np.float32)[members.query],
             "row": members.row,
         }
-        if self.is_copy is not None:  # then all pairs are the table's
-            arrays["is_copy"] = self.is_copy[members.row]
-        tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        batch = MatchingBatch(**tensors)
-        return batch._replace(**self._vectors(batch, firsts, seconds), **self._strings(firsts, seconds))
-
-    def _vectors(
-        self, batch: MatchingBatch, firsts: NDArray[np.int64], seconds: NDArray[np.int64]
-    ) -> dict[str, Any]:
-        first, second = self.encodings
-        if first is None or second is None:
-            return {}
-        return {
-            "first_vector": first.padded(firsts, batch.first_text.shape[1]),
-            "second_vector": second.padded(seconds, batch.second_text.shape[1]),
-        }
-
-    def _strings(self, firsts: NDArray[np.int64], seconds: NDArray[np.int64]) -> dict[str, Any]:
-        if not self.with_strings:
-            return {}
-        sides = (
-            ("first_string", self.split.pairs.first, firsts),
-            ("second_string", self.split.pairs.second, seconds),
-        )
-        return {name: [table.texts[int(row)] for row in rows] for name, table, rows in sides}
+        if self.is_duplicate is not None:  # all pairs are then the table's
+            arrays["is_duplicate"] = self.is_duplicate[members.row]
+        batch = MatchingBatch(**as_tensors(arrays))
+        if self.encodings is not None:
+            batch = batch._replace(
+                first_vector=self.encodings[0].padded(firsts, batch.first_text.shape[1]),
+                second_vector=self.encodings[1].padded(seconds, batch.second_text.shape[1]),
+            )
+        if self.contents.strings:
+            pairs = self.split.pairs
+            batch = batch._replace(
+                first_string=[pairs.first.texts[int(row)] for row in firsts],
+                second_string=[pairs.second.texts[int(row)] for row in seconds],
+            )
+        return batch
 
     def _members(self, epoch: int, numbers: NDArray[np.int64]) -> _Members:
         pairs, lists = self.split.pairs, self.lists

@@ -1,0 +1,179 @@
+"""What rank 0 does before training: read the tables, find the memory, prepare each split, choose the vocabulary.
+
+Every result is a folder in the cache under a fingerprint of its inputs, so that a second run starts at once and a
+changed input makes new folders. The plan names the folders; every rank reads it and maps them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytorch_lightning.trainer.states import TrainerFn
+
+from datamodules.core.storage import (
+    Part,
+    are_whole,
+    contents_of,
+    fingerprint_of,
+    lock,
+    named_disk_errors,
+    write_json,
+)
+from datamodules.core.types import Message, PlainDict
+from datamodules.corpora.readers import HUB, hub_fingerprint
+from datamodules.duplicates import digest
+from datamodules.retrieval import POINTER, contents_of_memory, is_memory
+from datamodules.retrieval.folding import FOLDING
+
+if TYPE_CHECKING:
+    from datamodules.base import DataModule
+
+
+@dataclass
+class Plan:
+    """The folders that were prepared; plain values, written for the other ranks.
+
+    Attributes:
+        memory: where the memory is.
+        seen: folder with the keys of the training rows.
+        splits: split -> its parts, see `prepared.Origin`.
+        vocabulary: folder of the vocabulary; None where no training table was read.
+        facts: what a model needs to know of the training rows.
+        messages: lines for the log.
+    """
+
+    memory: PlainDict | None
+    seen: Part | None
+    splits: dict[str, PlainDict] = field(default_factory=dict)
+    vocabulary: Part | None = None
+    facts: PlainDict = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, file: Path) -> Plan | None:
+        """The plan in a file; None where there is none, or half of one."""
+        try:
+            return cls(**json.loads(file.read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def write(self, file: Path) -> None:
+        """Write what `read` reads."""
+        with lock(file), named_disk_errors(file):
+            write_json(file, asdict(self))
+
+    def is_whole(self, cache: Path) -> bool:
+        """Whether all folders are there; a damaged one is logged."""
+        splits = [part for parts in self.splits.values() for part in parts["parts"].values()]
+        rows = None if self.memory is None else self.memory["rows"]
+        others = [part for part in (rows, self.seen, self.vocabulary) if part is not None]
+        return are_whole(cache, [*splits, *others])
+
+
+def wanted_splits(data: DataModule[Any, Any, Any]) -> list[str]:
+    """The tables that the trainer's stage needs; without a trainer, all that are named."""
+    stage = None if data.trainer is None else data.trainer.state.fn
+    tables, has_test = data.tables, data.tables["test"] is not None or data.is_split_off("test")
+    if stage == TrainerFn.FITTING:
+        return ["train", "validation"]
+    if stage == TrainerFn.VALIDATING:
+        # The validation rows, or the memory, may have to come from the training table.
+        needs_training = data.is_split_off("validation") or (data.retrieves and data.memory_needs_training)
+        return ["train", "validation"] if needs_training else ["validation"]
+    if stage == TrainerFn.TESTING:
+        return ["test"]
+    named = ["train", "validation"] if tables["train"] is not None else []
+    return [*named, "test"] if has_test else named
+
+
+def prepare(data: DataModule[Any, Any, Any]) -> Plan:
+    """Prepare what the trainer's stage needs, unless the cache has it."""
+    wanted = wanted_splits(data)
+    file = plan_file(data, wanted)
+    plan = Plan.read(file)
+    if plan is None or not _is_valid(data, plan):
+        plan = _make_plan(data, wanted)
+        file = plan_file(data, wanted)  # a memory may be there now
+        plan.write(file)
+    return plan
+
+
+def _make_plan(data: DataModule[Any, Any, Any], wanted: Sequence[str]) -> Plan:
+    tables = data.read_tables(wanted)
+    training = data.trainer is None or data.trainer.state.fn == TrainerFn.FITTING
+    if data.memory is not None and (data.retrieves or (data.has_memory and "train" in tables)):
+        data.memory.locate(data.own_memory(tables), training="train" in tables)
+    location = None if data.memory is None else data.memory.location
+    keys = data.duplicate_keys(tables["train"]) if "train" in tables else None
+    seen = data.duplicates.with_training(keys, training)
+    plan = Plan(None if location is None else location.to_dict(), data.duplicates.prepare_seen(seen))
+    for name in wanted:
+        split = data.prepare_split(name, tables.pop(name), seen)
+        plan.splits[name] = split.origin.to_dict()
+        plan.messages += data.describe_split(name, split)
+        if split.duplicates is not None:
+            plan.messages += split.duplicates.describe(name)
+        if name == "train":
+            stores = [tokens for tokens, _ in data.texts_of(split)]
+            plan.vocabulary = data.words.prepare(stores, data.count_words(split))
+            plan.facts = data.learn(split, data.words.open(plan.vocabulary))
+    data.release_memory()
+    return plan
+
+
+def _is_valid(data: DataModule[Any, Any, Any], plan: Plan) -> bool:
+    """Whether a plan still describes the data, and its folders are all there."""
+    if data.retrieves and data.memory is not None:
+        if data.memory.is_index:
+            return False  # the index is the user's, and may have changed
+        if plan.memory is None or not (Path(plan.memory["path"]) / POINTER).exists():
+            return False
+    return plan.is_whole(data.cache)
+
+
+def plan_file(data: DataModule[Any, Any, Any], splits: Sequence[str]) -> Path:
+    """The file of a plan, named by the options and the contents of the files."""
+    options = {
+        name: value for name, value in data.options.to_dict().items() if name not in data.options.unprepared
+    }
+    description = {
+        "class": type(data).__name__,
+        "options": options,
+        "files": data.file_contents,
+        "splits": list(splits),
+        "tokenizer": data.words.tokenizer.describe(),
+        "folding": FOLDING,
+        "seen": None if data.duplicates.seen is None else digest(data.duplicates.seen),
+        "start": data.words.describe_start(),
+        "memory": _describe_memory(data, "train" in splits),
+    }
+    return data.cache / f"plan-{fingerprint_of(description)[:16]}.json"
+
+
+def _describe_memory(data: DataModule[Any, Any, Any], training: bool) -> PlainDict | None:
+    if (source := data.memory) is None:
+        return None
+    named, location = source.options.memory, source.location
+    path = named if named or training or location is None else location.path
+    return {
+        "retriever": source.retriever.describe(),
+        # An encoder is named by its folder, whose contents only the ranking knows.
+        "ranking": source.retriever.ranking.describe() if data.retrieves else None,
+        "path": path,
+        "contents": None if path is None else contents_of(Path(path) / POINTER),
+    }
+
+
+def contents_of_files(names: object) -> object:
+    """Identify the contents of a file, a folder, a Hub dataset, or a list of them; None for anything else."""
+    if isinstance(names, (list, tuple)):
+        return [contents_of_files(name) for name in names]
+    if not isinstance(names, str):
+        return None
+    if names.startswith(HUB):
+        return hub_fingerprint(names)
+    return contents_of_memory(names) if is_memory(names) else contents_of(names)

@@ -1,0 +1,158 @@
+"""What a checkpoint keeps of its data, and what a later command may change of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
+from datamodules.corpora.readers import HUB
+from datamodules.memory_source import MemoryLocation
+from datamodules.options import DataOptions
+
+
+@dataclass(frozen=True)
+class DataState:
+    """Enough to prepare new rows for a trained model; plain values but for the memory's location.
+
+    Attributes:
+        kind: class name of the data module.
+        options: its options.
+        retriever: `Retriever.describe()`.
+        memory: where the memory is.
+        files: contents of the files that the options name.
+        vocabulary: `Vocabulary.to_dict()`.
+        seen: keys of the training rows, see `Duplicates.describe_seen`.
+        facts: what the model needs to know of the training rows.
+    """
+
+    kind: str
+    options: PlainDict
+    retriever: PlainDict
+    memory: MemoryLocation | None
+    files: PlainDict
+    vocabulary: PlainDict
+    seen: str | None
+    facts: PlainDict
+
+    def to_dict(self) -> PlainDict:
+        """Plain values."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**values, "memory": None if self.memory is None else self.memory.to_dict()}
+
+    @classmethod
+    def from_dict(cls, described: PlainDict) -> DataState:
+        """The state that `to_dict` described."""
+        return cls(**{**described, "memory": MemoryLocation.from_dict(described["memory"])})
+
+
+def check_resumed(now: DataState, before: DataState, options: type[DataOptions]) -> None:
+    """Refuse to resume a run on other data.
+
+    Args:
+        now: state of the data.
+        before: its state when the checkpoint was written.
+        options: class of the options.
+
+    Raises:
+        InputError: names the options that differ.
+    """
+    differences = [
+        f"data.{name}={value}, not {before.options[name]}"
+        for name, value in now.options.items()
+        if name not in (*options.unprepared, *options.files) and before.options[name] != value
+    ]
+    # Files may have moved, but must have the same contents.
+    differences += [
+        f"data.{name}={now.options[name]} has other contents than then"
+        for name, contents in before.files.items()
+        if not name.startswith("test_") and contents != now.files[name]
+    ]
+    locations = (now.memory, before.memory)
+    if not differences and any(location is not None and location.rows is not None for location in locations):
+        names = [None if location is None else Path(location.path).name for location in locations]
+        if names[0] != names[1]:
+            differences.append("data.retriever has another ranking")
+    if differences:
+        raise InputError(
+            f"the resumed run had other data options: {'; '.join(differences)}. Use the same ones, or start a new run"
+            " with --model.init_from"
+        )
+
+
+def check_split(
+    options: DataOptions,
+    is_split_off: bool,
+    state: DataState,
+    name: str,
+    source: str,
+    tables: Collection[str],
+) -> None:
+    """Refuse rows that are split off differently than a trained model's were: it was trained on some of them.
+
+    Args:
+        options: of the data.
+        is_split_off: whether the split's rows come from the training table.
+        state: of the trained model's data.
+        name: the split that is to be measured.
+        source: the option that names the model, with its value.
+        tables: options that name the training table.
+
+    Raises:
+        InputError: names the options that differ.
+    """
+    ours, theirs = options.to_dict(), state.options
+    same_table = all(resolved(ours.get(table)) == resolved(theirs.get(table)) for table in tables)
+    if not (is_split_off and same_table):
+        return
+    names = [option for option in options.splitting if option in ours and option in theirs]
+    other = [option for option in names if ours[option] != theirs[option]]
+    if other and (name != "validation" or theirs.get("validation_file") is None):
+        values = " and ".join(f"data.{option}={ours[option]}" for option in other)
+        expected = " and ".join(f"{option}={theirs[option]}" for option in other)
+        raise InputError(
+            f"{values}: {source} was trained with {expected}, so it has seen rows that would now be split off; use the"
+            f" same values, or other rows (--data.{name}_file)"
+        )
+
+
+def options_to_evaluate(
+    state: DataState, options: type[DataOptions], command: str, given: Mapping[str, str]
+) -> PlainDict:
+    """Options for `zoo validate` and `zoo test` of a trained model, overridden by those that the user gives.
+
+    Args:
+        state: of the model's data.
+        options: class of its options.
+        command: `validate` or `test`.
+        given: the user's options of the data, by name.
+
+    Raises:
+        InputError: validation rows were split off the training table, and it is not there.
+    """
+    values = dict(state.options)
+    tests = [name for name in options.files if name.startswith("test_")]
+    if "test_split" in values and any(given.get(name) for name in tests):
+        values["test_split"] = None  # the file replaces it
+    if command == "test":
+        return {**values, **dict.fromkeys(tests)}
+    if values.get("validation_file") or "train_file" not in values or given.get("validation_file"):
+        return values
+    train_file = values["train_file"]
+    files = [train_file] if isinstance(train_file, str) else train_file or []
+    # A file that the user gives is read, or found missing, like any other.
+    if not given.get("train_file") and any(
+        not file.startswith(HUB) and not Path(file).exists() for file in files
+    ):
+        raise InputError(
+            f"{train_file}: no such file, and the validation rows were split off it; name its place"
+            " (--data.train_file), or other rows (--data.validation_file)"
+        )
+    return values
+
+
+def resolved(table: object) -> object:
+    """The name of a table; equal for two names of one file."""
+    return str(Path(table).resolve()) if isinstance(table, str) and Path(table).exists() else table
