@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from datamodules.core.errors import InputError
 
 if TYPE_CHECKING:
-    from datamodules.base import DataModule
+    from datamodules.base import AnyDataModule
     from datamodules.classification import ClassificationDataModule
     from datamodules.clickthrough import ClickthroughDataModule
     from datamodules.dialogue import DialogueDataModule
@@ -39,7 +39,7 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def find(name: str) -> type[DataModule[Any, Any, Any]]:
+def find(name: str) -> type[AnyDataModule]:
     """The data module with this class name: one of the zoo, or of a module that the process has imported.
 
     Raises:
@@ -49,7 +49,7 @@ def find(name: str) -> type[DataModule[Any, Any, Any]]:
 
     short = name.rpartition(".")[2]
     if short in MODULES:
-        kind: type[DataModule[Any, Any, Any]] = getattr(import_module(MODULES[short]), short)
+        kind: type[AnyDataModule] = getattr(import_module(MODULES[short]), short)
         return kind
     for kind in imported_subclasses(DataModule):
         if kind.__name__ == short:

@@ -13,7 +13,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 import pytorch_lightning as pl
@@ -387,3 +387,7 @@ def _epochs_done(trainer: pl.Trainer) -> int:
     """Number of finished epochs of the run that is resumed."""
     done: int = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
     return done
+
+
+#: A data module of any kind.
+AnyDataModule: TypeAlias = DataModule[Any, Any, Any]

@@ -63,6 +63,8 @@ class DataOptions:
     name_lists: ClassVar[tuple[str, ...]] = ()
     #: the files that a test is read from, or split off from.
     test_files: ClassVar[tuple[str, ...]] = ()
+    #: the option that names the training table.
+    training_table: ClassVar[str] = "train_file"
     #: options that do not change what is prepared.
     unprepared: ClassVar[tuple[str, ...]] = (
         "batch_size",

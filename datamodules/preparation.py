@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytorch_lightning.trainer.states import TrainerFn
 
@@ -30,7 +30,7 @@ from datamodules.retrieval import POINTER, contents_of_memory, is_memory
 from datamodules.retrieval.folding import FOLDING
 
 if TYPE_CHECKING:
-    from datamodules.base import DataModule
+    from datamodules.base import AnyDataModule
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Plan:
         return are_whole(cache, [*splits, *others])
 
 
-def wanted_splits(data: DataModule[Any, Any, Any]) -> list[str]:
+def wanted_splits(data: AnyDataModule) -> list[str]:
     """The tables that the trainer's stage needs; without a trainer, all that are named."""
     stage = None if data.trainer is None else data.trainer.state.fn
     tables, has_test = data.tables, data.tables["test"] is not None or data.is_split_off("test")
@@ -90,7 +90,7 @@ def wanted_splits(data: DataModule[Any, Any, Any]) -> list[str]:
     return [*named, "test"] if has_test else named
 
 
-def prepare(data: DataModule[Any, Any, Any]) -> Plan:
+def prepare(data: AnyDataModule) -> Plan:
     """Prepare what the trainer's stage needs, unless the cache has it."""
     wanted = wanted_splits(data)
     file = plan_file(data, wanted)
@@ -102,7 +102,7 @@ def prepare(data: DataModule[Any, Any, Any]) -> Plan:
     return plan
 
 
-def _make_plan(data: DataModule[Any, Any, Any], wanted: Sequence[str]) -> Plan:
+def _make_plan(data: AnyDataModule, wanted: Sequence[str]) -> Plan:
     tables = data.read_tables(wanted)
     training = data.trainer is None or data.trainer.state.fn == TrainerFn.FITTING
     if data.memory is not None and (data.retrieves or (data.has_memory and "train" in tables)):
@@ -125,7 +125,7 @@ def _make_plan(data: DataModule[Any, Any, Any], wanted: Sequence[str]) -> Plan:
     return plan
 
 
-def _is_valid(data: DataModule[Any, Any, Any], plan: Plan) -> bool:
+def _is_valid(data: AnyDataModule, plan: Plan) -> bool:
     """Whether a plan still describes the data, and its folders are all there."""
     if data.retrieves and data.memory is not None:
         if data.memory.is_index:
@@ -135,7 +135,7 @@ def _is_valid(data: DataModule[Any, Any, Any], plan: Plan) -> bool:
     return plan.is_whole(data.cache)
 
 
-def plan_file(data: DataModule[Any, Any, Any], splits: Sequence[str]) -> Path:
+def plan_file(data: AnyDataModule, splits: Sequence[str]) -> Path:
     """The file of a plan, named by the options and the contents of the files."""
     options = {
         name: value for name, value in data.options.to_dict().items() if name not in data.options.unprepared
@@ -154,7 +154,7 @@ def plan_file(data: DataModule[Any, Any, Any], splits: Sequence[str]) -> Path:
     return data.cache / f"plan-{fingerprint_of(description)[:16]}.json"
 
 
-def _describe_memory(data: DataModule[Any, Any, Any], training: bool) -> PlainDict | None:
+def _describe_memory(data: AnyDataModule, training: bool) -> PlainDict | None:
     if (source := data.memory) is None:
         return None
     named, location = source.options.memory, source.location

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.corpora.readers import HUB
 from datamodules.memory_source import MemoryLocation
 from datamodules.options import DataOptions
+
+if TYPE_CHECKING:
+    from datamodules.base import AnyDataModule
 
 
 @dataclass(frozen=True)
@@ -82,32 +86,22 @@ def check_resumed(now: DataState, before: DataState, options: type[DataOptions])
         )
 
 
-def check_split(
-    options: DataOptions,
-    is_split_off: bool,
-    state: DataState,
-    name: str,
-    source: str,
-    tables: Collection[str],
-) -> None:
+def check_split(data: AnyDataModule, state: DataState, name: str, source: str) -> None:
     """Refuse rows that are split off differently than a trained model's were: it was trained on some of them.
 
     Args:
-        options: of the data.
-        is_split_off: whether the split's rows come from the training table.
+        data: the data of a new model or an evaluation.
         state: of the trained model's data.
         name: the split that is to be measured.
-        source: the option that names the model, with its value.
-        tables: options that name the training table.
+        source: the option that names the trained model, with its value.
 
     Raises:
         InputError: names the options that differ.
     """
-    ours, theirs = options.to_dict(), state.options
-    same_table = all(resolved(ours.get(table)) == resolved(theirs.get(table)) for table in tables)
-    if not (is_split_off and same_table):
+    ours, theirs, table = data.options.to_dict(), state.options, data.options.training_table
+    if not data.is_split_off(name) or resolved(ours[table]) != resolved(theirs.get(table)):
         return
-    names = [option for option in options.splitting if option in ours and option in theirs]
+    names = [option for option in data.options.splitting if option in ours and option in theirs]
     other = [option for option in names if ours[option] != theirs[option]]
     if other and (name != "validation" or theirs.get("validation_file") is None):
         values = " and ".join(f"data.{option}={ours[option]}" for option in other)

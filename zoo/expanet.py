@@ -27,7 +27,7 @@ from datamodules.core.errors import InputError
 from zoo.layers.bags import TextBag
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.text_dropout import TextDropout
-from zoo.layers.vote import beside_best
+from zoo.layers.vote import relative_scores
 from zoo.tasks.base import check_choices, check_sizes
 from zoo.tasks.classification.metrics import AttentionScores, ClassificationScores
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
@@ -180,7 +180,7 @@ class MemoryNetwork(nn.Module):
             for _ in range(self.hops):
                 energy = self.sharpness * (compared @ asked.unsqueeze(2)).squeeze(2)
                 if self.score_power:
-                    energy = energy + self.score_power * beside_best(batch.memory_score)
+                    energy = energy + self.score_power * relative_scores(batch.memory_score)
                 weights.append(self.read(energy, copies))
                 said = (weights[-1].unsqueeze(1) @ spoken).squeeze(1)  # o [B, d], Equations 4 and 6
                 asked = expanded = self.expand(expanded, said)

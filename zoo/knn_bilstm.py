@@ -1,11 +1,10 @@
-"""k-nearest-neighbour augmented text classification.
+"""k-nearest-neighbor augmented text classification.
 
 Zhiguo Wang, Wael Hamza, Linfeng Song: "k-Nearest Neighbor Augmented Neural Networks for Text
 Classification", 2017. Equation numbers below are the paper's.
 
-A text and its K labelled neighbours are encoded by one network. The neighbours are weighed by their
-similarity to the text, seen from I perspectives, and summed into a label feature and a text feature; a
-linear layer classifies from any of the three.
+One network encodes a text and its K labelled neighbors. The neighbors are weighted by their similarity to the text, from
+I perspectives, and summed into a label feature and a text feature; a linear layer classifies from any of the three.
 """
 
 from __future__ import annotations
@@ -15,30 +14,29 @@ import os
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pytorch_lightning.cli import OptimizerCallable
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from datamodules.base import TextDataModule
-from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
+from datamodules.base import AnyDataModule
+from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Memory, servers_of
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text.pooling import Pooling
 from datamodules.text_rows import TextRowsDataModule
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.layers.text_dropout import TextDropout
-from zoo.layers.vote import Evidence, VotingNetwork, count_votes, mix_in, vote
-from zoo.saving.checkpoint import CHECKPOINT_KEY
-from zoo.tasks.base import check_choices
+from zoo.layers.vote import vote
+from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint
+from zoo.tasks.base import check_choice
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
-from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, SpelledWords
+from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, FrozenParts, ReadsSpelling
 from zoo.training.warm_start import FEW_ROWS, shared_rows
 
 log = logging.getLogger("zoo")
@@ -46,10 +44,10 @@ log = logging.getLogger("zoo")
 Features: TypeAlias = Literal["M1", "M2", "M3", "M4", "M5", "M6", "M7"]
 Attention: TypeAlias = Literal["cosine", "softmax"]
 
-#: What a unanimous vote of the memories adds to a class's logit, before training, where their weights add up to 1.
+#: Contribution of a unanimous vote of the memories to a class's logit before training, where weights add up to 1.
 VOTE_LOGIT = 3.0
 
-#: Table 2: which of the three features the classifier reads.
+#: Table 2: the features that the classifier reads.
 FEATURES: dict[str, tuple[str, ...]] = {
     "M1": ("text",),
     "M2": ("label",),
@@ -96,20 +94,20 @@ class MultiPerspectiveCosine(nn.Module):
 class SharpAttention(nn.Module):
     """Weights over a text's memories that add up to 1, in place of the paper's raw similarities.
 
-    w_k^i = softmax_k(tau_i s_k^i + p log(score_k / score_1)): a sharp mix of what the network and what the
-    retriever say, tau learned for each perspective. Raw cosines of a trained encoder hardly differ between
-    memories, so their sum counts memories rather than weighs them.
+    w_k^i = softmax_k(tau_i s_k^i + p log(score_k / score_1)): a sharp mix of the similarity and the retrieval score, with a
+    tau learned for each perspective. Raw cosines of a trained encoder hardly differ between memories, so their sum counts
+    memories rather than weights them.
     """
 
     def __init__(self, num_perspectives: int, score_power: float = 3.0) -> None:
         super().__init__()
-        # tau = 1: at first the retriever's scores decide nearly alone. The encoder has fitted the training texts,
-        # so its cosines look more telling in training than they are later.
+        # tau = 1: at first the retriever's scores decide nearly alone. The encoder has fitted the training texts, so its
+        # cosines discriminate better in training than later.
         self.log_tau = nn.Parameter(torch.zeros(max(num_perspectives, 1)))
         self.score_power = score_power
 
     def forward(self, similarity: Tensor, score: Tensor, mask: Tensor) -> Tensor:
-        """Weigh memories.
+        """Weight memories.
 
         Args:
             similarity: float32 [B, K, I].
@@ -126,27 +124,36 @@ class SharpAttention(nn.Module):
         return torch.stack(views, dim=2)
 
 
-class KNNNetwork(VotingNetwork):
-    """Figure 1: encoder, neighbour attention, features, classifier."""
+class KNNNetwork(nn.Module):
+    """Figure 1: encoder, neighbor attention, features, classifier."""
 
     def __init__(
-        self, encoder: BiLSTMEncoder | TransformerEncoder, options: Any, spec: ClassificationSpec
+        self,
+        encoder: BiLSTMEncoder | TransformerEncoder,
+        spec: ClassificationSpec,
+        features: Features,
+        num_perspectives: int,
+        attention: Attention,
+        text_dropout: float,
+        detach_memories: bool,
     ) -> None:
         """Make the parts.
 
         Args:
             encoder: of texts and memories.
-            options: of `KNNBiLSTM`.
             spec: the labels.
+            features: see `KNNBiLSTM`, as for all others.
+            num_perspectives: I.
+            attention: how memories are weighted.
+            text_dropout: of the text feature.
+            detach_memories: no gradient through the memories' encodings.
         """
-        super().__init__(options.mix)
-        self.options = options
-        self.plain_cosine = MultiPerspectiveCosine(0, encoder.size)
-        self.encoder = encoder
-        self.drop_text = TextDropout(options.text_dropout)
-        self.features = FEATURES[options.features]
+        super().__init__()
+        self.encoder, self.detach_memories = encoder, detach_memories
+        self.drop_text = TextDropout(text_dropout)
+        self.features = FEATURES[features]
         self.num_memory_classes = len(spec.memory_labels)
-        views = max(options.num_perspectives, 1)
+        views = max(num_perspectives, 1)
         sizes = {
             "text": encoder.size,
             "label": views * self.num_memory_classes,
@@ -154,15 +161,15 @@ class KNNNetwork(VotingNetwork):
         }
         self.attention: SharpAttention | None = None
         if self.features != ("text",):
-            self.similarity = MultiPerspectiveCosine(options.num_perspectives, encoder.size)
-            if options.attention == "softmax":
-                self.attention = SharpAttention(options.num_perspectives)
-        #: width of each feature.
+            self.similarity = MultiPerspectiveCosine(num_perspectives, encoder.size)
+            if attention == "softmax":
+                self.attention = SharpAttention(num_perspectives)
+        #: feature -> its width.
         self.sizes = {name: sizes[name] for name in self.features}
         self.classifier = nn.Linear(sum(self.sizes.values()), len(spec.labels))
-        #: whether the label feature means something before training: a vote for the memories' classes.
+        #: whether the label feature is a vote for the memories' classes before training.
         self.votes_at_first = (
-            "label" in self.features and options.attention == "softmax" and spec.memory_labels == spec.labels
+            "label" in self.features and attention == "softmax" and spec.memory_labels == spec.labels
         )
         if self.votes_at_first:
             with torch.no_grad():
@@ -174,38 +181,10 @@ class KNNNetwork(VotingNetwork):
 
         A memory's weight is the mean over the perspectives; with `attention="cosine"`, of its similarity to the text.
         """
-        mixed = not self.training and bool(self.mix > 0)
-        if self.features == ("text",) and not mixed:
+        if self.features == ("text",):
             text = self.encode_texts(batch)
             return ClassificationOutput(self._classify([text]), torch.zeros_like(batch.memory_score))
-
         text, memories = self.encode(batch)  # [B, l], [M, l]
-        logits, weights = self.head(text, memories, batch)
-        if not mixed:
-            return ClassificationOutput(logits, weights)
-        similarity = self.plain_cosine(text, memories, batch.memory).squeeze(2)
-        vote_weights = vote(similarity, batch.memory_score, batch.memory_mask, self.mix_tau)
-        votes = count_votes(vote_weights, batch.memory_target, logits.shape[1])
-        shown = vote_weights if self.features == ("text",) else weights
-        return ClassificationOutput(mix_in(logits, votes, self.mix), shown)
-
-    def evidence(self, batch: ClassificationBatch) -> Evidence:
-        """See `VotingNetwork.evidence`."""
-        text, memories = self.encode(batch)
-        logits, _ = self.head(text, memories, batch)
-        return Evidence(
-            logits,
-            self.plain_cosine(text, memories, batch.memory).squeeze(2),
-            batch.memory_score,
-            batch.memory_mask,
-            batch.memory_target,
-            batch.target,
-        )
-
-    def head(self, text: Tensor, memories: Tensor, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
-        """Logits [B, C] and memory weights [B, K] from encodings: neighbour attention, features, classifier."""
-        if self.features == ("text",):
-            return self._classify([text]), torch.zeros_like(batch.memory_score)
         similarity = self.similarity(text, memories, batch.memory)  # [B, K, I]
         if self.attention is None:
             weights = similarity * batch.memory_mask.unsqueeze(2)
@@ -221,7 +200,7 @@ class KNNNetwork(VotingNetwork):
                 features.append(weighted_sums(weights, one_hot * known.unsqueeze(2)))  # [B, I*C]
             else:  # Equation 5
                 features.append(weighted_sums(weights, memories[batch.memory]))  # [B, I*l]
-        return self._classify(features), weights.mean(dim=2)
+        return ClassificationOutput(self._classify(features), weights.mean(dim=2))
 
     def encode_texts(self, batch: ClassificationBatch) -> Tensor:
         """The texts' vectors [B, l] alone."""
@@ -243,7 +222,7 @@ class KNNNetwork(VotingNetwork):
         texts[n : n + m, :memory_length] = batch.memory_text
         encoded = self.encoder(batch.word, batch.char, texts)
         memories = encoded[n:]
-        return encoded[:n], memories.detach() if self.options.detach_memories else memories
+        return encoded[:n], memories.detach() if self.detach_memories else memories
 
     def _classify(self, features: list[Tensor]) -> Tensor:
         # Scores are float32 whatever the precision.
@@ -253,7 +232,7 @@ class KNNNetwork(VotingNetwork):
 
 
 def weighted_sums(weights: Tensor, values: Tensor) -> Tensor:
-    """What the memories say together, from each perspective: float32 [B, I*d] whatever the precision.
+    """Weighted sums of the memories from each perspective: float32 [B, I*d] whatever the precision.
 
     Args:
         weights: [B, K, I].
@@ -273,17 +252,16 @@ def columns_of(sizes: Mapping[str, int]) -> dict[str, slice]:
     return columns
 
 
-class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
+class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask):
     """The paper's model; `features="M1"` is its BiLSTM baseline without memory.
 
     Example:
         >>> model = KNNBiLSTM(features="M7", num_perspectives=5)
     """
 
-    paper = "Wang, Hamza, Song: k-Nearest Neighbor Augmented Neural Networks for Text Classification (2017)"
     head = "network.classifier."
     can_be_sharded = True
-    without_memory = "--model.features M1 --model.mix 0"
+    without_memory = "--model.features M1"
 
     def __init__(
         self,
@@ -294,7 +272,6 @@ class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
         pooling: Pooling = "mean",
         attention: Attention = "cosine",
         text_dropout: float = 0.0,
-        mix: float = 0.0,
         detach_memories: bool = False,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
         **shared: Any,
@@ -302,58 +279,50 @@ class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            features: what the classifier reads (Table 2): M1 text, M2 label, M3 neighbour text, M4 = 2+3,
-                M5 = 1+2, M6 = 1+3, M7 = all.
+            features: input of the classifier (Table 2): M1 text, M2 label, M3 neighbor text, M4 = 2+3, M5 = 1+2,
+                M6 = 1+3, M7 = all.
             num_perspectives: I of Equation 2; 0 is plain cosine.
             hidden_size: state size of one direction of the BiLSTM.
             dropout: on word vectors; the paper has none.
-            pooling: how the states of a `transformer` become a text's vector.
-            attention: how memories are weighed: `cosine`, the paper's raw similarities, or `softmax`, sharp
-                weights from similarity and retrieval score that add up to 1 (see `SharpAttention`); the memories'
-                labels then count as a vote from the first step on.
-            text_dropout: probability of hiding the text feature of a training example from the classifier,
-                which otherwise learns to trust the text alone: the encoder has fitted it by heart, while the
-                memories look in training as they do later. The paper has none.
-            mix: share of a plain vote of the memories in every prediction (not in training): probabilities are
-                (1 - mix) times the classifier's plus mix times the vote, whose weights come from cosine and
-                retrieval score and are not trained. `zoo memory tune` fits it on validation rows, again
-                whenever the memory has grown.
-            detach_memories: no gradient goes through the memories' encodings: the encoder learns from the texts
-                alone, as in M1, and the head learns to read memories that it can't change.
+            pooling: reduction of the states of a `transformer` to a text's vector.
+            attention: weights of the memories: `cosine`, the paper's raw similarities, or `softmax`, sharp weights from
+                similarity and retrieval score that add up to 1 (see `SharpAttention`); the memories' labels then count
+                as a vote from the first step on.
+            text_dropout: probability of hiding the text feature of a training example from the classifier, which
+                otherwise relies on the text alone: the encoder has memorized it, while the memories look in training as
+                they do later. The paper has none.
+            detach_memories: no gradient through the memories' encodings: the encoder learns from the texts alone, as in
+                M1, and the head learns to read memories that it cannot change.
             optimizer: makes the optimizer; the paper's is Adam at 1e-4.
-            **shared: options of `SpelledWords`, `FrozenEncoder` and `Task`. The paper keeps pre-trained vectors
-                fixed.
+            **shared: options of `ReadsSpelling`, `FrozenEncoder` and `Task`. The paper keeps pre-trained vectors fixed.
         """
         super().__init__(optimizer=optimizer, **shared)
-        options = self.options
-        check_choices(
-            options, features=tuple(FEATURES), attention=("cosine", "softmax"), pooling=("mean", "cls")
-        )
-        if not 0 <= mix <= 1:
-            raise InputError(f"model.mix={mix}: must be in 0..1")
+        check_choice("features", features, tuple(FEATURES))
+        check_choice("attention", attention, ("cosine", "softmax"))
+        check_choice("pooling", pooling, ("mean", "cls"))
         if not 0 <= text_dropout < 1:
             raise InputError(f"model.text_dropout={text_dropout}: must be 0 or more and below 1")
         if num_perspectives < 0:
             raise InputError(f"model.num_perspectives={num_perspectives}: must be 0 or more")
+        self.features, self.num_perspectives, self.attention = features, num_perspectives, attention
+        self.hidden_size, self.dropout, self.pooling = hidden_size, dropout, pooling
+        self.text_dropout, self.detach_memories = text_dropout, detach_memories
+        self._encoded_memory: EncodedMemory | None = None
 
     @property
     @override
     def uses_memory(self) -> bool:
-        # M1 (without `mix`) reads no memory: its data need not retrieve any.
-        return bool(self.options.features != "M1" or self.options.mix > 0)
+        return self.features != "M1"
 
     @property
     @override
     def memory_weight(self) -> str:
-        is_similarity = self.options.attention == "cosine" and self.options.features != "M1"
-        return "cosine similarity" if is_similarity else "weight"
+        return "cosine similarity" if self.attention == "cosine" else "weight"
 
     @override
-    def check_data(self, data: TextDataModule[Any, Any]) -> None:
-        # An encoder that has been trained, if it is to stay as it is.
+    def check_data(self, data: AnyDataModule) -> None:
         super().check_data(data)
-        options = self.options
-        if self.encoder_is_frozen and options.init_from is None and options.transformer is None:
+        if self.encoder_is_frozen and self.init_from is None and self.transformer is None:
             raise InputError(
                 "model.freeze_encoder is on, but the encoder's weights are fresh: name a trained model with"
                 " model.init_from, or a pre-trained transformer with model.transformer"
@@ -361,29 +330,31 @@ class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
 
     @override
     def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
+        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> KNNNetwork:
-        options = self.options
-        if "label" in FEATURES[options.features] and not spec.memory_labels:
+        if "label" in FEATURES[self.features] and not spec.memory_labels:
             raise InputError(
-                f"model.features={options.features} reads the memories' labels, but they have none; use M3"
-                " or M6, or give --data.memory_label_column"
+                f"model.features={self.features} reads the memories' labels, but they have none; use M3 or M6, or give"
+                " --data.memory_label_column"
             )
-        if options.mix > 0 and spec.memory_labels != spec.labels:
-            raise InputError("model.mix: the memories have no labels or another task's, so they can't vote")
         encoder: BiLSTMEncoder | TransformerEncoder
-        if options.transformer is not None:
-            encoder = TransformerEncoder(
-                options.transformer, options.pooling, transformer_config, options.lora_rank
-            )
+        if self.transformer is not None:
+            encoder = TransformerEncoder(self.transformer, self.pooling, transformer_config, self.lora_rank)
         else:
-            words = self.make_words(spec, word_vectors)
-            encoder = BiLSTMEncoder(words, options.hidden_size, options.dropout)
-        return KNNNetwork(encoder, options, spec)
+            encoder = BiLSTMEncoder(self.make_words(spec, word_vectors), self.hidden_size, self.dropout)
+        return KNNNetwork(
+            encoder,
+            spec,
+            self.features,
+            self.num_perspectives,
+            self.attention,
+            self.text_dropout,
+            self.detach_memories,
+        )
 
     @override
-    def frozen_encoder(self) -> tuple[nn.Module, dict[str, Any]]:
-        return self.network.encoder, {"pooling": self.options.pooling}
+    def frozen_parts(self) -> FrozenParts:
+        return FrozenParts(self.network.encoder, {"pooling": self.pooling})
 
     @property
     @override
@@ -395,83 +366,100 @@ class KNNBiLSTM(EncodesMemory, SpelledWords, FrozenEncoder, ClassificationTask):
         vectors: Tensor = self.network.encoder(batch.word, batch.char, batch.text)
         return vectors
 
-    # --- the memory's encodings ---
+    # --- encodings of the memory ---
 
     @override
-    def use_memory(self, data: Any, memory: Memory | None, texts: int | None = None) -> None:
-        before, data.encoded_memory = data.encoded_memory, None
+    def read_memory(self, data: AnyDataModule, memory: Memory | None, num_texts: int | None = None) -> None:
+        before, self._encoded_memory = self._encoded_memory, None
         if not self.uses_memory or not isinstance(memory, FolderMemory):
             return
+        assert isinstance(data, TextRowsDataModule)
         encoder = self.encoder_fingerprint(data)
         missing = EncodedMemory.missing(memory, encoder)
         if before is not None and before.is_of(memory, encoder):
-            data.encoded_memory = before
+            self._encoded_memory = before
         elif missing and not os.access(memory.folder, os.W_OK):
-            log.info("%s can't be written: its texts are encoded with each batch", memory.folder)
+            log.info("%s is read-only: its texts are encoded with each batch", memory.folder)
         # For a few texts, only their own memories are encoded, together with them.
-        elif texts is None or missing <= texts * data.num_memories:
-            predictor = ClassificationPredictor(self, data)
-
-            def encode(memories: list[str]) -> NDArray[np.float32]:
-                return predictor.raw_vectors(memories, data.lengths[1])
-
-            data.encoded_memory = EncodedMemory.open(memory, encoder, encode)
+        elif num_texts is None or missing <= num_texts * data.num_memories:
+            predictor, length = ClassificationPredictor(self, data), data.lengths[1]
+            self._encoded_memory = EncodedMemory.open(
+                memory, encoder, lambda texts: predictor.raw_vectors(texts, length)
+            )
 
     @override
-    def before_reading(self, split: str) -> None:
-        if self.trainer.state.fn in (TrainerFn.VALIDATING, TrainerFn.TESTING):
-            self._use_memory_of(self.trainer.datamodule, split)
+    def batch_contents(self, split: str) -> BatchContents:
+        is_evaluated = split in ("validation", "test") and self._trainer is not None
+        if is_evaluated and self.trainer.state.fn in (TrainerFn.VALIDATING, TrainerFn.TESTING):
+            self._read_memory_of(split)
+        return super().batch_contents(split)._replace(encoded_memory=self._encoded_memory)
 
     @override
-    def use_own_memory(self) -> None:
-        self._use_memory_of(self.trainer.datamodule, "train")
+    def setup(self, stage: str) -> None:
+        self._encoded_memory = None  # it belongs to the data of an earlier run
+        super().setup(stage)
 
-    def _use_memory_of(self, data: TextRowsDataModule, split: str) -> None:
-        # What is prepared is measured without a server.
-        if self.uses_memory and data.has_memory and not any(servers_of(data.retriever)):
-            self.use_memory(data, data.opened_memory, len(data.split(split).rows))
-            data.close_memory()
+    @override
+    def on_fit_start(self) -> None:
+        if self.encoder_is_frozen:
+            self._read_memory_of("train")
+        super().on_fit_start()
+
+    def _read_memory_of(self, split: str) -> None:
+        data = self.data
+        assert isinstance(data, TextRowsDataModule)
+        # A prepared split is measured without a server.
+        if (
+            self.uses_memory
+            and data.memory is not None
+            and data.has_memory
+            and not any(servers_of(data.retriever))
+        ):
+            self.read_memory(data, data.memory.opened, len(data.split(split).rows))
+            data.memory.close()
 
     # --- starting from another model ---
 
     @override
-    def describe_head(self) -> dict[str, int]:
-        # Width of each feature that the classifier reads.
-        return dict(self.network.sizes)
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[CHECKPOINT_KEY]["head"] = self.network.sizes
 
-    @override
-    def take_head(self, checkpoint: Mapping[str, Any]) -> list[str]:
-        # Of the labels that both have, the columns of the features that both have; zero for the model's further
-        # features, so that it starts as a copy of the other one, unless these mean something already.
-        weights, theirs = checkpoint["state_dict"], checkpoint[CHECKPOINT_KEY]
-        # Checkpoints from before called it otherwise.
-        their_sizes = theirs.get("head", theirs.get("feature_sizes"))
-        labels: list[str] = self.data_state["labels"]
-        rows = shared_rows(labels, theirs["data"].get("labels", []))
-        if their_sizes is None or not rows:
+    def take_head(self, checkpoint: Checkpoint) -> list[str]:
+        """See `TransfersHead`.
+
+        Of the labels that both have, the columns of the features that both have. Columns of the model's other features
+        become 0, so that it starts as a copy of the other model, unless they vote already.
+        """
+        assert self.data_state is not None
+        facts, other = self.data_state.facts, checkpoint.data.facts
+        labels: list[str] = facts["labels"]
+        rows = shared_rows(labels, other.get("labels", []))
+        if "head" not in checkpoint.extras or not rows:
             return []
-        ours = column_names(self.network.sizes, self.data_state["memory_labels"])
-        columns = shared_rows(ours, column_names(their_sizes, theirs["data"]["memory_labels"]))
+        ours = column_names(self.network.sizes, facts["memory_labels"])
+        columns = shared_rows(ours, column_names(checkpoint.extras["head"], other["memory_labels"]))
         if not columns:
             return []
-        classifier = self.network.classifier
+        classifier, weights = self.network.classifier, checkpoint.weights
         here, there = (torch.tensor(side) for side in zip(*rows, strict=True))
-        to, of = (torch.tensor(side) for side in zip(*columns, strict=True))
+        to, source = (torch.tensor(side) for side in zip(*columns, strict=True))
         votes = [name[0] == "label" and self.network.votes_at_first for name in ours]
-        kept = torch.tensor(votes, device=self.device)
-        classifier.weight[here] *= kept
-        classifier.weight[here[:, None], to] = weights["network.classifier.weight"][there[:, None], of]
+        classifier.weight[here] *= torch.tensor(votes, device=self.device)
+        classifier.weight[here[:, None], to] = weights["network.classifier.weight"][there[:, None], source]
         classifier.bias[here] = weights["network.classifier.bias"][there]
         features = ", ".join(dict.fromkeys(str(ours[column][0]) for column, _ in columns))
         shared = [labels[row] for row, _ in rows]
-        told = ", ".join(shared) if len(shared) <= FEW_ROWS else f"{len(shared):,} of {len(labels):,} labels"
-        return [f"classifier ({features}) for {told}"]
+        listed = (
+            ", ".join(shared) if len(shared) <= FEW_ROWS else f"{len(shared):,} of {len(labels):,} labels"
+        )
+        return [f"classifier ({features}) for {listed}"]
 
 
 def column_names(sizes: Mapping[str, int], memory_labels: Sequence[str]) -> list[tuple[Hashable, ...]]:
-    """What each column of the classifier's weight reads, from the features' widths in their order.
+    """Name of each column of the classifier's weight, from the features' widths in their order.
 
-    A number of a vector has its own place in it; a vote, the perspective that it is seen from and its class.
+    The columns of a vector have positions; those of a vote, the perspective and the class.
     """
     names: list[tuple[Hashable, ...]] = []
     for feature, size in sizes.items():
@@ -479,5 +467,5 @@ def column_names(sizes: Mapping[str, int], memory_labels: Sequence[str]) -> list
             views = size // max(1, len(memory_labels))
             names += [(feature, views, view, label) for view in range(views) for label in memory_labels]
         else:
-            names += [(feature, size, place) for place in range(size)]
+            names += [(feature, size, position) for position in range(size)]
     return names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,8 @@ class CollectionOptions(DataOptions):
     test_judgements: str | None = None
     query_column: Column | None = None
     document_column: Column | list[Column] | None = None
+
+    training_table: ClassVar[str] = "train_judgements"
 
 
 class CollectionTables:

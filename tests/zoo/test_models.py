@@ -19,7 +19,7 @@ import zoo
 from callbacks import RunFolder, Throughput
 from tests.zoo.adapters import ADAPTERS, Adapter
 from zoo.tasks.base import Task
-from zoo.training.fitted import Fitted
+from zoo.tasks.fitted import Fitted
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from datamodules.core.errors import InputError
 from zoo.baselines.reference_labels import SVMNetwork, TfidfSVM, fit_vectorizer, new_vectorizer
 from zoo.tasks.base import check_sizes
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
-from zoo.training.fitted import Fitted, planes_of
+from zoo.tasks.fitted import Fitted, planes_of
 
 #: Weights of the memories that are tried on the validation rows.
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

@@ -20,7 +20,7 @@ from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from zoo.layers.vote import count_votes, mix_in, vote
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
-from zoo.training.fitted import Fitted, FittedNetwork
+from zoo.tasks.fitted import Fitted, FittedNetwork
 
 #: What the classes' frequency counts for beside the neighbours' votes: it decides where these are equal or missing.
 PRIOR = 1e-3

@@ -19,7 +19,7 @@ from datamodules.retrieval.embedded.analysis import Analyzer
 from datamodules.retrieval.embedded.lucene import Statistics, bm25, length_bytes, length_weights, term_weights
 from datamodules.text.tokenization import Lexicon, make_tokenizer
 from zoo.tasks.matching.task import MatchingOutput, MatchingTask
-from zoo.training.fitted import Fitted, FittedNetwork
+from zoo.tasks.fitted import Fitted, FittedNetwork
 
 
 class ScoreNetwork(FittedNetwork):

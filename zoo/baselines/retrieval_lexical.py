@@ -28,7 +28,7 @@ from datamodules.retrieval.embedded.lucene import (
     term_weights,
 )
 from zoo.tasks.retrieval.task import RetrievalTask
-from zoo.training.fitted import Fitted, FittedNetwork
+from zoo.tasks.fitted import Fitted, FittedNetwork
 
 
 class TermNetwork(FittedNetwork):

@@ -20,7 +20,7 @@ from datamodules.loaders import run_seed
 from zoo.layers.interactions import unit
 from zoo.tasks.base import check_sizes
 from zoo.tasks.retrieval.task import RetrievalTask
-from zoo.training.fitted import Fitted, FittedNetwork
+from zoo.tasks.fitted import Fitted, FittedNetwork
 
 
 def words_of(text: str) -> list[str]:

@@ -28,7 +28,7 @@ from datamodules.text.vocabulary import Vocabulary
 from zoo.baselines.bag_of_words import WEIGHTS, blocks_of
 from zoo.tasks.base import check_choices, check_sizes
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
-from zoo.training.fitted import Fitted, FittedNetwork
+from zoo.tasks.fitted import Fitted, FittedNetwork
 
 Expand: TypeAlias = Literal["none", "join", "interpolate"]
 

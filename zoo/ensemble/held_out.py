@@ -25,7 +25,7 @@ from zoo.ensemble.lexical import LexicalLinear
 from zoo.ensemble.network import WitnessNetwork, ballots_of
 from zoo.ensemble.weights import Ballots, Opinions, Scores, folds_of
 from zoo.tasks.predictor import evaluating, on_device
-from zoo.training.fitted import planes_of
+from zoo.tasks.fitted import planes_of
 from zoo.training.trained_parts import freeze, parameter_groups
 
 #: Rows that go through the network together.

@@ -1,1 +1,1 @@
-"""Memories of trained models: how they grow, and how much they are trusted."""
+"""Memories of trained models: their growth, and the weights that they get."""

@@ -1,22 +1,21 @@
-"""`zoo memory`: what a memory holds, and how it grows while the model stays as it is.
+"""`zoo memory`: the contents of a memory, and its growth while the model stays as it is.
 
-    zoo memory add CKPT more.csv     its predictions use the new rows at once
-    zoo memory tune CKPT dev.csv     how much the model trusts its memory, fitted in seconds
-    zoo memory show CKPT             versions, labels, back end
+    zoo memory add MODEL more.csv     predictions use the new rows at once
+    zoo memory tune MODEL dev.csv     weights of the memory, fitted again in seconds
+    zoo memory show MODEL             versions, labels, back end
 
-Where a checkpoint is wanted, a memory folder will do: then there is no model whose labels must fit.
+MODEL is a run folder, a checkpoint or an exported folder; `add` and `show` also take a memory folder.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-import pyarrow.compute as pc
-
-from datamodules.base import TextDataModule
 from datamodules.core.errors import InputError
+from datamodules.core.storage import fingerprint_of
+from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
+from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import (
     FolderMemory,
@@ -24,32 +23,43 @@ from datamodules.retrieval import (
     Memory,
     Retriever,
     UnknownLabels,
+    make_retriever,
     open_memory,
 )
-from zoo.memory import tuning
-from zoo.saving.checkpoint import (
-    CHECKPOINT_KEY,
-    note_labels,
-    note_memory,
-    own_memory,
-    read_checkpoint,
-    write_checkpoint,
-)
-from zoo.saving.loading import known_model, load, make_data
-from zoo.saving.model_folder import is_model_folder, local_model
+from zoo.saving import fitted_weights
+from zoo.saving.saved_model import FitsWeights, SavedModel, is_model
+
+if TYPE_CHECKING:
+    from datamodules.base import AnyDataModule
 
 
-class Opened(NamedTuple):
-    """A memory, and the data side of the checkpoint that uses it; None if a folder was named."""
+@runtime_checkable
+class Refits(FitsWeights, Protocol):
+    """A model whose weights can be fitted again on labelled rows, without training."""
+
+    def refit(self, data: AnyDataModule, memory: Memory | None, rows: Rows) -> str:
+        """Fit the weights again.
+
+        Args:
+            data: the model's.
+            memory: its memory, open.
+            rows: labelled rows.
+
+        Returns:
+            The weights and their accuracy on the rows, for people.
+        """
+
+
+class OpenedMemory(NamedTuple):
+    """A memory, and the model that reads it; None if a memory folder was named."""
 
     memory: Memory
-    data: TextDataModule[Any, Any] | None
+    model: SavedModel | None
 
 
 def add(
-    checkpoint: str,
+    model: str,
     file: str,
-    memory: str | None = None,
     text_column: TextColumn | None = None,
     label_column: Column | None = None,
     id_column: Column | None = None,
@@ -61,191 +71,197 @@ def add(
 ) -> None:
     """Add the rows of a table to a model's memory. Its predictions use them at once, without training.
 
-    Copies of what is there (case, punctuation and white space folded, same label) are left out and counted; a copy with
-    another label is kept beside the old row. The old version stays: see `memory_version` of `zoo predict`.
-    Interrupted, the memory is as it was: run it again. The memory of a table (the training rows, or another), which
-    all runs on this table share, is first copied beside the checkpoint, so that the other runs' predictions stay as
-    they are.
+    Duplicates of rows in the memory (case, punctuation and white space folded, same label) are skipped and counted; a
+    duplicate with another label is kept next to the old row. The old version stays: see `memory_version` of `zoo
+    predict`. Interrupted, the memory is unchanged: run the command again. A memory that runs on the same table share is
+    first copied next to the model, so that the predictions of the other runs stay as they are.
 
     Args:
-        checkpoint: a checkpoint that `zoo fit` wrote, or a memory folder.
-        file: table of labelled texts (CSV, TSV, JSONL, Parquet, a saved data set, hub:NAME); without labels
-            if the memory has none.
-        memory: a memory folder instead of the checkpoint's.
-        text_column: name or number of the text, or several; null: as for the rows that the memory began with.
-        label_column: name or number of the label; null: likewise.
+        model: a run folder, a checkpoint or an exported folder; or a memory folder.
+        file: table of labelled texts (CSV, TSV, JSONL, Parquet, a saved dataset, hub:NAME); without labels if the
+            memory has none.
+        text_column: name or number of the text, or several; null: as for the first rows of the memory.
+        label_column: name or number of the label; null: as for the first rows.
         id_column: name or number of an id; null names the rows VERSION:POSITION.
         header: whether a CSV file has a header line; null: as for the first rows.
         class_names: names for labels that are numbers from 1: a list, or a file; null: as for the first rows.
-        unknown_labels: what to do about rows whose label the model does not know: refuse the table, or skip
-            and count them.
-        new_labels: take such rows: the model predicts their labels from then on by its memory alone.
-        retriever: back end to use instead of the checkpoint's (another server).
+        unknown_labels: refuse a table with labels that the model does not know, or skip and count these rows.
+        new_labels: add such rows: the model predicts their labels from then on by its memory alone.
+        retriever: back end to use instead of the model's (another server).
     """
-    found, data = open_memory_of(checkpoint, memory, retriever)
-    labelled = bool(found.labels())
+    opened = open_model_memory(model, retriever)
+    memory, saved = opened.memory, opened.model
+    labels = memory.labels()
+    columns: PlainDict = {} if saved is None else saved.make_data(retriever).memory_columns()
     given = {
         "text_column": text_column,
         "label_column": label_column,
         "header": header,
         "class_names": class_names,
     }
-    columns = {} if data is None else data.memory_columns()
     columns |= {name: value for name, value in given.items() if value is not None}
     columns["id_column"] = id_column
-    if not labelled:
+    if not labels:
         columns["label_column"] = label_column
     rows = read_table(file, **columns)
-    own = Path(own_memory(local_model(checkpoint).resolve()))
-    is_shared = memory is None and data is not None and data.memory_rows is not None
-    if is_shared and isinstance(found, FolderMemory):
-        # Other runs on the same table use it, too.
-        found = found.copy_to(own)
-    known = data.memory_labels if data is not None and labelled else None
+    known = None
+    if saved is not None and labels:
+        known = None if new_labels else [*saved.checkpoint.spec.get("memory_labels", ()), *labels]
     if new_labels:
-        _check_new_labels(checkpoint, data)
-        known = None
-    done = found.add(rows, known, unknown_labels, keep_ids=id_column is not None)
-    if data is not None and found.location() == str(own):
-        note_memory(local_model(checkpoint), str(own), done.version)
-    if data is not None and new_labels:
-        fresh = [label for label in found.labels() if label not in (data.memory_labels or ())]
-        note_labels(local_model(checkpoint), fresh)
-        if fresh:
-            print(f"labels that the memory alone knows, noted in the run's checkpoints: {', '.join(fresh)}")
-    left_out = [(done.copies, "copies left out"), (done.unknown, "rows with unknown labels left out")]
-    kept = [(done.relabelled, "of them with a text that is there with another label")]
-    facts = ", ".join(f"{number} {what}" for number, what in [*kept, *left_out] if number)
+        _check_new_labels(model, saved)
+    if saved is not None and isinstance(memory, FolderMemory):
+        memory = _own_memory(saved, memory)
+    done = memory.add(rows, known, unknown_labels, keep_ids=id_column is not None)
+    fresh = [label for label in memory.labels() if label not in labels]
+    if saved is not None and fresh:
+        print(f"labels that only the memory has: {', '.join(fresh)}")
+    facts = [
+        (done.relabelled, "with the text of a memory with another label"),
+        (done.copies, "duplicates skipped"),
+        (done.unknown, "rows with unknown labels skipped"),
+    ]
+    listed = ", ".join(f"{number} {what}" for number, what in facts if number)
     print(
-        f"{found.location()}: version {done.version}, {done.rows} memories, {done.added} new"
-        + (f" ({facts})" if facts else "")
+        f"{memory.location()}: version {done.version}, {done.rows} memories, {done.added} new"
+        + (f" ({listed})" if listed else "")
     )
 
 
-def _check_new_labels(checkpoint: str, data: TextDataModule[Any, Any] | None) -> None:
-    if data is None:
-        raise InputError(f"--new_labels: {checkpoint} is a memory folder, which takes any label without it")
-    kind = known_model(read_checkpoint(checkpoint), checkpoint)
-    if not kind.takes_new_labels:
+def _check_new_labels(model: str, saved: SavedModel | None) -> None:
+    if saved is None:
+        raise InputError(f"--new_labels: {model} is a memory folder, which takes any label without it")
+    if not getattr(saved.kind, "takes_new_labels", False):
         raise InputError(
-            f"--new_labels: a {kind.__name__} can't predict labels that it was not trained with; train it again with"
-            " their rows, or use a WitnessEnsemble"
+            f"--new_labels: a {saved.kind.__name__} cannot predict labels that it was not trained with; train it again"
+            " with their rows, or use a MemoryEnsemble"
         )
-    if local_model(checkpoint).is_dir():
+
+
+def _own_memory(saved: SavedModel, memory: FolderMemory) -> FolderMemory:
+    """The memory that may grow: a copy of one that other runs share."""
+    if saved.is_download:
         raise InputError(
-            f"--new_labels: {checkpoint} is an exported model, whose files can't be changed; add the rows to its"
-            " checkpoint and export that again"
+            f"{saved.source}: a model of the Hub is not changed in its download; copy it with"
+            f" `zoo export {saved.source} FOLDER` and add the rows to that"
         )
+    is_shared = saved.memory is not None and saved.memory.rows is not None
+    return memory.copy_to(saved.own_memory) if is_shared else memory
 
 
 def tune(
-    checkpoint: str,
+    model: str,
     file: str,
-    output: str | None = None,
-    memory: str | None = None,
     text_column: TextColumn | None = None,
     label_column: Column | None = None,
     retriever: Retriever | None = None,
 ) -> None:
-    """Fit how much a model trusts its memory, on labelled rows: after a memory has grown, or to start with.
+    """Fit the weights of a model's memory again, on labelled rows: after it has grown, or to start with.
 
-    Takes seconds: no weight is trained, only the share and the sharpness of the memories' vote are chosen.
+    It takes seconds: only the calibration and the weights of the members are fitted. They are written to `weights.json`
+    next to the model and used from the memory's present version on; without the file, the model has the weights of its
+    training.
 
     Args:
-        checkpoint: a checkpoint that `zoo fit` wrote.
+        model: a run folder, a checkpoint or an exported folder.
         file: table of labelled rows that are in neither the training set nor the memory.
-        output: the checkpoint to write; null writes `tuned.ckpt` beside the given one.
-        memory: a memory folder instead of the checkpoint's.
         text_column: name or number of the text, or several; null: as in training.
         label_column: name or number of the label; null: as in training.
-        retriever: back end to use instead of the checkpoint's (another server).
+        retriever: back end to use instead of the model's (another server).
     """
-    target = Path(checkpoint).with_name("tuned.ckpt") if output is None else Path(output)
-    if target.is_dir():
-        raise InputError(f"--output {target}: is a folder; name a file")
-    contents = read_checkpoint(checkpoint)
-    if memory is not None:
-        open_memory_of(checkpoint, memory, retriever)  # refuses one of another model
-    predictor = load(checkpoint, memory=memory, retriever=retriever)
-    if not predictor.model.takes_refit:
-        tuning.voting(predictor)  # refused before a table is read
-    options = predictor.data.options
+    saved = SavedModel.open(model)
+    predictor = saved.predictor(retriever=retriever)
+    task = predictor.model
+    if not isinstance(task, Refits):
+        raise InputError(
+            f"zoo memory tune: a {saved.kind.__name__} has no weights that could be fitted without training; train a"
+            " MemoryEnsemble"
+        )
+    trained = saved.make_model()
+    assert isinstance(trained, FitsWeights)
+    options = saved.checkpoint.data.options
     names = ("text_column", "label_column", "header", "quotes", "class_names")
     columns = {name: options[name] for name in names if name in options}
     given = {"text_column": text_column, "label_column": label_column}
     columns |= {name: value for name, value in given.items() if value is not None}
-    rows = read_table(file, **columns)
-    said = predictor.model.refit(predictor, rows) or _say(tuning.tune(predictor, rows))
-    contents["state_dict"] = predictor.model.state_dict()
-    data = contents[CHECKPOINT_KEY]["data"]
-    # The vote belongs to the memory that it was tuned for, wherever the checkpoint lies.
-    data["memory"] = predictor.memory.location()
-    if memory is not None:
-        data["options"]["memory"] = data["memory"]
-        data.update(memory_rows=None, own_memory=False, memory_version=None)
-    write_checkpoint(contents, target)
-    print(f"{target}: {said}")
+    report = task.refit(predictor.data, predictor.memory, read_table(file, **columns))
+    weights = task.describe_weights()
+    assert predictor.memory is not None and weights is not None
+    key, version = saved.memory_key(predictor.memory)
+    fingerprint = fingerprint_of({"weights": trained.describe_weights()})
+    fitted_weights.add_entry(saved.home, fitted_weights.Entry(key, version, fingerprint, weights))
+    print(f"{saved.home / fitted_weights.FILE}: {report}")
 
 
-def _say(tuned: tuning.Tuned) -> str:
-    reasons = [
-        (tuned.in_memory, "left out because the memory has them"),
-        (tuned.in_training, "left out because the model was trained on them"),
-        (tuned.near, "of these differ from a memory in a few characters, which makes the vote look better"),
-    ]
-    facts = "".join(f", {number} {reason}" for number, reason in reasons if number)
-    return (
-        f"vote {tuned.mix:.2f}, sharpness {tuned.tau:g}; accuracy {tuned.accuracy_before:.4f} ->"
-        f" {tuned.accuracy:.4f} on the {tuned.rows} rows it was tuned on{facts}"
-    )
-
-
-def show(checkpoint: str, memory: str | None = None, retriever: Retriever | None = None) -> None:
-    """Show a memory: where it is, its versions, labels, back end and ranking.
+def show(model: str, memory: str | None = None, retriever: Retriever | None = None) -> None:
+    """Print where a memory is, its versions, labels, back end and ranking.
 
     Args:
-        checkpoint: a checkpoint that `zoo fit` wrote, or a memory folder.
-        memory: a memory folder instead of the checkpoint's.
-        retriever: back end to use instead of the checkpoint's (another server).
+        model: a run folder, a checkpoint or an exported folder; or a memory folder.
+        memory: a memory folder instead of the model's.
+        retriever: back end to use instead of the model's (another server).
     """
-    found = open_memory_of(checkpoint, memory, retriever).memory
-    facts = {"memory": found.location()}
-    if isinstance(found, FolderMemory):
-        facts["version"] = str(found.version)
-        facts["versions"] = ", ".join(f"{version}: {rows} rows" for version, rows in found.versions())
-        counts = pc.value_counts(found.rows.table.column("label").drop_null()).to_pylist()
+    import pyarrow.compute as pc
+
+    opened = open_model_memory(model, retriever, memory).memory
+    facts = {"memory": opened.location()}
+    labels = opened.labels()
+    if isinstance(opened, FolderMemory):
+        facts["version"] = str(opened.version)
+        facts["versions"] = ", ".join(f"{version}: {rows} rows" for version, rows in opened.versions())
+        counts = pc.value_counts(opened.rows.table.column("label").drop_null()).to_pylist()
         number_of = {count["values"]: count["counts"] for count in counts}
-        labels = [f"{label} {number_of[label]}" for label in found.labels()]
-    else:
-        labels = found.labels()
+        labels = [f"{label} {number_of[label]}" for label in labels]
     facts["labels"] = ", ".join(labels) or "none"
-    facts["back end"] = type(found.retriever).__name__
-    if not isinstance(found, IndexMemory):  # an index of the user's ranks as he has set it
-        facts["ranking"] = ", ".join(
-            f"{name}={value}" for name, value in found.retriever.ranking.describe().items()
-        )
+    facts["back end"] = type(opened.retriever).__name__
+    if not isinstance(opened, IndexMemory):  # an index of the user's has its own ranking
+        ranking = opened.retriever.ranking.describe()
+        facts["ranking"] = ", ".join(f"{name}={value}" for name, value in ranking.items())
     for name, value in facts.items():
         print(f"{name:9} {value}")
 
 
-def open_memory_of(checkpoint: str, memory: str | None = None, retriever: Retriever | None = None) -> Opened:
-    """The current version of the memory that a checkpoint uses, or of a memory folder.
+def open_model_memory(
+    model: str, retriever: Retriever | None = None, memory: str | None = None
+) -> OpenedMemory:
+    """The current version of the memory that a model reads, or of a memory folder.
 
     Args:
-        checkpoint: a checkpoint, or a memory folder.
-        memory: a folder instead of the checkpoint's memory.
-        retriever: back end and ranking instead of the checkpoint's.
+        model: see `SavedModel.open`; or a memory folder.
+        retriever: back end and ranking instead of the model's.
+        memory: a memory folder instead of the model's.
 
     Raises:
-        InputError: there is none, it can't be opened, or it belongs to another model.
+        InputError: there is none, it cannot be opened, or it belongs to another model.
     """
-    if Path(checkpoint).is_dir() and not is_model_folder(checkpoint):
+    if not is_model(model):
         if memory is not None:
-            raise InputError(f"{checkpoint}: is a folder; give a checkpoint, or leave --memory out")
-        return Opened(open_memory(checkpoint, retriever), None)
-    data = make_data(read_checkpoint(checkpoint), retriever)
-    if not data.has_memory:
-        raise InputError(f"{checkpoint}: this model reads no memory; train one with --data.num_memories")
-    opened = data.open_memory(memory, retriever=retriever)
-    data.check_memory(opened)
-    return Opened(opened, data)
+            raise InputError(f"{model}: is a memory folder; give a model, or omit --memory")
+        return OpenedMemory(open_memory(model, retriever), None)
+    saved = SavedModel.open(model)
+    location = saved.memory
+    if memory is None and location is not None and location.rows is None:
+        # The data module, and with it Lightning, is not needed.
+        chosen = retriever or make_retriever(saved.checkpoint.data.retriever)
+        opened = open_memory(location.path, chosen)
+    else:
+        data = saved.make_data(retriever)
+        if data.memory is None or not data.has_memory:
+            raise InputError(f"{model}: this model reads no memory; train one with --data.num_memories")
+        opened = data.memory.open(memory, retriever=retriever)
+    _check_labels(saved, opened)
+    return OpenedMemory(opened, saved)
+
+
+def _check_labels(saved: SavedModel, memory: Memory) -> None:
+    """Refuse a memory whose labels a classifier does not know."""
+    known = saved.checkpoint.spec.get("memory_labels")
+    if known is None:
+        return
+    labels = memory.labels()
+    unknown = [label for label in labels if label not in known]
+    if bool(labels) == bool(known) and (not unknown or getattr(saved.kind, "takes_new_labels", False)):
+        return
+    why = f"has the label {unknown[0]!r}, which it does not know" if unknown else "has no labels"
+    raise InputError(
+        f"{memory.location()}: belongs to another model: it {why}; name this model's memory, or omit --memory"
+    )

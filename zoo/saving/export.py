@@ -1,172 +1,164 @@
-"""`zoo export`: a model as a folder that works alone on another machine, and on the Hugging Face Hub."""
+"""`zoo export`: a model as a folder that works alone on another machine."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Protocol, runtime_checkable
 
-from datamodules.base import TextDataModule
-from datamodules.core.errors import InputError, reason
+from torch import nn
+
+from datamodules.base import AnyDataModule
+from datamodules.core.errors import InputError
 from datamodules.core.secrets import redact
 from datamodules.core.storage import new_folder
+from datamodules.core.types import PlainDict
+from datamodules.memory_source import MemoryLocation
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import encodings_folder
 from zoo.layers.lora import without_adapters
-from zoo.saving.checkpoint import CHECKPOINT_KEY, read_checkpoint
-from zoo.saving.loading import known_model, make_data, make_model
-from zoo.saving.model_folder import KIND, MEMORY, local_model, write_parts
-from zoo.tasks.encoders import EncodesMemory
+from zoo.registry import paper_of
+from zoo.saving import fitted_weights
+from zoo.saving.model_folder import KIND, write_model
+from zoo.saving.saved_model import MEMORY, OWN, SavedModel
+
+#: Options that describe how the training started, whose effect is in the weights.
+_STARTED_WITH = ("init_from", "freeze", "lora_rank")
 
 
-def export(checkpoint: str | Path, folder: str | Path) -> Path:
+@runtime_checkable
+class EncodesMemories(Protocol):
+    """A model whose encodings of a memory are kept next to the memory."""
+
+    network: nn.Module
+
+    def encoder_fingerprint(self, data: AnyDataModule) -> str:
+        """Fingerprint of the encoder, which names the folder of the encodings."""
+
+
+def export(source: str | Path, folder: str | Path) -> Path:
     """Write a trained model as a folder: weights, configuration, vocabulary, memory, model card; no pickle.
 
-    The folder stands for the checkpoint everywhere: `zoo.load`, `--ckpt_path`, `--model.init_from`. Names of the tables
-    that the model was trained on are kept, without their folders.
+    The folder replaces the model everywhere: `zoo.load`, `--ckpt_path`, `--model.init_from`. Names of the tables that
+    the model was trained on are kept, without their folders.
 
     Args:
-        checkpoint: a file that `zoo fit` wrote.
+        source: of the model, see `SavedModel.open`.
         folder: to make.
 
     Returns:
         The folder.
 
     Raises:
-        InputError: the checkpoint can't be read, its memory is not there, or the folder is.
+        InputError: the model cannot be read, its memory is missing, or the folder exists.
     """
     folder = Path(folder)
     if folder.exists():
         raise InputError(f"{folder}: exists; name a new folder")
-    contents = read_checkpoint(checkpoint)
-    state = contents[CHECKPOINT_KEY]["data"]
-    data = make_data(contents, source=checkpoint)
-    memory = data.open_memory() if data.has_memory and data.memory_location is not None else None
+    saved = SavedModel.open(source)
+    data = saved.make_data()
+    has_memory = data.has_memory and data.memory is not None and data.memory.location is not None
+    memory = data.memory.open() if has_memory and data.memory is not None else None
+    checkpoint = saved.checkpoint
+    card = model_card(saved, memory)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, KIND) as partial:
-        options = state["options"]
-        for name in (*data.files, "cache_dir"):
-            options[name] = None if name == "cache_dir" else _without_folders(options.get(name))
-        # What a training began with is in the weights, and so is what adapters came to.
-        contents["state_dict"] = without_adapters(contents["state_dict"])
-        begun_with = ("init_from", "freeze", "lora_rank")
-        contents["hyper_parameters"] = redact(
-            {k: None if k in begun_with else value for k, value in contents["hyper_parameters"].items()}
-        )
+        location = checkpoint.data.memory
         if isinstance(memory, FolderMemory):
-            # What other models made of a memory that they share is theirs.
-            kept = _encodings(contents, checkpoint, data, memory)
-            others = [found.name for found in memory.folder.glob("encodings-*") if found != kept]
-            shutil.copytree(memory.folder, partial / MEMORY, ignore=shutil.ignore_patterns(*others))
-            state.update(memory=MEMORY, memory_rows=None, memory_version=memory.version, own_memory=True)
-        write_parts(contents, partial)
-        card = model_card(contents, _summary(local_model(checkpoint)), memory)
+            _copy_memory(saved, memory, partial / MEMORY)
+            location = MemoryLocation(MEMORY, None, memory.version)
+        names = {
+            name: _without_folder(value)
+            for name, value in checkpoint.data.options.items()
+            if name in data.options.files
+        }
+        options = {**checkpoint.data.options, **names, "cache_dir": None}
+        checkpoint.data = replace(checkpoint.data, options=options, memory=location)
+        # Adapters are merged into the weights.
+        checkpoint.weights = without_adapters(checkpoint.weights)
+        checkpoint.options = redact(
+            {name: None if name in _STARTED_WITH else value for name, value in checkpoint.options.items()}
+        )
+        if memory is not None:
+            checkpoint.extras["fitted_weights"] = _weights_of(saved, memory)
+        write_model(checkpoint, partial)
         (partial / "README.md").write_text(card, encoding="utf-8")
     return folder
 
 
-def push(folder: str | Path, name: str, private: bool = False) -> str:
-    """Upload an exported model to the Hugging Face Hub; the login is the one of `huggingface-cli login` or $HF_TOKEN.
-
-    Args:
-        folder: of `export`.
-        name: of the repository, `user/name`; it is made where it is not there.
-        private: make a repository that only its owner sees.
-
-    Returns:
-        The model's address.
-
-    Raises:
-        InputError: the Hub can't be reached, or refuses.
-    """
-    from huggingface_hub import HfApi
-
-    try:
-        api = HfApi()
-        address = api.create_repo(name, private=private, exist_ok=True)
-        api.upload_folder(repo_id=name, folder_path=str(folder), commit_message="Model of Memory Zoo")
-    except Exception as error:  # the Hub's refusals, and whatever its client's own client fails by
-        raise InputError(
-            f"{name}: the Hugging Face Hub refuses or can't be reached ({reason(error)}); the model is in"
-            f" {folder}, from where `huggingface-cli upload` takes it, too"
-        ) from error
-    return str(address)
+def _weights_of(saved: SavedModel, memory: Memory) -> list[list[object]]:
+    """The weights that were fitted to the exported memory after the training."""
+    key, _ = saved.memory_key(memory)
+    is_folder = isinstance(memory, FolderMemory)
+    return [
+        list(entry._replace(memory=OWN if is_folder else key))
+        for entry in saved.fitted_weights()
+        if entry.memory == key
+    ]
 
 
-def _without_folders(files: Any) -> Any:
-    """Names of files without the folders that they lie in, which say nothing on another machine."""
+def _copy_memory(saved: SavedModel, memory: FolderMemory, target: Path) -> None:
+    """Copy a memory without the encodings of other models that share it."""
+    own, model = None, saved.make_model()
+    if isinstance(model, EncodesMemories) and model.network.encoder is not None:
+        own = encodings_folder(memory.folder, model.encoder_fingerprint(saved.make_data()))
+    others = [path.name for path in memory.folder.glob("encodings-*") if path != own]
+    shutil.copytree(memory.folder, target, ignore=shutil.ignore_patterns(*others))
+
+
+def _without_folder(files: object) -> object:
+    """Names of files without their folders, which do not exist on another machine."""
     if isinstance(files, (list, tuple)):
-        return [_without_folders(file) for file in files]
+        return [_without_folder(file) for file in files]
     return Path(files).name if isinstance(files, str) and "/" in files and ":" not in files else files
 
 
-def _encodings(
-    contents: dict[str, Any], source: str | Path, data: TextDataModule[Any, Any], memory: FolderMemory
-) -> Path | None:
-    """Where a memory has what a model's encoder made of it; None of a model that encodes no memory."""
-    if not issubclass(known_model(contents, source), EncodesMemory):
-        return None
-    model: Any = make_model(contents, source)
-    if model.network.encoder is None:
-        return None
-    return encodings_folder(memory.folder, model.encoder_fingerprint(data))
-
-
-def _summary(checkpoint: Path) -> dict[str, Any]:
-    """`summary.json` of the run that a checkpoint is of; empty where it is not beside it."""
-    file = checkpoint.absolute().parents[1] / "summary.json"
-    if not file.is_file():
+def _summary(saved: SavedModel) -> PlainDict:
+    """`summary.json` of the run; empty where there is none."""
+    file = saved.home / "summary.json"
+    if saved.path.is_dir() or not file.is_file():
         return {}
-    summary: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    summary: PlainDict = json.loads(file.read_text(encoding="utf-8"))
     return summary
 
 
-def model_card(contents: Mapping[str, Any], summary: Mapping[str, Any], memory: Memory | None) -> str:
-    """The README of an exported model: what it is, what it was trained on, its scores, how it is used.
+def model_card(saved: SavedModel, memory: Memory | None) -> str:
+    """The README of an exported model: task, training data, scores and use.
 
     Args:
-        contents: of the checkpoint.
-        summary: of its run.
-        memory: that it reads, if it reads one.
+        saved: the model.
+        memory: the memory that it reads, if any.
     """
-    ours = contents[CHECKPOINT_KEY]
-    kind = known_model(contents, "the checkpoint")
-    options = ours["data"]["options"]
-    trained_on = options.get("train_file") or options.get("dataset") or "a table of its own"
+    kind, checkpoint = saved.kind, saved.checkpoint
+    trained_on = checkpoint.data.options.get("train_file") or "a table of its own"
     lines = ["---", "library_name: memory-zoo"]
     if kind.pipeline_tag:
         lines.append(f"pipeline_tag: {kind.pipeline_tag}")
-    lines += ["tags:", "- memory-zoo", f"- {kind.task}", "---", "", f"# {ours['model']} for {kind.task}", ""]
-    if kind.paper:
-        lines += [f"Paper: {kind.paper}", ""]
+    lines += [
+        "tags:",
+        "- memory-zoo",
+        f"- {kind.task}",
+        "---",
+        "",
+        f"# {checkpoint.model} for {kind.task}",
+        "",
+    ]
+    if paper := paper_of(kind):
+        lines += [f"Paper: {paper}", ""]
     lines += [f"Trained on `{trained_on}` with Memory Zoo (`pip install memory-zoo`).", ""]
-    if labels := ours["spec"].get("labels"):
+    if labels := checkpoint.spec.get("labels"):
         shown = ", ".join(f"`{label}`" for label in labels[:30])
         lines += [f"Labels: {shown}{' and more' if len(labels) > 30 else ''}.", ""]
     if isinstance(memory, FolderMemory):
-        lines += [
-            f"It reads a memory of {len(memory):,} texts (version {memory.version}), which is in `{MEMORY}`.",
-            "",
-        ]
+        lines += [f"It reads a memory of {len(memory):,} texts (version {memory.version}) in `{MEMORY}`.", ""]
     elif memory is not None:
         lines += [
-            f"It reads a memory that is not part of it: {memory.location()}. Whoever uses it needs that.",
+            f"It reads a memory that is not part of it, and needs access to it: {memory.location()}.",
             "",
         ]
-    scores = {
-        name: value
-        for name, value in summary.get("metrics", {}).items()
-        if name.startswith("val/") and name.count("/") == 1 and value is not None
-    }
-    if scores:
-        lines += ["## Scores on the validation rows, last epoch", "", "| metric | value |", "|---|---|"]
-        lines += [f"| {name.removeprefix('val/')} | {value:.4g} |" for name, value in scores.items()]
-        if summary.get("best_score") is not None:
-            best = f"{summary['monitor'].removeprefix('val/')} of the best epoch"
-            lines.append(f"| {best} | {summary['best_score']:.4g} |")
-        lines.append("")
+    lines += _scores(_summary(saved))
     lines += [
         "## Use",
         "",
@@ -174,6 +166,24 @@ def model_card(contents: Mapping[str, Any], summary: Mapping[str, Any], memory: 
         "import zoo",
         "",
         'model = zoo.load("this-folder-or-its-name-on-the-hub")',
+        f"print({kind.predictor_type.example})",
+        "```",
+        "",
     ]
-    lines += [f"print({kind.predictor_type.example})", "```", ""]
     return "\n".join(lines)
+
+
+def _scores(summary: PlainDict) -> list[str]:
+    scores = {
+        name.removeprefix("val/"): value
+        for name, value in summary.get("metrics", {}).items()
+        if name.startswith("val/") and name.count("/") == 1 and value is not None
+    }
+    if not scores:
+        return []
+    lines = ["## Scores on the validation rows, last epoch", "", "| metric | value |", "|---|---|"]
+    lines += [f"| {name} | {value:.4g} |" for name, value in scores.items()]
+    if summary.get("best_score") is not None:
+        monitor = summary["monitor"].removeprefix("val/")
+        lines.append(f"| {monitor} of the best epoch | {summary['best_score']:.4g} |")
+    return [*lines, ""]

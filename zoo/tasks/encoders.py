@@ -1,6 +1,6 @@
 """Options that models of several tasks share because they read words or texts in the same way.
 
-Each class here goes before the task among a model's bases: `class KNNBiLSTM(WordVectors, FrozenEncoder,
+Each class here precedes the task among a model's bases: `class KNNBiLSTM(ReadsSpelling, FrozenEncoder,
 ClassificationTask)`.
 """
 
@@ -8,28 +8,33 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from typing_extensions import Self, override
 
-from datamodules.base import TextDataModule
-from datamodules.batch import TextBatch
+from datamodules.base import AnyDataModule
+from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
+from datamodules.core.types import PlainDict
+from datamodules.encodings import EncodedTexts
+from datamodules.options import VectorOptions
 from datamodules.text.hub import check_reachable
 from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
 from zoo.layers.encoders import WordEncoder, positions_of
 from zoo.layers.row_adam import RowTable, clip_values, update_by_rows, update_densely, why_dense
-from zoo.training.trained_parts import is_named
+from zoo.tasks.base import Task
+from zoo.training.trained_parts import matches
 
-#: Rows of a table from which on updates by rows are faster than a fused step over all of them.
+#: Rows of a table from which updates by rows are faster than a fused step over all rows.
 MANY_ROWS = 5_000
 
 
-def digests_of(weights: Mapping[str, Any]) -> dict[str, str]:
-    """Identifies weights, the tensors of a state dict, by what they hold: name -> sha256 (hex)."""
+def digests_of(weights: Mapping[str, object]) -> dict[str, str]:
+    """SHA-256 (hex) of each tensor of a state dict, by name."""
     return {
         name: hashlib.sha256(value.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
         for name, value in weights.items()
@@ -37,13 +42,20 @@ def digests_of(weights: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-class WordVectors:
-    """A model that reads word vectors."""
+class HasWords(Protocol):
+    """A description of data with a vocabulary."""
 
-    options: Any
-    data_state: dict[str, Any]
-    network: Any
-    trainer: Any
+    @property
+    def num_words(self) -> int:
+        """Vocabulary size."""
+
+    @property
+    def num_chars(self) -> int:
+        """Number of characters; 0 where batches carry none."""
+
+
+class ReadsWordVectors(Task):
+    """A model that reads word vectors."""
 
     def __init__(
         self,
@@ -57,12 +69,39 @@ class WordVectors:
         Args:
             word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
             train_word_vectors: train the word vectors too. Vectors that are not pre-trained are always trained.
-            sparse_updates: whether a training step updates the rows of a batch's words alone, with the result that it
-                has by updating all (see `zoo.layers.row_adam`); None = where that is faster and the optimizer
-                allows it: tables of many words, on one CPU.
+            sparse_updates: update only the rows of a batch's words in a training step, with the same result (see
+                `zoo.layers.row_adam`); None = where that is faster and the optimizer allows it: tables of many words,
+                on one CPU.
             **shared: options of the task.
         """
         super().__init__(**shared)
+        self.word_size, self.train_word_vectors, self.sparse_updates = (
+            word_size,
+            train_word_vectors,
+            sparse_updates,
+        )
+
+    def make_words(self, spec: HasWords, word_vectors: Tensor | None) -> WordEncoder:
+        """The encoder of a vocabulary's words, from pre-trained vectors where the data brings them.
+
+        Args:
+            spec: of the data.
+            word_vectors: [num_words, d] pre-trained values, or None.
+        """
+        # A model that is restored from its checkpoint is given a table in any case.
+        state = self.data_state
+        is_drawn = word_vectors is None or (state is not None and state.options["word_vectors"] is None)
+        return WordEncoder(
+            spec.num_words,
+            self.word_size if word_vectors is None else word_vectors.shape[1],
+            table=word_vectors,
+            train_table=is_drawn or self.train_word_vectors,
+            **self._character_sizes(spec),
+        )
+
+    def _character_sizes(self, spec: HasWords) -> dict[str, int]:
+        """Sizes of a character LSTM."""
+        return {}
 
     # --- updates by rows ---
 
@@ -70,9 +109,10 @@ class WordVectors:
         tables = (module for module in self.network.modules() if isinstance(module, RowTable))
         return [table for table in tables if table.table.requires_grad]
 
+    @override
     def adapt_optimizer(self, optimizer: Optimizer) -> Optimizer:
-        """See `Task.adapt_optimizer`: large tables are updated by rows."""
-        tables, wanted = self._row_tables(), self.options.sparse_updates
+        # Large tables are updated by rows.
+        tables, wanted = self._row_tables(), self.sparse_updates
         update_densely(tables)
         reason = why_dense(optimizer)
         if self.trainer.world_size > 1:
@@ -80,79 +120,51 @@ class WordVectors:
         elif (device := self.trainer.strategy.root_device.type) != "cpu":
             reason = f"on {device}, a pass over a whole table costs next to nothing"
         if wanted and reason:
-            raise InputError(
-                f"model.sparse_updates is on, but {reason}; change that, or leave the option out"
-            )
+            raise InputError(f"model.sparse_updates is on, but {reason}; change that, or omit the option")
         if wanted is None:
             tables = [table for table in tables if len(table.table) >= MANY_ROWS]
         if wanted is False or reason or not tables:
             return optimizer
         return update_by_rows(optimizer, tables)
 
+    @override
     def configure_gradient_clipping(
         self,
         optimizer: Optimizer,
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Lightning's own, but PyTorch clips the values of no sparse gradient."""
+        # PyTorch does not clip the values of a sparse gradient.
         if gradient_clip_val and gradient_clip_algorithm == "value":
             clip_values(self.network.parameters(), gradient_clip_val)
             return
-        super().configure_gradient_clipping(  # type: ignore[misc]
-            optimizer, gradient_clip_val, gradient_clip_algorithm
-        )
+        super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
+    # Postponed updates are applied at the same points of every run, whatever callbacks read the weights.
 
     def _settle(self) -> None:
         for table in self._row_tables():
             if table.settle is not None:
                 table.settle(None)
 
-    # What has been put off is done at the same places of every run, whatever callbacks read the weights.
-
+    @override
     def on_validation_start(self) -> None:
-        """Bring the tables up to date."""
-        super().on_validation_start()  # type: ignore[misc]
+        super().on_validation_start()
         self._settle()
 
+    @override
     def on_train_epoch_end(self) -> None:
-        """Bring the tables up to date."""
-        super().on_train_epoch_end()  # type: ignore[misc]
+        super().on_train_epoch_end()
         self._settle()
 
+    @override
     def on_fit_end(self) -> None:
-        """Let go of the optimizer."""
-        super().on_fit_end()  # type: ignore[misc]
+        super().on_fit_end()
         update_densely(self._row_tables())
 
-    # --- the table ---
 
-    def make_words(self, spec: Any, word_vectors: Tensor | None) -> WordEncoder:
-        """The words of a vocabulary, from pre-trained vectors where the data brings them.
-
-        Args:
-            spec: of the data.
-            word_vectors: [num_words, d] pre-trained values, or None.
-        """
-        options = self.options
-        # A model that is made again from its checkpoint is given a table, too, wherever that came from.
-        data_options = self.data_state.get("options")
-        drawn = word_vectors is None or (data_options is not None and data_options["word_vectors"] is None)
-        return WordEncoder(
-            spec.num_words,
-            options.word_size if word_vectors is None else word_vectors.shape[1],
-            table=word_vectors,
-            train_table=drawn or options.train_word_vectors,
-            **self._characters(spec),
-        )
-
-    def _characters(self, spec: Any) -> dict[str, int]:
-        """Sizes of a character LSTM."""
-        return {}
-
-
-class SpelledWords(WordVectors):
-    """A model that reads word vectors, and if wanted how words are spelled."""
+class ReadsSpelling(ReadsWordVectors):
+    """A model that reads word vectors and, optionally, the spelling of words."""
 
     def __init__(
         self, characters: bool = True, char_size: int = 20, char_hidden_size: int = 50, **shared: Any
@@ -160,179 +172,189 @@ class SpelledWords(WordVectors):
         """Choose the vectors.
 
         Args:
-            characters: add the last state of an LSTM over a word's characters to its vector.
+            characters: append the last state of an LSTM over a word's characters to its vector.
             char_size: size of a character's vector.
             char_hidden_size: state size of the character LSTM.
-            **shared: options of `WordVectors` and of the task.
+            **shared: options of `ReadsWordVectors` and of the task.
         """
         super().__init__(**shared)
+        self.characters, self.char_size, self.char_hidden_size = characters, char_size, char_hidden_size
 
-    def check_data(self, data: TextDataModule[Any, Any]) -> None:
-        """See `Task.check_data`: characters."""
-        super().check_data(data)  # type: ignore[misc]
-        reads_words = self.options.get("transformer") is None
-        if reads_words and self.options.characters and not data.options.characters:
+    @override
+    def check_data(self, data: AnyDataModule) -> None:
+        super().check_data(data)
+        reads_words = getattr(self, "transformer", None) is None
+        vectors = data.options
+        has_characters = isinstance(vectors, VectorOptions) and vectors.characters
+        if reads_words and self.characters and not has_characters:
             raise InputError("model.characters is on, but data.characters is off; make them agree")
 
-    def _characters(self, spec: Any) -> dict[str, int]:
-        options = self.options
+    @override
+    def _character_sizes(self, spec: HasWords) -> dict[str, int]:
         return {
-            "num_chars": spec.num_chars if options.characters else 0,
-            "char_size": options.char_size,
-            "char_hidden_size": options.char_hidden_size,
+            "num_chars": spec.num_chars if self.characters else 0,
+            "char_size": self.char_size,
+            "char_hidden_size": self.char_hidden_size,
         }
 
 
-class ReadsTransformer:
-    """A model whose option `transformer` names a pre-trained transformer that it reads, if it is not None."""
+class ReadsTransformer(Task):
+    """A model that may read a pre-trained transformer."""
 
-    options: Any
-
-    def __init__(self, lora_rank: int | None = None, **shared: Any) -> None:
-        """Choose how the transformer is trained.
+    def __init__(self, transformer: str | None = None, lora_rank: int | None = None, **shared: Any) -> None:
+        """Choose the transformer and its training.
 
         Args:
-            lora_rank: train low-rank adapters of this rank beside the transformer's weights, which stay as they are
-                (`zoo.layers.lora`); a tenth of the optimizer's memory, and a learning rate of 1e-4 to 1e-3 instead of
-                1e-5. It needs `pip install "memory-zoo[lora]"`. None = its weights themselves are trained.
+            transformer: Hub name or folder of a pre-trained transformer that replaces the model's own encoder or word
+                vectors; the data's tokens are then its own.
+            lora_rank: train low-rank adapters of this rank instead of the transformer's weights (`zoo.layers.lora`):
+                a tenth of the optimizer's memory, and a learning rate of 1e-4 to 1e-3 instead of 1e-5. It needs
+                `pip install "memory-zoo[lora]"`. None = the weights themselves are trained.
             **shared: options of the task.
         """
         super().__init__(**shared)
+        self.transformer, self.lora_rank = transformer, lora_rank
         if lora_rank is None:
             return
-        if self.options.transformer is None:
-            raise InputError("model.lora_rank is of a transformer: name one with --model.transformer")
+        if transformer is None:
+            raise InputError("model.lora_rank trains a transformer: name one with --model.transformer")
         if lora_rank < 1:
             raise InputError(f"model.lora_rank={lora_rank}: must be 1 or more")
 
-    def check_data(self, data: TextDataModule[Any, Any]) -> None:
-        """See `Task.check_data`: the transformer's own tokens, and no more of them than it can read."""
-        super().check_data(data)  # type: ignore[misc]
-        transformer, tokenizer = self.options.transformer, data.options.tokenizer
+    @override
+    def check_data(self, data: AnyDataModule) -> None:
+        # The transformer's own tokens, and no more of them than it can read.
+        super().check_data(data)
+        transformer, tokenizer = self.transformer, data.options.tokenizer
         if transformer is None:
             return
         if tokenizer in OWN_TOKENIZERS:
             raise InputError(
-                f"data.tokenizer={tokenizer}: a pre-trained transformer wants its own tokens: set"
+                f"data.tokenizer={tokenizer}: a pre-trained transformer needs its own tokens: set"
                 f" --data.tokenizer {transformer}"
             )
         check_reachable(transformer)
         if tokenizer != transformer:
             # Two names of the same tokens are fine; ids of another vocabulary would be other words.
-            theirs = make_tokenizer(transformer, lowercase=False).describe()["contents"]
-            if data.tokenizer.describe()["contents"] != theirs:
+            expected = make_tokenizer(transformer, lowercase=False).describe()["contents"]
+            if data.words.tokenizer.describe()["contents"] != expected:
                 raise InputError(
                     f"data.tokenizer={tokenizer}: has other tokens than the pre-trained transformer: set"
                     f" --data.tokenizer {transformer}"
                 )
-        wanted, names = self.tokens_at_once(data.text_lengths())
+        wanted, names = self.tokens_at_once(data.lengths_by_option())
         if (positions := positions_of(transformer)) is not None and wanted > positions:
             raise InputError(
-                f"{names}: {transformer} reads {positions} tokens at most, not {wanted}; set fewer"
+                f"{names}: {transformer} reads at most {positions} tokens, not {wanted}; set fewer"
             )
 
     def tokens_at_once(self, lengths: dict[str, int]) -> tuple[int, str]:
-        """How many tokens the transformer has to read together at most, and the options that say so.
+        """The largest number of tokens that the transformer reads together, and the options that set it.
 
         Args:
-            lengths: tokens kept of a text, by the data's option.
+            lengths: option of the data -> number of tokens kept of a text.
         """
         longest = max(lengths, key=lengths.__getitem__)
         return lengths[longest], f"data.{longest}"
 
 
-class EncodesMemory:
-    """A model whose encodings of a memory lie beside the memory, whoever made them."""
+class EncodesMemory(Task):
+    """A model whose encodings of a memory are kept next to the memory, for everyone who uses both."""
 
-    options: Any
-    network: Any
-    training: bool
-
-    #: whether the vectors that lie there have length 1.
+    #: whether these vectors have length 1.
     keeps_directions: ClassVar[bool] = False
 
-    # The encoder's weights that were hashed last: where they lie and how often they were written to; their digests.
+    # Weights of the encoder at the last hashing: their addresses and versions; their digests.
     _digests: tuple[tuple[tuple[int, int], ...], dict[str, str]] | None = None
 
-    def train(self, mode: bool = True) -> Any:
-        """Lightning's own; an optimizer may write to weights without a trace in their versions, in training alone."""
+    @override
+    def train(self, mode: bool = True) -> Self:
+        # Only in training may an optimizer write to weights without changing their versions.
         if mode or self.training:
             self._digests = None
-        return super().train(mode)  # type: ignore[misc]
+        return super().train(mode)
 
-    def encoder_fingerprint(self, data: TextDataModule[Any, Any]) -> str:
-        """Identifies what the encoder makes of the texts of the model's data."""
+    def encoder_fingerprint(self, data: AnyDataModule) -> str:
+        """Fingerprint of the encoder and of everything that its vectors of the data's texts depend on."""
         weights = self.network.encoder.state_dict()
-        # To hash them takes longer than to classify a text: only what has been written to since is hashed again.
+        # Hashing takes longer than the classification of a text: weights are hashed again only after a write.
         written = tuple((value.data_ptr(), value._version) for value in weights.values())
         if self._digests is None or self._digests[0] != written:
             self._digests = written, digests_of(weights)
-        facts = {"pooling": self.options.pooling, "lengths": data.text_lengths()}
+        settings = {"pooling": self.hparams["pooling"], "lengths": data.lengths_by_option()}
         if self.keeps_directions:
-            facts["length"] = 1
-        return fingerprint_of(
-            {**facts, "weights": self._digests[1], "vocabulary": data.vocabulary.fingerprint}
-        )
+            settings["length"] = 1
+        vocabulary = data.words.vocabulary.fingerprint
+        return fingerprint_of({**settings, "weights": self._digests[1], "vocabulary": vocabulary})
+
+
+class FrozenParts(NamedTuple):
+    """A frozen encoder."""
+
+    #: called with the fields of a `TextBatch`.
+    encoder: nn.Module
+    #: everything besides weights that its results depend on.
+    settings: PlainDict
 
 
 class FrozenEncoder(ReadsTransformer):
-    """A model whose encoder may be a transformer, and may be left as it is: then all texts pass it once."""
+    """A model whose encoder may be frozen: all texts then pass through it once."""
 
-    network: Any
-    trainer: Any
-    device: Any
-
-    #: what the encoder is called in the network.
+    #: name of the encoder in the network.
     encoder_name: ClassVar[str] = "encoder"
 
-    def __init__(self, transformer: str | None = None, freeze_encoder: bool = False, **shared: Any) -> None:
+    def __init__(self, freeze_encoder: bool = False, **shared: Any) -> None:
         """Choose the encoder.
 
         Args:
-            transformer: Hub name or folder of a pre-trained transformer that takes the place of the model's own
-                encoder or word vectors; the data's tokens are then its own.
-            freeze_encoder: leave the encoder as it is, as `freeze` with its name does. All texts are then encoded once,
-                and an epoch takes a fraction of the time.
+            freeze_encoder: do not train the encoder, as `freeze` with its name. All texts are then encoded once, and an
+                epoch takes a fraction of the time.
             **shared: options of `ReadsTransformer` and the task.
         """
         super().__init__(**shared)
-        if self.encoder_is_frozen and self.options.lora_rank is not None:
-            raise InputError("model.lora_rank trains the encoder, which is frozen; leave out one of the two")
+        self.freeze_encoder = freeze_encoder
+        self._encoded_texts: EncodedTexts | None = None
+        if self.encoder_is_frozen and self.lora_rank is not None:
+            raise InputError("model.lora_rank trains the encoder, which is frozen; omit one of the two")
 
     @property
+    @override
     def frozen(self) -> list[str]:
-        """See `Task.frozen`."""
-        named: list[str] = super().frozen  # type: ignore[misc]
-        return [*named, self.encoder_name] if self.options.freeze_encoder else named
+        return [*super().frozen, self.encoder_name] if self.freeze_encoder else super().frozen
 
     @property
     def encoder_is_frozen(self) -> bool:
-        """Whether the whole encoder stays as it is."""
-        return any(is_named(self.encoder_name, pattern) for pattern in self.frozen)
+        """Whether the whole encoder is frozen."""
+        return any(matches(self.encoder_name, pattern) for pattern in self.frozen)
 
-    def use_own_memory(self) -> None:
-        """Have the memory's encodings read from where they lie beside it, if the model can."""
-
-    def frozen_encoder(self) -> tuple[nn.Module, dict[str, Any]] | None:
-        """The encoder, called with the fields of a `TextBatch`, and what its results depend on besides weights.
-
-        None where it takes no time.
-        """
+    def frozen_parts(self) -> FrozenParts | None:
+        """The encoder if it is frozen; None where encoding takes no time."""
         raise NotImplementedError
 
+    @override
+    def setup(self, stage: str) -> None:
+        self._encoded_texts = None  # it belongs to the data of an earlier run
+        super().setup(stage)
+
+    @override
+    def batch_contents(self, split: str) -> BatchContents:
+        return super().batch_contents(split)._replace(encoded_texts=self._encoded_texts)
+
+    @override
     def on_fit_start(self) -> None:
-        """Encode everything once if the encoder is frozen."""
-        super().on_fit_start()  # type: ignore[misc]
-        found = self.frozen_encoder() if self.encoder_is_frozen else None
-        if found is None:
+        # Encode everything once if the encoder is frozen.
+        super().on_fit_start()
+        parts = self.frozen_parts() if self.encoder_is_frozen else None
+        data = self.data
+        if parts is None or data is None:
             return
-        self.use_own_memory()
-        encoder, settings = found
+        encoder = parts.encoder
 
         @torch.no_grad()
         def encode(batch: TextBatch) -> Tensor:
             vectors: Tensor = encoder(*(field.to(self.device) for field in batch))
             return vectors
 
-        settings = {**settings, "weights": digests_of(encoder.state_dict())}
-        self.trainer.datamodule.cache_encodings(encode, fingerprint_of(settings))
+        settings = {**parts.settings, "weights": digests_of(encoder.state_dict())}
+        contents = self.batch_contents("train")
+        self._encoded_texts = data.encode_texts(encode, fingerprint_of(settings), contents)

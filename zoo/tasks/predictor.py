@@ -1,4 +1,4 @@
-"""A trained model with its data side: what the user has goes in, plain values come out."""
+"""Base of the predictors: a trained model with its data module; plain values in, plain values out."""
 
 from __future__ import annotations
 
@@ -7,152 +7,144 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TextIO, TypeVar
 
 import numpy as np
 import torch
 from lightning_fabric.utilities.apply_func import move_data_to_device
 from numpy.typing import NDArray
 from tqdm import tqdm
+from typing_extensions import Self
 
-from datamodules.base import TextDataModule
+from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.files import existing_file
+from datamodules.core.types import PlainDict
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import Memory, Retriever
 
-#: Texts that are retrieved and tokenised together.
+if TYPE_CHECKING:
+    from zoo.tasks.base import Task
+
+#: Texts that are retrieved and tokenized together.
 BLOCK = 1024
 
-
-class ReadText(NamedTuple):
-    """What a recurrent network did while it read a text of T words."""
-
-    text: str
-    #: T words, as the network has them.
-    words: list[str]
-    #: name of a gate or of the like -> its values at each word, float32 [T, directions * H].
-    parts: dict[str, NDArray[np.float32]]
-    #: 1, or 2 where the text is read backwards as well: the second half of the values.
-    directions: int
+ModelT = TypeVar("ModelT", bound="Task")
+DataT = TypeVar("DataT", bound=AnyDataModule)
+BatchT = TypeVar("BatchT", bound=NamedTuple)
 
 
-class Predictor(ABC):
-    """Base of the predictors, one for each kind of task."""
+class Predictor(ABC, Generic[ModelT, DataT]):
+    """Base of the predictors, one for each kind of task.
 
-    #: how a model card shows its use, of a predictor `model`.
+    Type parameters: the model, and its data module.
+    """
+
+    #: use of a predictor `model`, for the model card.
     example: ClassVar[str] = "model"
-    #: whether a text has another vector as a query than as a text to be found.
+    #: whether a text has different vectors as a query and as a text to be retrieved.
     has_query_side: ClassVar[bool] = False
 
-    def __init__(self, model: Any, data: TextDataModule[Any, Any], memory: Memory | None = None) -> None:
-        """Put the two together.
+    def __init__(self, model: ModelT, data: DataT, memory: Memory | None = None) -> None:
+        """Put a model and its data together.
 
         Args:
-            model: a `Task` with its network.
+            model: a task with its network.
             data: the model's.
-            memory: what predictions are made with; None = the predictor opens the model's when it needs it, if it
-                ever does.
+            memory: the memory of the predictions; None = the predictor opens the model's when it needs it, if ever.
         """
-        self.model = model
-        #: of the model's kind, so it can do what this kind of predictor asks of it.
-        self.data: Any = data
-        self.memory = memory
-        data.with_strings, data.with_memory_texts = model.reads_strings, model.reads_memory_texts
+        self.model, self.data, self.memory = model, data, memory
 
     @classmethod
     def open(
         cls,
-        model: Any,
-        data: TextDataModule[Any, Any],
+        model: ModelT,
+        data: DataT,
         memory: str | None = None,
         version: int | None = None,
         retriever: Retriever | None = None,
-    ) -> Predictor:
-        """A predictor with the memory that was asked for.
+    ) -> Self:
+        """A predictor with its memory.
 
         Args:
-            model: a `Task` with its network.
+            model: a task with its network.
             data: the model's.
             memory: a folder in place of the model's memory.
             version: of a memory that has grown; None = the current one.
-            retriever: back end and ranking that the user names, if he does.
+            retriever: back end and ranking that the user names.
 
         Raises:
-            InputError: the memory can't be opened.
+            InputError: the memory cannot be opened.
         """
-        if memory is None and version is None and not cls.opens_memory_at_once(data):
+        if memory is None and version is None and not cls.needs_memory(data):
             return cls(model, data)
-        return cls(model, data, data.open_memory(memory, version, retriever))
+        return cls(model, data, cls.open_memory(data, memory, version, retriever))
+
+    @staticmethod
+    def open_memory(
+        data: AnyDataModule,
+        memory: str | None = None,
+        version: int | None = None,
+        retriever: Retriever | None = None,
+    ) -> Memory:
+        """Open the memory of a model, or another folder; see `open`."""
+        if data.memory is None:
+            raise InputError(f"a {type(data).__name__} has no memory; omit --memory")
+        return data.memory.open(memory, version, retriever)
 
     @classmethod
-    def opens_memory_at_once(cls, data: TextDataModule[Any, Any]) -> bool:
-        """Whether every prediction needs the memory, so that it had better be there from the start."""
+    def needs_memory(cls, data: DataT) -> bool:
+        """Whether every prediction needs the memory, which is then opened at once."""
         return data.retrieves
 
     @abstractmethod
-    def records(
-        self, source: str, batch_size: int = 256, *args: Any, **options: Any
-    ) -> Iterator[dict[str, Any]] | Iterator[str]:
-        """What `zoo predict` writes, a JSON object each, or lines as they are; further arguments become its options.
+    def records(self, source: str, batch_size: int = 256) -> Iterator[PlainDict] | Iterator[str]:
+        """The output of `zoo predict`: a JSON object each, or lines; further arguments become its options.
 
         Args:
-            source: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text a line, or - for such lines from
+            source: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for such lines from
                 standard input.
-            batch_size: rows that go through the network together.
-            *args: no more are given.
-            **options: the kind's own.
+            batch_size: rows that pass through the network together.
         """
 
+    # --- models with a text encoder ---
+
+    @property
+    def vector_size(self) -> int:
+        """Size of a vector of `encode`."""
+        raise InputError(f"a {type(self.model).__name__} has no text encoder")
+
     def encode(
-        self, texts: list[str], batch_size: int = 256, bar: tqdm[Any] | None = None
+        self, texts: list[str], batch_size: int = 256, bar: tqdm[NoReturn] | None = None
     ) -> NDArray[np.float32]:
         """The texts' vectors [n, size], of length 1; 0 for a text without words.
 
         Args:
             texts: n texts.
-            batch_size: texts that go through the network together.
-            bar: told of each text that is done.
+            batch_size: texts that pass through the network together.
+            bar: updated by the number of finished texts.
 
         Raises:
-            InputError: the model makes no vectors of texts.
+            InputError: the model has no text encoder.
         """
         raise InputError(f"a {type(self.model).__name__} has no text encoder")
 
     def encode_queries(
-        self, texts: list[str], batch_size: int = 256, bar: tqdm[Any] | None = None
+        self, texts: list[str], batch_size: int = 256, bar: tqdm[NoReturn] | None = None
     ) -> NDArray[np.float32]:
-        """The texts' vectors as queries, see `encode`; the same, unless the model `has_query_side`."""
+        """The texts' vectors as queries; those of `encode`, unless the model `has_query_side`."""
         return self.encode(texts, batch_size, bar)
-
-    def trace(self, texts: list[str], queries: bool = False, batch_size: int = 256) -> list[ReadText]:
-        """What the network does word by word, for each text.
-
-        Args:
-            texts: n texts.
-            queries: whether they are queries.
-            batch_size: texts that go through the network together.
-
-        Raises:
-            InputError: the model has no cells that could be looked at.
-        """
-        raise InputError(f"a {type(self.model).__name__} has no cells to look at; name an LSTMRNN")
-
-    @property
-    def vector_size(self) -> int:
-        """Numbers in a vector of `encode`."""
-        raise InputError(f"a {type(self.model).__name__} has no text encoder")
 
 
 def as_texts(texts: str | Sequence[str], what: str = "text") -> list[str]:
     """One text or several as a list.
 
     Args:
-        texts: what a caller gave.
-        what: what messages call one of them.
+        texts: the caller's argument.
+        what: the name of one of them in messages.
 
     Raises:
-        InputError: one is no string.
+        InputError: one is not a string.
     """
     texts = [texts] if isinstance(texts, str) else list(texts)
     for number, text in enumerate(texts):
@@ -164,9 +156,9 @@ def as_texts(texts: str | Sequence[str], what: str = "text") -> list[str]:
 
 
 @contextmanager
-def evaluating(model: Any) -> Iterator[None]:
-    """Without gradients and in evaluation mode; afterwards the model is as it was."""
-    # Of each module: what is frozen has no training mode.
+def evaluating(model: Task) -> Iterator[None]:
+    """Switch to evaluation mode without gradients; afterwards every module has its old mode."""
+    # Frozen modules have no training mode, so the modes differ.
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -179,35 +171,36 @@ def evaluating(model: Any) -> Iterator[None]:
 
 @contextmanager
 def collecting_later() -> Iterator[None]:
-    """Look for garbage afterwards: among many small objects that all stay, it is looked for over and over."""
-    was_on = gc.isenabled()
+    """Postpone garbage collection: among many small objects that all stay, it would run over and over."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
+        if was_enabled:
             gc.enable()
 
 
-def on_device(batch: Any, model: Any) -> Any:
-    """The batch where the model is."""
-    return move_data_to_device(batch, model.device)
+def on_device(batch: BatchT, model: Task) -> BatchT:
+    """Move a batch to the model's device."""
+    moved: BatchT = move_data_to_device(batch, model.device)
+    return moved
 
 
 def texts_in(source: str, columns: Mapping[str, Any]) -> Iterator[str]:
-    """The texts of a source that `Predictor.records` reads."""
+    """The texts of a source of `Predictor.records`."""
     return (text for text, _ in texts_and_ids_in(source, columns))
 
 
 def texts_and_ids_in(source: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """The texts of a source that `Predictor.records` reads, each with its id; None where `columns` names no ids.
+    """The texts of a source of `Predictor.records`, each with its id; None where `columns` names no ids.
 
     Args:
         source: a table, a .txt file, or - for standard input.
         columns: `text_column` and further arguments of `read_table`, for a table.
 
     Raises:
-        InputError: no such file, or not one that can be read.
+        InputError: no such file, or one that cannot be read.
     """
     has_ids = columns.get("id_column") is not None
     if source != "-" and not source.endswith(".txt"):

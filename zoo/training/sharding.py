@@ -6,7 +6,7 @@ PyTorch's `fully_shard`, by Lightning's `ModelParallelStrategy`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pytorch_lightning.strategies import ModelParallelStrategy
 from pytorch_lightning.trainer.states import TrainerFn
@@ -17,25 +17,31 @@ from callbacks.prediction_table import PredictionTable
 from datamodules.core.errors import InputError
 from zoo.layers.encoders import transformer_of
 
+if TYPE_CHECKING:
+    from zoo.tasks.base import Task
 
-def is_sharded(strategy: Any) -> bool:
-    """Whether a trainer's strategy wants the weights cut in parts."""
+
+def is_sharded(strategy: object) -> bool:
+    """Whether a trainer's strategy shards the weights."""
     return isinstance(strategy, ModelParallelStrategy)
 
 
-def shard(model: Any) -> None:
-    """Cut the weights of a model's network in parts: a layer of its transformer at a time, and all the rest together.
+def shard(model: Task) -> None:
+    """Shard the weights of a model's network: one layer of its transformer at a time, and the rest together.
 
     Args:
-        model: a `Task` whose network has the weights that it starts from.
+        model: a task whose network has the weights that it starts from.
 
     Raises:
-        InputError: the model, the trainer or one of its callbacks does not work with parts.
+        InputError: the model, the trainer or one of its callbacks does not support sharding.
     """
     from torch.distributed.fsdp import fully_shard
 
     transformer = transformer_of(model.network)
-    _check(model, transformer)
+    strategy = model.trainer.strategy
+    assert isinstance(strategy, ModelParallelStrategy)
+    _check(model, transformer, strategy)
+    assert model.device_mesh is not None
     mesh = model.device_mesh["data_parallel"]
     for layer in _layers(transformer):
         fully_shard(layer, mesh=mesh)
@@ -43,38 +49,36 @@ def shard(model: Any) -> None:
 
 
 def _layers(transformer: nn.Module) -> list[nn.Module]:
-    """The layers that lie in the outermost lists of a transformer."""
+    """The layers in the outermost lists of a transformer."""
     lists = {name: part for name, part in transformer.named_modules() if isinstance(part, nn.ModuleList)}
     outermost = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
     return [layer for name in outermost for layer in lists[name]]
 
 
-def _check(model: Any, transformer: Any) -> None:
+def _check(model: Task, transformer: nn.Module | None, strategy: ModelParallelStrategy) -> None:
     trainer, name = model.trainer, type(model).__name__
-    strategy = f"trainer.strategy={type(trainer.strategy).__name__}"
+    option = f"trainer.strategy={type(strategy).__name__}"
     if trainer.state.fn != TrainerFn.FITTING:
-        raise InputError(f"{strategy} is for training; leave it out, or use ddp")
+        raise InputError(f"{option} is for training; omit it, or use ddp")
     if not model.can_be_sharded or transformer is None:
-        raise InputError(
-            f"{strategy} cuts a large transformer in parts, and this {name} has none that could be; use ddp"
-        )
+        raise InputError(f"{option} shards a large transformer, and this {name} has none; use ddp")
     if getattr(model, "encoder_is_frozen", False):
         raise InputError(
-            f"{strategy}: a frozen encoder is not trained in parts; use ddp, or train it (also by --model.lora_rank)"
+            f"{option}: a frozen encoder is not trained; use ddp, or train it (also by --model.lora_rank)"
         )
-    if trainer.strategy.device_mesh["tensor_parallel"].size() > 1:
+    if strategy.device_mesh["tensor_parallel"].size() > 1:
         raise InputError(
-            f"{strategy}: layers are not cut themselves; set tensor_parallel_size to 1 and data_parallel_size to"
+            f"{option}: single layers are not sharded; set tensor_parallel_size to 1 and data_parallel_size to"
             f" {trainer.world_size}, the number of all devices"
         )
-    if trainer.strategy._save_distributed_checkpoint:
+    if strategy._save_distributed_checkpoint:
         raise InputError(
-            f"{strategy} would write checkpoints in parts, which nothing here reads; set save_distributed_checkpoint"
-            " to false"
+            f"{option} would write sharded checkpoints, which the zoo cannot read; set save_distributed_checkpoint to"
+            " false"
         )
-    for callback in trainer.callbacks:
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, (Charts, PredictionTable)):
             raise InputError(
-                f"{strategy}: {type(callback).__name__} has one process predict, which holds a part of the weights;"
-                " leave the callback out"
+                f"{option}: {type(callback).__name__} predicts in one process, which holds a part of the weights; omit"
+                " the callback"
             )

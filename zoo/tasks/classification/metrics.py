@@ -39,14 +39,16 @@ class ClassificationScores(Metric):
         # Rows without a copy elsewhere, and how many of them are right.
         self.add_state("others", torch.zeros(2, dtype=torch.long), dist_reduce_fx="sum")
 
-    def update(self, logits: Tensor, target: Tensor, weight: Tensor, is_copy: Tensor | None = None) -> None:
+    def update(
+        self, logits: Tensor, target: Tensor, weight: Tensor, is_duplicate: Tensor | None = None
+    ) -> None:
         """Count a batch.
 
         Args:
             logits: [B, C].
             target: [B] classes; C = unknown label.
             weight: [B], 0 for rows that only pad a batch.
-            is_copy: bool [B], rows that the accuracy without copies leaves out; None = none.
+            is_duplicate: bool [B], rows that the accuracy without copies leaves out; None = none.
         """
         n = len(self.labels)
         counted = (weight > 0) & (target >= 0)
@@ -55,7 +57,7 @@ class ClassificationScores(Metric):
         self.rows += torch.bincount(true, minlength=n + 1)
         self.predicted += torch.bincount(predicted, minlength=n)
         self.correct += torch.bincount(true[true == predicted], minlength=n)
-        other = counted if is_copy is None else counted & ~is_copy
+        other = counted if is_duplicate is None else counted & ~is_duplicate
         self.others += torch.stack([other.sum(), (other & (found == target)).sum()])
         known = counted & (target < n)
         losses = functional.cross_entropy(logits[known].float(), target[known], reduction="none")
@@ -67,7 +69,7 @@ class ClassificationScores(Metric):
 
         A class without rows and without predictions has none and is left out of the mean.
 
-        `accuracy_without_copies` is there if some of the rows are copies, and not all.
+        `accuracy_without_duplicates` is there if some of the rows are copies, and not all.
         """
         n = len(self.labels)
         correct, rows, predicted = self.correct.double(), self.rows.double(), self.predicted.double()
@@ -93,7 +95,7 @@ class ClassificationScores(Metric):
         absent = torch.full_like(f1, torch.nan)
         scores |= {name: torch.where(present, values, absent) for name, values in of_classes.items()}
         if 0 < self.others[0] < rows.sum():
-            scores["accuracy_without_copies"] = self.others[1] / self.others[0]
+            scores["accuracy_without_duplicates"] = self.others[1] / self.others[0]
         return {name: value.double() for name, value in scores.items()}
 
 

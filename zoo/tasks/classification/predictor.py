@@ -1,10 +1,10 @@
-"""A trained classifier with its data side: texts in, labels with their evidence out."""
+"""Predictions of a trained classifier: texts in, labels with their evidence out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice, tee
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,9 +15,10 @@ from tqdm import tqdm
 from typing_extensions import override
 
 from datamodules.core.errors import check_count
+from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
-from datamodules.text_rows import TextSplit
+from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.tasks.predictor import (
     BLOCK,
     Predictor,
@@ -28,6 +29,9 @@ from zoo.tasks.predictor import (
     texts_and_ids_in,
 )
 
+if TYPE_CHECKING:
+    from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask  # noqa: F401 - as a string below
+
 
 class RetrievedMemory(NamedTuple):
     """One piece of evidence for a prediction."""
@@ -37,11 +41,11 @@ class RetrievedMemory(NamedTuple):
     label: str | None
     #: the retriever's score of the memory for the text.
     retrieval_score: float
-    #: what the memory counted for in the network; see the model's output.
+    #: weight of the memory in the network; see the model's output.
     weight: float
-    #: the same for each hop of a network that reads its memories in hops; None where it does not.
+    #: the weight in each hop of a network that reads its memories in hops; None for other networks.
     hop_weights: list[float] | None = None
-    #: how it was found, where a model looks in several ways: `words`, `vectors` or `words and vectors`.
+    #: `words`, `vectors` or `words and vectors`, where a model retrieves in several ways.
     found_by: str | None = None
 
 
@@ -56,14 +60,27 @@ class Prediction(NamedTuple):
     probabilities: dict[str, float]
     #: in retrieval order.
     memories: list[RetrievedMemory]
-    #: what each of a model's witnesses adds to the score of `label`, the mean over all labels being 0; the
-    #: probabilities are the softmax of the scores. None: the model has no witnesses.
+    #: member of an ensemble -> its contribution to the score of `label`; contributions to all labels have the mean 0,
+    #: and the probabilities are the softmax of the scores. None: the model is no ensemble.
     contributions: dict[str, float] | None = None
-    #: whether training did not know the label: its rows came into the memory later. None: of no such model.
+    #: whether only the memory has the label, in rows that were added after the training. None: of no such model.
     known_by_memory_alone: bool | None = None
 
 
-class ClassificationPredictor(Predictor):
+@runtime_checkable
+class ExplainsPredictions(Protocol):
+    """A model with more evidence than the memories of a batch."""
+
+    def explain(self, predictions: Sequence[Prediction], output: Any) -> list[Prediction]:
+        """Add evidence to the predictions of a batch.
+
+        Args:
+            predictions: of the rows of the batch.
+            output: of the network.
+        """
+
+
+class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule[Any]]):
     """Texts in, labels with their evidence out."""
 
     example = 'model.predict(["a text"])[0]'
@@ -73,13 +90,13 @@ class ClassificationPredictor(Predictor):
 
         Args:
             texts: one text or several.
-            batch_size: texts that go through the network together.
+            batch_size: texts that pass through the network together.
 
         Returns:
-            For each text its label, probabilities, and the memories that were retrieved for it.
+            For each text its label, probabilities, and retrieved memories.
 
         Raises:
-            InputError: a text is no string, or batches are to hold none.
+            InputError: a text is not a string, or the batch size is below 1.
         """
         texts = as_texts(texts)
         check_count("batch_size", batch_size)
@@ -87,12 +104,14 @@ class ClassificationPredictor(Predictor):
         return list(tqdm(predictions, "predicting", len(texts), unit=" texts", delay=2, disable=None))
 
     def _predictions(self, texts: Iterator[str], batch_size: int, total: int = 0) -> Iterator[Prediction]:
-        """Predictions for texts, of which a block at a time is in memory; how many there are, where that is known."""
-        seen = 0
+        """Predictions for texts, one block in memory at a time; `total` is their number, if it is known."""
+        count = 0
         while block := list(islice(texts, BLOCK)):
-            seen += len(block)
-            self.model.use_memory(self.data, self.memory, max(total, seen))
-            split = self.data.split_of(Rows.from_lists(block, source="texts to predict"), self.memory)
+            count += len(block)
+            self.model.read_memory(self.data, self.memory, max(total, count))
+            contents = self.model.batch_contents("predict")
+            rows = Rows.from_lists(block, source="texts to predict")
+            split = self.data.split_of(rows, self.memory, contents)
             with collecting_later():
                 predictions = list(self.predict_split(split, batch_size))
             yield from predictions
@@ -101,29 +120,29 @@ class ClassificationPredictor(Predictor):
         self, split: TextSplit, batch_size: int = 256, rows: int | None = None
     ) -> Iterator[Prediction]:
         """Predictions for the first rows of a prepared table, in row order; None = for all."""
-        labels = [*self.data.spec.labels, *self.data.new_labels]
-        total = len(split.rows) if rows is None else min(rows, len(split.rows))
-        with self.data.dataset_for_now(split) as dataset:
-            for start in range(0, total, batch_size):
-                batch = dataset.__getitems__(range(start, min(start + batch_size, total)))
+        start = 0
+        with self.data.temporary_dataset(split, self.model.batch_contents("predict")) as dataset:
+            for batch in dataset.batches(batch_size, rows):
                 with evaluating(self.model):
                     output = self.model(on_device(batch, self.model))
                 texts = split.rows.texts[start : start + len(batch.row)]
-                probabilities = output.logits.softmax(dim=1).cpu().tolist()
-                memories = self.model.with_found(_memories(split, start, output), output)
-                for place, (text, probability) in enumerate(zip(texts, probabilities, strict=True)):
-                    best = max(range(len(labels)), key=probability.__getitem__)
-                    yield Prediction(
-                        text=text,
-                        label=labels[best],
-                        probability=probability[best],
-                        probabilities=dict(zip(labels, probability, strict=True)),
-                        memories=memories[place],
-                        contributions=self.model.contributions(output, place, best),
-                        known_by_memory_alone=(
-                            best >= len(self.data.spec.labels) if self.model.takes_new_labels else None
-                        ),
-                    )
+                memories = _memories(split, start, output)
+                yield from self._of_batch(texts, memories, output)
+                start += len(batch.row)
+
+    def _of_batch(
+        self, texts: list[str], memories: list[list[RetrievedMemory]], output: ClassificationOutput
+    ) -> Sequence[Prediction]:
+        labels, predictions = self.model.labels, []
+        for text, probability, retrieved in zip(
+            texts, output.logits.softmax(dim=1).cpu().tolist(), memories, strict=True
+        ):
+            best = max(range(len(labels)), key=probability.__getitem__)
+            probabilities = dict(zip(labels, probability, strict=True))
+            predictions.append(Prediction(text, labels[best], probability[best], probabilities, retrieved))
+        if isinstance(self.model, ExplainsPredictions):
+            return self.model.explain(predictions, output)
+        return predictions
 
     @override
     def records(
@@ -132,24 +151,23 @@ class ClassificationPredictor(Predictor):
         batch_size: int = 256,
         text_column: TextColumn | None = None,
         id_column: Column | None = None,
-    ) -> Iterator[dict[str, Any]]:
-        """A text's label, probabilities and memories, in the order of the texts; of a table with ids, the text's id.
+    ) -> Iterator[PlainDict]:
+        """A text's label, probabilities and memories, in the order of the texts; for a table with ids, the text's id.
 
         Args:
             source: see `Predictor.records`.
-            batch_size: texts that go through the network together.
+            batch_size: texts that pass through the network together.
             text_column: the table's text column or columns; null: as in training.
-            id_column: the table's column of ids, to be written beside the predictions; null: none.
+            id_column: the table's column of ids, written next to the predictions; null: none.
         """
-        options = self.data.options
-        columns = {"text_column": options.text_column, "header": options.header}
+        options = self.data.options.to_dict()
+        columns = {name: options[name] for name in ("text_column", "header", "quotes")}
         if text_column is not None:
-            columns = {"text_column": text_column}
-        columns |= {"id_column": id_column, "quotes": options.quotes}
+            columns |= {"text_column": text_column, "header": None}
         check_count("batch_size", batch_size)
-        texts, found = tee(texts_and_ids_in(source, columns))
+        texts, named = tee(texts_and_ids_in(source, {**columns, "id_column": id_column}))
         predictions = self._predictions((text for text, _ in texts), batch_size)
-        for prediction, (_, name) in zip(predictions, found, strict=True):
+        for prediction, (_, name) in zip(predictions, named, strict=True):
             record = _plain(prediction) | {"memories": [_plain(memory) for memory in prediction.memories]}
             yield record if name is None else {"id": name, **record}
 
@@ -160,24 +178,24 @@ class ClassificationPredictor(Predictor):
 
     @override
     def encode(
-        self, texts: list[str], batch_size: int = 256, bar: tqdm[Any] | None = None
+        self, texts: list[str], batch_size: int = 256, bar: tqdm[NoReturn] | None = None
     ) -> NDArray[np.float32]:
         vectors = torch.from_numpy(self.raw_vectors(texts, self.data.lengths[0], batch_size, bar))
         return functional.normalize(vectors, dim=1).numpy()
 
     def raw_vectors(
-        self, texts: list[str], length: int, batch_size: int = 256, bar: tqdm[Any] | None = None
+        self, texts: list[str], length: int, batch_size: int = 256, bar: tqdm[NoReturn] | None = None
     ) -> NDArray[np.float32]:
-        """The texts' vectors [n, size] as the encoder makes them; 0 for a text without words.
+        """The texts' vectors [n, size] before normalization; 0 for a text without words.
 
         Args:
             texts: n texts.
-            length: words that are read of each.
-            batch_size: texts that go through the network together.
-            bar: told of each text that is done.
+            length: number of words that are read of each.
+            batch_size: texts that pass through the network together.
+            bar: updated by the number of finished texts.
         """
         vectors, done = np.zeros((len(texts), self.vector_size), np.float32), 0
-        for rows, batch in self.data.batches_of(texts, length, batch_size):
+        for rows, batch in self.data.text_batches(texts, length, batch_size):
             with evaluating(self.model):
                 vectors[rows] = self.model.encode_texts(on_device(batch, self.model)).float().cpu().numpy()
             done += len(rows)
@@ -195,21 +213,21 @@ def _by_memory(weight: Tensor, hop_weight: Tensor | None) -> list[list[list[floa
     return by_memory
 
 
-def _plain(record: Prediction | RetrievedMemory) -> dict[str, Any]:
-    """As JSON has it; without what only some models say, if this one does not."""
+def _plain(record: Prediction | RetrievedMemory) -> PlainDict:
+    """A record for JSON, without the optional fields that the model does not fill."""
     optional = ("contributions", "known_by_memory_alone", "found_by", "hop_weights")
     return {
         name: value for name, value in record._asdict().items() if value is not None or name not in optional
     }
 
 
-def _memories(split: TextSplit, start: int, output: Any) -> list[list[RetrievedMemory]]:
+def _memories(split: TextSplit, start: int, output: ClassificationOutput) -> list[list[RetrievedMemory]]:
     """The memories of the texts of a batch, which starts at a row of the split."""
     weights = output.memory_weight.cpu().tolist()
     if split.neighbors is None:
         return [[] for _ in weights]
-    several = slice(start, start + len(weights))
-    rows, scores = split.neighbors.rows[several], split.neighbors.scores[several]
+    batch = slice(start, start + len(weights))
+    rows, scores = split.neighbors.rows[batch], split.neighbors.scores[batch]
     texts, labels = texts_and_labels(split.neighbors.memories, rows)
     hops = _by_memory(output.memory_weight, output.hop_weight)
     return [
@@ -223,11 +241,11 @@ def _memories(split: TextSplit, start: int, output: Any) -> list[list[RetrievedM
 
 
 def texts_and_labels(
-    memories: Rows, rows: NDArray[np.integer[Any]]
+    memories: Rows, rows: NDArray[np.integer]
 ) -> tuple[list[list[str]], list[list[str | None]]]:
     """The texts and labels of rows [n, K] of a memory; None where a row is negative."""
-    there = rows >= 0
-    found = memories.select(rows[there])
+    exists = rows >= 0
+    selected = memories.select(rows[exists])
     texts, labels = np.full(rows.shape, None, object), np.full(rows.shape, None, object)
-    texts[there], labels[there] = found.texts[:], found.table.column("label").to_pylist()
+    texts[exists], labels[exists] = selected.texts[:], selected.table.column("label").to_pylist()
     return texts.tolist(), labels.tolist()

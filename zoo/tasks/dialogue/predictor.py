@@ -1,18 +1,24 @@
-"""A trained model of dialogues with its data side: a dialogue and questions in, words with their evidence out."""
+"""Predictions of a trained dialogue model: a dialogue and questions in, words with their evidence out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from torch import Tensor
 from typing_extensions import override
 
 from datamodules.batch import DialogueBatch
 from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
 from datamodules.corpora.dialogue_readers import with_free_question_marks
 from datamodules.corpora.dialogues import Dialogue, Dialogues
+from datamodules.dialogue.datamodule import DialogueDataModule
 from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
 from zoo.tasks.predictor import Predictor, evaluating, on_device
+
+if TYPE_CHECKING:
+    from zoo.tasks.dialogue.task import DialogueOutput, DialogueTask  # noqa: F401 - as a string below
 
 #: Words that explain an answer.
 NUM_WORDS = 5
@@ -38,23 +44,23 @@ class PointedWord(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a model answers to a question."""
+    """Answer to a question."""
 
     question: str
     answer: str
     #: of the answer, by the model's read-out.
     probability: float
-    #: p_S of the answer: as the sentences say it.
+    #: p_S of the answer, from the sentence-level read-out.
     p_sentence: float
-    #: p_W of the answer: attention on its places; None where the model has no memory of words.
+    #: p_W of the answer, attention on its positions; None where the model has no memory of words.
     p_word: float | None
-    #: strongest first: those that were kept or, where a model keeps none, all.
+    #: strongest first: the kept ones or, where a model keeps none, all.
     turns: list[ReadTurn]
     #: strongest first; empty where the model has no memory of words.
     words: list[PointedWord]
 
 
-class DialoguePredictor(Predictor):
+class DialoguePredictor(Predictor["DialogueTask", DialogueDataModule]):
     """Answers questions about dialogues."""
 
     example = 'model.predict(["it is for Kim ."], ["who is it for ?"])[0]'
@@ -67,7 +73,7 @@ class DialoguePredictor(Predictor):
         Args:
             turns: of the dialogue.
             questions: one or several.
-            batch_size: dialogues that go through the network together; here there is one.
+            batch_size: dialogues that pass through the network together; here there is one.
 
         Raises:
             InputError: the dialogue has no turn.
@@ -77,35 +83,39 @@ class DialoguePredictor(Predictor):
             raise InputError("a dialogue without turns; give at least one")
         if not questions:
             return []
-        asked = [with_free_question_marks(question) for question in questions]
-        spoken = [with_free_question_marks(turn) for turn in turns]
-        places = [f"question {number}" for number in range(1, len(asked) + 1)]
-        one = Dialogue("1", spoken, asked, [None] * len(asked), places)
-        split = self.data.split_of(Dialogues.from_list([one], "dialogue to predict"))
+        tokenized = [with_free_question_marks(question) for question in questions]
+        dialogue = Dialogue(
+            "1",
+            [with_free_question_marks(turn) for turn in turns],
+            tokenized,
+            [None] * len(tokenized),
+            [f"question {number}" for number in range(1, len(tokenized) + 1)],
+        )
+        split = self.data.split_of(Dialogues.from_list([dialogue], "dialogue to predict"))
         return [answer for answer, _ in self.predict_split(split, batch_size)]
 
     def predict_split(
         self, split: DialogueSplit, batch_size: int = 64, dialogues: int | None = None
     ) -> Iterator[tuple[Answer, str | None]]:
-        """Answers to the questions of the first dialogues (None: of all), each beside the right one if it is known."""
-        total = len(split.dialogues) if dialogues is None else min(dialogues, len(split.dialogues))
-        with self.data.dataset_for_now(split) as dataset:
-            for start in range(0, total, batch_size):
-                numbers = range(start, min(start + batch_size, total))
-                batch = dataset.__getitems__(numbers)
+        """Answers to the questions of the first dialogues (None: of all), each with the right one if it is known."""
+        start = 0
+        with self.data.temporary_dataset(split, self.model.batch_contents("predict")) as dataset:
+            assert isinstance(dataset, DialogueDataset)
+            for batch in dataset.batches(batch_size, dialogues):
                 with evaluating(self.model):
                     output = self.model(on_device(batch, self.model))
                 readouts = {name: value.float().cpu() for name, value in output.choices().items()}
                 for row in range(len(batch.row)):
                     evidence = _Evidence(dataset, batch, output, row, start)
-                    known = split.dialogues.questions.label(int(batch.row[row]))
-                    yield self._answer(evidence, readouts), known
+                    truth = split.dialogues.questions.label(int(batch.row[row]))
+                    yield self._answer(evidence, readouts), truth
+                start += batch_size
 
-    def _answer(self, evidence: _Evidence, readouts: dict[str, Any]) -> Answer:
+    def _answer(self, evidence: _Evidence, readouts: dict[str, Tensor]) -> Answer:
         of_row = {name: choices[evidence.row] for name, choices in readouts.items()}
         chosen = of_row[self.model.readout]
         best = int(chosen.argmax())
-        words = self.data.vocabulary.words
+        words = self.data.words.vocabulary.words
         return Answer(
             question=evidence.question,
             answer=words[best] if best < len(words) else evidence.own_word(best - len(words)),
@@ -117,16 +127,12 @@ class DialoguePredictor(Predictor):
         )
 
     @override
-    def records(
-        self, source: str, batch_size: int = 64, *args: Any, **options: Any
-    ) -> Iterator[dict[str, Any]]:
+    def records(self, source: str, batch_size: int = 64) -> Iterator[PlainDict]:
         """The answer to each question, with its evidence.
 
         Args:
-            source: a table of dialogues and questions as in training; answers need not be there.
-            batch_size: dialogues that go through the network together.
-            *args: none.
-            **options: none.
+            source: a table of dialogues and questions as in training; answers may be missing.
+            batch_size: dialogues that pass through the network together.
         """
         table = self.data.read(source, answers=False)
         split = self.data.split_of(table)
@@ -142,23 +148,23 @@ def _counts(table: Dialogues) -> list[int]:
 
 
 class _Evidence:
-    """What a network looked at for one question, in words."""
+    """The turns and words behind the answer to one question."""
 
     def __init__(
-        self, dataset: DialogueDataset, batch: DialogueBatch, output: Any, row: int, first: int
+        self, dataset: DialogueDataset, batch: DialogueBatch, output: DialogueOutput, row: int, first: int
     ) -> None:
         """Bind a question of a batch.
 
         Args:
-            dataset: that made the batch.
-            batch: of dialogues in their order.
+            dataset: of the batch.
+            batch: of consecutive dialogues.
             output: of the network.
             row: of the question in the batch.
             first: number of the batch's first dialogue.
         """
         self.dataset, self.batch, self.output, self.row = dataset, batch, output, row
-        self.place = int(batch.dialogue[row])
-        dialogue = first + self.place
+        self.position = int(batch.dialogue[row])
+        dialogue = first + self.position
         start = int(dataset.kept_starts[dialogue])
         #: numbers of the turns that were read, in the table; and of the dialogue's first turn.
         self.numbers = dataset.kept[start : start + int(dataset.turn_counts[dialogue])].tolist()
@@ -176,11 +182,11 @@ class _Evidence:
         if self.output.pointer is not None:
             kept = [number for number in self.output.pointer.kept[self.row].tolist() if number >= 0]
         texts = self.dataset.split.dialogues.turns.texts
-        found = [ReadTurn(self.numbers[n] - self.first, texts[self.numbers[n]], attention[n]) for n in kept]
-        return sorted(found, key=lambda turn: -turn.attention)
+        turns = [ReadTurn(self.numbers[n] - self.first, texts[self.numbers[n]], attention[n]) for n in kept]
+        return sorted(turns, key=lambda turn: -turn.attention)
 
     def words(self) -> list[PointedWord]:
-        """The words pointed at most, strongest first."""
+        """The words with most attention, strongest first."""
         if self.output.pointer is None:
             return []
         weights = self.output.pointer.weight[self.row].float().cpu()
@@ -194,16 +200,16 @@ class _Evidence:
 
     def turn_of(self, place: int) -> int:
         """Number of the turn, in the table, of a word of the dialogue."""
-        number: int = self.numbers[int(self.batch.turn[self.place, place])]
+        number: int = self.numbers[int(self.batch.turn[self.position, place])]
         return number
 
     def word_at(self, place: int) -> str:
         """A word of the dialogue."""
         return self.dataset.split.turn_tokens.words(self.turn_of(place))[
-            int(self.batch.place[self.place, place]) - 1
+            int(self.batch.place[self.position, place]) - 1
         ]
 
     def own_word(self, number: int) -> str:
         """One of the words that are choices of this dialogue alone."""
-        position = self.batch.own[self.place, number]
-        return self.word_at(int((self.batch.text[self.place] == position).nonzero()[0, 0]))
+        position = self.batch.own[self.position, number]
+        return self.word_at(int((self.batch.text[self.position] == position).nonzero()[0, 0]))

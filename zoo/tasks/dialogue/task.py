@@ -1,4 +1,4 @@
-"""What every model that answers questions about dialogues needs around its network: steps, loss, scores."""
+"""Base of the models that answer questions about dialogues: steps, loss, scores."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from callbacks.chart import Chart
-from datamodules.base import TextDataModule
+from datamodules.base import AnyDataModule
 from datamodules.batch import DialogueBatch, DialogueSpec
 from datamodules.core.errors import InputError
-from zoo.tasks.base import Task, check_choices
+from datamodules.dialogue import DialogueDataModule
+from zoo.tasks.base import Task, check_choice
 from zoo.tasks.dialogue.charts import charts_of
 from zoo.tasks.dialogue.metrics import DialogueScores
 from zoo.tasks.dialogue.predictor import DialoguePredictor
@@ -41,9 +42,9 @@ class Pointer(NamedTuple):
 
 
 class DialogueOutput(NamedTuple):
-    """What a network says of P questions: probabilities over V + X choices, and its attention."""
+    """Output of a network for P questions: probabilities over V + X choices, and its attention."""
 
-    #: float32 [P, V + X]: logarithm of p_S, of the words as the sentences say them.
+    #: float32 [P, V + X]: logarithm of p_S, the sentence-level read-out.
     log_sentence: Tensor
     #: float32 [P, N]: attention on the turns in the last hop; 0 where there is none to read.
     attention: Tensor
@@ -74,27 +75,28 @@ class DialogueTask(Task):
     readouts: ClassVar[tuple[Readout, ...]] = ("sentence",)
 
     def __init__(self, loss: Loss = "each", sentence_loss: float = 1.0, **shared: Any) -> None:
-        """Choose what is minimised.
+        """Choose the loss.
 
         Args:
             loss: `joint`: cross entropy of the mean of the read-outs, as in the paper; `each`: the sum of the
                 cross entropies of the read-outs. A model with one read-out has no choice.
-            sentence_loss: weight of a further term, minus the logarithm of the last hop's attention on the turns that
-                hold the answer: without it this attention learns slowly, and turns that it drops can't be pointed
-                at. 0 = the paper's.
+            sentence_loss: weight of another term, minus the logarithm of the last hop's attention on the turns that
+                hold the answer: without it this attention learns slowly, and the pointer cannot reach turns that it
+                drops. 0 = the paper's loss.
             **shared: options of all models, see `Task`.
 
         Raises:
             InputError: no such loss, or a negative weight.
         """
         super().__init__(**shared)
-        check_choices(self.options, loss=("joint", "each"))
+        check_choice("loss", loss, ("joint", "each"))
         if sentence_loss < 0:
             raise InputError(f"model.sentence_loss={sentence_loss}: must be 0 or more")
+        self.loss, self.sentence_loss = loss, sentence_loss
 
     @property
     def readout(self) -> Readout:
-        """The read-out that the model answers with."""
+        """The read-out of the model's answers."""
         return self.readouts[0]
 
     @classmethod
@@ -112,7 +114,7 @@ class DialogueTask(Task):
         scores.update(output.choices(), batch.answer, batch.weight, self.loss_terms(output, batch))
 
     def loss_terms(self, output: DialogueOutput, batch: DialogueBatch) -> Tensor:
-        """What the loss is the mean of: a term a question [P]; 0 where no choice is right."""
+        """Terms whose mean is the loss: one per question [P]; 0 where no choice is right."""
         known = batch.answer >= 0
         answer = batch.answer.clamp(min=0).unsqueeze(1)  # [P, 1]
         sentence = output.log_sentence.gather(1, answer).squeeze(1)
@@ -121,11 +123,11 @@ class DialogueTask(Task):
         else:
             word = output.pointer.choice.gather(1, answer).squeeze(1).clamp(min=_LEAST).log()
             joint = torch.logaddexp(sentence, word) - math.log(2)
-            terms = -joint if self.options.loss == "joint" else -sentence - word
-        if self.options.sentence_loss:
+            terms = -joint if self.loss == "joint" else -sentence - word
+        if self.sentence_loss:
             holds = turns_with_answer(batch)  # [P, N]
-            found = (output.attention * holds).sum(dim=1).clamp(min=_LEAST).log()
-            terms = terms - self.options.sentence_loss * found * holds.any(dim=1)
+            attention = (output.attention * holds).sum(dim=1).clamp(min=_LEAST).log()
+            terms = terms - self.sentence_loss * attention * holds.any(dim=1)
         return terms * known
 
     @override
@@ -138,7 +140,7 @@ class DialogueTask(Task):
 
     @override
     def on_train_start(self) -> None:
-        # Softmaxes that are nearly sure make gradients of 1e-40, with which a CPU is slow.
+        # Nearly one-hot softmaxes have gradients of 1e-40, which are slow on a CPU.
         torch.set_flush_denormal(True)
 
     @override
@@ -146,16 +148,16 @@ class DialogueTask(Task):
         torch.set_flush_denormal(False)
 
     @override
-    def charts(self, data: TextDataModule[Any, Any], rows: int) -> Iterator[Chart]:
+    def charts(self, data: AnyDataModule, rows: int) -> Iterator[Chart]:
+        assert isinstance(data, DialogueDataModule)
         split = data.split("validation")
         answers = DialoguePredictor(self, data).predict_split(split)
         return charts_of(list(islice(answers, rows)), split.dialogues)
 
     @override
-    def shown_predictions(
-        self, data: TextDataModule[Any, Any], rows: int
-    ) -> tuple[list[str], list[list[Any]]]:
-        split, lines = data.split("validation"), []
+    def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
+        assert isinstance(data, DialogueDataModule)
+        split, lines = data.split("validation"), list[list[object]]()
         for prediction, answer in DialoguePredictor(self, data).predict_split(split, dialogues=rows):
             turns = "\n".join(f"{turn.attention:.3f} {turn.text}" for turn in prediction.turns)
             words = "\n".join(f"{word.attention:.3f} {word.word}" for word in prediction.words)
@@ -166,7 +168,7 @@ class DialogueTask(Task):
 
 
 def turns_with_answer(batch: DialogueBatch) -> Tensor:
-    """bool [P, N]: the turns that hold a question's answer, of those that are read for it."""
+    """bool [P, N]: the turns that hold a question's answer, among those that are read for it."""
     is_answer = (batch.choice[batch.dialogue] == batch.answer.unsqueeze(1)) & (
         batch.text[batch.dialogue] != 0
     )  # [P, L]

@@ -1,10 +1,10 @@
-"""A trained matching model with its data side: pairs in, scores out; a question in, ranked candidates out."""
+"""Predictions of a trained matching model: pairs in, scores out; a question in, ranked candidates out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -13,12 +13,13 @@ from torch import Tensor
 from tqdm import tqdm
 from typing_extensions import override
 
-from datamodules.base import TextDataModule
 from datamodules.batch import MatchingBatch
 from datamodules.core.errors import InputError, check_count, excerpt
+from datamodules.core.types import PlainDict
 from datamodules.corpora.pair_readers import read_pairs
 from datamodules.corpora.pairs import Pairs
 from datamodules.corpora.records import Column, TextColumn
+from datamodules.matching.datamodule import MatchingDataModule
 from datamodules.matching.dataset import MatchingSplit
 from datamodules.retrieval import is_existing_index
 from datamodules.retrieval.base import MOST_HITS
@@ -32,12 +33,15 @@ from zoo.tasks.predictor import (
     texts_in,
 )
 
+if TYPE_CHECKING:
+    from zoo.tasks.matching.task import MatchingOutput, MatchingTask  # noqa: F401 - as a string below
+
 #: Word pairs that explain a score.
 NUM_WORD_PAIRS = 5
 
 
 class WordPair(NamedTuple):
-    """A word of each text, and how strongly the model sees them interact."""
+    """A word of each text, and the strength of their interaction."""
 
     first: str
     second: str
@@ -45,13 +49,13 @@ class WordPair(NamedTuple):
 
 
 class PairPrediction(NamedTuple):
-    """What a model says of two texts."""
+    """Prediction for two texts."""
 
     first: str
     second: str
     #: higher = matches better; comparable between pairs of one first text.
     score: float
-    #: that they match; None where the model was trained to rank and its score is no probability.
+    #: probability of a match; None where the model was trained to rank and its score is no probability.
     probability: float | None
     #: the strongest interactions, strongest first; empty where the model compares no words.
     words: list[WordPair]
@@ -67,17 +71,18 @@ class Candidate(NamedTuple):
     words: list[WordPair]
 
 
-class MatchingPredictor(Predictor):
-    """Scores pairs, ranks given candidates, or finds and ranks them.
+class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
+    """Scores pairs, ranks given candidates, or retrieves and ranks them.
 
-    The memory is where candidates of questions alone are found; it is opened, or even built, when it is first needed.
+    Candidates of single questions are retrieved from the memory, which is opened, or even built, when it is first
+    needed.
     """
 
     example = 'model.predict([("a question", "an answer")])[0]'
 
     @classmethod
     @override
-    def opens_memory_at_once(cls, data: TextDataModule[Any, Any]) -> bool:
+    def needs_memory(cls, data: MatchingDataModule) -> bool:
         return is_existing_index(data.retriever)
 
     def predict(self, pairs: Sequence[tuple[str, str]], batch_size: int = 256) -> list[PairPrediction]:
@@ -85,13 +90,13 @@ class MatchingPredictor(Predictor):
 
         Args:
             pairs: first and second texts.
-            batch_size: pairs that go through the network together.
+            batch_size: pairs that pass through the network together.
 
         Returns:
-            For each pair its score, and the word pairs that speak for it.
+            For each pair its score, and the strongest word pairs.
 
         Raises:
-            InputError: one is no pair of strings, or batches are to hold none.
+            InputError: one is not a pair of strings, or the batch size is below 1.
         """
         check_count("batch_size", batch_size)
         for number, pair in enumerate(pairs):
@@ -101,12 +106,12 @@ class MatchingPredictor(Predictor):
         return list(tqdm(predictions, "predicting", len(pairs), unit=" pairs", delay=2, disable=None))
 
     def rank(self, question: str, candidates: Sequence[str], batch_size: int = 256) -> list[Candidate]:
-        """Put a question's candidates in order, the best first; of equal scores the earlier one.
+        """Order a question's candidates, best first; among equal scores the earlier one.
 
         Args:
             question: the first text.
             candidates: the second texts.
-            batch_size: pairs that go through the network together.
+            batch_size: pairs that pass through the network together.
         """
         scored = self.predict([(question, candidate) for candidate in candidates], batch_size)
         ranked = [Candidate(pair.second, pair.score, None, pair.words) for pair in scored]
@@ -115,43 +120,41 @@ class MatchingPredictor(Predictor):
     def answer(
         self, questions: str | Sequence[str], candidates: int = 20, batch_size: int = 256
     ) -> list[list[Candidate]]:
-        """Find candidates for questions in the memory and put them in order.
+        """Retrieve candidates for questions from the memory and order them.
 
         Args:
             questions: one or several.
-            candidates: how many the memory is asked for; fewer where it has fewer that share a word.
-            batch_size: pairs that go through the network together.
+            candidates: number of candidates per question; fewer where fewer memories share a word.
+            batch_size: pairs that pass through the network together.
 
         Returns:
             For each question its candidates, the best first.
 
         Raises:
-            InputError: there is no memory, or its folder is gone; or what is given is no text or no number above 0.
+            InputError: there is no memory, or its folder is missing; a question is no string, or a number is below 1.
         """
         questions = as_texts(questions, "question")
         check_count("candidates", candidates, MOST_HITS)
         check_count("batch_size", batch_size)
         if self.memory is None:
-            self.memory = self.data.open_memory()
+            self.memory = self.open_memory(self.data)
         if not questions:
             return []
-        found = self.memory.search(questions, candidates)
+        neighbors = self.memory.search(questions, candidates)
         # All pairs of all questions together, so that batches are full.
         hits = [
             (question, int(row), float(score))
-            for question, rows, scores in zip(questions, found.rows, found.scores, strict=True)
+            for question, rows, scores in zip(questions, neighbors.rows, neighbors.scores, strict=True)
             for row, score in zip(rows, scores, strict=True)
             if row >= 0
         ]
-        scored = iter(
-            self.predict([(question, found.memories.texts[row]) for question, row, _ in hits], batch_size)
-        )
-        retrieval_scores = iter(score for _, _, score in hits)
+        pairs = [(question, neighbors.memories.texts[row]) for question, row, _ in hits]
+        scored = zip(self.predict(pairs, batch_size), hits, strict=True)
         answers = []
-        for rows in found.rows:
+        for rows in neighbors.rows:
             ranked = [
-                Candidate(pair.second, pair.score, next(retrieval_scores), pair.words)
-                for pair in (next(scored) for row in rows if row >= 0)
+                Candidate(pair.second, pair.score, score, pair.words)
+                for pair, (_, _, score) in islice(scored, int((rows >= 0).sum()))
             ]
             answers.append(sorted(ranked, key=lambda candidate: -candidate.score))
         return answers
@@ -162,28 +165,29 @@ class MatchingPredictor(Predictor):
         """Predictions for the pairs of the first lists (None: all).
 
         Args:
-            split: the pairs; a list is all pairs of a question, or where pairs are classified one pair.
-            lists: how many.
-            at_once: lists that go through the network together; None: all of them.
+            split: the pairs; a list has all pairs of a question or, where pairs are classified, one pair.
+            lists: number of lists.
+            at_once: lists that pass through the network together; None: all of them.
 
         Returns:
-            row number -> prediction, list after list.
+            row number -> prediction, list by list.
         """
-        found: dict[int, PairPrediction] = {}
-        with self.data.dataset_for_now(split) as dataset, evaluating(self.model):
-            total = len(dataset) if lists is None else min(lists, len(dataset))
-            for start in range(0, total, at_once or max(1, total)):
-                batch = dataset.__getitems__(range(start, min(start + (at_once or total), total)))
+        predictions: dict[int, PairPrediction] = {}
+        contents = self.model.batch_contents("predict")
+        with self.data.temporary_dataset(split, contents) as dataset, evaluating(self.model):
+            for batch in dataset.batches(at_once or max(1, len(dataset)), lists):
                 output = self.model(on_device(batch, self.model))
-                found |= self._of_batch(split, batch, output)
-        return found
+                predictions |= self._of_batch(split, batch, output)
+        return predictions
 
-    def _of_batch(self, split: MatchingSplit, batch: MatchingBatch, output: Any) -> dict[int, PairPrediction]:
+    def _of_batch(
+        self, split: MatchingSplit, batch: MatchingBatch, output: MatchingOutput
+    ) -> dict[int, PairPrediction]:
         score = output.score.float().cpu()
         probability = self.model.probability(score)
         words: list[list[WordPair]] = [[]] * len(score)
         if output.interaction is not None:
-            words = _strongest(output.interaction.float().cpu(), batch, split, self.data.vocabulary)
+            words = _strongest(output.interaction.float().cpu(), batch, split, self.data.words.vocabulary)
         firsts, seconds = split.pairs.first.texts, split.pairs.second.texts
         return {
             row: PairPrediction(
@@ -197,35 +201,33 @@ class MatchingPredictor(Predictor):
         }
 
     def interaction(self, first: str, second: str) -> tuple[list[str], list[str], NDArray[np.float32]] | None:
-        """How strongly the words of two texts interact: both texts' words, and values [T, S].
-
-        None where the model compares no words.
-        """
+        """Both texts' words, and the strength of their interaction [T, S]; None where the model compares no words."""
         split = self.data.split_of(Pairs.from_lists([first], [second], source="a pair"))
-        with self.data.dataset_for_now(split) as dataset, evaluating(self.model):
+        contents = self.model.batch_contents("predict")
+        with self.data.temporary_dataset(split, contents) as dataset, evaluating(self.model):
             batch = dataset.__getitems__([0])
             output = self.model(on_device(batch, self.model))
         if output.interaction is None:
             return None
-        vocabulary = self.data.vocabulary
+        vocabulary = self.data.words.vocabulary
         before, around = len(vocabulary.prefix), len(vocabulary.prefix) + len(vocabulary.suffix)
-        words, places = [], []
+        words, positions = [], []
         for tokens, text in (
             (split.first_tokens, batch.first_text),
             (split.second_tokens, batch.second_text),
         ):
-            # What was read of a long text is its beginning.
-            read = max(0, int((text != 0).sum()) - around)
-            words.append(tokens.words(0)[:read])
-            places.append(slice(before, before + read))
-        return words[0], words[1], output.interaction[0, places[0], places[1]].float().cpu().numpy()
+            # Only the beginning of a long text is read.
+            length = max(0, int((text != 0).sum()) - around)
+            words.append(tokens.words(0)[:length])
+            positions.append(slice(before, before + length))
+        return words[0], words[1], output.interaction[0, positions[0], positions[1]].float().cpu().numpy()
 
     def _predictions(self, pairs: Sequence[tuple[str, str]], batch_size: int) -> Iterator[PairPrediction]:
         for start in range(0, len(pairs), batch_size):
             firsts, seconds = zip(*pairs[start : start + batch_size], strict=True)
             split = self.data.split_of(Pairs.from_lists(firsts, seconds, source="pairs to predict"))
-            found = self.predict_split(split)
-            yield from (found[row] for row in range(len(firsts)))
+            predictions = self.predict_split(split)
+            yield from (predictions[row] for row in range(len(firsts)))
 
     @override
     def records(
@@ -236,31 +238,31 @@ class MatchingPredictor(Predictor):
         first_column: Column | None = None,
         second_column: Column | None = None,
         candidates: int = 20,
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[PlainDict]:
         """The score of each pair of a table; or of texts alone, each with candidates from the memory, ranked.
 
         Args:
             source: see `Predictor.records`; a .txt file or standard input holds texts alone.
-            batch_size: pairs that go through the network together.
+            batch_size: pairs that pass through the network together.
             text_column: column or columns of texts alone; null: the table holds pairs.
             first_column: a pair's first text; null: as in training.
             second_column: a pair's second text; null: as in training.
-            candidates: how many the memory is asked for.
+            candidates: number of candidates that are retrieved for a text.
 
         Raises:
-            InputError: no candidates are wanted, or the source can't be read.
+            InputError: the number of candidates is below 1, or the source cannot be read.
         """
         check_count("candidates", candidates, MOST_HITS)
         if text_column is not None or source == "-" or source.endswith(".txt"):
             return self._answers(source, text_column or "text", candidates, batch_size)
         if first_column is None and second_column is None:
-            return self._scores(self.data.read_unlabelled(source), batch_size)
+            return self._scores(self.data.pair_tables.read(source, labelled=False), batch_size)
         options = self.data.options
         first = options.first_column if first_column is None else first_column
         second = options.second_column if second_column is None else second_column
         return self._scores(read_pairs(source, first, second), batch_size)
 
-    def _scores(self, pairs: Pairs, batch_size: int) -> Iterator[dict[str, Any]]:
+    def _scores(self, pairs: Pairs, batch_size: int) -> Iterator[PlainDict]:
         for start in range(0, len(pairs), BLOCK):
             rows = slice(start, start + BLOCK)
             block = [
@@ -274,14 +276,14 @@ class MatchingPredictor(Predictor):
 
     def _answers(
         self, source: str, text_column: TextColumn, candidates: int, batch_size: int
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[PlainDict]:
         questions = texts_in(source, {"text_column": text_column})
         while block := list(islice(questions, BLOCK)):
-            for question, found in zip(block, self.answer(block, candidates, batch_size), strict=True):
-                yield {"text": question, "candidates": [_plain(candidate) for candidate in found]}
+            for question, ranked in zip(block, self.answer(block, candidates, batch_size), strict=True):
+                yield {"text": question, "candidates": [_plain(candidate) for candidate in ranked]}
 
 
-def _plain(result: PairPrediction | Candidate) -> dict[str, Any]:
+def _plain(result: PairPrediction | Candidate) -> PlainDict:
     return {**result._asdict(), "words": [pair._asdict() for pair in result.words]}
 
 
@@ -292,21 +294,23 @@ def _strongest(
     before, after = len(vocabulary.prefix), len(vocabulary.suffix)
     masks = []
     for text in (batch.first_text[batch.first], batch.second_text[batch.second]):
-        place = torch.arange(text.shape[1])
-        masks.append((place >= before) & (place < (text != 0).sum(dim=1, keepdim=True) - after))
+        position = torch.arange(text.shape[1])
+        masks.append((position >= before) & (position < (text != 0).sum(dim=1, keepdim=True) - after))
     real = masks[0][:, :, None] & masks[1][:, None, :]
     flat = interaction.masked_fill(~real, -torch.inf).flatten(1)  # [P, T*S]
-    strengths, places = flat.topk(min(NUM_WORD_PAIRS, flat.shape[1]), dim=1)
+    strengths, positions = flat.topk(min(NUM_WORD_PAIRS, flat.shape[1]), dim=1)
     width = interaction.shape[2]
-    found = []
-    for row, of_pair, at in zip(batch.row.tolist(), strengths.tolist(), places.tolist(), strict=True):
+    word_pairs = []
+    for row, of_pair, flat_positions in zip(
+        batch.row.tolist(), strengths.tolist(), positions.tolist(), strict=True
+    ):
         first = split.first_tokens.words(int(split.pairs.first_row[row]))
         second = split.second_tokens.words(int(split.pairs.second_row[row]))
-        found.append(
+        word_pairs.append(
             [
-                WordPair(first[place // width - before], second[place % width - before], strength)
-                for strength, place in zip(of_pair, at, strict=True)
+                WordPair(first[position // width - before], second[position % width - before], strength)
+                for strength, position in zip(of_pair, flat_positions, strict=True)
                 if strength != -torch.inf
             ]
         )
-    return found
+    return word_pairs

@@ -1,4 +1,4 @@
-"""What every model that scores pairs of texts needs around its network: steps, loss, scores."""
+"""Base of the models that score pairs of texts: steps, loss, scores."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from callbacks.chart import Chart
-from datamodules.base import TextDataModule
+from datamodules.base import AnyDataModule
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
-from zoo.tasks.base import Task, check_choices
+from datamodules.matching import MatchingDataModule
+from datamodules.matching.datamodule import MatchingOptions
+from zoo.tasks.base import Task, check_choice
 from zoo.tasks.matching.losses import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.matching.metrics import MatchingScores, PairScores, RankingScores
 from zoo.tasks.matching.predictor import MatchingPredictor
@@ -20,17 +22,17 @@ from zoo.tasks.ranking_charts import hits_by_rank, scores_by_label
 
 Loss: TypeAlias = Literal["hinge", "softmax", "cross_entropy"]
 
-#: Lists that a chart puts through the network together.
+#: Lists that pass through the network together for a chart.
 _LISTS = 32
 
 
 class MatchingOutput(NamedTuple):
-    """What a matching network returns."""
+    """Output of a matching network."""
 
     #: float32 [P, spec.num_outputs]: the score of a pair to rank; of a pair to classify, logits of "does not
     #: match" and "matches".
     logits: Tensor
-    #: float32 [P, T, S]: how strongly the words of a pair's texts interact, 0 where there is no word; None
+    #: float32 [P, T, S]: strength of the interaction of the words of a pair's texts, 0 where there is no word; None
     #: where a model compares no words.
     interaction: Tensor | None = None
 
@@ -52,17 +54,17 @@ class MatchingTask(Task):
     shown = ("map", "accuracy")
     spec: MatchingSpec | None
 
-    #: what candidates are ranked by, unless the user says otherwise; pairs to classify have cross entropy.
+    #: default loss for ranking; pairs to classify have cross entropy.
     ranking_loss: ClassVar[Loss] = "hinge"
 
     def __init__(self, loss: Loss | None = None, margin: float = 1.0, **shared: Any) -> None:
-        """Choose what is minimised.
+        """Choose the loss.
 
         Args:
-            loss: `hinge`: a better candidate's score should be `margin` above a worse one's; `softmax`: the
-                softmax over a question's candidates should be its grades; `cross_entropy`: each pair by itself,
-                the only choice for pairs to classify. None = what the model's paper ranks with, or for pairs to
-                classify cross entropy.
+            loss: `hinge`: a better candidate's score should be `margin` above a worse one's; `softmax`: the softmax
+                over a question's candidates should equal its grades; `cross_entropy`: each pair by itself, the only
+                choice for pairs to classify. None = the loss of the model's paper, or cross entropy for pairs to
+                classify.
             margin: of the hinge.
             **shared: options of all models, see `Task`.
 
@@ -71,30 +73,29 @@ class MatchingTask(Task):
         """
         super().__init__(**shared)
         if loss is not None:
-            check_choices(self.options, loss=("hinge", "softmax", "cross_entropy"))
+            check_choice("loss", loss, ("hinge", "softmax", "cross_entropy"))
         if not margin > 0:
             raise InputError(f"model.margin={margin}: must be above 0")
+        self.chosen_loss, self.margin = loss, margin
 
     def loss_for(self, goal: str) -> Loss:
-        """What is minimised on data of this goal."""
-        chosen: Loss | None = self.options.loss
-        return chosen or ("cross_entropy" if goal == "classification" else self.ranking_loss)
+        """The loss for data of this goal."""
+        return self.chosen_loss or ("cross_entropy" if goal == "classification" else self.ranking_loss)
 
     @property
     def loss(self) -> Loss:
-        """What is minimised, once the data is known."""
+        """The loss, once the data is known."""
         assert self.spec is not None
         return self.loss_for(self.spec.goal)
 
-    def sees_constants(self, spec: MatchingSpec) -> bool:
-        """Whether a constant in all scores matters: not to losses that compare candidates."""
+    def has_bias(self, spec: MatchingSpec) -> bool:
+        """Whether a constant in all scores changes the loss: losses that compare candidates ignore it."""
         return self.loss_for(spec.goal) == "cross_entropy"
 
     @override
-    def check_data(self, data: TextDataModule[Any, Any]) -> None:
-        # Lists that the loss can compare.
+    def check_data(self, data: AnyDataModule) -> None:
         super().check_data(data)
-        goal = data.options.goal
+        goal = data.options.chosen_goal
         loss = self.loss_for(goal)
         if loss == "cross_entropy":
             return
@@ -103,7 +104,7 @@ class MatchingTask(Task):
                 f"model.loss={loss} compares a question's candidates, and these are pairs to classify: use"
                 " model.loss=cross_entropy"
             )
-        if data.options.batches == "pointwise":
+        if data.options.chosen_batches == "pointwise":
             raise InputError(
                 f"model.loss={loss} compares a question's candidates, and data.batches=pointwise gives it one"
                 " pair at a time: use model.loss=cross_entropy"
@@ -120,19 +121,19 @@ class MatchingTask(Task):
         assert self.spec is not None
         if self.spec.goal == "classification":
             return PairScores()
-        keep = self.data is not None and self.data.options.get("keep_questions_without_positive", False)
-        return RankingScores(keep)
+        options = None if self.data is None else self.data.options
+        return RankingScores(isinstance(options, MatchingOptions) and options.keep_questions_without_positive)
 
     @override
     def count(self, scores: MatchingScores, batch: MatchingBatch) -> None:
         output = self(batch)
         terms = self.loss_terms(output, batch)
-        scores.update(output.score, batch.target, batch.weight, batch.query, terms, batch.is_copy)
+        scores.update(output.score, batch.target, batch.weight, batch.query, terms, batch.is_duplicate)
 
     def loss_terms(self, output: MatchingOutput, batch: MatchingBatch) -> Tensor:
-        """What the loss of a batch is the mean of: a term a list, or with cross entropy a term a pair."""
+        """Terms whose mean is the loss of a batch: one per list, or with cross entropy one per pair."""
         if self.loss == "hinge":
-            return hinge_terms(output.score, batch, self.options.margin)
+            return hinge_terms(output.score, batch, self.margin)
         if self.loss == "softmax":
             return softmax_terms(output.score, batch)
         return cross_entropy_terms(output.logits, batch)
@@ -141,32 +142,34 @@ class MatchingTask(Task):
     def training_step(self, batch: MatchingBatch, batch_idx: int) -> Tensor:
         output = self(batch)
         terms = self.loss_terms(output, batch)
-        # Without a term there is nothing to learn from, but every process must go backward.
+        # Without a term there is nothing to learn, but every process must run the backward pass.
         loss = terms.mean() if len(terms) else 0.0 * output.logits.sum()
         self.log_loss(loss, max(1, len(terms)))
         return loss
 
     def probability(self, score: Tensor) -> Tensor | None:
-        """Probabilities [P] that pairs of these scores [P] match; None where only the scores' order was learned."""
+        """Probabilities [P] that pairs with these scores [P] match; None where only the order was learned."""
         return score.sigmoid() if self.loss == "cross_entropy" else None
 
     @override
-    def charts(self, data: TextDataModule[Any, Any], rows: int) -> Iterator[Chart]:
+    def charts(self, data: AnyDataModule, rows: int) -> Iterator[Chart]:
+        assert isinstance(data, MatchingDataModule)
         split, predictor = data.split("validation"), MatchingPredictor(self, data)
-        found = predictor.predict_split(split, rows, at_once=_LISTS)
+        predictions = predictor.predict_split(split, rows, at_once=_LISTS)
         target, question = split.pairs.target, split.pairs.question
         if self.spec is not None and self.spec.goal == "ranking":
             ranked: dict[int, list[tuple[float, float]]] = {}
-            for row, prediction in found.items():
+            for row, prediction in predictions.items():
                 ranked.setdefault(int(question[row]), []).append((-prediction.score, float(target[row])))
-            # Of equal scores, the worse first.
-            grades = [[grade for _, grade in sorted(one)] for one in ranked.values()]
-            yield from hits_by_rank(grades, [sum(grade > 0 for grade in one) for one in grades])
+            # Among equal scores, the worse first.
+            grades = [[grade for _, grade in sorted(candidates)] for candidates in ranked.values()]
+            yield from hits_by_rank(grades, [sum(grade > 0 for grade in each) for each in grades])
         yield from scores_by_label(
-            [prediction.score for prediction in found.values()], [target[row] > 0 for row in found]
+            [prediction.score for prediction in predictions.values()],
+            [target[row] > 0 for row in predictions],
         )
         # The first pair that matches, word by word.
-        for prediction in (found[row] for row in found if target[row] > 0):
+        for prediction in (predictions[row] for row in predictions if target[row] > 0):
             words = predictor.interaction(prediction.first, prediction.second)
             if words is None:
                 return  # the model compares no words, in no pair
@@ -174,7 +177,7 @@ class MatchingTask(Task):
             if first and second:
                 yield Chart(
                     "interaction",
-                    "How strongly the words of the first pair that matches interact",
+                    "Interaction of the words of the first pair that matches",
                     ["word of the first text", *second],
                     [[word, *line] for word, line in zip(first, values.tolist(), strict=True)],
                     "map",
@@ -184,10 +187,9 @@ class MatchingTask(Task):
                 return
 
     @override
-    def shown_predictions(
-        self, data: TextDataModule[Any, Any], rows: int
-    ) -> tuple[list[str], list[list[Any]]]:
-        split, lines = data.split("validation"), []
+    def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
+        assert isinstance(data, MatchingDataModule)
+        split, lines = data.split("validation"), list[list[object]]()
         for row, prediction in MatchingPredictor(self, data).predict_split(split, rows).items():
             words = "\n".join(
                 f"{pair.strength:+.3f} {pair.first} - {pair.second}" for pair in prediction.words

@@ -1,4 +1,4 @@
-"""What a model in its present state ranks high in the collection for each training query."""
+"""Documents that a model in training ranks high for each training query."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules.clickthrough import ClickthroughDataModule
-from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.corpora.judgements import Judgements
 from zoo.tasks.predictor import evaluating, on_device
 from zoo.tasks.retrieval.task import RetrievalTask
@@ -21,34 +20,34 @@ SEARCHED = 8192
 
 
 class Embedded(NamedTuple):
-    """The training queries and the collection, as a model sees them now."""
+    """Embeddings of the training queries and the collection."""
 
     #: [Q, d] and [D, d], vectors of length 1; 0 for a text without words.
     queries: Tensor
     documents: Tensor
 
 
-class FoundHits(NamedTuple):
+class MinedHits(NamedTuple):
     """The best documents of a collection for Q queries, best first: the K best of unknown relevance, and one more."""
 
     #: int32 [Q, K + 1]: rows of documents, -1 where there are fewer. Among them is the query's best relevant document,
-    #: by which too high scores are known (`highest_hit_score`).
+    #: the reference of `highest_hit_score`.
     document: NDArray[np.int32]
-    #: float32 [Q, K + 1]: (1 + cos) / 2, as of a dense retriever.
+    #: float32 [Q, K + 1]: (1 + cos) / 2, as in a dense retriever.
     score: NDArray[np.float32]
 
 
 def embed(model: RetrievalTask, data: ClickthroughDataModule, block: int) -> Embedded:
-    """Encode all training queries and all documents, texts of like length together.
+    """Encode all training queries and all documents, texts of similar length together.
 
     Args:
-        model: makes the vectors; afterwards it is as it was.
+        model: encodes the texts; its modes do not change.
         data: after `setup`.
-        block: texts that go through the network together.
+        block: texts that pass through the network together.
     """
-    with data.forgetting_words(), evaluating(model):
-        dataset = RankingDataset(data, data.split("train"), only_judged=False)
-        order = np.argsort(-dataset.lengths, kind="stable")
+    with data.words.forgetting(), evaluating(model):
+        dataset = data.ranking_dataset(data.split("train"), model.batch_contents("train"))
+        order = np.argsort(-dataset.lengths(), kind="stable")
         by_length = [order[start : start + block] for start in range(0, len(order), block)]
         return Embedded(
             _encode(model, model.encode_queries, dataset.__getitems__, by_length),
@@ -64,19 +63,19 @@ def _encode(
 ) -> Tensor:
     """The vectors of all rows of some blocks, in the order of the rows."""
     vectors = torch.cat([encode(on_device(batch(rows), model)) for rows in blocks])
-    found = torch.empty_like(vectors)
-    found[torch.from_numpy(np.concatenate(blocks)).to(found.device)] = vectors
-    return found
+    in_order = torch.empty_like(vectors)
+    in_order[torch.from_numpy(np.concatenate(blocks)).to(vectors.device)] = vectors
+    return in_order
 
 
 @torch.inference_mode()
-def find_hits(embedded: Embedded, judgements: Judgements, k: int) -> FoundHits:
-    """Compare all queries with all documents, block after block.
+def find_hits(embedded: Embedded, judgements: Judgements, k: int) -> MinedHits:
+    """Compare all queries with all documents, block by block.
 
     Args:
         embedded: their vectors.
-        judgements: which documents are relevant is known: they are no hits.
-        k: hits of a query beside them.
+        judgements: known relevant documents are no hits.
+        k: number of hits per query.
     """
     queries, documents = embedded
     device, relevant = queries.device, judgements.grade > 0
@@ -93,7 +92,7 @@ def find_hits(embedded: Embedded, judgements: Judgements, k: int) -> FoundHits:
         here = (document >= start) & (document < start + SEARCHED)
         at = query[here], document[here] - start
         own = score[at]
-        # Of the relevant documents the best is remembered, and none is a hit.
+        # The best relevant document is kept, and no relevant document is a hit.
         better = best_score[:, 0].scatter_reduce(0, query[here], own, "amax")
         is_best = (own == better[at[0]]) & (own > best_score[at[0], 0])
         best[at[0][is_best], 0] = document[here][is_best]
@@ -104,7 +103,7 @@ def find_hits(embedded: Embedded, judgements: Judgements, k: int) -> FoundHits:
     hit, hit_score = _merged((hit, best), (hit_score, best_score), k + 1)
     hit = hit.masked_fill(hit_score == -torch.inf, -1)
     hit_score = ((1 + hit_score) / 2).masked_fill(hit < 0, 0)
-    return FoundHits(hit.cpu().numpy().astype(np.int32), hit_score.float().cpu().numpy())
+    return MinedHits(hit.cpu().numpy().astype(np.int32), hit_score.float().cpu().numpy())
 
 
 def _merged(hits: Sequence[Tensor], scores: Sequence[Tensor], k: int) -> tuple[Tensor, Tensor]:

@@ -1,18 +1,21 @@
-"""A trained retrieval model with its data side: queries in, ranked documents of the collection out."""
+"""Predictions of a trained retrieval model: queries in, ranked documents of the collection out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 from tqdm import tqdm
 from typing_extensions import override
 
-from datamodules.base import TextDataModule
+from datamodules.batch import DocumentBatch, QueryBatch
+from datamodules.clickthrough.datamodule import ClickthroughDataModule
 from datamodules.clickthrough.dataset import ClickSplit, RankingDataset
-from datamodules.core.errors import check_count
+from datamodules.core.errors import InputError, check_count
+from datamodules.core.types import PlainDict
 from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.records import TextColumn
 from datamodules.corpora.rows import Rows
@@ -23,16 +26,18 @@ from datamodules.text.tokens import TokenStore
 from zoo.tasks.predictor import (
     BLOCK,
     Predictor,
-    ReadText,
     as_texts,
     evaluating,
     on_device,
     texts_in,
 )
 
+if TYPE_CHECKING:
+    from zoo.tasks.retrieval.task import RetrievalTask  # noqa: F401 - as a string below
+
 
 class RankedDocument(NamedTuple):
-    """A document that was found for a query."""
+    """A document that was ranked for a query."""
 
     #: in the collection.
     id: str
@@ -42,18 +47,41 @@ class RankedDocument(NamedTuple):
     row: int
 
 
-class RetrievalPredictor(Predictor):
+class ReadText(NamedTuple):
+    """States of a recurrent network while it read a text of T words."""
+
+    text: str
+    #: T words, as tokenized.
+    words: list[str]
+    #: name of a gate or a state -> its values at each word, float32 [T, directions * H].
+    parts: dict[str, NDArray[np.float32]]
+    #: 1, or 2 where the text is read backwards as well: the second half of the values.
+    directions: int
+
+
+@runtime_checkable
+class TracesStates(Protocol):
+    """A model with a recurrent network."""
+
+    def trace(self, batch: QueryBatch | DocumentBatch, queries: bool) -> tuple[dict[str, Tensor], int]:
+        """States at each word: name -> [B, T, directions * H]; and the number of directions."""
+
+
+class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
     """Ranks a collection for queries, and embeds texts.
 
-    The collection is the corpus of the training, or the rows of a memory that is named in its place. It is encoded when
-    the first query comes.
+    The collection is the corpus of the training, or the rows of a memory that replaces it. It is encoded for the first
+    query.
     """
 
     example = 'model.predict("a query")[0]'
     has_query_side = True
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(
+        self, model: RetrievalTask, data: ClickthroughDataModule, memory: Memory | None = None
+    ) -> None:
+        """See `Predictor`."""
+        super().__init__(model, data, memory)
         self._collection: Rows | None = None
         self._index: Memory | None = None
         self._tokens: TokenStore | None = None
@@ -61,7 +89,7 @@ class RetrievalPredictor(Predictor):
 
     @classmethod
     @override
-    def opens_memory_at_once(cls, data: TextDataModule[Any, Any]) -> bool:
+    def needs_memory(cls, data: ClickthroughDataModule) -> bool:
         return False
 
     @property
@@ -72,11 +100,11 @@ class RetrievalPredictor(Predictor):
         return self._collection
 
     def _mixed_memory(self) -> Memory | None:
-        """Where the retriever looks whose scores the model mixes with its own; None = it does not."""
-        if not self.model.options.mix_retriever:
+        """The memory whose retrieval scores the model mixes with its own; None = it mixes none."""
+        if not self.model.mix_retriever:
             return None
         if self._index is None:
-            self._index = self.memory or self.data.open_memory()
+            self._index = self.memory or self.open_memory(self.data)
         return self._index
 
     def predict(
@@ -87,13 +115,13 @@ class RetrievalPredictor(Predictor):
         Args:
             queries: one or several.
             k: documents a query.
-            batch_size: queries, or documents, that go through the network together.
+            batch_size: queries, or documents, that pass through the network together.
 
         Returns:
-            For each query its documents, the best first; of equal scores the earlier one.
+            For each query its documents, best first; among equal scores the earlier one.
 
         Raises:
-            InputError: there is no collection, or what is given is no text or no number above 0.
+            InputError: there is no collection, a query is not a string, or a number is below 1.
         """
         queries = as_texts(queries, "query")
         check_count("k", k, MOST_HITS)
@@ -101,7 +129,7 @@ class RetrievalPredictor(Predictor):
         if not queries:
             return []
         if self._tokens is None:
-            self._tokens = self.data.tokenise_now(self.collection, self.data.options.document_length)
+            self._tokens = self.data.words.tokenize_now(self.collection, self.data.lengths[1])
         rows = Rows.from_lists(queries, source="queries")
         split = self.data.split_of(rows, self.collection, self._tokens, self._mixed_memory())
         return self.rank_split(split, k, batch_size=batch_size, keep=True)
@@ -114,98 +142,108 @@ class RetrievalPredictor(Predictor):
         Args:
             split: queries and documents.
             k: documents a query.
-            queries: how many.
-            batch_size: queries, or documents, that go through the network together.
+            queries: number of queries.
+            batch_size: queries, or documents, that pass through the network together.
             keep: keep the encoded documents for the next call, which has the same.
         """
-        with self.data.forgetting_words():
-            dataset = RankingDataset(self.data, split, only_judged=False)
+        with self.data.words.forgetting():
+            dataset = self.data.ranking_dataset(split, self.model.batch_contents("predict"))
             with evaluating(self.model):
                 documents = self._documents
                 if documents is None:
                     documents = self.model.encode_collection(dataset, batch_size)
                 if keep:
                     self._documents = documents
-                total = len(dataset) if queries is None else min(queries, len(dataset))
-                found: list[list[RankedDocument]] = []
-                for start in range(0, total, batch_size):
-                    rows = range(start, min(start + batch_size, total))
-                    found += self._best(dataset, rows, documents, k)
-        return found
+                ranked: list[list[RankedDocument]] = []
+                for batch in dataset.batches(batch_size, queries):
+                    ranked += self._best(dataset, batch, documents, k)
+        return ranked
 
     def _best(
-        self, dataset: RankingDataset, rows: Sequence[int], documents: Any, k: int
+        self, dataset: RankingDataset, batch: QueryBatch, documents: Any, k: int
     ) -> Iterator[list[RankedDocument]]:
-        batch = on_device(dataset.__getitems__(rows), self.model)
-        (score,) = self.model.ranking_scores(batch, documents)
-        # A stable sort: of equal scores, the earlier document.
+        (score,) = self.model.ranking_scores(on_device(batch, self.model), documents)
+        # A stable sort: among equal scores, the earlier document is first.
         order = score.argsort(dim=1, descending=True, stable=True)[:, :k]
         best, table = score.gather(1, order).cpu().tolist(), dataset.split.judgements.documents
-        for places, scores in zip(order.cpu().tolist(), best, strict=True):
-            ids = table.table.column("id").take(places).to_pylist()
-            found = zip(ids, scores, places, strict=True)
-            yield [RankedDocument(id_, table.texts[row], value, row) for id_, value, row in found]
+        for rows, scores in zip(order.cpu().tolist(), best, strict=True):
+            ids = table.table.column("id").take(rows).to_pylist()
+            documents = zip(ids, scores, rows, strict=True)
+            yield [RankedDocument(id_, table.texts[row], value, row) for id_, value, row in documents]
 
     @override
     def encode(
-        self, texts: list[str], batch_size: int = 256, bar: tqdm[Any] | None = None
+        self, texts: list[str], batch_size: int = 256, bar: tqdm[NoReturn] | None = None
     ) -> NDArray[np.float32]:
         return self._encode(texts, batch_size, bar, queries=False)
 
     @override
     def encode_queries(
-        self, texts: list[str], batch_size: int = 256, bar: tqdm[Any] | None = None
+        self, texts: list[str], batch_size: int = 256, bar: tqdm[NoReturn] | None = None
     ) -> NDArray[np.float32]:
         return self._encode(texts, batch_size, bar, queries=True)
 
     def _encode(
-        self, texts: list[str], batch_size: int, bar: tqdm[Any] | None, queries: bool
+        self, texts: list[str], batch_size: int, bar: tqdm[NoReturn] | None, queries: bool
     ) -> NDArray[np.float32]:
-        """The vectors of one side: of queries or of documents."""
-        encode = self.model.encode_queries if queries else self.model.encode_documents
-        found = np.zeros((len(texts), self.vector_size), np.float32)
-        with self.data.forgetting_words(), evaluating(self.model):
-            dataset = self._dataset(texts, queries)
-            sizes = dataset.lengths if queries else dataset.texts.document_sizes()
-            # Texts of like length together: little padding.
-            order = np.argsort(-sizes, kind="stable")
+        """The vectors of queries, or of documents."""
+        vectors = np.zeros((len(texts), self.vector_size), np.float32)
+        with self.data.words.forgetting(), evaluating(self.model):
+            dataset, lengths = self._dataset(texts, queries)
+            # Texts of similar length together: little padding.
+            order = np.argsort(-lengths, kind="stable")
             for start in range(0, len(order), batch_size):
                 block = order[start : start + batch_size]
-                batch = dataset.__getitems__(block) if queries else dataset.document_batch(block)
-                found[block] = encode(on_device(batch, self.model)).float().cpu().numpy()
+                if queries:
+                    encoded = self.model.encode_queries(on_device(dataset.__getitems__(block), self.model))
+                else:
+                    encoded = self.model.encode_documents(
+                        on_device(dataset.document_batch(block), self.model)
+                    )
+                vectors[block] = encoded.float().cpu().numpy()
                 if bar is not None:
                     bar.update(len(block))
-        return found
+        return vectors
 
-    def _dataset(self, texts: list[str], queries: bool) -> RankingDataset:
-        """Texts that come now, as queries or as documents of nothing else."""
+    def _dataset(self, texts: list[str], queries: bool) -> tuple[RankingDataset, NDArray[np.int64]]:
+        """A dataset of texts that are queries, or documents; and their numbers of words."""
         rows, nothing = (Rows.from_lists(some, source="texts") for some in (texts, []))
         split = self.data.split_of(*((rows, nothing) if queries else (nothing, rows)))
-        return RankingDataset(self.data, split, only_judged=False)
+        dataset = self.data.ranking_dataset(split, self.model.batch_contents("predict"))
+        return dataset, dataset.lengths() if queries else dataset.texts.document_sizes()
 
-    @override
     def trace(self, texts: list[str], queries: bool = False, batch_size: int = 256) -> list[ReadText]:
-        found = []
-        with self.data.forgetting_words(), evaluating(self.model):
-            dataset = self._dataset(texts, queries)
+        """States of the network word by word, for each text.
+
+        Args:
+            texts: n texts.
+            queries: whether they are queries.
+            batch_size: texts that pass through the network together.
+
+        Raises:
+            InputError: the model has no recurrent network.
+        """
+        if not isinstance(self.model, TracesStates):
+            raise InputError(f"a {type(self.model).__name__} has no cells to inspect; name an LSTMRNN")
+        traced = []
+        with self.data.words.forgetting(), evaluating(self.model):
+            dataset, lengths = self._dataset(texts, queries)
             tokens = dataset.split.query_tokens if queries else dataset.split.document_tokens
-            sizes = dataset.lengths if queries else dataset.texts.document_sizes()
             for start in range(0, len(texts), batch_size):
                 rows = np.arange(start, min(start + batch_size, len(texts)))
                 batch = dataset.__getitems__(rows) if queries else dataset.document_batch(rows)
                 parts, directions = self.model.trace(on_device(batch, self.model), queries)
                 arrays = {name: part.float().cpu().numpy() for name, part in parts.items()}
-                for place, row in enumerate(rows.tolist()):
-                    size = int(sizes[row])
-                    own = {name: array[place, :size] for name, array in arrays.items()}
-                    found.append(ReadText(texts[row], tokens.words(row)[:size], own, directions))
-        return found
+                for position, row in enumerate(rows.tolist()):
+                    length = int(lengths[row])
+                    values = {name: array[position, :length] for name, array in arrays.items()}
+                    traced.append(ReadText(texts[row], tokens.words(row)[:length], values, directions))
+        return traced
 
     @property
     @override
     def vector_size(self) -> int:
-        size: int = self.model.vector_size
-        return size
+        return self.model.vector_size
 
     @override
     def records(
@@ -215,25 +253,25 @@ class RetrievalPredictor(Predictor):
         text_column: TextColumn | None = None,
         k: int = 10,
         run_name: str | None = None,
-    ) -> Iterator[dict[str, Any]] | Iterator[str]:
+    ) -> Iterator[PlainDict] | Iterator[str]:
         """The best documents of the collection for each query.
 
         Args:
-            source: see `Predictor.records`; of a .jsonl, .parquet or .tsv table, the ids are read as well.
-            batch_size: queries, or documents, that go through the network together.
+            source: see `Predictor.records`; ids are read from a .jsonl, .parquet or .tsv table as well.
+            batch_size: queries, or documents, that pass through the network together.
             text_column: the queries' column or columns, in a table; null: as in training.
             k: documents a query.
             run_name: write lines of a TREC run, `query Q0 document rank score name`, with this name.
 
         Raises:
-            InputError: no documents are wanted, or the source can't be read.
+            InputError: k is below 1, or the source cannot be read.
         """
         check_count("k", k, MOST_HITS)
         queries = self._queries(source, text_column)
         ranked = self._ranked(queries, k, batch_size)
         if run_name is None:
-            return (_record(id_, query, found) for id_, query, found in ranked)
-        return (line for id_, _, found in ranked for line in _run_lines(id_, found, run_name))
+            return (_record(id_, query, documents) for id_, query, documents in ranked)
+        return (line for id_, _, documents in ranked for line in _run_lines(id_, documents, run_name))
 
     def _queries(self, source: str, text_column: TextColumn | None) -> Rows:
         if source == "-" or source.endswith(".txt"):
@@ -245,15 +283,15 @@ class RetrievalPredictor(Predictor):
     ) -> Iterator[tuple[str, str, list[RankedDocument]]]:
         for start in range(0, len(queries), BLOCK):
             block = queries.select(range(start, min(start + BLOCK, len(queries))))
-            found = self.predict(block.texts[:], k, batch_size)
-            yield from zip(block.ids, block.texts, found, strict=True)
+            ranked = self.predict(block.texts[:], k, batch_size)
+            yield from zip(block.ids, block.texts, ranked, strict=True)
 
 
-def _record(id_: str, query: str, found: Sequence[RankedDocument]) -> dict[str, Any]:
-    documents = [{"id": one.id, "text": one.text, "score": one.score} for one in found]
+def _record(id_: str, query: str, ranked: Sequence[RankedDocument]) -> PlainDict:
+    documents = [{"id": each.id, "text": each.text, "score": each.score} for each in ranked]
     return {"id": id_, "query": query, "documents": documents}
 
 
-def _run_lines(id_: str, found: Sequence[RankedDocument], name: str) -> Iterator[str]:
-    for rank, document in enumerate(found, 1):
+def _run_lines(id_: str, ranked: Sequence[RankedDocument], name: str) -> Iterator[str]:
+    for rank, document in enumerate(ranked, 1):
         yield run_line(id_, document.id, rank, document.score, name)

@@ -119,7 +119,7 @@ class RefreshedNegatives(Callback):
             raise InputError(
                 "RefreshedNegatives: is for a model that ranks a collection, on click-through data"
             )
-        if "retrieved" not in data.sources:
+        if "retrieved" not in data.options.sources:
             raise InputError(
                 "RefreshedNegatives: data.negatives draws none from hits; add `retrieved` to it, with data.num_hits"
                 " for the time before the first refresh"

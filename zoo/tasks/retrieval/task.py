@@ -1,6 +1,6 @@
-"""What every model that ranks the documents of a collection needs around its network: steps, loss, scores.
+"""Base of the models that rank the documents of a collection: steps, loss, scores.
 
-A model is measured by how it ranks the collection: all documents are encoded once an evaluation, by all processes
+A model is measured by its ranking of the collection: in an evaluation all documents are encoded once, by all processes
 together, then each query is compared with all of them.
 """
 
@@ -17,8 +17,9 @@ from tqdm import tqdm
 from typing_extensions import override
 
 from callbacks.chart import Chart
-from datamodules.base import TextDataModule
+from datamodules.base import AnyDataModule
 from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch, TextBatch
+from datamodules.clickthrough import ClickthroughDataModule
 from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import InputError
 from zoo.saving.checkpoint import CHECKPOINT_KEY
@@ -29,7 +30,7 @@ from zoo.tasks.retrieval.metrics import Judged, RetrievalScores
 from zoo.tasks.retrieval.predictor import RetrievalPredictor
 from zoo.training.nesterov import ScheduledNesterov
 
-#: Weights of the retriever's score beside a model's that validation queries choose from.
+#: Candidate weights of the retriever's score; validation queries select one.
 MIXTURES = (0.0, *(0.05 * 1.25**i for i in range(20)))
 
 
@@ -38,7 +39,7 @@ class RetrievalTask(Task):
 
     A network has `encode_queries` and `encode_documents`, both from a `TextBatch` to float32 [B, d], whose product is
     the relevance; called with a `ClickBatch`, it returns the relevance [N, M] of its documents to its queries. A model
-    that compares texts otherwise overrides `encode_collection` and `score`.
+    that compares texts differently overrides `encode_collection` and `score`.
     """
 
     task = "retrieval"
@@ -54,9 +55,9 @@ class RetrievalTask(Task):
 
         Args:
             gamma: factor of the relevance in the loss.
-            mix_retriever: add the retriever's score to the model's: relevance + lambda s / s_max, where s_max is that
-                of the query's best hit. lambda is chosen on validation queries after each epoch. The data needs
-                `num_hits`.
+            mix_retriever: add the retriever's score to the model's: relevance + lambda s / s_max, where s_max is the
+                score of the query's best hit. lambda is selected on validation queries after each epoch. The data
+                needs `num_hits`.
             **shared: options of all models, see `Task`.
 
         Raises:
@@ -65,14 +66,15 @@ class RetrievalTask(Task):
         super().__init__(**shared)
         if not gamma > 0:
             raise InputError(f"model.gamma={gamma}: must be above 0")
+        self.gamma, self.mix_retriever = gamma, mix_retriever
         self.register_buffer("mixture", torch.zeros(()))
         self._documents: Any = None
 
     @override
-    def check_data(self, data: TextDataModule[Any, Any]) -> None:
+    def check_data(self, data: AnyDataModule) -> None:
         super().check_data(data)
-        if self.options.mix_retriever and data.options.num_hits == 0:
-            raise InputError("model.mix_retriever: say how many hits to mix in with data.num_hits")
+        if self.mix_retriever and data.options.num_hits == 0:
+            raise InputError("model.mix_retriever: set the number of hits to mix in with data.num_hits")
 
     @classmethod
     @override
@@ -86,12 +88,12 @@ class RetrievalTask(Task):
 
         Args:
             score: [N, M], relevance of the batch's documents to its queries.
-            batch: what is relevant, and what competes with it.
+            batch: the relevant documents and their candidates.
 
         Returns:
             float32 [B].
         """
-        logits: Tensor = self.options.gamma * score.float()[batch.query]
+        logits: Tensor = self.gamma * score.float()[batch.query]
         logits = logits.masked_fill(~batch.candidate, torch.finfo(torch.float32).min)
         return functional.cross_entropy(logits, batch.positive, reduction="none")
 
@@ -114,27 +116,27 @@ class RetrievalTask(Task):
     def encode_collection(
         self, dataset: RankingDataset, block: int, process: int = 0, processes: int = 1
     ) -> Any:
-        """What `score` must know of the documents of a collection: here their embeddings, float32 [D, d].
+        """The documents of a collection in the form that `score` needs: here their embeddings, float32 [D, d].
 
         Args:
             dataset: the documents.
-            block: documents that go through the network together.
-            process: this one, which encodes its share of the blocks; the others' rows are 0.
-            processes: how many there are.
+            block: documents that pass through the network together.
+            process: this process, which encodes its share of the blocks; the other rows are 0.
+            processes: number of processes.
         """
-        blocks, found = dataset.document_blocks(block), None
-        # Every process encodes at least one block, to know the size; of several, the first counts.
+        blocks, vectors = dataset.document_blocks(block), None
+        # Every process encodes at least one block, to know the size; among several, the first counts.
         share = blocks[process::processes] or blocks[:1]
-        # In a run, the bar of the epoch is there.
-        alone = None if self._trainer is None else True
-        for columns in tqdm(share, "encoding documents", unit=" batches", delay=2, disable=alone):
+        # A run has the progress bar of the epoch.
+        hidden = None if self._trainer is None else True
+        for columns in tqdm(share, "encoding documents", unit=" batches", delay=2, disable=hidden):
             batch = on_device(dataset.document_batch(columns), self)
-            vectors = self.encode_documents(batch)
-            if found is None:
-                found = vectors.new_zeros(len(dataset.documents), vectors.shape[1])
+            encoded = self.encode_documents(batch)
+            if vectors is None:
+                vectors = encoded.new_zeros(len(dataset.documents), encoded.shape[1])
             if process < len(blocks):
-                found[batch.row] = vectors
-        return found
+                vectors[batch.row] = encoded
+        return vectors
 
     def encode_documents(self, batch: DocumentBatch) -> Tensor:
         """Embed documents: float32 [B, d]."""
@@ -148,20 +150,12 @@ class RetrievalTask(Task):
 
     @property
     def vector_size(self) -> int:
-        """d, numbers in an embedding.
+        """d, the size of an embedding.
 
         Raises:
-            InputError: the model embeds no texts.
+            InputError: the model has no text encoder.
         """
-        raise InputError(f"a {type(self).__name__} makes no vectors of texts")
-
-    def trace(self, batch: QueryBatch | DocumentBatch, queries: bool) -> tuple[dict[str, Tensor], int]:
-        """What a recurrent network does at each word: values by name, [B, T, directions * H], and the directions.
-
-        Raises:
-            InputError: the model has no cells.
-        """
-        raise InputError(f"a {type(self).__name__} has no cells to look at; name an LSTMRNN")
+        raise InputError(f"a {type(self).__name__} has no text encoder")
 
     def score(self, batch: QueryBatch, documents: Any) -> Tensor:
         """The relevance of all documents to queries: float32 [B, D].
@@ -172,21 +166,21 @@ class RetrievalTask(Task):
         """
         queries = self.encode_queries(batch)
         with torch.autocast(queries.device.type, enabled=False):
-            found: Tensor = queries @ documents.T
-        return found
+            score: Tensor = queries @ documents.T
+        return score
 
     def ranking_scores(
         self, batch: QueryBatch, documents: Any, weights: Tensor | None = None
     ) -> list[Tensor]:
-        """What documents are ranked by, for each of some weights of the retriever's score: [B, D] each.
+        """Scores that documents are ranked by, for each weight of the retriever's score: [B, D] each.
 
         Args:
             batch: the queries.
             documents: what `encode_collection` returned.
-            weights: None = the one that the model has chosen.
+            weights: None = the selected weight.
         """
         score = self.score(batch, documents)
-        if self.options.mix_retriever:
+        if self.mix_retriever:
             if batch.hit is None or batch.hit_score is None:
                 raise InputError("model.mix_retriever: the retriever's scores are missing; set data.num_hits")
             hits = retriever_scores(batch.hit, batch.hit_score, score.shape[1])
@@ -195,14 +189,14 @@ class RetrievalTask(Task):
         else:
             scores = [score]
         if batch.candidate is not None:
-            scores = [one.masked_fill(~batch.candidate, -torch.inf) for one in scores]
+            scores = [each.masked_fill(~batch.candidate, -torch.inf) for each in scores]
         return scores
 
     # --- evaluation ---
 
     @override
     def new_scores(self) -> RetrievalScores:
-        return RetrievalScores(len(MIXTURES) if self.options.mix_retriever else 1)
+        return RetrievalScores(len(MIXTURES) if self.mix_retriever else 1)
 
     @override
     def on_validation_epoch_start(self) -> None:
@@ -226,7 +220,7 @@ class RetrievalTask(Task):
     @override
     def on_validation_epoch_end(self) -> None:
         self._documents = None
-        if self.options.mix_retriever and self.trainer.state.fn == TrainerFn.FITTING:
+        if self.mix_retriever and self.trainer.state.fn == TrainerFn.FITTING:
             self.validation_scores.compute()
             self.mixture.fill_(MIXTURES[self.validation_scores.best])
         super().on_validation_epoch_end()
@@ -241,15 +235,15 @@ class RetrievalTask(Task):
         weights = self.mixture.expand(len(MIXTURES))
         if self.trainer.state.fn == TrainerFn.FITTING:
             weights = self.mixture.new_tensor(MIXTURES)
-        found = self.ranking_scores(batch, self._documents, weights)
+        ranked = self.ranking_scores(batch, self._documents, weights)
         judged = Judged(batch.judged_query, batch.judged_document, batch.grade)
         empty = ~(batch.text != 0).any(dim=1)
-        loss = self.ranking_loss(found[0], judged)
-        scores.update(found, judged, batch.row, batch.weight, loss, empty, batch.is_copy)
+        loss = self.ranking_loss(ranked[0], judged)
+        scores.update(ranked, judged, batch.row, batch.weight, loss, empty, batch.is_duplicate)
 
     def ranking_loss(self, score: Tensor, judged: Judged) -> Tensor:
-        """The training's loss where all other documents are negatives: the mean over a query's relevant ones [B]."""
-        logits: Tensor = self.options.gamma * score.float()
+        """The loss of the training with all other documents as negatives: the mean over a query's relevant ones [B]."""
+        logits: Tensor = self.gamma * score.float()
         relevant = judged.grade > 0
         query, document = judged.query[relevant], judged.document[relevant]
         is_relevant = torch.zeros_like(logits, dtype=torch.bool).index_put(
@@ -266,40 +260,40 @@ class RetrievalTask(Task):
         super()._log_scores(scores, stage, split)
         if self.data is not None:
             ids = self.data.split(split).judgements.queries.ids
-            self.query_scores = {ids[row]: value for row, value in scores.by_query.items()}
-        if self.options.mix_retriever:
+            self.evaluation.query_scores = {ids[row]: value for row, value in scores.by_query.items()}
+        if self.mix_retriever:
             self.log(f"{stage}/mixture", self.mixture.double(), rank_zero_only=False)
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # Each query's NDCG@10 in the validation of this epoch: what models are compared by, query by query.
+        # Each query's NDCG@10 in the validation of this epoch: models are compared query by query.
         super().on_save_checkpoint(checkpoint)
-        checkpoint[CHECKPOINT_KEY]["by_query"] = self.query_scores
+        checkpoint[CHECKPOINT_KEY]["by_query"] = self.evaluation.query_scores
 
     @override
-    def charts(self, data: TextDataModule[Any, Any], rows: int) -> Iterator[Chart]:
+    def charts(self, data: AnyDataModule, rows: int) -> Iterator[Chart]:
+        assert isinstance(data, ClickthroughDataModule)
         split = data.split("validation")
         ranked, grades = [], []
-        for row, found in enumerate(RetrievalPredictor(self, data).rank_split(split, MOST_RANKS, rows)):
+        for row, documents in enumerate(RetrievalPredictor(self, data).rank_split(split, MOST_RANKS, rows)):
             grades.append(split.judgements.grades(row))
-            ranked.append([grades[row].get(one.row, 0.0) for one in found])
-        yield from hits_by_rank(ranked, [sum(grade > 0 for grade in one.values()) for one in grades])
+            ranked.append([grades[row].get(document.row, 0.0) for document in documents])
+        yield from hits_by_rank(ranked, [sum(grade > 0 for grade in each.values()) for each in grades])
 
     @override
-    def shown_predictions(
-        self, data: TextDataModule[Any, Any], rows: int
-    ) -> tuple[list[str], list[list[Any]]]:
-        split, lines = data.split("validation"), []
+    def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
+        assert isinstance(data, ClickthroughDataModule)
+        split, lines = data.split("validation"), list[list[object]]()
         judgements = split.judgements
         for row, ranked in enumerate(RetrievalPredictor(self, data).rank_split(split, 3, rows)):
             grades = judgements.grades(row)
-            found = "\n".join(f"{grades.get(one.row, 0):g} {one.score:.3f} {one.text}" for one in ranked)
-            lines.append([judgements.queries.texts[row], len(grades), found])
+            best = "\n".join(f"{grades.get(each.row, 0):g} {each.score:.3f} {each.text}" for each in ranked)
+            lines.append([judgements.queries.texts[row], len(grades), best])
         return ["query", "judged documents", "grade, score and text of the best"], lines
 
 
 def retriever_scores(hit: Tensor, score: Tensor, documents: int) -> Tensor:
-    """A retriever's scores over that of its best hit, as float32 [B, D]; 0 for what it did not find.
+    """A retriever's scores divided by that of its best hit, as float32 [B, D]; 0 for all other documents.
 
     Args:
         hit: int64 [B, H], -1 = none.
@@ -307,5 +301,5 @@ def retriever_scores(hit: Tensor, score: Tensor, documents: int) -> Tensor:
         documents: D.
     """
     shares = score / score.amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    found = shares.new_zeros(len(hit), documents + 1)
-    return found.scatter(1, hit.remainder(documents + 1), shares * (hit >= 0))[:, :documents]
+    scores = shares.new_zeros(len(hit), documents + 1)
+    return scores.scatter(1, hit.remainder(documents + 1), shares * (hit >= 0))[:, :documents]

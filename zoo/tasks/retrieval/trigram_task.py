@@ -1,17 +1,19 @@
-"""What the retrieval models have in common that read words by their letter trigrams, with a tower a side."""
+"""Base of the retrieval models that read words by their letter trigrams, with one tower per side."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from torch import Tensor
 from typing_extensions import override
 
-from datamodules.base import TextDataModule
+from datamodules.base import AnyDataModule
 from datamodules.batch import ClickSpec
 from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
+from datamodules.state import DataState
 from zoo.layers.dual_encoder import DualEncoder, Tower
 from zoo.tasks.base import check_sizes
 from zoo.tasks.retrieval.task import RetrievalTask
@@ -24,36 +26,36 @@ class TrigramRetrieval(RetrievalTask):
     def __init__(
         self, num_trigrams: int | None = None, tied: bool = True, word_dropout: float = 0.2, **shared: Any
     ) -> None:
-        """Choose what both towers share.
+        """Choose the common parts of both towers.
 
         Args:
-            num_trigrams: buckets that letter trigrams are hashed into, each with the first layer's weights; None = each
-                trigram of the training texts has its own, as in the paper, and others count nothing.
-            tied: one network for queries and documents; the paper has one each.
-            word_dropout: probability that a word of a text is left out in training; the paper has 0.
+            num_trigrams: number of buckets that letter trigrams are hashed into, each with its own weights in the first
+                layer; None = each trigram of the training texts has its own, as in the paper, and others are ignored.
+            tied: one network for queries and documents; the paper has two.
+            word_dropout: probability of dropping a word of a text in training; the paper has 0.
             **shared: options of `RetrievalTask` and `Task`.
         """
         super().__init__(**shared)
         if num_trigrams is not None:
-            check_sizes(self.options, "num_trigrams")
+            check_sizes(num_trigrams=num_trigrams)
         if not 0 <= word_dropout < 1:
             raise InputError(f"model.word_dropout={word_dropout}: must be at least 0 and below 1")
+        self.num_trigrams, self.tied, self.word_dropout = num_trigrams, tied, word_dropout
 
     def trigrams(self, spec: ClickSpec) -> int | list[int]:
-        """What a `TrigramLayer` has rows for."""
-        buckets: int | None = self.options.num_trigrams
-        return spec.trigrams if buckets is None else buckets
+        """The rows of a `TrigramLayer`: a number of buckets, or trigrams."""
+        return spec.trigrams if self.num_trigrams is None else self.num_trigrams
 
     @abstractmethod
     def make_tower(self, spec: ClickSpec) -> Tower:
-        """The encoder of a side's texts."""
+        """Make the encoder of the texts of one side."""
 
     @override
-    def check_data(self, data: TextDataModule[Any, Any]) -> None:
+    def check_data(self, data: AnyDataModule) -> None:
         super().check_data(data)
         if not data.options.characters:
             raise InputError(
-                f"{type(self).__name__} reads the letters of words: leave out --data.characters false"
+                f"{type(self).__name__} reads the letters of words: omit --data.characters false"
             )
 
     @property
@@ -63,17 +65,16 @@ class TrigramRetrieval(RetrievalTask):
         return size
 
     @override
-    def row_names(self, name: str, weight: Tensor, data: Mapping[str, Any]) -> Sequence[Hashable] | None:
+    def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
         if name.endswith(".hashing.table"):
-            trigrams = range(len(weight)) if self.options.num_trigrams else data.get("trigrams", [])
-            return numbered(trigrams, data["vocabulary"]["characters"])
+            trigrams = range(len(weight)) if self.num_trigrams else data.facts.get("trigrams", [])
+            return numbered(trigrams, data.vocabulary["characters"])
         return super().row_names(name, weight, data)
 
     @override
     def build_network(
-        self, spec: ClickSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
+        self, spec: ClickSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> DualEncoder:
-        # Word vectors are not read.
         query = self.make_tower(spec)
-        document = query if self.options.tied else self.make_tower(spec)
-        return DualEncoder(query, document, self.options.word_dropout)
+        document = query if self.tied else self.make_tower(spec)
+        return DualEncoder(query, document, self.word_dropout)

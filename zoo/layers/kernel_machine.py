@@ -1,4 +1,4 @@
-"""What a dense vector of a text says: a machine with a Gaussian kernel, fitted in one step.
+"""A classifier of vectors with a Gaussian kernel, fitted in one step.
 
     f(x) = sum over the landmarks of a_j exp(-gamma |x - x_j|^2)
 
@@ -10,39 +10,39 @@ texts it takes O(n m^2) steps, and O(m^2) memory beside the vectors.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from datamodules.core.types import PlainDict
+
 #: Of the kernel; directions have length 1, so that |x - y|^2 is between 0 and 4.
 GAMMA = 1.0
-#: What weights cost beside errors.
+#: Cost of large weights against errors.
 RIDGE = 0.3
-#: m; of fewer training texts all are landmarks.
-MOST_LANDMARKS = 2000
+#: m; all training texts are landmarks if they are fewer.
+MAX_LANDMARKS = 2000
 
-#: Texts whose kernel values are at hand together.
+#: Texts whose kernel values are computed together.
 _ROWS = 4096
-#: Of the kernel matrix's mean diagonal: keeps it invertible where texts are alike.
+#: Share of the kernel matrix's mean diagonal that keeps it invertible where texts are equal.
 _JITTER = 1e-8
 
 
 class KernelMachine(nn.Module):
-    """A classifier of vectors by their directions from the training texts' mean; until it is fitted it says nothing."""
+    """A classifier of vectors by their directions from the mean of the training texts; its scores are 0 until the fit."""
 
     mean: Tensor
     landmarks: Tensor
     weight: Tensor
 
     def __init__(self, size: int, num_classes: int) -> None:
-        """Make room for what is fitted.
+        """Allocate the fitted values.
 
         Args:
-            size: d, of a vector.
+            size: d, size of a vector.
             num_classes: C.
         """
         super().__init__()
@@ -54,8 +54,8 @@ class KernelMachine(nn.Module):
         """Fit the machine.
 
         Args:
-            vectors: float32 [n, d], training texts; of those that are 0 nothing is learned.
-            target: int64 [n], their classes; a class may be missing, which then loses everywhere.
+            vectors: float32 [n, d], training texts; zero vectors are skipped.
+            target: int64 [n], their classes; a missing class loses everywhere.
         """
         device, num_classes = self.weight.device, self.weight.shape[1]
         known = np.flatnonzero(vectors.any(axis=1))
@@ -64,15 +64,15 @@ class KernelMachine(nn.Module):
         for rows in blocks:
             mean += functional.normalize(torch.from_numpy(vectors[rows]).double(), dim=1).sum(dim=0)
         mean /= max(1, len(known))
-        chosen = np.random.default_rng(0).permutation(len(known))[:MOST_LANDMARKS]
+        chosen = np.random.default_rng(0).permutation(len(known))[:MAX_LANDMARKS]
         landmarks = _directions(torch.from_numpy(vectors[known[np.sort(chosen)]]).double(), mean)
         system = RIDGE * _kernel(landmarks, landmarks)
         weight = torch.zeros(len(landmarks), num_classes, dtype=torch.float64)
         for rows in blocks:
-            found = _kernel(_directions(torch.from_numpy(vectors[rows]).double(), mean), landmarks)
+            kernel = _kernel(_directions(torch.from_numpy(vectors[rows]).double(), mean), landmarks)
             signs = 2.0 * functional.one_hot(torch.from_numpy(target[rows]), num_classes) - 1.0
-            system.addmm_(found.T, found)
-            weight.addmm_(found.T, signs.double())
+            system.addmm_(kernel.T, kernel)
+            weight.addmm_(kernel.T, signs.double())
         if len(landmarks):
             system.diagonal().add_(_JITTER * system.diagonal().mean())
             weight = torch.linalg.solve(system, weight)
@@ -81,29 +81,29 @@ class KernelMachine(nn.Module):
         )
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """float32 [B, C] from vectors [B, d], whose length does not matter; 0 for a vector that is 0."""
+        """float32 [B, C] from vectors [B, d] of any length; 0 for a zero vector."""
         with torch.autocast(vectors.device.type, enabled=False):
             vectors = vectors.float()
-            found = _kernel(_directions(vectors, self.mean), self.landmarks)
-            scores: Tensor = (found @ self.weight) * vectors.any(dim=1, keepdim=True)
+            kernel = _kernel(_directions(vectors, self.mean), self.landmarks)
+            scores: Tensor = (kernel @ self.weight) * vectors.any(dim=1, keepdim=True)
             return scores
 
-    def get_extra_state(self) -> dict[str, Any]:
-        """For the state dict: sizes are not known before the fit, so they are no buffers."""
+    def get_extra_state(self) -> PlainDict:
+        """The fitted values, for the state dict: their sizes are unknown before the fit, so they are no buffers."""
         return {name: getattr(self, name).cpu() for name in ("mean", "landmarks", "weight")}
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        """From the state dict."""
+    def set_extra_state(self, state: PlainDict) -> None:
+        """Take the fitted values of a state dict."""
         self.mean, self.landmarks, self.weight = (
             state[name].to(self.weight.device) for name in ("mean", "landmarks", "weight")
         )
 
 
 def _directions(vectors: Tensor, mean: Tensor) -> Tensor:
-    """Where the directions of vectors [n, d] lie from their mean: length 1."""
+    """Directions of vectors [n, d] from a mean direction, of length 1."""
     return functional.normalize(functional.normalize(vectors, dim=1) - mean, dim=1)
 
 
-def _kernel(one: Tensor, other: Tensor) -> Tensor:
+def _kernel(first: Tensor, second: Tensor) -> Tensor:
     """exp(-gamma |x - y|^2) [n, m] of vectors of length 1."""
-    return (2.0 * GAMMA * (one @ other.T - 1.0)).exp()
+    return (2.0 * GAMMA * (first @ second.T - 1.0)).exp()

@@ -1,39 +1,37 @@
-"""A text as the mean of its words' vectors, rare words counting for more.
+"""A text as the mean of its words' vectors, weighted by inverse document frequency.
 
-The vectors are pre-trained ones that training leaves as they are; how rare a word is, the training texts tell (their
-inverse document frequency). Nothing here reads a label.
+The vectors are pre-trained and not trained further. No label is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from datamodules.batch import ClassificationBatch
+from datamodules.core.types import PlainDict
 from zoo.layers.encoders import WordEncoder
 
 
-class BagOfVectors(nn.Module):
-    """The weighed mean of word vectors, of length 1; until it is fitted every text is 0."""
+class VectorBag(nn.Module):
+    """The weighted mean of word vectors, scaled to length 1; every text is 0 until the fit."""
 
     idf: Tensor
 
     def __init__(self, num_words: int) -> None:
-        """Make room for V words' weights."""
+        """Allocate the weights of V words."""
         super().__init__()
         self.register_buffer("idf", torch.zeros(num_words), persistent=False)
 
     def fit(self, batches: Iterable[ClassificationBatch], has_vector: Tensor) -> None:
-        """Count in how many texts each word is: idf = 1 + log((1 + n) / (1 + df)).
+        """Compute the weights of the words: idf = 1 + log((1 + n) / (1 + df)).
 
         Args:
             batches: all n training texts.
-            has_vector: bool [V]; the other words, whose vectors were drawn, count for nothing.
+            has_vector: bool [V]; other words, whose vectors were drawn, have weight 0.
         """
         frequency, n = np.zeros(len(self.idf), np.int64), 0
         for batch in batches:
@@ -47,14 +45,14 @@ class BagOfVectors(nn.Module):
 
     def forward(self, batch: ClassificationBatch, words: WordEncoder) -> Tensor:
         """float32 [B, d]; 0 for a text without a word that has a vector."""
-        weighed = words.rows(batch.word).float() * self.idf[batch.word].unsqueeze(1)  # [U, d]
-        sums = functional.embedding_bag(batch.text, weighed, mode="sum", padding_idx=0)
+        weighted = words.rows(batch.word).float() * self.idf[batch.word].unsqueeze(1)  # [U, d]
+        sums = functional.embedding_bag(batch.text, weighted, mode="sum", padding_idx=0)
         return functional.normalize(sums, dim=1)
 
-    def get_extra_state(self) -> dict[str, Any]:
-        """For the state dict."""
+    def get_extra_state(self) -> PlainDict:
+        """The weights, for the state dict."""
         return {"idf": self.idf.cpu()}
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        """From the state dict."""
+    def set_extra_state(self, state: PlainDict) -> None:
+        """Take the weights of a state dict."""
         self.idf = state["idf"].to(self.idf.device)

@@ -1,0 +1,166 @@
+"""A few weights for independent members: the log-linear (logarithmic) opinion pool.
+
+    log p(class | text) = sum over the members of w log p_m(class | text) + constant,  w >= 0
+
+(Genest and Zidek, "Combining Probability Distributions", 1986; Hinton's product of experts). Calibrations and weights
+are fitted on outputs for rows that the members have not learned from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from datamodules.core.types import PlainDict
+from zoo.ensemble.outputs import Calibration, Outputs, Votes
+
+#: A member stays if the held-out log-likelihood loses more than this without it: Akaike's price of a parameter.
+PRICE = 1.0
+
+#: Combination of members -> its name in the answer's table.
+COMBINATIONS = {"text": "without memory", "memory": "memory alone", "all": "all"}
+
+
+class HeldOut(NamedTuple):
+    """Outputs for n rows with known classes that the members have not learned from."""
+
+    #: member -> its outputs.
+    outputs: dict[str, Outputs]
+    #: int64 [n].
+    target: Tensor
+
+    def select(self, rows: NDArray[np.int64]) -> HeldOut:
+        """Some of the rows."""
+        outputs = {name: each.select(rows) for name, each in self.outputs.items()}
+        return HeldOut(outputs, self.target[rows])
+
+    def known(self, num_classes: int) -> HeldOut:
+        """The rows whose label the model knows."""
+        is_known = (self.target >= 0) & (self.target < num_classes)
+        return self.select(np.flatnonzero(is_known.numpy()))
+
+    @classmethod
+    def join(cls, parts: Sequence[HeldOut]) -> HeldOut:
+        """Several as one; each has the same members."""
+        outputs = {
+            name: type(first).join([part.outputs[name] for part in parts])
+            for name, first in parts[0].outputs.items()
+        }
+        return cls(outputs, torch.cat([part.target.cpu() for part in parts]))
+
+
+class Pool(NamedTuple):
+    """Fitted calibrations and weights."""
+
+    #: member -> calibration.
+    calibrations: dict[str, Calibration]
+    #: combination (`all`, `text`, `memory`) -> member -> weight; 0 = the member does not help.
+    weights: dict[str, dict[str, float]]
+
+    def describe(self) -> PlainDict:
+        """Plain values for a checkpoint."""
+        calibrations = {name: list(calibration) for name, calibration in self.calibrations.items()}
+        return {"calibrations": calibrations, "weights": self.weights}
+
+    @classmethod
+    def of(cls, described: PlainDict) -> Pool:
+        """The pool that `describe` described."""
+        calibrations = {name: (float(a), float(b)) for name, (a, b) in described["calibrations"].items()}
+        return cls(calibrations, {name: dict(weights) for name, weights in described["weights"].items()})
+
+    def calibrate(self, outputs: Mapping[str, Outputs]) -> dict[str, Tensor]:
+        """Log probabilities [n, C] of each member."""
+        return {
+            name: each.log_probabilities(self.calibrations[name])
+            for name, each in outputs.items()
+            if name in self.calibrations
+        }
+
+    def combine(self, log_probabilities: Mapping[str, Tensor], combination: str = "all") -> Tensor:
+        """The weighted sum of the members' log probabilities [n, C]."""
+        weights = self.weights[combination]
+        return torch.stack([weights[name] * log_probabilities[name] for name in weights]).sum(dim=0)
+
+    def table_rows(
+        self, log_probabilities: Mapping[str, Tensor], references: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Row of the answer's table -> [n, C]: references, each member alone, and the combinations."""
+        combined = {
+            title: self.combine(log_probabilities, name)
+            for name, title in COMBINATIONS.items()
+            if name in self.weights
+        }
+        return {**references, **log_probabilities, **combined}
+
+
+def fit_pool(held_out: HeldOut) -> Pool:
+    """Fit calibrations and weights on held-out rows."""
+    outputs, target = held_out
+    calibrations = {name: each.best_calibration(target) for name, each in outputs.items()}
+    logs = {name: outputs[name].log_probabilities(calibration) for name, calibration in calibrations.items()}
+    votes = [name for name, each in outputs.items() if isinstance(each, Votes)]
+    combinations = {"all": list(logs), "text": [name for name in logs if name not in votes], "memory": votes}
+    weights = {
+        combination: fit_weights({name: logs[name] for name in names}, target)
+        for combination, names in combinations.items()
+        if names
+    }
+    return Pool(calibrations, weights)
+
+
+def fit_weights(log_probabilities: Mapping[str, Tensor], target: Tensor) -> dict[str, float]:
+    """Weights >= 0 of the highest likelihood, without members that are not worth their price, the least useful first.
+
+    Args:
+        log_probabilities: member -> [n, C].
+        target: int64 [n].
+    """
+    stacked = {name: values.double() for name, values in log_probabilities.items()}
+    kept = list(stacked)
+    weights, loss = _maximize_likelihood([stacked[name] for name in kept], target)
+    while len(kept) > 1:
+        others = {name: [other for other in kept if other != name] for name in kept}
+        without = {
+            name: _maximize_likelihood([stacked[other] for other in rest], target)
+            for name, rest in others.items()
+        }
+        # Among equals the last is dropped.
+        least = min(reversed(kept), key=lambda name: without[name][1])
+        if (without[least][1] - loss) * len(target) > PRICE:
+            break
+        kept, (weights, loss) = others[least], without[least]
+    return {name: weights[kept.index(name)] if name in kept else 0.0 for name in log_probabilities}
+
+
+def _maximize_likelihood(logs: Sequence[Tensor], target: Tensor) -> tuple[list[float], float]:
+    """The weights that minimize the mean negative log-likelihood, and that minimum: a convex problem."""
+    from scipy.optimize import minimize
+
+    stacked = torch.stack(list(logs))  # [members, n, C]
+
+    def loss(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        weights = torch.tensor(values, requires_grad=True)
+        likelihood = functional.cross_entropy(torch.einsum("w,wnc->nc", weights, stacked), target)
+        likelihood.backward()  # type: ignore[no-untyped-call]
+        assert weights.grad is not None
+        return likelihood.item(), weights.grad.numpy()
+
+    # An upper bound: where held-out rows are few and all are right, no weight is too large.
+    bounds = [(0.0, 5.0)] * len(logs)
+    solved = minimize(loss, np.full(len(logs), 1 / len(logs)), jac=True, bounds=bounds, method="L-BFGS-B")
+    return [float(weight) for weight in solved.x], float(solved.fun)
+
+
+def folds_of(target: NDArray[np.int64], folds: int, seed: int = 0) -> NDArray[np.int64]:
+    """The fold 0..folds-1 of each row [n]: drawn by the seed, each class spread evenly over the folds."""
+    order = np.random.default_rng(seed).permutation(len(target))
+    by_class = order[np.argsort(target[order], kind="stable")]
+    numbers = np.empty(len(target), np.int64)
+    numbers[by_class] = np.arange(len(target)) % folds
+    return numbers

@@ -1,0 +1,106 @@
+"""The models of the zoo: a line each, with module, task and publication. A model is imported when it is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+from datamodules import imported_subclasses
+from datamodules.core.errors import InputError
+
+if TYPE_CHECKING:
+    from zoo.tasks.base import Task
+
+
+class Entry(NamedTuple):
+    """One model."""
+
+    module: str
+    task: str
+    paper: str
+
+
+_ZHANG = "Zhang, Zhao, LeCun: Character-level Convolutional Networks for Text Classification (2015)"
+_HUANG = "Huang et al.: Learning Deep Structured Semantic Models for Web Search using Clickthrough Data (2013)"
+_SHEN = "Shen et al.: A Latent Semantic Model with Convolutional-Pooling Structure for IR (2014)"
+_HU = "Hu, Lu, Li, Chen: Convolutional Neural Network Architectures for Matching Sentences (2014)"
+_ROBERTSON = "Robertson et al.: Okapi at TREC-3 (1994), as Lucene computes it"
+_SUKHBAATAR = "Sukhbaatar, Szlam, Weston, Fergus: End-To-End Memory Networks (NIPS 2015)"
+_TANG = "Tang, Wang, Zheng, Mei: End-to-end Learning for Short Text Expansion (KDD 2017)"
+_NONE = "no publication: "
+
+# fmt: off
+#: Name -> entry of every model.
+MODELS = {name: Entry(f"zoo.{module}", task, paper) for name, module, task, paper in (
+    ("MemoryEnsemble", "ensemble.model", "classification", _NONE + "a logarithmic opinion pool (Genest, Zidek 1986)"),
+    ("KNNBiLSTM", "knn_bilstm", "classification", "Wang, Hamza, Song: k-Nearest Neighbor Augmented Neural Networks for Text Classification (2017)"),
+    ("ExpaNet", "expanet", "classification", _TANG),
+    ("MemNet", "expanet", "classification", _SUKHBAATAR),
+    ("HMN", "hmn", "dialogue", "Xu, Shi, Yao, Zheng, Xu, Xu: Hierarchical Memory Networks for Answer Selection on Unknown Words (COLING 2016)"),
+    ("MemNN", "hmn", "dialogue", _SUKHBAATAR),
+    ("AMVLSTM", "amv_lstm", "matching", "Belkacem, Dkaki, Moreno, Boughanem: aMV-LSTM: an attention-based model with multiple positional text matching (SAC 2019)"),
+    ("LSTMRNN", "lstm_rnn", "retrieval", "Palangi et al.: Deep Sentence Embedding Using Long Short-Term Memory Networks: Analysis and Application to Information Retrieval (2016)"),
+    ("ANMM", "baselines.anmm", "matching", "Yang, Ai, Guo, Croft: aNMM: Ranking Short Answer Texts with Attention-Based Neural Matching (2016)"),
+    ("ARCI", "baselines.arc", "matching", _HU),
+    ("ARCII", "baselines.arc", "matching", _HU),
+    ("BOWRocchio", "baselines.bag_of_words", "classification", _TANG + ", after Rocchio (1971)"),
+    ("BiGRU", "baselines.bi_gru", "classification", "Cho et al.: Learning Phrase Representations using RNN Encoder-Decoder (2014)"),
+    ("CDSSM", "baselines.dssm", "matching", _SHEN),
+    ("CharCNN", "baselines.char_cnn", "classification", _ZHANG),
+    ("CharCRNN", "baselines.char_crnn", "classification", "Xiao, Cho: Efficient Character-level Document Classification (2016)"),
+    ("DSSM", "baselines.dssm", "matching", _HUANG),
+    ("FastText", "baselines.fasttext", "classification", "Joulin, Grave, Bojanowski, Mikolov: Bag of Tricks for Efficient Text Classification (2017)"),
+    ("FileOrder", "baselines.reference_pairs", "matching", _NONE + "the order of the file"),
+    ("LINE", "baselines.line", "classification", "Tang et al.: LINE: Large-scale Information Network Embedding (2015)"),
+    ("Majority", "baselines.reference_labels", "classification", _NONE + "the most frequent label"),
+    ("MatchPyramid", "baselines.match_pyramid", "matching", "Pang et al.: Text Matching as Image Recognition (2016)"),
+    ("NGrams", "baselines.bag_of_words", "classification", _ZHANG),
+    ("NeighborVote", "baselines.reference_labels", "classification", _NONE + "k nearest neighbors by the retriever's score"),
+    ("PTE", "baselines.line", "classification", "Tang, Qu, Mei: PTE: Predictive Text Embedding (2015)"),
+    ("PairBM25", "baselines.reference_pairs", "matching", _ROBERTSON),
+    ("RandomOrder", "baselines.reference_pairs", "matching", _NONE + "an order that ignores the texts"),
+    ("RetrievalBM25", "baselines.retrieval_lexical", "retrieval", _ROBERTSON),
+    ("RetrievalCLSM", "baselines.retrieval_dssm", "retrieval", _SHEN),
+    ("RetrievalDSSM", "baselines.retrieval_dssm", "retrieval", _HUANG),
+    ("RetrievalDoc2Vec", "baselines.retrieval_topics", "retrieval", "Le, Mikolov: Distributed Representations of Sentences and Documents (2014), by gensim"),
+    ("RetrievalPLSA", "baselines.retrieval_topics", "retrieval", "Hofmann: Probabilistic Latent Semantic Analysis (1999)"),
+    ("RetrievalULM", "baselines.retrieval_lexical", "retrieval", "Zhai, Lafferty: A Study of Smoothing Methods for Language Models Applied to Ad Hoc Information Retrieval (2001), as Lucene computes it"),
+    ("SkipGram", "baselines.skip_gram", "classification", "Mikolov et al.: Distributed Representations of Words and Phrases (2013)"),
+    ("TextCNN", "baselines.text_cnn", "classification", "Kim: Convolutional Neural Networks for Sentence Classification (2014)"),
+    ("TfidfSVM", "baselines.reference_labels", "classification", _NONE + "scikit-learn's TfidfVectorizer and LinearSVC"),
+    ("TransformerMatcher", "baselines.transformer_matcher", "matching", "Nogueira, Cho: Passage Re-ranking with BERT (2019); Reimers, Gurevych: Sentence-BERT (2019)"),
+    ("VDCNN", "baselines.vdcnn", "classification", "Conneau, Schwenk, Barrault, LeCun: Very Deep Convolutional Networks for Text Classification (2017)"),
+    ("WordOverlap", "baselines.reference_pairs", "matching", _NONE + "shared words"),
+)}
+# fmt: on
+
+
+def model_class(name: str) -> type[Task]:
+    """The model with this name, with or without its module's: one of the zoo, or of a module that was imported.
+
+    Raises:
+        InputError: there is none.
+    """
+    short = name.rpartition(".")[2]
+    if short in MODELS:
+        kind: type[Task] = getattr(import_module(MODELS[short].module), short)
+        return kind
+    from zoo.tasks.base import Task
+
+    for kind in imported_subclasses(Task):
+        if kind.__name__ == short:
+            return kind
+    raise InputError(
+        f"no model {name!r} in this version (see `zoo list`); a model of your own must be imported before"
+    )
+
+
+def all_models() -> dict[str, type[Task]]:
+    """Name -> class of every model of the zoo, imported."""
+    return {name: model_class(name) for name in MODELS}
+
+
+def paper_of(kind: type[Task]) -> str:
+    """The publication of a model; "" for a model of the user's own."""
+    entry = MODELS.get(kind.__name__)
+    return "" if entry is None else entry.paper

@@ -1,0 +1,44 @@
+"""The text encoder of a trained model, for dense retrieval."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from datamodules.core.errors import InputError
+from datamodules.retrieval import EmbeddedRetriever
+from zoo.saving.saved_model import SavedModel
+
+
+class SavedEncoder:
+    """Encodes texts as a trained model does: tokenized, numbered and cut as in its training.
+
+    See `datamodules.retrieval.dense.text_encoder.TextEncoder`.
+
+    Args:
+        model: see `SavedModel.open`.
+        device: where to run the network.
+
+    Raises:
+        InputError: the model cannot be read, or encodes no texts.
+    """
+
+    def __init__(self, model: str, device: torch.device) -> None:
+        saved = SavedModel.open(model)
+        task = saved.make_model().to(device)
+        # Encoding reads no memories: the model's retriever stays closed.
+        self.predictor = task.predictor_type(task, saved.make_data(EmbeddedRetriever()))
+        try:
+            self.size = self.predictor.vector_size
+        except InputError as error:
+            raise InputError(f"encoder {model!r}: {error}; use that of a KNNBiLSTM or an LSTMRNN") from None
+        has_query_side = self.predictor.has_query_side
+        self.query_encoder = self.predictor.encode_queries if has_query_side else None
+
+    def __call__(self, texts: list[str], batch_size: int, bar: tqdm[NoReturn]) -> NDArray[np.float32]:
+        """The texts' vectors [n, size], of length 1; 0 for a text without words."""
+        return self.predictor.encode(texts, batch_size, bar)

@@ -1,0 +1,67 @@
+"""Weights that were fitted after the training, to a version of a memory: `weights.json` next to the model.
+
+`zoo memory tune` writes an entry; no checkpoint changes. An entry is used from the memory's version that it was fitted
+to until the next entry, so an old version of the memory keeps the predictions that it had.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from datamodules.core.errors import DamagedError
+from datamodules.core.storage import fingerprint_of, write_json
+from datamodules.core.types import PlainDict
+
+FILE = "weights.json"
+
+
+class Entry(NamedTuple):
+    """Weights for one memory."""
+
+    #: see `SavedModel.memory_key`.
+    memory: str
+    #: version of the memory; 0 for an index of the user's.
+    version: int
+    #: fingerprint of the weights that the training fitted.
+    trained: str
+    #: plain values, as the model describes its weights.
+    weights: PlainDict
+
+
+def read_entries(home: Path) -> list[Entry]:
+    """All entries of a model, oldest first.
+
+    Raises:
+        DamagedError: the file is damaged.
+    """
+    file = home / FILE
+    try:
+        contents = json.loads(file.read_text(encoding="utf-8"))
+        if contents["checksum"] != fingerprint_of({"entries": contents["entries"]}):
+            raise ValueError("its checksum has changed")
+        return [Entry(*entry) for entry in contents["entries"]]
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedError(
+            f"{file}: damaged; delete it to use the trained weights, or run `zoo memory tune` again after that"
+        ) from error
+
+
+def add_entry(home: Path, entry: Entry) -> None:
+    """Write an entry, which replaces one of the same memory and version, in one step."""
+    others = [other for other in read_entries(home) if other[:3] != entry[:3]]
+    entries = [list(each) for each in (*others, entry)]
+    write_json(home / FILE, {"entries": entries, "checksum": fingerprint_of({"entries": entries})})
+
+
+def weights_for(entries: list[Entry], memory: str, version: int, trained: str) -> PlainDict | None:
+    """The latest weights that were fitted to a memory up to a version; None = those of the training."""
+    usable = [
+        entry
+        for entry in entries
+        if (entry.memory, entry.trained) == (memory, trained) and entry.version <= version
+    ]
+    return max(usable, key=lambda entry: entry.version).weights if usable else None

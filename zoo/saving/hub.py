@@ -1,0 +1,67 @@
+"""The Hugging Face Hub: models are downloaded and uploaded as folders."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from datamodules.core.errors import InputError, reason
+
+_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+
+
+def is_hub_name(source: str) -> bool:
+    """Whether this can be the name of a repository, `user/name`."""
+    return _NAME.fullmatch(source) is not None and not source.endswith(".ckpt")
+
+
+@cache
+def download(name: str) -> Path:
+    """The folder with the files of a repository, downloaded once per process.
+
+    Raises:
+        InputError: the Hub cannot be reached, or has no such model.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return Path(snapshot_download(name))
+    except RepositoryNotFoundError as error:
+        raise InputError(
+            f"{name}: no such file or folder, and no such model on the Hugging Face Hub"
+        ) from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise InputError(
+            f"{name}: no such file or folder, and the Hugging Face Hub cannot be reached ({reason(error)[:80]}); check"
+            " the connection or the name. HF_HUB_OFFLINE=1 uses only earlier downloads"
+        ) from error
+
+
+def push(folder: Path, name: str, private: bool = False) -> str:
+    """Upload a model folder; the login is that of `huggingface-cli login` or $HF_TOKEN.
+
+    Args:
+        folder: of `export`.
+        name: of the repository, `user/name`; it is created if it does not exist.
+        private: create a repository that only its owner can read.
+
+    Returns:
+        The model's address.
+
+    Raises:
+        InputError: the Hub cannot be reached, or refuses.
+    """
+    from huggingface_hub import HfApi
+
+    try:
+        api = HfApi()
+        address = api.create_repo(name, private=private, exist_ok=True)
+        api.upload_folder(repo_id=name, folder_path=str(folder), commit_message="Model of Memory Zoo")
+    except Exception as error:  # the Hub's refusals, and all errors of its client's own client
+        raise InputError(
+            f"{name}: the Hugging Face Hub refuses or cannot be reached ({reason(error)}); the model is in {folder},"
+            " from where `huggingface-cli upload` can upload it"
+        ) from error
+    return str(address)

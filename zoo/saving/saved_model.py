@@ -1,0 +1,291 @@
+"""A trained model on disk: a run folder, a checkpoint, an exported folder, or a name on the Hugging Face Hub.
+
+Everything that uses a trained model opens it here, and reads each file once. What changes after the training lies next
+to the model and is switched in one step: its own `memory` (see `FolderMemory`), and `weights.json`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import datamodules
+from datamodules.core.errors import InputError
+from datamodules.core.storage import fingerprint_of
+from datamodules.core.types import PlainDict
+from datamodules.memory_source import MemoryLocation
+from datamodules.retrieval import FolderMemory, Memory, Retriever, is_memory, make_retriever
+from datamodules.state import DataState
+from zoo.registry import model_class
+from zoo.saving import fitted_weights, hub, model_folder
+from zoo.saving.checkpoint import Checkpoint, explained_by, read_contents
+
+if TYPE_CHECKING:
+    import torch
+
+    from datamodules.base import AnyDataModule
+    from zoo.tasks.base import Task
+    from zoo.tasks.predictor import Predictor
+
+#: Folder of a model's own memory.
+MEMORY = "memory"
+#: The checkpoint that a run folder stands for.
+_BEST = "checkpoints/best.ckpt"
+#: Key of a memory that is made of a table, wherever it is.
+OWN = "own"
+
+
+@runtime_checkable
+class FitsWeights(Protocol):
+    """A model whose members have weights that can be fitted again without training."""
+
+    def describe_weights(self) -> PlainDict | None:
+        """The weights as plain values; None before they were fitted."""
+
+    def use_weights(self, weights: PlainDict) -> None:
+        """Replace the weights."""
+
+
+class SavedModel:
+    """A trained model.
+
+    Attributes:
+        source: the name that the user gave.
+        path: its checkpoint file, or its folder.
+        home: folder of its own memory and of weights that were fitted later.
+        checkpoint: the model as it was trained.
+    """
+
+    def __init__(self, source: str | Path, path: Path, checkpoint: Checkpoint) -> None:
+        """Put together what `open` read."""
+        self.source, self.path, self.checkpoint = str(source), path, checkpoint
+        self.home = path if path.is_dir() else run_folder(path)
+        #: whether the files are in the cache of the Hub's client.
+        self.is_download = not Path(source).exists()
+
+    @classmethod
+    def open(cls, source: str | Path) -> SavedModel:
+        """Open a model.
+
+        Args:
+            source: a run folder, a checkpoint file, an exported folder, or the name of a model on the Hub.
+
+        Raises:
+            InputError: there is none, or it is damaged.
+        """
+        path = local_path(source)
+        if path.is_dir():
+            return cls(source, path, model_folder.read_model(path))
+        return cls(source, path, Checkpoint.from_contents(read_contents(path), path))
+
+    @property
+    def kind(self) -> type[Task]:
+        """The model's class.
+
+        Raises:
+            InputError: this version has no such model.
+        """
+        with explained_by(self.source):
+            return model_class(self.checkpoint.model)
+
+    @property
+    def data_kind(self) -> type[AnyDataModule]:
+        """The class of the model's data."""
+        with explained_by(self.source):
+            return datamodules.find(self.checkpoint.data.kind)
+
+    # --- memory ---
+
+    @property
+    def own_memory(self) -> Path:
+        """The folder of the model's own memory, whether it exists or not.
+
+        Runs on the same rows first share a memory in the cache. The first addition copies it here, so that the
+        predictions of the other runs stay as they are. An exported model has its memory here.
+        """
+        return self.home / MEMORY
+
+    @cached_property
+    def memory(self) -> MemoryLocation | None:
+        """The memory that the model reads now."""
+        trained = self.checkpoint.data.memory
+        if trained is None or (trained.rows is None and trained.path != MEMORY):
+            if trained is not None and self.path.is_dir() and not trained.path.startswith("index:"):
+                raise InputError(f"{self.source}: names a memory outside of its folder; name one with --memory")
+            return trained
+        if is_memory(str(self.own_memory)):
+            return MemoryLocation(str(self.own_memory), None, trained.version)
+        return trained._replace(path=str(self.own_memory)) if trained.path == MEMORY else trained
+
+    @property
+    def state(self) -> DataState:
+        """The state of the model's data, with the memory that it reads now."""
+        return replace(self.checkpoint.data, memory=self.memory)
+
+    def memory_key(self, memory: Memory) -> tuple[str, int]:
+        """Name and version of a memory, by which weights are kept for it."""
+        location = memory.location()
+        trained = self.checkpoint.data.memory
+        own = {str(self.own_memory), *(() if trained is None or trained.rows is None else (trained.path,))}
+        version = memory.version if isinstance(memory, FolderMemory) else 0
+        return OWN if location in own else location, version
+
+    # --- model, data, predictor ---
+
+    def make_model(self) -> Task:
+        """The model with the weights of its training, in evaluation mode.
+
+        Raises:
+            InputError: the checkpoint does not fit this version of the model.
+        """
+        kind = self.kind
+        with explained_by(self.source):
+            model = kind(**self.checkpoint.options)
+            model.restore(self.checkpoint)
+            return model.eval()
+
+    def make_data(self, retriever: Retriever | None = None) -> AnyDataModule:
+        """The model's data module, ready for new rows.
+
+        Args:
+            retriever: in place of that of the training.
+
+        Raises:
+            InputError: this version has no such data, or its options are damaged.
+        """
+        kind, state = self.data_kind, self.state
+        with explained_by(self.source):
+            data = kind(retriever=retriever or make_retriever(state.retriever), **state.options)
+            data.use_state(state)
+            return data
+
+    def fitted_weights(self) -> list[fitted_weights.Entry]:
+        """Weights that were fitted after the training: before an export, and since."""
+        exported = [
+            fitted_weights.Entry(*entry) for entry in self.checkpoint.extras.get("fitted_weights", [])
+        ]
+        return [*exported, *fitted_weights.read_entries(self.home)]
+
+    def use_fitted_weights(self, model: Task, memory: Memory | None) -> None:
+        """Give a model the weights that were fitted to a memory after the training, if any were."""
+        if memory is None or not isinstance(model, FitsWeights):
+            return
+        trained = model.describe_weights()
+        entries = self.fitted_weights()
+        key = (*self.memory_key(memory), fingerprint_of({"weights": trained}))
+        if (weights := fitted_weights.weights_for(entries, *key)) is not None:
+            model.use_weights(weights)
+
+    def predictor(
+        self,
+        memory: str | None = None,
+        retriever: Retriever | None = None,
+        device: str | torch.device = "cpu",
+        memory_version: int | None = None,
+    ) -> Predictor[Any, Any]:
+        """A predictor; see `load`."""
+        model, data = self.make_model(), self.make_data(retriever)
+        move(model, device)
+        predictor = model.predictor_type.open(model, data, memory, memory_version, retriever)
+        self.use_fitted_weights(model, predictor.memory)
+        return predictor
+
+
+def load(
+    source: str | Path,
+    memory: str | Path | None = None,
+    retriever: Retriever | None = None,
+    device: str | torch.device = "cpu",
+    memory_version: int | None = None,
+) -> Any:
+    """Load a trained model for prediction; only the model and its memory are needed.
+
+    Args:
+        source: a run folder (`runs/NAME`), a checkpoint that `zoo fit` wrote, a folder that `zoo export` wrote, or the
+            name of a model on the Hugging Face Hub, `user/name`.
+        memory: a memory folder to use instead of the model's. A matching model finds the candidates of single questions
+            there.
+        retriever: back end and ranking to use instead (credentials, another server).
+        device: where to run the network.
+        memory_version: version of a memory that has grown: 1 gives the predictions from before all additions; None uses
+            the current version.
+
+    Returns:
+        A `Predictor` of the model's kind: a `ClassificationPredictor`, a `MatchingPredictor`, ...
+
+    Raises:
+        InputError: the model or its memory cannot be read, or the memory has no such version.
+
+    Example:
+        >>> zoo.load("runs/mine").predict(["a text"])[0].label  # doctest: +SKIP
+    """
+    location = None if memory is None else str(memory)
+    return SavedModel.open(source).predictor(location, retriever, device, memory_version)
+
+
+def local_path(source: str | Path) -> Path:
+    """The checkpoint file or model folder on this machine that a name stands for.
+
+    Args:
+        source: a path, where a run folder stands for its best checkpoint; or, where there is no such path, the name of
+            a repository on the Hub.
+
+    Raises:
+        InputError: there is no such model, or the Hub cannot be reached.
+    """
+    path = Path(source)
+    if (best := path / _BEST).is_file():
+        return best
+    if path.is_dir() and not (path / model_folder.CONFIG).is_file():
+        raise InputError(
+            f"{path}: a folder without {_BEST} or {model_folder.CONFIG}; give a run folder, a checkpoint, or a folder"
+            " of `zoo export`"
+        )
+    if path.exists() or isinstance(source, Path) or not hub.is_hub_name(source):
+        return path
+    return hub.download(source)
+
+
+def run_folder(checkpoint: Path) -> Path:
+    """The run folder of a checkpoint file; a checkpoint outside of `checkpoints` has its own folder as home."""
+    folder = checkpoint.absolute().parent
+    return folder.parent if folder.name == "checkpoints" else folder
+
+
+def is_model(path: str | Path) -> bool:
+    """Whether a path is a run folder, an exported model or a file, and not a memory folder."""
+    path = Path(path)
+    return not path.is_dir() or any((path / name).is_file() for name in (model_folder.CONFIG, _BEST))
+
+
+def move(model: Task, device: str | torch.device) -> None:
+    """Move a model to a device.
+
+    Raises:
+        InputError: there is no such device.
+    """
+    import torch
+
+    try:
+        if torch.device(device).type == "meta":
+            raise RuntimeError("it holds no numbers")
+        model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device {device}: {reason}; use cpu or an available device") from error
+
+
+def option_names(kind: type[Any]) -> list[str]:
+    """The names of all options of a class whose constructors pass on the options of their bases."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = [
+        name
+        for base in inspect.getmro(kind)
+        if "__init__" in vars(base)
+        for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items()
+        if parameter.kind in named and name != "self"
+    ]
+    return list(dict.fromkeys(names))

@@ -1,0 +1,73 @@
+"""Models that are fitted to the training rows in one step, without gradients: the references of every table.
+
+The same commands train, test and predict with them, and their checkpoint loads alone: the fitted values are part of the
+state dict.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from datamodules.base import AnyDataModule
+from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
+from zoo.tasks.base import Task
+
+
+class FittedNetwork(nn.Module):
+    """Keeps fitted values: plain values and tensors, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fitted: PlainDict = {}
+        # No parameter learns, but DistributedDataParallel refuses a module without one that could.
+        self.unused = nn.Parameter(torch.zeros(()))
+
+    def get_extra_state(self) -> PlainDict:
+        """The fitted values, for the state dict."""
+        return self.fitted
+
+    def set_extra_state(self, state: PlainDict) -> None:
+        """Take the fitted values of a state dict."""
+        self.fitted = state
+
+
+class Fitted(Task):
+    """A model that `fit_to` fits; precedes the task among a model's bases."""
+
+    depends_on_seed: ClassVar[bool] = False
+
+    def fit_to(self, data: AnyDataModule) -> None:
+        """Fit the network to the training rows; every process fits by itself and gets the same result."""
+        raise NotImplementedError
+
+    @override
+    def check_data(self, data: AnyDataModule) -> None:
+        super().check_data(data)
+        for name in ("init_from", "freeze", "learning_rates"):
+            if self.hparams[name]:
+                raise InputError(f"model.{name}: a {type(self).__name__} has no trained weights; omit it")
+
+    @override
+    def setup(self, stage: str) -> None:
+        # A fit is one step in which no weight changes, so that Lightning validates and saves.
+        super().setup(stage)
+        if stage == "fit":
+            trainer: Any = self.trainer
+            trainer.limit_train_batches = 1
+            trainer.fit_loop.max_epochs = 1
+
+    @override
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        if self.trainer.ckpt_path is None and self.data is not None:
+            self.fit_to(self.data)
+
+    @override
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss: Tensor = self.network.unused * 0.0
+        return loss
