@@ -3,8 +3,8 @@
 Zhiguo Wang, Wael Hamza, Linfeng Song: "k-Nearest Neighbor Augmented Neural Networks for Text
 Classification", 2017. Equation numbers below are the paper's.
 
-One network encodes a text and its K labelled neighbors. The neighbors are weighted by their similarity to the text, from
-I perspectives, and summed into a label feature and a text feature; a linear layer classifies from any of the three.
+One network encodes a text and its K labelled neighbors. The neighbors are weighted by their similarity to the text,
+from I perspectives, and summed into a label feature and a text feature; a linear layer classifies from any of the three.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 from pytorch_lightning.cli import OptimizerCallable
-from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
@@ -94,15 +93,15 @@ class MultiPerspectiveCosine(nn.Module):
 class SharpAttention(nn.Module):
     """Weights over a text's memories that add up to 1, in place of the paper's raw similarities.
 
-    w_k^i = softmax_k(tau_i s_k^i + p log(score_k / score_1)): a sharp mix of the similarity and the retrieval score, with a
-    tau learned for each perspective. Raw cosines of a trained encoder hardly differ between memories, so their sum counts
-    memories rather than weights them.
+    w_k^i = softmax_k(tau_i s_k^i + p log(score_k / score_1)): a sharp mix of the similarity and the retrieval score,
+    with a tau learned for each perspective. Raw cosines of a trained encoder hardly differ between memories, so their
+    sum counts memories rather than weights them.
     """
 
     def __init__(self, num_perspectives: int, score_power: float = 3.0) -> None:
         super().__init__()
-        # tau = 1: at first the retriever's scores decide nearly alone. The encoder has fitted the training texts, so its
-        # cosines discriminate better in training than later.
+        # tau = 1: at first the retriever's scores decide nearly alone. The encoder has fitted the training texts, so
+        # its cosines discriminate better in training than later.
         self.log_tau = nn.Parameter(torch.zeros(max(num_perspectives, 1)))
         self.score_power = score_power
 
@@ -389,8 +388,7 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
 
     @override
     def batch_contents(self, split: str) -> BatchContents:
-        is_evaluated = split in ("validation", "test") and self._trainer is not None
-        if is_evaluated and self.trainer.state.fn in (TrainerFn.VALIDATING, TrainerFn.TESTING):
+        if self.is_evaluated(split):
             self._read_memory_of(split)
         return super().batch_contents(split)._replace(encoded_memory=self._encoded_memory)
 

@@ -1,1 +1,1 @@
-"""A classifier of independent witnesses, combined by a few weights: the default for a table of one's own."""
+"""A classifier of independent members, combined by a few weights: the default for a table of one's own."""

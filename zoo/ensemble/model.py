@@ -1,16 +1,17 @@
-"""The default for a table of one's own: witnesses of the text and of its memories, and a few weights.
+"""The default for a table of one's own: members that read the text and its memories, and a few weights.
 
-One run has four stages: an encoder is trained without memory, the memory is encoded by it, the other witnesses of the
-text are fitted, and then shapes and weights of all witnesses on rows that none of them has learned from. The stages
-after the training are Lightning's last epoch, in which no weight moves by gradients: validation, checkpoints, loggers
-and several processes are as in any other epoch, and a run that was killed in any stage goes on from its last
-checkpoint.
+A run has four stages: an encoder is trained without memory, the memory is encoded by it, the other members are fitted,
+and then the calibrations and weights of all members, on rows that none of them has learned from. The stages after the
+training are Lightning's last epoch, in which no weight moves by gradients: validation, checkpoints, loggers and several
+processes work as in any other epoch, and a run that was killed in any stage resumes from its last checkpoint.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -18,60 +19,81 @@ from numpy.typing import NDArray
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.nn import functional
+from torch.optim import Optimizer
 from typing_extensions import override
 
-from datamodules.base import TextDataModule
-from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
+from callbacks.stage_progress import StageProgress
+from datamodules.base import AnyDataModule
+from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
+from datamodules.duplicates import decode_keys
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text.pooling import Pooling
 from datamodules.text_rows import TextRowsDataModule, TextSplit
-from zoo.ensemble.answer import Answer, AnswerScores, lines_of
-from zoo.ensemble.fitting import fit_rest
-from zoo.ensemble.network import TEXT_WITNESSES, VOTES, EnsembleOutput, WitnessNetwork
+from zoo.ensemble.answer import Answer, AnswerScores
+from zoo.ensemble.evidence import explain
+from zoo.ensemble.fit import EnsembleFit
+from zoo.ensemble.member import Input, Sizes
+from zoo.ensemble.members import MEMBERS
+from zoo.ensemble.network import EnsembleNetwork, EnsembleOutput
+from zoo.ensemble.pool import Pool
 from zoo.ensemble.refit import refit
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
-from zoo.saving.checkpoint import CHECKPOINT_KEY, read_checkpoint
-from zoo.tasks.base import check_choices, check_sizes
+from zoo.saving.checkpoint import CHECKPOINT_KEY
+from zoo.saving.saved_model import SavedModel
+from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.classification.metrics import ClassificationScores
-from zoo.tasks.classification.predictor import ClassificationPredictor, RetrievedMemory, texts_and_labels
+from zoo.tasks.classification.predictor import ClassificationPredictor, Prediction
 from zoo.tasks.classification.task import ClassificationTask
-from zoo.tasks.encoders import EncodesMemory, ReadsTransformer, SpelledWords
+from zoo.tasks.encoders import EncodesMemory, ReadsSpelling, ReadsTransformer
 from zoo.training.warm_start import start_from
 
 log = logging.getLogger("zoo")
 
-#: Why a bag may have nothing to say.
-_BAG = (
-    "a bag wants the word vectors of a file (data.word_vectors) as they are, without model.transformer and"
-    " model.train_word_vectors"
-)
+#: Input -> the reason why no member can read it, where it does not exist.
+_REASONS: dict[Input, str] = {
+    "bags": (
+        "bags need the word vectors of a file (data.word_vectors), without model.transformer and"
+        " model.train_word_vectors"
+    ),
+    "neighbors": "there are no memories (data.num_memories), or they have other labels than the texts",
+}
 
 
-class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, ClassificationTask):
-    """A log-linear pool of independent witnesses: words, an encoder, word vectors, votes of two kinds of neighbours.
+class BestEncoder(NamedTuple):
+    """The encoder of the best epoch so far."""
+
+    #: validation accuracy.
+    accuracy: float
+    #: number of epochs of its training.
+    epochs: int
+    #: its weights and its classifier's, by name; empty once the network has them for good.
+    weights: dict[str, Tensor]
+
+
+class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, ClassificationTask):
+    """A log-linear pool of independent members: words, an encoder, word vectors, votes of two kinds of neighbors.
+
+    No publication: a logarithmic opinion pool (Genest and Zidek 1986) of members that read texts and neighbors.
 
     Example:
-        >>> model = WitnessEnsemble(witnesses=["lexical", "lexical_vote"])
+        >>> model = MemoryEnsemble(members=["lexical", "lexical_vote"])
     """
 
-    paper = (
-        "no publication: a logarithmic opinion pool (Genest and Zidek 1986) of readers of text and neighbours"
-    )
     reads_strings = True
-    reads_memory_texts = False
     keeps_best = True
-    takes_refit = True
-    takes_new_labels = True
     needs_memory = False
     keeps_directions = True
+    #: whether the memory may have labels that the training lacks.
+    takes_new_labels: ClassVar[bool] = True
 
     def __init__(
         self,
-        witnesses: list[str] = [*TEXT_WITNESSES, *VOTES],  # noqa: B006 - it is kept as an option, never changed
+        members: Sequence[str] = ("lexical", "encoder", "bag", "lexical_vote", "dense_vote"),
         transformer: str | None = None,
         train_transformer: bool = False,
         pooling: Pooling = "mean",
@@ -84,32 +106,30 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
         folds: int = 5,
         **shared: Any,
     ) -> None:
-        """Choose the witnesses. All but the encoder are fitted without gradients, when the encoder is trained.
+        """Choose the members. All but the encoder are fitted without gradients, after the encoder's training.
 
         Args:
-            witnesses: some of `lexical` (TF-IDF and a linear layer), `encoder`, `bag` (the mean of pre-trained word
-                vectors, and a kernel machine), `lexical_vote` (labels of the memories that the retriever found) and
+            members: some of `lexical` (TF-IDF and a linear layer), `encoder`, `bag` (the mean of pre-trained word
+                vectors, and a kernel machine), `lexical_vote` (labels of the memories that the retriever returns) and
                 `dense_vote` (labels of the memories whose encodings are nearest).
-            transformer: Hub name or folder of a pre-trained transformer that takes the BiLSTM's place.
-            train_transformer: train the transformer; otherwise it is left as it is, and a kernel machine reads its
-                vectors.
-            pooling: how the states of a `transformer` become a text's vector.
+            transformer: Hub name or folder of a pre-trained transformer that replaces the BiLSTM.
+            train_transformer: train the transformer; otherwise it is frozen, and a kernel machine reads its vectors.
+            pooling: reduction of the states of a `transformer` to a text's vector.
             hidden_size: state size of one direction of the BiLSTM.
             dropout: on word vectors.
-            max_ngram: words of the lexical witness's longest n-gram of words.
+            max_ngram: words of the lexical member's longest n-gram of words.
             max_letters: letters of its longest n-gram of letters; 0 = it reads whole words only.
-            c: the lexical witness's weight of training errors against small weights.
-            few_rows: with fewer validation rows than this, weights are fitted on training rows, too, each judged by
-                witnesses that were fitted without it.
-            folds: parts into which these training rows are cut.
-            **shared: options of `ReadsTransformer`, `SpelledWords` and `Task`.
+            c: the lexical member's weight of training errors against small weights.
+            few_rows: with fewer validation rows than this, weights are fitted on training rows as well, each classified
+                by members that were fitted without it.
+            folds: number of parts into which these training rows are divided.
+            **shared: options of `ReadsTransformer`, `ReadsSpelling` and `Task`.
         """
-        super().__init__(**shared)
-        check_choices(self.options, pooling=("mean", "cls"))
-        check_sizes(self.options, "hidden_size", "max_ngram")
-        known = (*TEXT_WITNESSES, *VOTES)
-        if not witnesses or set(witnesses) - set(known) or len(set(witnesses)) < len(witnesses):
-            raise InputError(f"model.witnesses={witnesses}: choose some of {', '.join(known)}, each once")
+        super().__init__(transformer=transformer, **shared)
+        check_choice("pooling", pooling, ("mean", "cls"))
+        check_sizes(hidden_size=hidden_size, max_ngram=max_ngram)
+        if not members or set(members) - set(MEMBERS) or len(set(members)) < len(members):
+            raise InputError(f"model.members={list(members)}: choose some of {', '.join(MEMBERS)}, each once")
         if max_letters < 0 or max_letters == 1 or not c > 0:
             raise InputError(
                 f"model.max_letters={max_letters}, model.c={c}: use 0 or at least 2, and more than 0"
@@ -118,32 +138,41 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
             raise InputError(f"model.folds={folds}, model.few_rows={few_rows}: use at least 2, and 0 or more")
         if train_transformer and transformer is None:
             raise InputError("model.train_transformer is on, but model.transformer names none")
-        if self.options.lora_rank is not None and not train_transformer:
+        if self.lora_rank is not None and not train_transformer:
             raise InputError(
                 "model.lora_rank trains the transformer: set --model.train_transformer true, too"
             )
-        #: what the run is doing, for the progress display.
+        self.member_names, self.train_transformer, self.pooling = list(members), train_transformer, pooling
+        self.hidden_size, self.dropout = hidden_size, dropout
+        self.max_ngram, self.max_letters, self.c = max_ngram, max_letters, c
+        self.few_rows, self.folds = few_rows, folds
+        #: stage of the run, for the progress display.
         self.stage = ""
-        #: the table of the last fit or test.
+        #: the table of the last fit.
         self.answer: Answer | None = None
-        self.answer_scores: AnswerScores | None = None
-        # The best encoder so far: its weights, accuracy and epochs.
-        self._best: dict[str, Any] | None = None
-        self._vectors: dict[int, NDArray[np.float32]] = {}
-        self._data: TextDataModule[Any, Any] | None = None
+        #: labels that only the memory has; their classes follow those of the training.
+        self.new_labels: tuple[str, ...] = ()
+        self._answer_scores: AnswerScores | None = None
+        self._best: BestEncoder | None = None
+        # The predictor's data, where there is no trainer.
+        self._data: TextRowsDataModule[Any] | None = None
 
-    # --- what it is made of ---
+    # --- the network ---
 
     @property
     @override
     def uses_memory(self) -> bool:
-        return any(name in VOTES for name in self.options.witnesses)
+        return bool({"neighbors", "memory"} & self._wanted_inputs)
+
+    @property
+    def _wanted_inputs(self) -> set[Input]:
+        return {each for name in self.member_names for each in MEMBERS[name].reads}
 
     @property
     def trains_encoder(self) -> bool:
-        """Whether an encoder learns by gradients."""
-        reads = any(name in ("encoder", "dense_vote") for name in self.options.witnesses)
-        return reads and (self.options.transformer is None or self.options.train_transformer)
+        """Whether an encoder is trained by gradients."""
+        is_trained = self.transformer is None or self.train_transformer
+        return is_trained and "vectors" in self._wanted_inputs
 
     @property
     def encoder_epochs(self) -> int:
@@ -153,73 +182,91 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
     @property
     def encoder_epochs_used(self) -> int:
         """Epochs after which the encoder was best."""
-        return int(self._best["epochs"]) if self._best else 1
+        return 1 if self._best is None else self._best.epochs
+
+    @property
+    @override
+    def labels(self) -> list[str]:
+        return [*super().labels, *self.new_labels]
 
     @override
     def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
-    ) -> WitnessNetwork:
-        options = self.options
-        can_vote = spec.num_memories > 0 and spec.memory_labels == spec.labels
-        needs_words = options.transformer is None and {"encoder", "dense_vote", "bag"} & set(
-            options.witnesses
-        )
+        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
+    ) -> EnsembleNetwork:
+        wanted = self._wanted_inputs
+        needs_words = self.transformer is None and bool({"vectors", "bags"} & wanted)
         words = self.make_words(spec, word_vectors) if needs_words else None
-        # Vectors that are trained are the encoder's; a bag of them would know the training rows by heart.
-        is_fixed = words is not None and not words.table.requires_grad
-        able = {"bag": is_fixed, **dict.fromkeys(VOTES, can_vote)}
-        heard = tuple(name for name in options.witnesses if able.get(name, True))
-        if not heard:
+        missing: set[Input] = set()
+        # Trained vectors are the encoder's: a bag of them would have memorized the training rows.
+        if words is None or words.table.requires_grad:
+            missing |= {"bags"}
+        if spec.num_memories == 0 or spec.memory_labels != spec.labels:
+            missing |= {"neighbors", "memory"}
+        members = [name for name in self.member_names if not MEMBERS[name].reads & missing]
+        inputs = {each for name in members for each in MEMBERS[name].reads}
+        if not members:
             raise InputError(
-                f"model.witnesses={options.witnesses}: none of them has anything to say here; a vote needs memories"
-                f" (data.num_memories) with labels of the texts' own, and {_BAG}"
+                f"model.members={self.member_names}: none of them has anything to read here:"
+                f" {'; '.join(_REASONS.values())}"
             )
         encoder: BiLSTMEncoder | TransformerEncoder | None = None
-        if "encoder" in heard or "dense_vote" in heard:
-            if words is None:
-                encoder = TransformerEncoder(
-                    options.transformer, options.pooling, transformer_config, options.lora_rank
-                )
-            else:
-                encoder = BiLSTMEncoder(words, options.hidden_size, options.dropout)
-        return WitnessNetwork(spec, heard, encoder, words if "bag" in heard else None, options)
-
-    def missing(self) -> dict[str, list[str]]:
-        """Why witnesses that were asked for take no part, and which."""
-        unheard = [name for name in self.options.witnesses if name not in self.network.witnesses]
-        reasons = {_BAG: ("bag",), "the memories are none or have other labels": VOTES}
-        found = {reason: [name for name in unheard if name in names] for reason, names in reasons.items()}
-        return {reason: names for reason, names in found.items() if names}
-
-    def fresh_network(self) -> WitnessNetwork:
-        """The network as it was before training; drawn by the run's seed, or started from where the run started."""
-        assert self.spec is not None
-        with torch.random.fork_rng():
-            torch.manual_seed(self.data_side.seed)
-            fresh = self.build_network(self.spec, self.data_side.word_vectors(), None).to(self.device)
-        if (start := self.options.init_from) is not None:
-            trained, self.network = self.network, fresh
-            try:
-                start_from(self, start, is_told=False)
-            finally:
-                self.network = trained
-        return fresh
-
-    def unseen(self, split: TextSplit) -> NDArray[np.bool_]:
-        """[n], the rows of a split that the model that this one started from was not trained on."""
-        start = self.options.init_from
-        seen = (
-            None if start is None else self.data_side.seen_by(read_checkpoint(start)[CHECKPOINT_KEY]["data"])
+        if "vectors" in inputs and words is not None:
+            encoder = BiLSTMEncoder(words, self.hidden_size, self.dropout)
+        elif "vectors" in inputs and self.transformer is not None:
+            encoder = TransformerEncoder(self.transformer, self.pooling, transformer_config, self.lora_rank)
+        sizes = Sizes(
+            num_classes=len(spec.labels),
+            num_memories=spec.num_memories,
+            vector_size=0 if encoder is None else encoder.size,
+            bag_size=0 if words is None else words.table.shape[1],
+            trains_encoder=self.trains_encoder,
+            max_ngram=self.max_ngram,
+            max_letters=self.max_letters,
+            c=self.c,
         )
-        if seen is None:
-            return np.ones(len(split.rows), bool)
-        unseen: NDArray[np.bool_] = ~np.isin(self.data_side.copy_keys(split.rows), seen)
-        return unseen
+        return EnsembleNetwork(members, sizes, encoder, words if "bags" in inputs else None)
 
     @property
-    def data_side(self) -> Any:
+    def unusable(self) -> dict[str, list[str]]:
+        """Reason -> members of the option that the network does without."""
+        absent = [name for name in self.member_names if name not in self.network.members]
+        by_reason = {
+            reason: [name for name in absent if {field, "memory"} & MEMBERS[name].reads]
+            if field == "neighbors"
+            else [name for name in absent if field in MEMBERS[name].reads]
+            for field, reason in _REASONS.items()
+        }
+        return {reason: names for reason, names in by_reason.items() if names}
+
+    def fresh_network(self) -> EnsembleNetwork:
+        """The network as it was before the training: drawn by the run's seed, or with the weights of `init_from`."""
+        assert self.spec is not None
+        data = self.model_data
+        with torch.random.fork_rng():
+            torch.manual_seed(data.seed)
+            fresh = self.build_network(self.spec, data.words.vectors(), None).to(self.device)
+        if self.init_from is not None:
+            with self.using(fresh):
+                start_from(self, self.init_from, verbose=False)
+        return fresh
+
+    @contextmanager
+    def using(self, network: EnsembleNetwork) -> Iterator[None]:
+        """Put another network in place of the model's for a while."""
+        own, self.network = self.network, network
+        try:
+            yield
+        finally:
+            self.network = own
+
+    # --- vectors and memory ---
+
+    @property
+    def model_data(self) -> TextRowsDataModule[Any]:
         """The data of the trainer, or the predictor's."""
-        return self._data if self.data is None else self.data
+        data = self._data if self.data is None else self.data
+        assert isinstance(data, TextRowsDataModule)
+        return data
 
     @property
     @override
@@ -233,36 +280,50 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
 
     def encode(self, texts: list[str]) -> NDArray[np.float32]:
         """The texts' vectors [n, l], of length 1; 0 for a text without words."""
-        return ClassificationPredictor(self, self.data_side).encode(texts)
+        return ClassificationPredictor(self, self.model_data).encode(texts)
 
-    # --- the memory that is searched by vectors ---
+    def vectors_of(self, texts: list[str]) -> NDArray[np.float32]:
+        """The texts' vectors [n, l]: those of texts in the memory are looked up."""
+        memory: EncodedMemory | None = self.network.memory
+        return self.encode(texts) if memory is None else memory.vectors_of(texts)
 
     @override
-    def use_memory(
-        self, data: TextDataModule[Any, Any], memory: Memory | None, texts: int | None = None
-    ) -> None:
+    def read_memory(self, data: AnyDataModule, memory: Memory | None, num_texts: int | None = None) -> None:
+        assert isinstance(data, TextRowsDataModule)
         network, self._data = self.network, data
-        labels = [*data.spec.labels, *getattr(data, "new_labels", ())]
-        num_new = len(labels) - network.num_classes
-        rows = memory.rows if isinstance(memory, FolderMemory) and num_new else None
-        network.count_new(None if rows is None else label_numbers(rows, labels), num_new)
-        if "dense_vote" not in network.speaking():
+        known = [] if memory is None else memory.labels()
+        old = super().labels
+        self.new_labels = tuple(label for label in known if label not in old)
+        rows = memory.rows if isinstance(memory, FolderMemory) and self.new_labels else None
+        target = None if rows is None else label_numbers(rows, self.labels)
+        network.expect_new_classes(target, len(self.new_labels))
+        if "memory" in network.inputs_of(network.active_members()):
+            self.search_memory(data, memory)
+
+    def search_memory(self, data: TextRowsDataModule[Any], memory: Memory | None) -> None:
+        """Let members search a memory by vectors, if one does; its texts are encoded unless they were before."""
+        network = self.network
+        if "memory" not in network.inputs_of(network.members):
             return
         if not isinstance(memory, FolderMemory):
-            network.use_memory(None, np.zeros(0, np.int64))
+            network.search(None, None)
             return
         encoder = self.encoder_fingerprint(data)
-        if network.memory is not None and network.memory.is_of(memory, encoder):
-            return
-        encoded = EncodedMemory.open(memory, encoder, self.encode)
-        network.use_memory(encoded, label_numbers(memory.rows, labels))
+        if network.memory is None or not network.memory.is_of(memory, encoder):
+            encoded = EncodedMemory.open(memory, encoder, self.encode)
+            network.search(encoded, torch.from_numpy(label_numbers(memory.rows, self.labels)))
 
-    def vectors_of(self, split: TextSplit) -> NDArray[np.float32]:
-        """The vectors of a split's texts [n, l]: those of the memory's texts are looked up."""
-        if id(split) not in self._vectors:
-            texts, memory = split.rows.texts[:], self.network.memory
-            self._vectors[id(split)] = self.encode(texts) if memory is None else memory.vectors_of(texts)
-        return self._vectors[id(split)]
+    @override
+    def batch_contents(self, split: str) -> BatchContents:
+        if self.is_evaluated(split) and self.network.pool is not None:
+            data = self.model_data
+            self.network.measures_table = split == "test"
+            self.network.excludes_duplicates = data.excludes_duplicates(split)
+            self.read_memory(data, data.memory.opened if data.memory and data.has_memory else None)
+            self._make_scores()  # for the labels that only the memory has
+            self.to(self.device)
+        contents = super().batch_contents(split)
+        return contents._replace(memory_texts=False, new_labels=self.new_labels)
 
     # --- the stages of a fit ---
 
@@ -273,41 +334,42 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
             return
         trainer: Any = self.trainer
         if trainer.max_epochs is None or trainer.max_epochs < 0:
-            raise InputError("trainer.max_epochs: say how many epochs the encoder is trained")
-        if len(self.data_side.split("validation").rows) == 0:
+            raise InputError("trainer.max_epochs: set the number of epochs of the encoder's training")
+        data = self.model_data
+        validation_rows = len(data.split("validation").rows)
+        if validation_rows == 0:
             raise InputError(
-                f"{self.data_side.split('train').rows.source}: no row is left for validation, on which weights are"
-                " fitted; give more rows, or others with --data.validation_file"
+                f"{data.split('train').rows.source}: no row is left for validation, on which weights are fitted; give"
+                " more rows, or others with --data.validation_file"
             )
-        start = self.options.init_from
-        if start is not None and len(self.data_side.split("validation").rows) < self.options.few_rows:
-            # Cross-fitting asks it what it was trained on: if it is gone, that is said before the first stage.
+        if self.init_from is not None and validation_rows < self.few_rows:
+            # Cross-fitting reads the rows of its training at the end: refuse before the first stage.
             try:
-                read_checkpoint(start)
+                SavedModel.open(self.init_from)
             except InputError as error:
                 raise InputError(
-                    f"model.init_from: {error}; to fit the weights, its rows must be known"
+                    f"model.init_from: {error}; to fit the weights, its training rows must be known"
                 ) from error
         # The last epoch fits everything else.
         trainer.fit_loop.max_epochs = trainer.max_epochs + 1 if self.trains_encoder else 1
         if trainer.fast_dev_run:
             trainer.limit_train_batches = 1
-        for reason, names in self.missing().items():
-            log.info("left out, since %s: %s", reason, ", ".join(names))
+        for reason, names in self.unusable.items():
+            log.info("not used, since %s: %s", reason, ", ".join(names))
 
     @property
     def in_last_epoch(self) -> bool:
-        """Whether the encoder is trained, and the rest is fitted."""
+        """Whether the encoder's training is over."""
         return self.current_epoch >= self.encoder_epochs
 
-    def tell(self, stage: str) -> None:
-        """Say what the run is doing: in the log, and on the progress display."""
+    def show_stage(self, stage: str) -> None:
+        """Show the stage of the run: on the progress display, or in the log where there is none."""
         self.stage = stage
         if self._trainer is None or not self.trainer.is_global_zero:
             return
-        show = getattr(self.trainer.progress_bar_callback, "show_stage", None)
-        if show is not None:
-            show(stage)
+        display = self.trainer.progress_bar_callback
+        if isinstance(display, StageProgress):
+            display.show_stage(stage)
         else:
             log.info("%s", stage)
 
@@ -315,172 +377,128 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
     def on_train_epoch_start(self) -> None:
         if self.in_last_epoch:
             return
-        self.network.trust = None  # a finished run may go on
+        self.network.pool = None  # a finished run that is trained further
         if not self.stage:
-            self.tell(f"stage 1 of 4: the encoder learns without memory, {self.encoder_epochs} epochs")
+            self.show_stage(f"stage 1 of 4: the encoder learns without memory, {self.encoder_epochs} epochs")
 
     @override
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: ClassificationBatch, batch_idx: int) -> None:
         super().on_train_batch_start(batch, batch_idx)
         if self.in_last_epoch:
-            self.fit_to(self.trainer.datamodule)  # type: ignore[attr-defined]
+            self._fit_members()
             # One batch, in which nothing moves; then Lightning validates and saves.
             self.trainer.should_stop = True
+
+    def _fit_members(self) -> None:
+        data = self.model_data
+        if self._best is not None and self._best.weights:
+            with torch.no_grad():
+                for name, value in self._encoder_weights():
+                    value.copy_(self._best.weights[name])
+        self.answer = EnsembleFit(self, data).run()
+        if data.memory is not None:
+            data.memory.close()
 
     @override
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
         if self.in_last_epoch:
-            return (
-                torch.stack([weight.sum() for weight in self.parameters() if weight.requires_grad]).sum()
-                * 0.0
-            )
+            weights = [weight.sum() for weight in self.parameters() if weight.requires_grad]
+            return torch.stack(weights).sum() * 0.0
         loss = functional.cross_entropy(self.network.encoder_logits(batch), batch.target)
         self.log_loss(loss, len(batch.target))
         return loss
 
     @override
     def optimizer_step(
-        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None
+        self, epoch: int, batch_idx: int, optimizer: Optimizer | Any, optimizer_closure: Any = None
     ) -> None:
         if self.in_last_epoch:
-            optimizer_closure()  # the optimizer's momentum would go on
+            optimizer_closure()  # a step would move the weights by the optimizer's momentum
         else:
             super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
 
     @override
     def on_validation_epoch_end(self) -> None:
-        scores = self.validation_scores
-        accuracy = float(scores.compute()["accuracy"]) if not self.trainer.sanity_checking else 0.0
+        is_training = self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking
+        accuracy = float(self.validation_scores.compute()["accuracy"]) if is_training else 0.0
         super().on_validation_epoch_end()
-        trains = self.trainer.training or self.trainer.validating
-        if self.trainer.sanity_checking or not trains or self.network.trust is not None:
+        if not is_training or self.network.pool is not None:
             return
-        if self._best is None or accuracy > self._best["accuracy"]:
-            parts = {name: value.detach().clone() for name, value in self._encoder_state().items()}
-            self._best = {"accuracy": accuracy, "epochs": self.current_epoch + 1, "weights": parts}
+        if self._best is None or accuracy > self._best.accuracy:
+            weights = {name: value.detach().clone() for name, value in self._encoder_weights()}
+            self._best = BestEncoder(accuracy, self.current_epoch + 1, weights)
 
-    def _encoder_state(self) -> dict[str, Tensor]:
-        parts = ("encoder.", "classifier.")
-        return {name: value for name, value in self.network.named_parameters() if name.startswith(parts)}
+    def _encoder_weights(self) -> Iterable[tuple[str, Tensor]]:
+        named = self.network.named_parameters()
+        return ((name, value) for name, value in named if name.startswith(("encoder.", "classifier.")))
 
-    def fit_to(self, data: TextRowsDataModule) -> None:
-        """Fit everything but the encoder; every process does it by itself and finds the same."""
-        self._data, self._vectors = data, {}
-        if self._best is not None and self._best["weights"]:
-            with torch.no_grad():
-                for name, value in self._encoder_state().items():
-                    value.copy_(self._best["weights"][name])
-        self.answer = fit_rest(self, data)
-        data.close_memory()
+    def is_unseen(self, split: TextSplit) -> NDArray[np.bool_]:
+        """[n], the rows of a split that the model of `init_from` was not trained on."""
+        start, unseen = self.init_from, np.ones(len(split.rows), bool)
+        seen = None if start is None else decode_keys(SavedModel.open(start).checkpoint.data.seen)
+        return unseen if seen is None else ~np.isin(self.model_data.duplicate_keys(split.rows), seen)
 
-    # --- evidence ---
+    # --- evaluation ---
 
     @override
-    def contributions(self, output: EnsembleOutput, row: int, label: int) -> dict[str, float] | None:
-        return {name: float(scores[row, label]) for name, scores in output.contributions.items()}
-
-    @override
-    def with_found(
-        self, memories: list[list[RetrievedMemory]], output: EnsembleOutput
-    ) -> list[list[RetrievedMemory]]:
-        memory, found = self.network.memory, output.found
-        if memory is None or found is None:
-            return memories
-        texts, labels = texts_and_labels(memory.memory.rows, found.rows)
-        by_text = zip(
-            found.rows.tolist(), texts, labels, found.score.tolist(), found.weight.tolist(), strict=True
-        )
-        return [_joined(one, *others) for one, others in zip(memories, by_text, strict=True)]
-
-    # --- growing ---
-
-    @override
-    def refit(self, predictor: Any, rows: Rows) -> str | None:
-        return refit(self, predictor.data, predictor.memory, rows)
-
-    # --- test ---
-
-    @override
-    def new_scores(self) -> ClassificationScores:
-        assert self.spec is not None
-        return ClassificationScores([*self.spec.labels, *self.data_state.get("new_labels", ())])
-
-    @override
-    def on_validation_start(self) -> None:
-        network, data = self.network, self.data_side
-        if self.trainer.state.fn == TrainerFn.VALIDATING and network.trust is not None:
-            network.leaves_out_copies = data.leaves_out_copies("validation")
-            self.use_memory(data, data.open_memory() if data.has_memory else None)
+    def count(self, scores: ClassificationScores, batch: ClassificationBatch) -> None:
+        output: EnsembleOutput = self(batch)
+        scores.update(output.logits, batch.target, batch.weight, batch.is_duplicate)
+        if output.table:
+            if self._answer_scores is None:
+                self._answer_scores = AnswerScores(list(output.table)).to(batch.target.device)
+            self._answer_scores.update(output.table, batch.target, batch.weight)
 
     @override
     def on_test_start(self) -> None:
-        network, data = self.network, self.data_side
-        network.says_all = network.trust is not None
-        self.answer_scores = None
-        if network.trust is not None:
-            network.leaves_out_copies = data.leaves_out_copies("test")
-            self.use_memory(data, data.open_memory() if data.has_memory else None)
-
-    @override
-    def count(self, scores: Any, batch: ClassificationBatch) -> None:
-        output: EnsembleOutput = self(batch)
-        scores.update(output.logits, batch.target, batch.weight, batch.is_copy)
-        if output.said:
-            if self.answer_scores is None:
-                self.answer_scores = AnswerScores(list(output.said)).to(batch.target.device)
-            self.answer_scores.update(output.said, batch.target, batch.weight)
+        super().on_test_start()
+        self._answer_scores = None
 
     @override
     def on_test_epoch_end(self) -> None:
         super().on_test_epoch_end()
-        if self.answer_scores is not None:
-            # Figures, since a process that was forked for a device leaves nothing else behind.
-            for line in self.answer_scores.lines(self.network.trust.weights["all"]):
+        if self._answer_scores is not None:
+            # Logged, since a process that was forked for a device leaves nothing else behind.
+            for line in self._answer_scores.lines(self.network.pool.weights["all"]):
                 for name, figure in line.figures().items():
                     value = torch.tensor(figure, dtype=torch.float64)
                     self.log(f"test/answer/{name}", value, rank_zero_only=False)
-        self.network.says_all = False
+        self.network.measures_table = False
 
-    @override
-    def answer_of(self, scores: dict[str, Any]) -> tuple[Answer | None, dict[str, Any]]:
-        prefix = "answer/"
-        figures = {name.removeprefix(prefix): scores[name] for name in scores if name.startswith(prefix)}
-        others = {name: value for name, value in scores.items() if not name.startswith(prefix)}
-        return Answer("test", lines_of(figures), []) if figures else None, others
+    def explain(self, predictions: Sequence[Prediction], output: EnsembleOutput) -> list[Prediction]:
+        """Add contributions of the members, and the memories that members retrieved; see `ExplainsPredictions`."""
+        memory: EncodedMemory | None = self.network.memory
+        rows = None if memory is None else memory.memory.rows
+        return explain(predictions, output, self.labels, self.new_labels, rows)
+
+    # --- growth ---
+
+    def refit(self, data: AnyDataModule, memory: Memory | None, rows: Rows) -> str:
+        """Fit the weights again on labelled rows; see `zoo.memory.commands.Refits`."""
+        assert isinstance(data, TextRowsDataModule)
+        return refit(self, data, memory, rows)
+
+    def describe_weights(self) -> PlainDict | None:
+        """Calibrations and weights as plain values; see `saved_model.FitsWeights`."""
+        pool: Pool | None = self.network.pool
+        return None if pool is None else pool.describe()
+
+    def use_weights(self, weights: PlainDict) -> None:
+        """Replace calibrations and weights."""
+        self.network.pool = Pool.of(weights)
 
     # --- checkpoints ---
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        done = self.network.trust is not None
-        best = self._best and {**self._best, "weights": {} if done else self._best["weights"]}
-        checkpoint[CHECKPOINT_KEY]["best_encoder"] = best
+        best = self._best
+        if best is not None and self.network.pool is not None:
+            best = best._replace(weights={})
+        checkpoint[CHECKPOINT_KEY]["best_encoder"] = None if best is None else best._asdict()
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
-        self._best = checkpoint[CHECKPOINT_KEY].get("best_encoder")
-
-
-def _joined(
-    by_words: list[RetrievedMemory],
-    rows: list[int],
-    texts: list[str],
-    labels: list[str | None],
-    scores: list[float],
-    weights: list[float],
-) -> list[RetrievedMemory]:
-    """A text's memories that were found by words, and those that were found by vectors (rows -1: none)."""
-    # A memory that both votes have counts for both; two of equal text and label are one to a reader.
-    listed = {(one.text, one.label): one._replace(found_by="words") for one in by_words}
-    for number, text, label, score, weight in zip(rows, texts, labels, scores, weights, strict=True):
-        if number < 0:
-            continue
-        before = listed.get((text, label))
-        if before is None:
-            listed[text, label] = RetrievedMemory(text, label, score, weight, found_by="vectors")
-        else:
-            both = before.found_by if before.found_by == "vectors" else "words and vectors"
-            listed[text, label] = before._replace(weight=before.weight + weight, found_by=both)
-    return list(listed.values())
+        best = checkpoint[CHECKPOINT_KEY].get("best_encoder")
+        self._best = None if best is None else BestEncoder(**best)

@@ -83,7 +83,14 @@ class Votes(Outputs):
 
     calibrations: ClassVar = [(sharpness, smoothing) for sharpness in SHARPNESSES for smoothing in SMOOTHINGS]
 
-    def __init__(self, score: Tensor, mask: Tensor, target: Tensor, num_classes: int) -> None:
+    def __init__(
+        self,
+        score: Tensor,
+        mask: Tensor,
+        target: Tensor,
+        num_classes: int,
+        rows: NDArray[np.int64] | None = None,
+    ) -> None:
         """Take the memories.
 
         Args:
@@ -91,7 +98,9 @@ class Votes(Outputs):
             mask: bool [n, K], True where there is a memory.
             target: int64 [n, K], their classes, negative where there is none.
             num_classes: C.
+            rows: int64 [n, K], their rows in the memory, -1 where there is none; None = they came with the batch.
         """
+        self.rows = rows
         self.score = score.masked_fill(~mask, 0.0)
         self.mask = mask
         self.classes = target.masked_fill(~mask, -1)
@@ -104,7 +113,12 @@ class Votes(Outputs):
 
     def over(self, num_classes: int) -> Votes:
         """The same votes over more classes."""
-        return Votes(self.score, self.mask, self.classes, num_classes)
+        return Votes(self.score, self.mask, self.classes, num_classes, self.rows)
+
+    def to(self, device: torch.device) -> Votes:
+        """The same votes on a device."""
+        score, mask, classes = (part.to(device) for part in (self.score, self.mask, self.classes))
+        return Votes(score, mask, classes, self.num_classes, self.rows)
 
     def shares(self, sharpness: float) -> Tensor:
         """float32 [n, K]: weights of the memories, (score / best score) ** sharpness, scaled to the sum 1."""
@@ -119,7 +133,8 @@ class Votes(Outputs):
 
     @override
     def select(self, rows: NDArray[np.int64]) -> Votes:
-        return Votes(self.score[rows], self.mask[rows], self.classes[rows], self.num_classes)
+        own = None if self.rows is None else self.rows[rows]
+        return Votes(self.score[rows], self.mask[rows], self.classes[rows], self.num_classes, own)
 
     @classmethod
     @override
@@ -127,4 +142,5 @@ class Votes(Outputs):
         score, mask, classes = (
             torch.cat([getattr(part, name).cpu() for part in parts]) for name in ("score", "mask", "classes")
         )
-        return Votes(score, mask, classes, parts[0].num_classes)
+        rows = [part.rows for part in parts if part.rows is not None]
+        return Votes(score, mask, classes, parts[0].num_classes, np.concatenate(rows) if rows else None)

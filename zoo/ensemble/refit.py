@@ -1,106 +1,105 @@
-"""Weights for a memory that has grown: fitted again in seconds, on labelled rows and on what was added.
+"""Weights for a memory that has grown: fitted again in seconds, on labelled rows and on the added rows.
 
-The text witnesses have never seen the rows that were added, and in a vote a row leaves itself out: so the added rows
-are held-out rows themselves.
+The members that read texts have never seen the added rows, and in a vote a row excludes itself: so the added rows are
+held-out rows themselves.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
-from datamodules.text_rows import TextRowsDataModule
-from zoo.ensemble.held_out import HeldOut, joined, judge
-from zoo.ensemble.weights import fit_trust
+from datamodules.text_rows import TextRowsDataModule, TextSplit
+from zoo.ensemble.pool import HeldOut, Pool, fit_pool
+from zoo.ensemble.tables import classify_table, excluded_rows, read_table
+
+if TYPE_CHECKING:
+    from zoo.ensemble.model import MemoryEnsemble
 
 
-def refit(model: Any, data: TextRowsDataModule, memory: Memory | None, rows: Rows) -> str:
-    """Fit shapes and weights again, and set them in the model's network.
+def refit(model: MemoryEnsemble, data: TextRowsDataModule[Any], memory: Memory | None, rows: Rows) -> str:
+    """Fit calibrations and weights again, and give them to the model.
 
     Args:
-        model: a fitted `WitnessEnsemble`.
-        data: its data.
+        model: a fitted ensemble.
+        data: the model's.
         memory: its memory, open.
-        rows: labelled rows; copies of rows in the memory or of the training are left out.
+        rows: labelled rows; duplicates of rows in the memory or of training rows are skipped.
 
     Returns:
-        The weights, and what they are worth on the rows.
+        The weights and their accuracy on the rows.
 
     Raises:
-        InputError: a row has no label or one that is not known, or no row is left.
+        InputError: a row has no label or an unknown one, or no row remains.
     """
-    network, known = model.network, [*data.spec.labels, *data.new_labels]
-    if network.trust is None:
+    before = model.network.pool
+    if before is None:
         raise InputError(
             "zoo memory tune: the run was stopped before its weights were fitted; resume it first"
         )
+    model.read_memory(data, memory)
+    model.search_memory(data, memory)  # also for members that have no weight yet
     if rows.labels is None:
         raise InputError(f"{rows.source}: tuning needs labelled rows")
-    if strange := sorted(set(rows.labels) - set(known)):
-        raise InputError(
-            f"{rows.source}: the model does not know the label {strange[0]!r}; leave such rows out"
-        )
-    network.says_all = True
-    try:
-        model.use_memory(data, memory)
-        judged, left_out = _unseen(model, data, memory, rows)
-        if len(judged.target) == 0:
-            raise InputError(
-                "zoo memory tune: all rows are in the memory or were trained on, or have labels that the memory alone"
-                " knows; tune on other rows"
-            )
-        parts = [judged, *_added(model, data, memory)]
-    finally:
-        network.says_all = False
-    before, target = network.trust, judged.target
-    network.trust = fit_trust(joined(parts).opinions, joined(parts).target)
-    accuracies = []
-    for trust in (before, network.trust):
-        logs = {name: said.log_probabilities(trust.shapes[name]) for name, said in judged.opinions.items()}
-        accuracies.append(float((trust.combine(logs).argmax(dim=1) == target).double().mean()))
-    weights = ", ".join(f"{name} {weight:.2f}" for name, weight in network.trust.weights["all"].items())
-    more = f" and {len(parts[1].target)} that were added to the memory" if len(parts) > 1 else ""
-    out = (
-        f"; {left_out} left out, since the memory has them or the model was trained on them"
-        if left_out
-        else ""
-    )
-    return (
-        f"weights {weights}; accuracy {accuracies[0]:.4f} -> {accuracies[1]:.4f} on the {len(target)} rows that they"
-        f" were fitted on{more}{out}"
-    )
-
-
-def _unseen(model: Any, data: TextRowsDataModule, memory: Memory | None, rows: Rows) -> tuple[HeldOut, int]:
-    """What the witnesses say of the rows that have no copy anywhere; and how many have one."""
+    if unknown := sorted(set(rows.labels) - set(model.labels)):
+        raise InputError(f"{rows.source}: the model does not know the label {unknown[0]!r}; remove such rows")
     split = data.split_of(rows, memory)
-    copies = data.marks_of(rows, split.neighbors, memory).is_copy
-    judged = _of_witnesses(model, judge(model, split)).select(np.flatnonzero(~copies))
-    return judged.known(model.network.num_classes), int(copies.sum())
+    is_duplicate = data.marks_of(rows, split.neighbors, memory, data.duplicates.seen).is_duplicate
+    held_out = _classify(model, split, ~is_duplicate)
+    if len(held_out.target) == 0:
+        raise InputError(
+            "zoo memory tune: all rows are in the memory or were trained on, or have labels that only the memory has;"
+            " tune on other rows"
+        )
+    added = _added_rows(model, data, memory)
+    after = fit_pool(HeldOut.join([held_out, *added]))
+    model.network.pool = after
+    weights = ", ".join(f"{name} {weight:.2f}" for name, weight in after.weights["all"].items())
+    accuracies = f"{_accuracy(before, held_out):.4f} -> {_accuracy(after, held_out):.4f}"
+    more = f" and {len(added[0].target)} that were added to the memory" if added else ""
+    skipped = int(is_duplicate.sum())
+    duplicates = f"; {skipped} skipped: duplicates of the memory or of training rows" if skipped else ""
+    return (
+        f"weights {weights}; accuracy {accuracies} on the {len(held_out.target)} rows that they were fitted on{more}"
+        f"{duplicates}"
+    )
 
 
-def _added(model: Any, data: TextRowsDataModule, memory: Memory | None) -> list[HeldOut]:
-    """What the witnesses say of rows that were added to the memory after the training, if there are any."""
+def _accuracy(pool: Pool, held_out: HeldOut) -> float:
+    predicted = pool.combine(pool.calibrate(held_out.outputs)).argmax(dim=1)
+    return float((predicted == held_out.target).double().mean())
+
+
+def _classify(
+    model: MemoryEnsemble,
+    split: TextSplit,
+    chosen: NDArray[np.bool_],
+    excludes_duplicates: bool = False,
+) -> HeldOut:
+    """Outputs for the chosen rows [n] of a split whose labels are the training's."""
+    network, labels = model.network, label_numbers(split.rows, model.labels)
+    rows = np.flatnonzero(chosen & (labels >= 0) & (labels < network.num_classes))
+    names = list(network.members)
+    readings = read_table(model, split, network.inputs_of(names), rows=rows)
+    if excludes_duplicates:
+        readings = readings._replace(excluded=excluded_rows(network, readings.texts))
+    outputs = classify_table(network, readings, names, model.device) if len(rows) else {}
+    return HeldOut(outputs, torch.from_numpy(labels[rows]))
+
+
+def _added_rows(model: MemoryEnsemble, data: TextRowsDataModule[Any], memory: Memory | None) -> list[HeldOut]:
+    """Outputs for the rows that were added to the memory after the training; an empty list if there are none."""
     if not isinstance(memory, FolderMemory) or memory.version == 1:
         return []
     rows = memory.rows.select(np.arange(memory.versions()[0][1], len(memory)))
-    # Their own copies are no evidence.
-    split = data.split_of(rows, memory, leave_out_copies=True)
-    seen = data.marks_of(rows, None, None).in_training
-    network = model.network
-    before, network.leaves_out_copies = network.leaves_out_copies, True
-    try:
-        judged = _of_witnesses(model, judge(model, split)).select(np.flatnonzero(~seen))
-    finally:
-        network.leaves_out_copies = before
-    judged = judged.known(network.num_classes)
-    return [judged] if len(judged.target) else []
-
-
-def _of_witnesses(model: Any, judged: HeldOut) -> HeldOut:
-    """Without the references of the answer's table."""
-    return HeldOut({name: judged.opinions[name] for name in model.network.witnesses}, judged.target)
+    split = data.split_of(rows, memory, exclude_duplicates=True)
+    is_seen = data.marks_of(rows, None, None, data.duplicates.seen).in_training
+    held_out = _classify(model, split, ~is_seen, excludes_duplicates=True)
+    return [held_out] if len(held_out.target) else []

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import Self, override
@@ -266,6 +267,12 @@ class EncodesMemory(Task):
 
     # Weights of the encoder at the last hashing: their addresses and versions; their digests.
     _digests: tuple[tuple[tuple[int, int], ...], dict[str, str]] | None = None
+
+    def is_evaluated(self, split: str) -> bool:
+        """Whether a trained model is measured on a split (`zoo validate`, `zoo test`)."""
+        if split not in ("validation", "test") or self._trainer is None:
+            return False
+        return self.trainer.state.fn in (TrainerFn.VALIDATING, TrainerFn.TESTING)
 
     @override
     def train(self, mode: bool = True) -> Self:

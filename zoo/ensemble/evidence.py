@@ -1,0 +1,68 @@
+"""The evidence for predictions of an ensemble: contributions of its members, and the memories that they retrieved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from datamodules.corpora.rows import Rows
+from zoo.ensemble.network import EnsembleOutput, RetrievedRows
+from zoo.tasks.classification.predictor import Prediction, RetrievedMemory, texts_and_labels
+
+
+def explain(
+    predictions: Sequence[Prediction],
+    output: EnsembleOutput,
+    labels: Sequence[str],
+    new_labels: Sequence[str],
+    memory: Rows | None,
+) -> list[Prediction]:
+    """Add evidence to the predictions of a batch.
+
+    Args:
+        predictions: with the memories of the batch.
+        output: of the network.
+        labels: all labels, in the order of the logits.
+        new_labels: those that only the memory has.
+        memory: its rows; None = no member searched it.
+    """
+    number = {label: position for position, label in enumerate(labels)}
+    explained = []
+    for row, prediction in enumerate(predictions):
+        column = number[prediction.label]
+        contributions = {name: float(scores[row, column]) for name, scores in output.contributions.items()}
+        explained.append(
+            prediction._replace(
+                contributions=contributions, known_by_memory_alone=prediction.label in new_labels
+            )
+        )
+    for retrieved in output.retrieved if memory is not None else ():
+        explained = _with_retrieved(explained, retrieved, memory)
+    return explained
+
+
+def _with_retrieved(
+    predictions: Sequence[Prediction], retrieved: RetrievedRows, memory: Rows | None
+) -> list[Prediction]:
+    """Add the memories that a member retrieved by vectors."""
+    assert memory is not None
+    texts, labels = texts_and_labels(memory, retrieved.rows)
+    scores, weights = retrieved.score.tolist(), retrieved.weight.tolist()
+    extended = []
+    for row, prediction in enumerate(predictions):
+        # A memory that both votes have counts for both; two of equal text and label are one to a reader.
+        listed = {
+            (each.text, each.label): each._replace(found_by=each.found_by or "words")
+            for each in prediction.memories
+        }
+        columns = (side[row] for side in (retrieved.rows.tolist(), texts, labels, scores, weights))
+        for number, text, label, score, weight in zip(*columns, strict=True):
+            if number < 0:
+                continue
+            before = listed.get((text, label))
+            if before is None:
+                listed[text, label] = RetrievedMemory(text, label, score, weight, found_by="vectors")
+            else:
+                both = before.found_by if before.found_by == "vectors" else "words and vectors"
+                listed[text, label] = before._replace(weight=before.weight + weight, found_by=both)
+        extended.append(prediction._replace(memories=list(listed.values())))
+    return extended

@@ -1,0 +1,319 @@
+"""The members of the ensemble, and the references that its table compares them with."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import Self, override
+
+from datamodules.retrieval.memories.encoded_memory import EncodedMemory
+from zoo.ensemble.member import Input, Member, Readings, Sizes
+from zoo.ensemble.outputs import Scores, Votes
+from zoo.layers.kernel_machine import KernelMachine
+from zoo.layers.tfidf import TfidfLinear, planes_of
+
+#: Weights of errors that a regression chooses from, and number of rows to choose on.
+COSTS = (0.3, 1.0, 3.0, 10.0, 30.0)
+_COST_ROWS = 3000
+
+
+class Lexical(Member):
+    """A linear classifier of words, n-grams of words and n-grams of letters."""
+
+    name = "lexical"
+    title = "lexical: TF-IDF, linear"
+    reads: ClassVar[frozenset[Input]] = frozenset({"texts"})
+
+    def __init__(self, max_ngram: int, max_letters: int, num_classes: int, c: float) -> None:
+        """Configure; see `TfidfLinear`."""
+        super().__init__()
+        self.linear, self.c = TfidfLinear(max_ngram, max_letters, num_classes), c
+
+    @classmethod
+    @override
+    def make(cls, sizes: Sizes) -> Self:
+        return cls(sizes.max_ngram, sizes.max_letters, sizes.num_classes, sizes.c)
+
+    @override
+    def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
+        self.linear.fit(readings.texts, target, self.c)
+
+    @override
+    def forward(self, readings: Readings) -> Scores:
+        return Scores(self.linear(readings.texts))
+
+
+class Encoder(Member):
+    """The classifier that was trained with the encoder; or, on a frozen encoder, a kernel machine."""
+
+    name = "encoder"
+    title = "encoder"
+    reads: ClassVar[frozenset[Input]] = frozenset({"vectors"})
+
+    def __init__(self, machine: KernelMachine | None) -> None:
+        """Read vectors by a machine; None = take the scores of the trained classifier."""
+        super().__init__()
+        self.machine = machine
+
+    @classmethod
+    @override
+    def make(cls, sizes: Sizes) -> Self:
+        return cls(None if sizes.trains_encoder else KernelMachine(sizes.vector_size, sizes.num_classes))
+
+    @property
+    @override
+    def fitted_on(self) -> frozenset[Input]:
+        return frozenset() if self.machine is None else self.reads
+
+    @override
+    def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
+        if self.machine is not None:
+            assert readings.vectors is not None
+            self.machine.fit(readings.vectors.numpy(), target)
+
+    @override
+    def forward(self, readings: Readings) -> Scores:
+        if self.machine is None:
+            assert readings.logits is not None
+            return Scores(readings.logits)
+        assert readings.vectors is not None
+        return Scores(self.machine(readings.vectors))
+
+
+class Bag(Member):
+    """A kernel machine on the weighted mean of the words' pre-trained vectors."""
+
+    name = "bag"
+    title = "bag of word vectors, kernel"
+    reads: ClassVar[frozenset[Input]] = frozenset({"bags"})
+
+    def __init__(self, machine: KernelMachine) -> None:
+        super().__init__()
+        self.machine = machine
+
+    @classmethod
+    @override
+    def make(cls, sizes: Sizes) -> Self:
+        return cls(KernelMachine(sizes.bag_size, sizes.num_classes))
+
+    @override
+    def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
+        assert readings.bags is not None
+        self.machine.fit(readings.bags.numpy(), target)
+
+    @override
+    def forward(self, readings: Readings) -> Scores:
+        assert readings.bags is not None
+        return Scores(self.machine(readings.bags))
+
+
+class Vote(Member):
+    """Base of the members that have nothing to fit: memories vote for their own classes."""
+
+    @property
+    @override
+    def fitted_on(self) -> frozenset[Input]:
+        return frozenset()
+
+    @override
+    def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
+        pass
+
+
+class LexicalVote(Vote):
+    """The memories that the retriever returned."""
+
+    name = "lexical_vote"
+    title = "vote of lexical neighbors"
+    reads: ClassVar[frozenset[Input]] = frozenset({"neighbors"})
+
+    @classmethod
+    @override
+    def make(cls, sizes: Sizes) -> Self:
+        return cls()
+
+    @override
+    def forward(self, readings: Readings) -> Votes:
+        assert readings.neighbors is not None
+        return readings.neighbors
+
+
+class DenseVote(Vote):
+    """The memories whose vectors are nearest to the text's; no votes without a memory."""
+
+    name = "dense_vote"
+    title = "vote of dense neighbors"
+    reads: ClassVar[frozenset[Input]] = frozenset({"vectors", "memory"})
+
+    def __init__(self, num_memories: int, num_classes: int) -> None:
+        """Search for K memories of C classes."""
+        super().__init__()
+        self.num_memories, self.num_classes = num_memories, num_classes
+        # The memory is in no checkpoint.
+        self.memory: EncodedMemory | None = None
+        self.target = torch.zeros(0, dtype=torch.int64)
+
+    @classmethod
+    @override
+    def make(cls, sizes: Sizes) -> Self:
+        return cls(sizes.num_memories, sizes.num_classes)
+
+    @override
+    def search(self, memory: EncodedMemory | None, target: Tensor) -> None:
+        self.memory, self.target = memory, target
+
+    @override
+    def forward(self, readings: Readings) -> Votes:
+        assert readings.vectors is not None
+        vectors = readings.vectors.float()
+        shape = len(vectors), self.num_memories
+        if self.memory is None:
+            nothing = vectors.new_zeros(shape)
+            return Votes(nothing, nothing > 0, nothing.long(), self.num_classes, np.full(shape, -1))
+        queries = functional.normalize(vectors, dim=1).cpu().numpy()
+        hits = self.memory.search(queries, self.num_memories, readings.excluded)
+        rows = torch.from_numpy(hits.rows.astype(np.int64))
+        # Row -1 (no memory) reads the appended -1.
+        classes = torch.cat([self.target, self.target.new_tensor([-1])])[rows]
+        score, mask, classes = (
+            part.to(vectors.device) for part in (torch.from_numpy(hits.scores), rows >= 0, classes)
+        )
+        return Votes(score, mask, classes, self.num_classes, rows.numpy())
+
+
+class Majority(Member):
+    """A reference: the most frequent class."""
+
+    name = "majority"
+    title = "majority class"
+    reads: ClassVar[frozenset[Input]] = frozenset()
+
+    counts: Tensor
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.register_buffer("counts", torch.zeros(num_classes))
+
+    @classmethod
+    @override
+    def make(cls, sizes: Sizes) -> Self:
+        return cls(sizes.num_classes)
+
+    @override
+    def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
+        self.counts.copy_(torch.from_numpy(np.bincount(target, minlength=len(self.counts))))
+
+    @override
+    def forward(self, readings: Readings) -> Scores:
+        return Scores(self.counts.expand(len(readings.texts), -1))
+
+
+class SupportVectors(Lexical):
+    """A reference: the usual support vector machine of words and pairs of words."""
+
+    name = "svm"
+    title = "TF-IDF (1, 2) + linear SVM"
+
+    @classmethod
+    @override
+    def make(cls, sizes: Sizes) -> Self:
+        return cls(max_ngram=2, max_letters=0, num_classes=sizes.num_classes, c=1.0)
+
+
+class Regression(Member):
+    """A reference: multinomial logistic regression on the vectors of a frozen encoder."""
+
+    name = "regression"
+    title = "logistic regression on the transformer"
+    reads: ClassVar[frozenset[Input]] = frozenset({"vectors"})
+
+    def __init__(self, vector_size: int, num_classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(vector_size, num_classes).requires_grad_(False)
+
+    @classmethod
+    @override
+    def make(cls, sizes: Sizes) -> Self:
+        return cls(sizes.vector_size, sizes.num_classes)
+
+    @override
+    def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
+        assert readings.vectors is not None
+        weight, bias = fit_regression(readings.vectors.numpy(), target, self.linear.out_features)
+        self.linear.weight.copy_(weight)
+        self.linear.bias.copy_(bias)
+
+    @override
+    def forward(self, readings: Readings) -> Scores:
+        assert readings.vectors is not None
+        vectors = functional.normalize(readings.vectors.float(), dim=1)
+        with torch.autocast(vectors.device.type, enabled=False):
+            return Scores(self.linear(vectors))
+
+
+#: Members by name; those that read texts precede the votes.
+MEMBERS: dict[str, type[Member]] = {
+    member.name: member for member in (Lexical, Encoder, Bag, LexicalVote, DenseVote)
+}
+
+#: References by name.
+REFERENCES: dict[str, type[Member]] = {
+    member.name: member for member in (Majority, SupportVectors, Regression)
+}
+
+
+def titles() -> dict[str, str]:
+    """Name -> name in tables, of all members and references."""
+    return {name: member.title for name, member in (REFERENCES | MEMBERS).items()}
+
+
+def fit_regression(
+    vectors: NDArray[np.float32], target: NDArray[np.int64], num_classes: int
+) -> tuple[Tensor, Tensor]:
+    """Fit multinomial logistic regression; its regularization is chosen by three folds.
+
+    Args:
+        vectors: float32 [n, l], of length 1.
+        target: int64 [n]; a missing class loses everywhere.
+        num_classes: C.
+
+    Returns:
+        Weight [C, l] and bias [C].
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    weight, bias = torch.zeros(num_classes, vectors.shape[1]), torch.full((num_classes,), -10.0)
+    present = np.unique(target)
+    if len(present) == 1:
+        bias[present] = 10.0
+        return weight, bias
+    classifier = LogisticRegression(C=_best_cost(vectors, target), max_iter=500).fit(vectors, target)
+    weight[present], bias[present] = (torch.from_numpy(part).float() for part in planes_of(classifier))
+    return weight, bias
+
+
+def _best_cost(vectors: NDArray[np.float32], target: NDArray[np.int64]) -> float:
+    """The weight of errors with the highest likelihood on held-out folds; 1 where rows are too few for folds."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_score
+
+    present, counts = np.unique(target, return_counts=True)
+    few = np.random.default_rng(0).permutation(len(target))[:_COST_ROWS]
+    rows = few[np.isin(target[few], present[counts >= 6])]
+    sizes = np.unique(target[rows], return_counts=True)[1]
+    if len(sizes) < 2 or sizes.min() < 3:
+        return 1.0
+
+    def likelihood(cost: float) -> float:
+        classifier = LogisticRegression(C=cost, max_iter=200)
+        scores = cross_val_score(
+            classifier, vectors[rows], target[rows], cv=StratifiedKFold(3), scoring="neg_log_loss"
+        )
+        return float(scores.mean())
+
+    return max(COSTS, key=likelihood)

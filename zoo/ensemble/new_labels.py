@@ -1,0 +1,90 @@
+"""Classes that only the memory has: labels of rows that were added after the training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from zoo.ensemble.outputs import Votes
+from zoo.ensemble.pool import Pool
+from zoo.layers.vote import count_votes
+
+#: The score of a class that a text cannot have.
+NEVER = -1e4
+
+#: Name of the contribution that weighs the votes for new classes against the old classes.
+BY_MEMORY_ALONE = "known by memory alone"
+
+
+def rarity_of(target: NDArray[np.int64] | None, num_classes: int, num_new: int) -> Tensor:
+    """Factors by which the votes for new classes count more: float32 [N], at least 1.
+
+    A class of few rows is rarely retrieved. Its vote counts for more, by the root of the missing share: the whole of it
+    would take too many texts away from the old classes.
+
+    Args:
+        target: int64, classes of all rows of the memory; None = unknown.
+        num_classes: C, classes of the training.
+        num_new: N, new classes.
+    """
+    if target is None:
+        return torch.ones(num_new)
+    counts = np.bincount(target[target >= 0], minlength=num_classes + num_new)
+    old, new = counts[:num_classes].mean(), counts[num_classes:]
+    rarity = np.sqrt(np.maximum(old, 1) / np.maximum(new, 1))
+    return torch.from_numpy(np.maximum(rarity, 1.0)).float()
+
+
+def with_new_classes(
+    logits: Tensor,
+    contributions: Mapping[str, Tensor],
+    votes: Mapping[str, Votes],
+    pool: Pool,
+    rarity: Tensor,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Extend a prediction by classes that only the memory has.
+
+    The votes alone decide how probable a new class is; the rest is divided among the old classes as before:
+    p(new) = q(new), p(old) = (1 - q(any new)) p'(old). A new class that none of a text's memories has is impossible.
+
+    Args:
+        logits: float32 [B, C] of the old classes.
+        contributions: member -> [B, C]; they add up to the logits.
+        votes: member -> its memories.
+        pool: calibrations and weights.
+        rarity: [N], see `rarity_of`.
+
+    Returns:
+        Logits [B, C + N], and contributions that add up to them.
+    """
+    num_classes, num_new = logits.shape[1], len(rarity)
+    weights = pool.weights.get("memory", {})
+    votes = {name: each.over(num_classes + num_new) for name, each in votes.items() if weights.get(name)}
+    if not votes:
+        never = logits.new_full((len(logits), num_new), NEVER)
+        parts = {
+            name: torch.cat([part, never / len(contributions)], dim=1) for name, part in contributions.items()
+        }
+        return torch.cat([logits, never], dim=1), parts
+    retrieved = logits.new_zeros(len(logits), num_classes + num_new)
+    weighted: dict[str, Tensor] = {}
+    for name, each in votes.items():
+        retrieved += count_votes(each.mask.float(), each.target, each.num_classes)
+        weighted[name] = weights[name] * each.log_probabilities(pool.calibrations[name])
+    together = torch.stack(list(weighted.values())).sum(dim=0)
+    share = together + torch.cat([torch.ones(num_classes), rarity]).log().to(logits.device)
+    old, new = slice(0, num_classes), slice(num_classes, None)
+    share[:, new] = share[:, new].masked_fill(retrieved[:, new] == 0, NEVER)
+    share = share.log_softmax(dim=1)
+    rest = share[:, old].logsumexp(dim=1, keepdim=True) - logits.logsumexp(dim=1, keepdim=True)
+    blank = logits.new_zeros(len(logits), num_new)
+    parts = {name: torch.cat([part, blank], dim=1) for name, part in contributions.items()}
+    for name, vote in weighted.items():
+        old_part = parts.get(name, torch.zeros_like(vote))[:, old]
+        parts[name] = torch.cat([old_part, vote[:, new]], dim=1)
+    parts[BY_MEMORY_ALONE] = torch.cat([rest.expand(-1, num_classes), (share - together)[:, new]], dim=1)
+    return torch.cat([logits + rest, share[:, new]], dim=1), parts

@@ -1,0 +1,86 @@
+"""Inputs and outputs of an ensemble's members for whole tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from datamodules.batch import BatchContents
+from datamodules.text_rows import TextSplit
+from zoo.ensemble.member import Input, Readings
+from zoo.ensemble.network import EnsembleNetwork
+from zoo.ensemble.outputs import Outputs
+from zoo.tasks.predictor import evaluating, on_device
+
+if TYPE_CHECKING:
+    from zoo.ensemble.model import MemoryEnsemble
+
+#: Rows that are read and classified together.
+_ROWS = 256
+
+
+def read_table(
+    model: MemoryEnsemble,
+    split: TextSplit,
+    inputs: set[Input],
+    network: EnsembleNetwork | None = None,
+    rows: NDArray[np.int64] | None = None,
+) -> Readings:
+    """The inputs of members for the rows of a table, on the CPU.
+
+    Args:
+        model: with its data.
+        split: the table.
+        inputs: the inputs to read.
+        network: with the encoder to read with; None = the model's.
+        rows: row numbers; None = all.
+    """
+    network = network or model.network
+    rows = np.arange(len(split.rows)) if rows is None else rows
+    texts = split.rows.texts.take(rows)
+    vectors = None
+    if "vectors" in inputs and not network.learns_by_gradients:
+        vectors = torch.from_numpy(model.vectors_of(texts))
+        inputs = inputs - {"vectors"}
+    readings = Readings(texts)
+    if len(rows) and inputs & {"vectors", "bags", "neighbors"}:
+        contents = BatchContents(memory_texts=False, new_labels=model.new_labels)
+        with model.model_data.temporary_dataset(split, contents) as dataset, evaluating(model):
+            batches = (on_device(batch, model) for batch in dataset.batches(_ROWS, order=rows))
+            readings = Readings.join([network.read(batch, inputs - {"memory"}) for batch in batches])
+    readings = readings._replace(texts=texts)
+    return readings if vectors is None else readings._replace(vectors=vectors)
+
+
+def excluded_rows(
+    network: EnsembleNetwork, texts: Sequence[str], own_ids: Sequence[str] | None = None
+) -> list[NDArray[np.int32]] | None:
+    """The rows of the memory that are duplicates of each text, or with own ids, the text's own row.
+
+    Returns:
+        None if no memory is searched by vectors.
+    """
+    return None if network.memory is None else network.memory.memory.excluded_rows(texts, own_ids)
+
+
+def classify_table(
+    network: EnsembleNetwork, readings: Readings, names: Iterable[str], device: torch.device
+) -> dict[str, Outputs]:
+    """The outputs of members for a table's inputs, on the CPU.
+
+    Args:
+        network: with the members.
+        readings: of n texts, n > 0.
+        names: of the members.
+        device: of the network.
+    """
+    parts = []
+    with torch.inference_mode():
+        for start in range(0, len(readings.texts), _ROWS):
+            block = np.arange(start, min(start + _ROWS, len(readings.texts)))
+            parts.append(network.classify(readings.select(block).to(device), names))
+    return {name: type(first).join([part[name] for part in parts]) for name, first in parts[0].items()}
