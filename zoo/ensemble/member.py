@@ -109,10 +109,10 @@ class Member(nn.Module, ABC):
     #: the inputs that it reads.
     reads: ClassVar[frozenset[Input]]
 
-    @classmethod
-    @abstractmethod
-    def make(cls, sizes: Sizes) -> Member:
-        """A member that is not fitted."""
+    def __init__(self, sizes: Sizes) -> None:
+        """Make a member that is not fitted."""
+        super().__init__()
+        self.sizes = sizes
 
     @property
     def fitted_on(self) -> frozenset[Input]:

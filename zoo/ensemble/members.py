@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.ensemble.member import Input, Member, Readings, Sizes
@@ -29,15 +29,9 @@ class Lexical(Member):
     title = "lexical: TF-IDF, linear"
     reads: ClassVar[frozenset[Input]] = frozenset({"texts"})
 
-    def __init__(self, max_ngram: int, max_letters: int, num_classes: int, c: float) -> None:
-        """Configure; see `TfidfLinear`."""
-        super().__init__()
-        self.linear, self.c = TfidfLinear(max_ngram, max_letters, num_classes), c
-
-    @classmethod
-    @override
-    def make(cls, sizes: Sizes) -> Self:
-        return cls(sizes.max_ngram, sizes.max_letters, sizes.num_classes, sizes.c)
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self.linear, self.c = TfidfLinear(sizes.max_ngram, sizes.max_letters, sizes.num_classes), sizes.c
 
     @override
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
@@ -55,15 +49,10 @@ class Encoder(Member):
     title = "encoder"
     reads: ClassVar[frozenset[Input]] = frozenset({"vectors"})
 
-    def __init__(self, machine: KernelMachine | None) -> None:
-        """Read vectors by a machine; None = take the scores of the trained classifier."""
-        super().__init__()
-        self.machine = machine
-
-    @classmethod
-    @override
-    def make(cls, sizes: Sizes) -> Self:
-        return cls(None if sizes.trains_encoder else KernelMachine(sizes.vector_size, sizes.num_classes))
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        is_frozen = not sizes.trains_encoder
+        self.machine = KernelMachine(sizes.vector_size, sizes.num_classes) if is_frozen else None
 
     @property
     @override
@@ -92,14 +81,9 @@ class Bag(Member):
     title = "bag of word vectors, kernel"
     reads: ClassVar[frozenset[Input]] = frozenset({"bags"})
 
-    def __init__(self, machine: KernelMachine) -> None:
-        super().__init__()
-        self.machine = machine
-
-    @classmethod
-    @override
-    def make(cls, sizes: Sizes) -> Self:
-        return cls(KernelMachine(sizes.bag_size, sizes.num_classes))
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self.machine = KernelMachine(sizes.bag_size, sizes.num_classes)
 
     @override
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
@@ -132,11 +116,6 @@ class LexicalVote(Vote):
     title = "vote of lexical neighbors"
     reads: ClassVar[frozenset[Input]] = frozenset({"neighbors"})
 
-    @classmethod
-    @override
-    def make(cls, sizes: Sizes) -> Self:
-        return cls()
-
     @override
     def forward(self, readings: Readings) -> Votes:
         assert readings.neighbors is not None
@@ -150,18 +129,12 @@ class DenseVote(Vote):
     title = "vote of dense neighbors"
     reads: ClassVar[frozenset[Input]] = frozenset({"vectors", "memory"})
 
-    def __init__(self, num_memories: int, num_classes: int) -> None:
-        """Search for K memories of C classes."""
-        super().__init__()
-        self.num_memories, self.num_classes = num_memories, num_classes
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self.num_memories, self.num_classes = sizes.num_memories, sizes.num_classes
         # The memory is in no checkpoint.
         self.memory: EncodedMemory | None = None
         self.target = torch.zeros(0, dtype=torch.int64)
-
-    @classmethod
-    @override
-    def make(cls, sizes: Sizes) -> Self:
-        return cls(sizes.num_memories, sizes.num_classes)
 
     @override
     def search(self, memory: EncodedMemory | None, target: Tensor) -> None:
@@ -195,14 +168,9 @@ class Majority(Member):
 
     counts: Tensor
 
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.register_buffer("counts", torch.zeros(num_classes))
-
-    @classmethod
-    @override
-    def make(cls, sizes: Sizes) -> Self:
-        return cls(sizes.num_classes)
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self.register_buffer("counts", torch.zeros(sizes.num_classes))
 
     @override
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
@@ -219,10 +187,8 @@ class SupportVectors(Lexical):
     name = "svm"
     title = "TF-IDF (1, 2) + linear SVM"
 
-    @classmethod
-    @override
-    def make(cls, sizes: Sizes) -> Self:
-        return cls(max_ngram=2, max_letters=0, num_classes=sizes.num_classes, c=1.0)
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes._replace(max_ngram=2, max_letters=0, c=1.0))
 
 
 class Regression(Member):
@@ -232,14 +198,9 @@ class Regression(Member):
     title = "logistic regression on the transformer"
     reads: ClassVar[frozenset[Input]] = frozenset({"vectors"})
 
-    def __init__(self, vector_size: int, num_classes: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(vector_size, num_classes).requires_grad_(False)
-
-    @classmethod
-    @override
-    def make(cls, sizes: Sizes) -> Self:
-        return cls(sizes.vector_size, sizes.num_classes)
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self.linear = nn.Linear(sizes.vector_size, sizes.num_classes).requires_grad_(False)
 
     @override
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:

@@ -54,13 +54,15 @@ from zoo.training.warm_start import start_from
 
 log = logging.getLogger("zoo")
 
+_NO_VOTE = "there are no memories (data.num_memories), or they have other labels than the texts"
 #: Input -> the reason why no member can read it, where it does not exist.
 _REASONS: dict[Input, str] = {
     "bags": (
         "bags need the word vectors of a file (data.word_vectors), without model.transformer and"
         " model.train_word_vectors"
     ),
-    "neighbors": "there are no memories (data.num_memories), or they have other labels than the texts",
+    "neighbors": _NO_VOTE,
+    "memory": _NO_VOTE,
 }
 
 
@@ -207,7 +209,7 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
         if not members:
             raise InputError(
                 f"model.members={self.member_names}: none of them has anything to read here:"
-                f" {'; '.join(_REASONS.values())}"
+                f" {'; '.join(dict.fromkeys(_REASONS.values()))}"
             )
         encoder: BiLSTMEncoder | TransformerEncoder | None = None
         if "vectors" in inputs and words is not None:
@@ -229,14 +231,12 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
     @property
     def unusable(self) -> dict[str, list[str]]:
         """Reason -> members of the option that the network does without."""
-        absent = [name for name in self.member_names if name not in self.network.members]
-        by_reason = {
-            reason: [name for name in absent if {field, "memory"} & MEMBERS[name].reads]
-            if field == "neighbors"
-            else [name for name in absent if field in MEMBERS[name].reads]
-            for field, reason in _REASONS.items()
-        }
-        return {reason: names for reason, names in by_reason.items() if names}
+        by_reason: dict[str, list[str]] = {}
+        for name in self.member_names:
+            if name not in self.network.members:
+                reason = next(_REASONS[each] for each in MEMBERS[name].reads if each in _REASONS)
+                by_reason.setdefault(reason, []).append(name)
+        return by_reason
 
     def fresh_network(self) -> EnsembleNetwork:
         """The network as it was before the training: drawn by the run's seed, or with the weights of `init_from`."""

@@ -99,10 +99,10 @@ class EnsembleNetwork(nn.Module):
         self.measures_table = False
 
     def _make_members(self, names: Sequence[str]) -> None:
-        self.members = nn.ModuleDict({name: MEMBERS[name].make(self.sizes) for name in names})
+        self.members = nn.ModuleDict({name: MEMBERS[name](self.sizes) for name in names})
         has_frozen_vectors = "encoder" in names and not self.sizes.trains_encoder
         names = [name for name in REFERENCES if name != "regression" or has_frozen_vectors]
-        self.references = nn.ModuleDict({name: REFERENCES[name].make(self.sizes) for name in names})
+        self.references = nn.ModuleDict({name: REFERENCES[name](self.sizes) for name in names})
 
     def unfitted(self) -> EnsembleNetwork:
         """Members of the same kinds that are not fitted, without the encoder."""
