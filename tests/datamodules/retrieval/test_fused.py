@@ -16,13 +16,13 @@ from elasticsearch import Elasticsearch
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
+from datamodules.retrieval import make_retriever, open_memory
 from datamodules.retrieval.base import Collection, Hits, Retriever
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.fused import FusedRetriever, Method
 from datamodules.retrieval.memories.folder_memory import FolderMemory
-from datamodules.retrieval.opening import make_retriever, open_memory
 from tests.datamodules.corpus import labelled_texts, rows, write_csv
 
 TEXTS, LABELS = labelled_texts(90)

@@ -17,13 +17,13 @@ from transformers import AutoModel, AutoTokenizer
 
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
+from datamodules.retrieval import make_retriever, open_memory
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense import retriever as dense
 from datamodules.retrieval.dense import transformer_encoder
 from datamodules.retrieval.dense.ranking import LEAST_SCORE
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.memories.folder_memory import FolderMemory
-from datamodules.retrieval.opening import make_retriever, open_memory
 from tests.datamodules.corpus import labelled_texts, rows, write_csv
 
 TEXTS, _ = labelled_texts(60)

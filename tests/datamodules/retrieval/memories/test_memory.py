@@ -12,11 +12,11 @@ import pytest
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
+from datamodules.retrieval import open_memory
 from datamodules.retrieval.embedded import inverted_index
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.memories import folder_memory
 from datamodules.retrieval.memories.folder_memory import POINTER, FolderMemory, contents_of_memory
-from datamodules.retrieval.opening import open_memory
 from tests.datamodules.corpus import LABELS, in_processes, rows
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder", "nothing here is known", ""]
