@@ -24,6 +24,7 @@ from datamodules.core.storage import (
 )
 from datamodules.retrieval.base import Hits
 from datamodules.retrieval.dense.retriever import nearest
+from datamodules.retrieval.dense.text_vectors import look_up_vectors
 from datamodules.retrieval.folding import text_hashes
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 
@@ -116,16 +117,12 @@ class EncodedMemory:
 
     def vectors_of(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The vectors of texts [n, d]: those of the memory's own texts are looked up, the others encoded once."""
-        rows = self.rows_of(texts)
-        known = rows >= 0
-        found = np.empty((len(texts), self.vectors.shape[1]), np.float32)
-        found[known] = self.vectors[rows[known]]
-        new = {texts[row]: None for row in np.flatnonzero(~known).tolist()}
-        if new:
-            number = {text: position for position, text in enumerate(new)}
-            encoded = self._encode(list(new))
-            found[~known] = encoded[[number[texts[row]] for row in np.flatnonzero(~known).tolist()]]
-        return found
+
+        def encode(new: list[str]) -> NDArray[np.float32]:
+            number = {text: position for position, text in enumerate(dict.fromkeys(new))}
+            return self._encode(list(number))[[number[text] for text in new]]
+
+        return look_up_vectors(texts, self.vectors, self.rows_of(texts), encode)
 
 
 def encodings_folder(memory: Path, encoder: str) -> Path:

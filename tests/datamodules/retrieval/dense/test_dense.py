@@ -315,7 +315,7 @@ def test_preparing_data_lets_go_of_the_encoder_and_knows_other_weights(
         retriever = DenseRetriever(str(encoder), device="cpu")
         data = ClassificationDataModule(**files, retriever=retriever, cache_dir=str(tmp_path / "cache"))
         data.prepare_data()
-        assert not retriever.vectors.loaded
+        assert not retriever.vectors.is_loaded
         data.setup("fit")
         neighbors = data.split("train").neighbors
         assert neighbors is not None

@@ -174,13 +174,13 @@ def test_no_text_of_the_collection_is_encoded_again(
     full = [text for text in TEXTS if text]
     hits = again.search(full, 1)
     assert encoded == []
-    assert not again.vectors.loaded
+    assert not again.vectors.is_loaded
     assert [TEXTS[row] for row in hits.rows[:, 0]] == full
     retriever.search(["unheard of", full[0], "unheard of"], 1)
     assert encoded == ["unheard of"]
-    assert retriever.vectors.loaded
+    assert retriever.vectors.is_loaded
     retriever.close()
-    assert not retriever.vectors.loaded
+    assert not retriever.vectors.is_loaded
 
 
 @pytest.mark.server
