@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 
 class ArrayWriter:
@@ -58,6 +58,11 @@ class ArrayWriter:
 def map_array(path: Path) -> NDArray[Any]:
     """Map an .npy file as a plain array, whose slices and calls are faster than those of `numpy.memmap`."""
     return np.asarray(np.load(path, mmap_mode="r"))
+
+
+def offsets_of(lengths: ArrayLike) -> NDArray[np.int64]:
+    """Return where each of n consecutive pieces begins, and where the last one ends, int64 [n + 1]."""
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def find_sorted(ascending: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:

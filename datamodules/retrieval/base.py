@@ -25,6 +25,8 @@ Analyzer: TypeAlias = Literal["standard", "english", "cjk"]
 MAX_QUERY_TERMS = 512
 #: The largest number of hits for a query: the limit of Elasticsearch.
 MOST_HITS = 10_000
+#: Largest row number in a key, see `Hits.of_keys`.
+LAST_ROW = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,16 @@ class Hits(NamedTuple):
     def none(cls, n: int, k: int) -> Hits:
         """Return n queries without hits."""
         return cls(np.full((n, k), -1, np.int32), np.zeros((n, k), np.float32))
+
+    @classmethod
+    def of_keys(cls, keys: NDArray[np.int64]) -> Hits:
+        """Return the hits with these keys [n, k].
+
+        The key of a hit is one number: the bits of its score, whose order is that of positive scores, and below them
+        `LAST_ROW` - row. A better hit has a larger key, and equal scores are in row order. Key 0 is no hit.
+        """
+        rows = np.where(keys == 0, -1, LAST_ROW - (keys & LAST_ROW)).astype(np.int32)
+        return cls(rows, (keys >> 32).astype(np.int32).view(np.float32))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from datamodules.core.arrays import ArrayWriter
+from datamodules.core.arrays import ArrayWriter, offsets_of
 from datamodules.core.errors import InputError
 from datamodules.core.storage import Part, check_folder, is_whole, lock, new_folder
 from datamodules.text.tokenization import Lexicon, Tokenizer
@@ -108,7 +108,7 @@ class TokenStore:
         cutter = _Cutter(max_tokens)
         rows = list(cutter.cut(tokenizer.encode(texts, lexicon)))
         tokens = np.fromiter(chain.from_iterable(rows), dtype=np.int32)
-        return cls(tokens, _offsets(map(len, rows)), list(lexicon), cutter.texts, cutter.tokens)
+        return cls(tokens, offsets_of([*map(len, rows)]), list(lexicon), cutter.texts, cutter.tokens)
 
     def __len__(self) -> int:
         """The number of texts."""
@@ -184,17 +184,12 @@ def _write(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, max_tokens:
                 writer.write(np.array(block, dtype=np.int32))
                 block.clear()
         writer.write(np.array(block, dtype=np.int32))
-    np.save(folder / "offsets.npy", _offsets(lengths))
+    np.save(folder / "offsets.npy", offsets_of(lengths))
     # A word may hold any code point, a line break or half a surrogate pair included, so the boundaries are
     # kept aside, in characters.
     (folder / "lexicon.utf8").write_bytes("".join(lexicon).encode("utf-8", "surrogatepass"))
-    np.save(folder / "lexicon_offsets.npy", _offsets(map(len, lexicon)))
+    np.save(folder / "lexicon_offsets.npy", offsets_of([*map(len, lexicon)]))
     (folder / "cut.json").write_text(json.dumps({"texts": cutter.texts, "tokens": cutter.tokens}))
-
-
-def _offsets(lengths: Iterable[int]) -> NDArray[np.int64]:
-    """int64 [n + 1]: where each of n consecutive pieces starts, and where the last one ends."""
-    return np.cumsum([0, *lengths], dtype=np.int64)
 
 
 def _map(path: Path) -> NDArray[Any]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.retrieval.base import Hits, check_search
+from datamodules.retrieval.base import LAST_ROW, Hits, check_search
 from datamodules.retrieval.dense.ranking import LEAST_SCORE, DenseRanking, Pooling
 from datamodules.retrieval.dense.text_vectors import TextVectors, look_up_vectors
 from datamodules.retrieval.embedded.folder_retriever import FolderRetriever
@@ -159,21 +159,13 @@ def nearest(
         k: the maximum number of hits for a query.
         exclude: for each query, the rows that are no hits.
     """
-    hits = Hits.none(len(queries), k)
+    keys = np.zeros((len(queries), k), np.int64)
     for first in range(0, len(queries), _QUERIES):
         part = slice(first, first + _QUERIES)
-        keys = _best_keys(vectors, empty, queries[part], k, None if exclude is None else exclude[part])
-        scores = (keys >> 32).astype(np.int32).view(np.float32)
-        is_hit = (scores > 0) & queries[part].any(axis=1, keepdims=True)
-        width = keys.shape[1]
-        hits.rows[part, :width] = np.where(is_hit, _LAST_ROW - (keys & _LAST_ROW), -1)
-        hits.scores[part, :width] = np.where(is_hit, scores, 0)
-    return hits
-
-
-# A hit is one number, its key: the bits of its score (the order of positive floats is that of their bits), and below
-# them its row counted from the end. A larger key is a better hit, and no two keys are equal.
-_LAST_ROW = np.int64(2**32 - 1)
+        best = _best_keys(vectors, empty, queries[part], k, None if exclude is None else exclude[part])
+        is_hit = (best > LAST_ROW) & queries[part].any(axis=1, keepdims=True)  # a score above 0
+        keys[part, : best.shape[1]] = np.where(is_hit, best, 0)
+    return Hits.of_keys(keys)
 
 
 def _best_keys(
@@ -183,7 +175,7 @@ def _best_keys(
     k: int,
     exclude: Sequence[Sequence[int]] | None,
 ) -> NDArray[np.int64]:
-    """The largest k keys for each query, descending [queries, <= k]; the score of an excluded row is 0."""
+    """The largest k keys for each query, descending [queries, <= k]; an excluded row has the score 0."""
     best = np.empty((len(queries), 0), np.int64)
     for low in range(0, len(vectors), _ROWS):
         high = min(low + _ROWS, len(vectors))
@@ -197,7 +189,7 @@ def _best_keys(
             excluded = np.asarray(rows, np.int64)
             scores[query, excluded[(excluded >= low) & (excluded < high)] - low] = 0
         keys = scores.view(np.int32).astype(np.int64) << 32
-        keys += _LAST_ROW - np.arange(low, high)
+        keys += LAST_ROW - np.arange(low, high)
         best = np.concatenate([best, keys], axis=1)
         if best.shape[1] > k:
             best = np.partition(best, best.shape[1] - k, axis=1)[:, best.shape[1] - k :]
