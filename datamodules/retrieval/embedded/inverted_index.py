@@ -178,14 +178,17 @@ def _write_bitmaps(folder: Path) -> None:
     bitmap = np.full(len(starts) - 1, -1, np.int32)
     bitmap[frequent] = np.arange(len(frequent))
     np.save(folder / "term_bitmap.npy", bitmap)
+    num_words = -(-num_texts // 64)
     with (
         ArrayWriter(folder / "bitmap_words.npy", np.uint64) as words_writer,
         ArrayWriter(folder / "bitmap_ranks.npy", np.int32) as ranks_writer,
     ):
         for term in frequent:
-            words, ranks = _bitmap(rows[starts[term] : starts[term + 1]], -(-num_texts // 64))
-            words_writer.write(words)
-            ranks_writer.write(ranks)
+            term_rows = rows[starts[term] : starts[term + 1]]
+            has_term = np.zeros(64 * num_words, np.bool_)
+            has_term[term_rows] = True
+            words_writer.write(np.packbits(has_term, bitorder="little").view("<u8"))
+            ranks_writer.write(offsets_of(np.bincount(term_rows >> 6, minlength=num_words))[:-1])
 
 
 @numba.njit(nogil=True, cache=True)
@@ -235,17 +238,3 @@ def _score(
             highest = max(highest, score)
         best[term] = highest
     return scores
-
-
-@numba.njit(nogil=True, cache=True)
-def _bitmap(rows: Ints, size: int) -> tuple[Words, Ints]:
-    """The set of rows as bits, and the number of rows before each word of 64."""
-    words = np.zeros(size, np.uint64)
-    ranks = np.zeros(size, np.int32)
-    for row in rows:
-        words[row >> 6] |= np.uint64(1) << np.uint64(row & 63)
-        if (row >> 6) + 1 < size:
-            ranks[(row >> 6) + 1] += 1
-    for word in range(1, size):
-        ranks[word] += ranks[word - 1]
-    return words, ranks

@@ -141,10 +141,8 @@ def _search(
         high = min(low + width, texts)
         width = min(2 * width, _LARGEST_WINDOW)
         few = _locate(index, terms, essential, low, high) * 16 < high - low
-        if few:
-            count = _add_few(index, terms, essential, low, window, touched)
-        else:
-            _add_many(index, terms, essential, low, window)
+        count = _add(index, terms, essential, low, window, touched, few)
+        if not few:
             count = _above(window, high - low, threshold - terms.rest[essential], touched)
         size = _choose(index, terms, essential, low, high, touched[:count], excluded, heap, size, window)
         if not few:
@@ -175,31 +173,21 @@ def _locate(index: InvertedIndex, terms: _Terms, essential: int, low: int, high:
 
 
 @numba.njit(nogil=True, cache=True)
-def _add_few(
-    index: InvertedIndex, terms: _Terms, essential: int, low: int, window: Floats, touched: Ints
+def _add(
+    index: InvertedIndex, terms: _Terms, essential: int, low: int, window: Floats, touched: Ints, few: bool
 ) -> int:
-    """Add the essential terms' scores to the window, list the texts that have any and return their number."""
+    """Add the essential terms' scores to the window; if they are few, list their texts and return the number."""
     rows, scores = index.posting_rows, index.posting_scores
     size = 0
     for i in range(essential):
         count = terms.counts[i]
         for position in range(terms.begins[i], terms.ends[i]):
             here = rows[position] - low
-            if window[here] == 0:
+            if few and window[here] == 0:
                 touched[size] = here
                 size += 1
             window[here] += scores[position] * count
     return size
-
-
-@numba.njit(nogil=True, cache=True)
-def _add_many(index: InvertedIndex, terms: _Terms, essential: int, low: int, window: Floats) -> None:
-    """Add the essential terms' scores to the window."""
-    rows, scores = index.posting_rows, index.posting_scores
-    for i in range(essential):
-        count = terms.counts[i]
-        for position in range(terms.begins[i], terms.ends[i]):
-            window[rows[position] - low] += scores[position] * count
 
 
 @numba.njit(nogil=True, cache=True)
@@ -244,7 +232,7 @@ def _choose(
         key = np.int64(np.float32(score).view(np.int32)) << 32 | (LAST_ROW - row)  # see `Hits.of_keys`
         if i < n or (size == len(heap) and key < heap[0]):
             continue
-        if not _contains(excluded, row):
+        if row not in excluded:
             size = _push(heap, size, key)
             threshold = _threshold(heap, size)
     return size
@@ -315,14 +303,6 @@ def _ones(word: np.uint64) -> np.int64:
     return ones
 
 
-@numba.njit(nogil=True, cache=True)
-def _contains(values: Longs, value: int) -> bool:
-    for other in values:  # noqa: SIM110  (compiled)
-        if other == value:
-            return True
-    return False
-
-
 # The hits are a heap of their keys, with the worst hit on top.
 
 
@@ -366,9 +346,5 @@ def _add_zero_hits(index: InvertedIndex, terms: Ints, excluded: Longs, keys: Lon
             matches[row] = False
     for hit in range(size):
         matches[LAST_ROW - (keys[hit] & LAST_ROW)] = False
-    for row in range(texts):
-        if matches[row]:
-            keys[size] = LAST_ROW - row
-            size += 1
-            if size == len(keys):
-                break
+    zero_rows = np.flatnonzero(matches)[: len(keys) - size]
+    keys[size : size + len(zero_rows)] = LAST_ROW - zero_rows
