@@ -19,7 +19,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 
 Similarity: TypeAlias = Literal["BM25", "LMDirichlet"]
-Analyzer: TypeAlias = Literal["standard", "english", "cjk"]
+AnalyzerName: TypeAlias = Literal["standard", "english", "cjk"]
 
 #: All back ends use only the first 512 different terms of a query, because servers refuse long queries.
 MAX_QUERY_TERMS = 512
@@ -43,7 +43,7 @@ class Ranking:
     """
 
     similarity: Similarity = "BM25"
-    analyzer: Analyzer = "standard"
+    analyzer: AnalyzerName = "standard"
     k1: float = 1.2
     b: float = 0.75
     mu: float = 2000.0

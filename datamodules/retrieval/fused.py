@@ -154,21 +154,16 @@ class FusedRetriever(Retriever):
         ranking = self.ranking
         depth = max(ranking.depth, k)
         lists = [member.search(texts, depth, exclude) for member in self.retrievers]
-        if ranking.method == "reciprocal_rank":
-            shares = [_by_rank(hits, ranking.rank_constant) for hits in lists]
-        else:
-            shares = [_by_score(hits) for hits in lists]
-        weighted = [weight * share for weight, share in zip(ranking.weights, shares, strict=True)]
-        return _fuse(np.hstack([hits.rows for hits in lists]), np.hstack(weighted), k)
+        weighted = zip(ranking.weights, lists, strict=True)
+        shares = np.hstack([weight * _shares(hits, ranking) for weight, hits in weighted])
+        return _fuse(np.hstack([hits.rows for hits in lists]), shares, k)
 
 
-def _by_rank(hits: Hits, rank_constant: int) -> NDArray[np.float64]:
-    ranks = np.arange(1, hits.rows.shape[1] + 1)
-    return np.broadcast_to(1 / (rank_constant + ranks), hits.rows.shape)
-
-
-def _by_score(hits: Hits) -> NDArray[np.float64]:
-    """[n, depth]; arbitrary where there is no hit."""
+def _shares(hits: Hits, ranking: FusedRanking) -> NDArray[np.float64]:
+    """Return the contributions of one member's hits [n, depth], not weighted; arbitrary where there is no hit."""
+    if ranking.method == "reciprocal_rank":
+        ranks = np.arange(1, hits.rows.shape[1] + 1)
+        return np.broadcast_to(1 / (ranking.rank_constant + ranks), hits.rows.shape)
     scores = hits.scores.astype(np.float64)
     lowest = np.where(hits.rows >= 0, scores, np.inf).min(axis=1, keepdims=True)
     spread = scores.max(axis=1, keepdims=True) - lowest

@@ -24,11 +24,9 @@ class DenseRanking:
     """Texts ranked by the cosine of their vectors and the query's: the score is (1 + cos) / 2.
 
     Attributes:
-        encoder: a `transformers` encoder, by its name on the Hub or its folder, or a checkpoint of this zoo.
-        pooling: the vector of a text is the `mean` of its tokens' last states, or the first state (`cls`). A
-            checkpoint has its own pooling.
-        max_length: the maximum number of tokens of a text, if the encoder reads as many. A checkpoint has the
-            maximum of its training.
+        encoder: see `DenseRetriever`.
+        pooling: the vector of a text is the `mean` of its tokens' last states, or the first state (`cls`).
+        max_length: see `DenseRetriever`.
         num_candidates: texts that an approximate search compares with a query; None compares all.
     """
 

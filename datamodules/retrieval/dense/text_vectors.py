@@ -32,17 +32,7 @@ def look_up_vectors(
 
 
 class TextVectors:
-    """Encodes texts, with an encoder that is loaded when it is first needed.
-
-    Args:
-        ranking: names the encoder.
-        batch_size: texts encoded at once.
-        device: device of the encoder, such as `cpu` or `cuda:1`; None chooses a GPU if there is one.
-        threads: of the encoder on a CPU; None keeps the setting of torch.
-
-    Raises:
-        InputError: an argument is out of range.
-    """
+    """Encodes texts with the encoder of a ranking; for the other arguments see `DenseRetriever`."""
 
     def __init__(
         self, ranking: DenseRanking, batch_size: int, device: str | None, threads: int | None

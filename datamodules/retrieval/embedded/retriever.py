@@ -15,8 +15,14 @@ import numpy as np
 from datamodules.core.arrays import offsets_of
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.retrieval.base import MAX_QUERY_TERMS, Hits, Ranking, Similarity, check_search
-from datamodules.retrieval.base import Analyzer as AnalyzerName
+from datamodules.retrieval.base import (
+    MAX_QUERY_TERMS,
+    AnalyzerName,
+    Hits,
+    Ranking,
+    Similarity,
+    check_search,
+)
 from datamodules.retrieval.embedded import inverted_index, maxscore
 from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
 from datamodules.retrieval.embedded.folder_retriever import FolderRetriever
