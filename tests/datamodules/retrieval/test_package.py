@@ -1,4 +1,4 @@
-"""The package is imported piece by piece."""
+"""Importing the package imports none of its heavy parts."""
 
 from __future__ import annotations
 

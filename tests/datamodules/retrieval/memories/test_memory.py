@@ -253,7 +253,7 @@ def test_damaged_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert path.read_bytes() == whole
 
 
-@pytest.mark.parametrize("name", ["posting_scores", "manifest.json"])
+@pytest.mark.parametrize("name", ["posting_scores.npy", "manifest.json"])
 def test_a_damaged_index_is_made_again(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     before = build(tmp_path / "m").search(["lion", "a cat"], 3)
     (path,) = (tmp_path / "m").glob(f"index-*/{name}")
