@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from datamodules.core.classes import imported_subclass
 from datamodules.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,17 +52,9 @@ def find(name: str) -> type[AnyDataModule]:
     if short in MODULES:
         kind: type[AnyDataModule] = getattr(import_module(MODULES[short]), short)
         return kind
-    for kind in imported_subclasses(DataModule):
-        if kind.__name__ == short:
-            return kind
-    raise InputError(
-        f"no data module {name!r}; there are {', '.join(MODULES)}, and one of your own must be imported before"
-    )
-
-
-def imported_subclasses(base: type) -> list[type[Any]]:
-    """All classes that derive from another one and have been imported."""
-    classes = [base]
-    for kind in classes:
-        classes += kind.__subclasses__()
-    return classes
+    own: type[AnyDataModule] | None = imported_subclass(DataModule, name)
+    if own is None:
+        raise InputError(
+            f"no data module {name!r}; there are {', '.join(MODULES)}, and one of your own must be imported before"
+        )
+    return own

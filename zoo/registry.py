@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from datamodules import imported_subclasses
+from datamodules.core.classes import imported_subclass
 from datamodules.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -87,12 +87,12 @@ def model_class(name: str) -> type[Task]:
         return kind
     from zoo.tasks.base import Task
 
-    for kind in imported_subclasses(Task):
-        if kind.__name__ == short:
-            return kind
-    raise InputError(
-        f"no model {name!r} in this version (see `zoo list`); a model of your own must be imported before"
-    )
+    own: type[Task] | None = imported_subclass(Task, name)
+    if own is None:
+        raise InputError(
+            f"no model {name!r} in this version (see `zoo list`); a model of your own must be imported before"
+        )
+    return own
 
 
 def all_models() -> dict[str, type[Task]]:

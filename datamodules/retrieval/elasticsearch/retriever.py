@@ -20,7 +20,7 @@ import numpy as np
 from datamodules.core.errors import InputError
 from datamodules.retrieval.base import (
     MAX_QUERY_TERMS,
-    Analyzer,
+    AnalyzerName,
     Hits,
     Ranking,
     Similarity,
@@ -82,7 +82,7 @@ class ElasticsearchRetriever(ServerRetriever):
     def __init__(
         self,
         similarity: Similarity = "BM25",
-        analyzer: Analyzer = "standard",
+        analyzer: AnalyzerName = "standard",
         k1: float = 1.2,
         b: float = 0.75,
         mu: float = 2000.0,
