@@ -260,14 +260,10 @@ class TextDataModule(WordPart, MemoryPart, LoaderPart, CopyPart, Configured, Gen
 
     @property
     def held(self) -> dict[str, Any]:
-        """What `file_contents` found in the last `prepare_data` or `setup`: the Hub is asked once for each."""
+        """The contents of the files that the options name, by option, as of the last `prepare_data` or `setup`."""
         if self._held is None:
-            self._held = self.file_contents()
+            self._held = {name: _contents(self.options[name]) for name in self.files}
         return self._held
-
-    def file_contents(self) -> dict[str, Any]:
-        """What the files that the options name hold, by option: other contents are other data."""
-        return {name: _contents(self.options[name]) for name in self.files}
 
     def _whole_plan(self, plan_file: Path) -> dict[str, Any] | None:
         """A plan whose folders are all there; a damaged one is named."""

@@ -104,7 +104,7 @@ class CopyPart:
     #: options that say which rows are split off: another run that says otherwise has seen these.
     split_options: ClassVar[tuple[str, ...]] = ("split_seed", "validation_split", "split_copies")
     #: options that name the table that they are split off.
-    table_options: ClassVar[tuple[str, ...]] = ("train_file", "dataset")
+    table_options: ClassVar[tuple[str, ...]] = ("train_file",)
 
     def __init__(self, split_copies: bool = False, **shared: Any) -> None:
         """Choose what a split does.

@@ -14,7 +14,6 @@ from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification.dataset import ClassificationDataset
 from datamodules.core.errors import InputError, excerpt
-from datamodules.corpora.published import load_published, published_contents
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import limit_classes, select_classes
@@ -35,7 +34,7 @@ class ClassificationDataModule(TextRowsDataModule):
 
     spec_type = ClassificationSpec
     monitor = "val/accuracy"
-    files = (*TextDataModule.files, "class_names", "dataset_folder")
+    files = (*TextDataModule.files, "class_names")
     no_file_lists = ("class_names",)
     split_options = (*TextDataModule.split_options, "test_split")
     fact_names = ("labels", "memory_labels", "num_memories")
@@ -44,8 +43,6 @@ class ClassificationDataModule(TextRowsDataModule):
     def __init__(
         self,
         *,
-        dataset: str | None = None,
-        dataset_folder: str | None = None,
         text_column: Column | list[Column] = "text",
         label_column: Column = "label",
         id_column: Column | None = None,
@@ -65,9 +62,6 @@ class ClassificationDataModule(TextRowsDataModule):
         `hub:NAME[:SPLIT]`. `validation_split` is stratified: a share (0.1) or rows a class (500).
 
         Args:
-            dataset: a published data set by name instead of files: ag_news, sogou_news, dbpedia,
-                yelp_polarity, yelp_full, yahoo_answers, amazon_polarity, amazon_full.
-            dataset_folder: where its published CSV folder is; without it, it comes from the Hub.
             text_column: name or number (from 0) of the text, or several, which are joined.
             label_column: name or number of the label.
             id_column: name or number of an id; row numbers otherwise.
@@ -86,23 +80,15 @@ class ClassificationDataModule(TextRowsDataModule):
         """
         super().__init__(characters=characters, **shared)
         self._new_labels: list[str] = []
-        if dataset is not None and self.options.train_file is not None:
-            raise InputError("data.dataset and data.train_file: give one of them")
-        if test_split is not None and (self.options.test_file is not None or dataset is not None):
+        if test_split is not None and self.options.test_file is not None:
             raise InputError("data.test_split: the data brings its own test; leave the option out")
 
     # --- tables ---
 
     @property
     @override
-    def has_training_table(self) -> bool:
-        return self.options.train_file is not None or self.options.dataset is not None
-
-    @property
-    @override
     def has_test_table(self) -> bool:
-        options = self.options
-        return any(options[name] is not None for name in ("test_file", "dataset", "test_split"))
+        return super().has_test_table or self.options.test_split is not None
 
     @override
     def is_split_off(self, name: str) -> bool:
@@ -129,22 +115,12 @@ class ClassificationDataModule(TextRowsDataModule):
             class_names=options.class_names,
         )
 
-    @override
-    def file_contents(self) -> dict[str, Any]:
-        options, contents = self.options, super().file_contents()
-        if options.dataset is not None and options.dataset_folder is None:
-            contents["dataset"] = published_contents(options.dataset)
-        return contents
-
     def _labelled_table(self) -> Rows:
         """The table to train on, before anything is split off."""
         options = self.options
-        if options.dataset is not None:
-            table = load_published(options.dataset, options.dataset_folder)[0]
-        elif options.train_file is not None:
-            table = self._read(options.train_file)
-        else:
-            raise InputError("data.train_file: name a table of labelled texts, or a published --data.dataset")
+        if options.train_file is None:
+            raise InputError("data.train_file: name a table of labelled texts")
+        table = self._read(options.train_file)
         return select_classes(table, options.classes) if options.classes else table
 
     def _without_test(self) -> tuple[Rows, Rows]:
@@ -173,8 +149,6 @@ class ClassificationDataModule(TextRowsDataModule):
     def _test_table(self) -> Rows:
         if self.options.test_file is not None:
             return self._read(self.options.test_file)
-        if self.options.dataset is not None:
-            return load_published(self.options.dataset, self.options.dataset_folder)[1]
         if self.options.test_split is not None:
             return self._without_test()[1]
         raise InputError(

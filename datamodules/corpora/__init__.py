@@ -6,27 +6,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from datamodules.corpora.published import PUBLISHED, load_published
     from datamodules.corpora.rows import Rows
     from datamodules.corpora.split import limit_classes, select_classes, stratified_split
     from datamodules.corpora.table import read_table
 
 # Imported when asked for: Arrow alone takes a quarter of a second.
 _MODULES = {
-    "PUBLISHED": "published",
     "Rows": "rows",
     "limit_classes": "split",
-    "load_published": "published",
     "read_table": "table",
     "select_classes": "split",
     "stratified_split": "split",
 }
 
 __all__ = [
-    "PUBLISHED",
     "Rows",
     "limit_classes",
-    "load_published",
     "read_table",
     "select_classes",
     "stratified_split",

@@ -134,7 +134,7 @@ def model_card(contents: Mapping[str, Any], summary: Mapping[str, Any], memory: 
     ours = contents[CHECKPOINT_KEY]
     kind = known_model(contents, "the checkpoint")
     options = ours["data"]["options"]
-    trained_on = options.get("train_file") or options.get("dataset") or "a table of its own"
+    trained_on = options.get("train_file") or "a table of its own"
     lines = ["---", "library_name: memory-zoo"]
     if kind.pipeline_tag:
         lines.append(f"pipeline_tag: {kind.pipeline_tag}")
