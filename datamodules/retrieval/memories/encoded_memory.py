@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
 from datamodules.core.storage import (
     check_folder,
     fingerprint_of,
@@ -50,9 +51,7 @@ class EncodedMemory:
         self.vectors = vectors
         self._encode = encode
         self._empty = np.flatnonzero(~vectors.any(axis=1))
-        hashes = text_hashes(memory.rows.texts)
-        self._order = np.argsort(hashes, kind="stable")
-        self._hashes = hashes[self._order]
+        self._lookup = RowLookup.of(text_hashes(memory.rows.texts))
 
     @classmethod
     def open(cls, memory: FolderMemory, encoder: str, encode: Encode) -> EncodedMemory:
@@ -79,7 +78,7 @@ class EncodedMemory:
                     if not is_whole(folder, fingerprint):
                         with new_folder(folder, fingerprint) as partial:
                             _write(memory.rows.texts, start, end, encode, partial)
-            parts.append(np.asarray(np.load(folder / "vectors.npy", mmap_mode="r")))
+            parts.append(map_array(folder / "vectors.npy"))
             start = end
         return cls(memory, parts[0] if len(parts) == 1 else np.concatenate(parts), encode, encoder)
 
@@ -113,9 +112,7 @@ class EncodedMemory:
 
     def rows_of(self, texts: Iterable[str]) -> NDArray[np.int64]:
         """A row with each text [n]; -1 where there is none."""
-        hashes = text_hashes(texts)
-        places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-        return np.where(self._hashes[places] == hashes, self._order[places], -1)
+        return self._lookup.first_rows(text_hashes(texts)).astype(np.int64)
 
     def vectors_of(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The vectors of texts [n, d]: those of the memory's own texts are looked up, the others encoded once."""
@@ -137,11 +134,6 @@ def encodings_folder(memory: Path, encoder: str) -> Path:
 
 
 def _write(texts: Sequence[str], start: int, end: int, encode: Encode, folder: Path) -> None:
-    # A file and no map: on a full disk a write to a map kills the process instead of raising an error.
-    with (folder / "vectors.npy").open("wb") as file:
+    with ArrayWriter(folder / "vectors.npy", np.float32) as writer:
         for first in range(start, end, _TEXTS):
-            vectors = encode(list(texts[first : min(first + _TEXTS, end)]))
-            if first == start:
-                header = {"descr": "<f4", "fortran_order": False, "shape": (end - start, vectors.shape[1])}
-                np.lib.format.write_array_header_1_0(file, header)
-            file.write(vectors.astype("<f4").tobytes())
+            writer.write(encode(list(texts[first : min(first + _TEXTS, end)])))

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from datamodules.core.arrays import RowLookup
 from datamodules.core.errors import DamagedError, InputError
 from datamodules.core.storage import (
     MANIFEST,
@@ -75,7 +76,7 @@ class FolderMemory(Memory):
         self.rows, rows_fingerprint = _load_rows(self.folder, version, contents=True)
         self.version = version
         self.fingerprint = _fingerprint(rows_fingerprint, self.retriever)
-        self._hashes, self._hash_order = _load_hashes(rows_folder, self.rows)
+        self._lookup = _load_lookup(rows_folder, self.rows)
         index_folder = _index_path(self.folder, self.fingerprint)
         try:
             self.retriever.open(index_folder, self.fingerprint)
@@ -160,9 +161,7 @@ class FolderMemory(Memory):
                 new = Rows.from_lists(new.texts, new.table.column("label").to_pylist(), ids, rows.source)
             grown = Rows(Rows.concat([self.rows, new]).table, rows.source)
             _check_ids(grown)
-            all_hashes = np.empty(len(grown), np.uint64)
-            all_hashes[self._hash_order] = self._hashes
-            all_hashes[len(self.rows) :] = hashes[positions]
+            all_hashes = np.concatenate([self._lookup.keys_by_row(), hashes[positions]])
             _write_rows(self.folder, addition.version, new, grown.fingerprint, all_hashes)
             fingerprint = _fingerprint(grown.fingerprint, self.retriever)
             try:
@@ -192,7 +191,7 @@ class FolderMemory(Memory):
         labels_of: dict[int, set[str | None]] = {}
         positions: list[int] = []
         copies = relabelled = unknown = 0
-        there = self._rows_with(hashes)
+        there = self._lookup.all_rows(hashes)
         column = rows.table.column("label").to_pylist()
         for position, (text_hash, label) in enumerate(zip(hashes.tolist(), column, strict=True)):
             if (label is not None) != labelled:
@@ -264,13 +263,11 @@ class FolderMemory(Memory):
 
     def copies(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """The rows that are copies of each text, see `datamodules.retrieval.folding`."""
-        return self._rows_with(fold_hashes(texts))
+        return self._lookup.all_rows(fold_hashes(texts))
 
     def holds(self, texts: Rows, same_table: bool, found: Neighbors) -> NDArray[np.bool_]:
         """Whether a copy of each text is in the memory, found or not; see `Memory.holds`."""
-        hashes = fold_hashes(texts.texts)
-        place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-        held: NDArray[np.bool_] = self._hashes[place] == hashes
+        held: NDArray[np.bool_] = self._lookup.first_rows(fold_hashes(texts.texts)) >= 0
         return held | (self._places(texts.ids) >= 0) if same_table else held
 
     def _places(self, ids: Sequence[str]) -> NDArray[np.int32]:
@@ -279,11 +276,6 @@ class FolderMemory(Memory):
         found = pc.index_in(wanted, value_set=self.rows.table.column("id").combine_chunks())
         places: NDArray[np.int32] = pc.fill_null(found, -1).to_numpy()
         return places
-
-    def _rows_with(self, wanted: NDArray[np.uint64]) -> list[NDArray[np.int32]]:
-        first = np.searchsorted(self._hashes, wanted, side="left")
-        last = np.searchsorted(self._hashes, wanted, side="right")
-        return [self._hash_order[a:b] for a, b in zip(first, last, strict=True)]
 
     def search(
         self,
@@ -425,16 +417,12 @@ def _load_rows(folder: Path, version: int, contents: bool = False) -> tuple[Rows
     return Rows(rows.table, str(folder)), str(manifests[-1]["fingerprint"])
 
 
-def _load_hashes(folder: Path, rows: Rows) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """The hashes of a version's texts, in order, and the row of each."""
+def _load_lookup(folder: Path, rows: Rows) -> RowLookup:
+    """The rows of a version by the hashes of their texts."""
     if check_folder(folder).get("folding") == FOLDING:
-        return np.load(folder / "hashes.npy", mmap_mode="r"), np.load(
-            folder / "hash_order.npy", mmap_mode="r"
-        )
+        return RowLookup.open(folder)
     # Written when copies were told otherwise: by those hashes, no text would find its copy.
-    hashes = fold_hashes(rows.texts)
-    order = np.argsort(hashes, kind="stable").astype(np.int32)
-    return hashes[order], order
+    return RowLookup.of(fold_hashes(rows.texts))
 
 
 def _write_rows(
@@ -444,9 +432,7 @@ def _write_rows(
     facts = {"rows": len(all_hashes), "folding": FOLDING}
     with new_folder(folder / f"rows-{version}", fingerprint, **facts) as partial:
         new.save(partial / "rows.arrow")
-        order = np.argsort(all_hashes, kind="stable").astype(np.int32)
-        np.save(partial / "hashes.npy", all_hashes[order])
-        np.save(partial / "hash_order.npy", order)
+        RowLookup.of(all_hashes).save(partial)
 
 
 def _index_path(folder: Path, fingerprint: str) -> Path:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from datamodules.core.arrays import ArrayWriter
 from datamodules.core.errors import InputError
 from datamodules.core.storage import (
     check_folder,
@@ -125,7 +126,7 @@ def build_neighbors(
             partial = cache / f"neighbors-{fingerprint[:16]}.partial"
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
-            _join_blocks(blocks, partial, len(texts), k)
+            _join_blocks(blocks, partial, k)
             finish_folder(partial, folder, fingerprint, texts=len(texts), k=k)
         shutil.rmtree(cache / f"neighbors-{fingerprint[:16]}.blocks", ignore_errors=True)
     return folder, fingerprint
@@ -158,18 +159,14 @@ def _retrieve_blocks(
             bar.update(len(queries))
 
 
-def _join_blocks(blocks: Path, folder: Path, n: int, k: int) -> None:
+def _join_blocks(blocks: Path, folder: Path, k: int) -> None:
     """Number the memories of all blocks anew, each distinct one once; one block in memory at a time."""
     number_of: dict[str, int] = {}
-    # Files and no maps: on a full disk a write to a map kills the process instead of raising an error.
     with (
-        (folder / "rows.npy").open("wb") as rows,
-        (folder / "scores.npy").open("wb") as scores,
+        ArrayWriter(folder / "rows.npy", np.int32, (k,)) as rows,
+        ArrayWriter(folder / "scores.npy", np.float32, (k,)) as scores,
         Rows.writer(folder / "memories.arrow") as writer,
     ):
-        for file, dtype in ((rows, "<i4"), (scores, "<f4")):
-            header = {"descr": dtype, "fortran_order": False, "shape": (n, k)}
-            np.lib.format.write_array_header_1_0(file, header)
         for block in sorted(blocks.glob("??????.npz")):
             with np.load(block) as hits:
                 block_rows, block_scores = hits["rows"], hits["scores"]
@@ -180,5 +177,5 @@ def _join_blocks(blocks: Path, folder: Path, n: int, k: int) -> None:
             )
             writer.write(memories.select(np.flatnonzero(numbers >= before)))
             # A row -1 (no memory) reads the appended -1.
-            rows.write(np.append(numbers, np.int32(-1))[block_rows].astype("<i4").tobytes())
-            scores.write(block_scores.astype("<f4").tobytes())
+            rows.write(np.append(numbers, np.int32(-1))[block_rows])
+            scores.write(block_scores)

@@ -208,7 +208,7 @@ def test_another_ranking_is_refused(tmp_path: Path) -> None:
         FolderMemory(tmp_path / "m", EmbeddedRetriever(k1=2.0))
 
 
-@pytest.mark.parametrize("name", ["rows.arrow", "hashes.npy", "hash_order.npy"])
+@pytest.mark.parametrize("name", ["rows.arrow", "hashes.npy", "hash_rows.npy"])
 def test_a_truncated_file_is_named(tmp_path: Path, name: str) -> None:
     build(tmp_path / "m")
     path = tmp_path / "m" / "rows-1" / name
