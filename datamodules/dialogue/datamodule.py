@@ -18,13 +18,14 @@ from typing_extensions import override
 from datamodules.base import TextDataModule
 from datamodules.batch import DialogueBatch, DialogueSpec
 from datamodules.core.errors import InputError
+from datamodules.core.ragged import Ragged
 from datamodules.core.storage import fingerprint_of, prepared_folder
 from datamodules.corpora.dialogue_readers import read_dialogues, read_hmn4qa
 from datamodules.corpora.dialogues import Dialogues
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
-from datamodules.dialogue.reading import Reading
+from datamodules.dialogue.reading import latest_turns, retrieved_turns
 from datamodules.duplicates import Message
 from datamodules.options import check_choices, check_least
 from datamodules.retrieval import EmbeddedRetriever, Retriever, is_existing_index
@@ -205,10 +206,10 @@ class DialogueDataModule(TextDataModule[Dialogues, DialogueSplit]):
         ranking = self.retriever.ranking.describe() if self.options.turns_kept == "retrieved" else None
         return fingerprint_of({"dialogues": table.fingerprint, "ranking": ranking, **options})
 
-    def _read_turns(self, table: Dialogues, retriever: Retriever, folder: Path, mark: str) -> Reading:
+    def _read_turns(self, table: Dialogues, retriever: Retriever, folder: Path, mark: str) -> Ragged:
         if self.options.turns_kept == "latest":
-            return Reading.latest(table, self.options.max_turns)
-        return Reading.retrieved(table, self.options.max_turns, retriever, folder, mark)
+            return latest_turns(table, self.options.max_turns)
+        return retrieved_turns(table, self.options.max_turns, retriever, folder, mark)
 
     @override
     def open_split(self, parts: Mapping[str, Any]) -> DialogueSplit:

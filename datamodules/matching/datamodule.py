@@ -18,6 +18,7 @@ from typing_extensions import override
 from datamodules.base import TextDataModule
 from datamodules.batch import MatchingSpec
 from datamodules.core.errors import InputError
+from datamodules.core.ragged import Ragged
 from datamodules.core.storage import Part, fingerprint_of, prepared_folder
 from datamodules.corpora.pairs import Pairs
 from datamodules.corpora.records import Column
@@ -175,8 +176,7 @@ class MatchingDataModule(PairTables, TextDataModule[Pairs, MatchingSplit]):
             if training:
                 pool_part = self._prepare_pool(pool, table, neighbors)
             else:
-                questions = np.repeat(np.arange(table.num_questions), np.diff(pool[1]))
-                table, pool = table.with_pairs(questions, pool[0]), None
+                table, pool = table.with_pairs(pool.numbers, pool.values), None
         pairs = prepared_folder(self.cache, "pairs", table.fingerprint, table.save)
         first = self.tokenise(table.first, self.options.first_length)
         second = self.tokenise(table.second, self.options.second_length)
@@ -205,9 +205,7 @@ class MatchingDataModule(PairTables, TextDataModule[Pairs, MatchingSplit]):
     def _listwise(self) -> bool:
         return self.batches == "listwise"
 
-    def _retrieve(
-        self, pairs: Pairs, everything: bool
-    ) -> tuple[Pairs, tuple[NDArray[np.int64], NDArray[np.int64]], str]:
+    def _retrieve(self, pairs: Pairs, everything: bool) -> tuple[Pairs, Ragged, str]:
         """Hits of each question that are none of its own texts.
 
         Args:
@@ -215,30 +213,21 @@ class MatchingDataModule(PairTables, TextDataModule[Pairs, MatchingSplit]):
             everything: leave out all texts of the question, not only its positives.
 
         Returns:
-            The pairs with the hits among the second texts; the hits, question by question, with offsets; and
-            the neighbours' fingerprint.
+            The pairs with the hits among the second texts; the hits of each question; and the neighbours'
+            fingerprint.
         """
         folder, mark = build_neighbors(
             pairs.first, self.opened_memory, self.options.num_candidates, False, self.cache
         )
         store = NeighborStore.open(folder, mark)
         pairs, rows_of = pairs.with_second_texts(store.memories.texts[:])
-        # A question's first text is that of its first pair.
-        rows, offsets = pairs.lists
-        hits = np.append(rows_of, -1)[store.rows[pairs.first_row[rows[offsets[:-1]]]]]
+        hits = np.append(rows_of, -1)[store.rows[pairs.question_row]]
         left_out = np.ones(len(pairs), bool) if everything else pairs.target > 0
         return pairs, foreign_texts(pairs, hits, left_out), mark
 
-    def _prepare_pool(
-        self, pool: tuple[NDArray[np.int64], NDArray[np.int64]], pairs: Pairs, neighbors: str
-    ) -> Part:
+    def _prepare_pool(self, pool: Ragged, pairs: Pairs, neighbors: str) -> Part:
         description = {"pairs": pairs.fingerprint, "neighbors": neighbors, "listwise": self._listwise}
-
-        def save(folder: Any) -> None:
-            np.save(folder / "rows.npy", pool[0])
-            np.save(folder / "offsets.npy", pool[1])
-
-        return prepared_folder(self.cache, "pool", fingerprint_of(description), save)
+        return prepared_folder(self.cache, "pool", fingerprint_of(description), pool.save)
 
     def _check(self, name: str, split: MatchingSplit) -> None:
         """Refuse training pairs of which nothing can be learned, and a validation that can't choose an epoch."""
@@ -284,7 +273,7 @@ class MatchingDataModule(PairTables, TextDataModule[Pairs, MatchingSplit]):
     def describe_split(self, name: str, split: MatchingSplit) -> Iterator[Message]:
         pairs = split.pairs
         if self.options.goal == "ranking":
-            single = int((np.diff(pairs.lists[1]) == 1).sum())
+            single = int((pairs.lists.counts == 1).sum())
             without = int((~pairs.has_positive).sum())
             yield (
                 logging.INFO,
@@ -298,9 +287,7 @@ class MatchingDataModule(PairTables, TextDataModule[Pairs, MatchingSplit]):
                     " P@1 and AUC are left out",
                 )
             if empty := int(split.empty_questions.sum()):
-                rows, offsets = pairs.lists
-                row = rows[offsets[int(split.empty_questions.argmax())]]
-                question = pairs.first.texts[int(pairs.first_row[row])]
+                question = pairs.first.texts[int(pairs.question_row[split.empty_questions.argmax()])]
                 yield (
                     logging.WARNING,
                     f"{pairs.source}: no candidate of {empty} questions has a word (the first is {question!r});"

@@ -114,8 +114,7 @@ class PairTables(CopyPart):
         first = fold_hashes(table.first.texts)
         keys: NDArray[np.uint64]
         if self.options.goal == "ranking":
-            rows, offsets = table.lists
-            keys = first[table.first_row[rows[offsets[:-1]]]]
+            keys = first[table.question_row]
             return keys
         one, other = first[table.first_row], fold_hashes(table.second.texts)[table.second_row]
         # Their order does not count; the factor tells a pair from another of the same sum.
@@ -124,8 +123,7 @@ class PairTables(CopyPart):
 
     def _question_groups(self, table: Pairs) -> NDArray[np.int64]:
         """A number for each question, equal for those that are copies or share a copy of a pair: int64 [questions]."""
-        rows, offsets = table.lists
-        texts = fold_hashes(table.first.texts)[table.first_row[rows[offsets[:-1]]]]
+        texts = fold_hashes(table.first.texts)[table.question_row]
         numbers = np.arange(table.num_questions)
         links = [(numbers, np.unique(texts, return_inverse=True)[1].reshape(-1))]
         if self.options.goal == "classification":

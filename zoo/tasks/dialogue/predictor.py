@@ -159,9 +159,8 @@ class _Evidence:
         self.dataset, self.batch, self.output, self.row = dataset, batch, output, row
         self.place = int(batch.dialogue[row])
         dialogue = first + self.place
-        start = int(dataset.kept_starts[dialogue])
         #: numbers of the turns that were read, in the table; and of the dialogue's first turn.
-        self.numbers = dataset.kept[start : start + int(dataset.turn_counts[dialogue])].tolist()
+        self.numbers = dataset.kept[dialogue].tolist()
         self.first = int(dataset.split.dialogues.turn_offsets[dialogue])
 
     @property
