@@ -269,5 +269,5 @@ def choose_words(
     )
     if vectors is None:
         return vocabulary, None
-    log.info("%s", vectors.coverage(stores))
+    log.info("%s", vectors.describe_coverage(stores))
     return vocabulary, initial_table(vocabulary, vectors, seed=0)
