@@ -448,7 +448,7 @@ def test_a_damaged_part_of_the_cache_is_named_and_made_again(
     contents[-1] ^= 1
     path.write_bytes(contents)
     assert same(all_batches(prepared(tmp_path, files)), first)
-    assert f"{path}: damaged (its checksum has changed); it is made again" in caplog.text
+    assert f"{path}: damaged (its checksum has changed); it is built again" in caplog.text
     contents[-1] ^= 1
     assert path.read_bytes() == contents
 
