@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from datamodules.core.errors import InputError
-from datamodules.corpora import Rows, limit_classes, select_classes, stratified_split
+from datamodules.corpora.rows import Rows
+from datamodules.corpora.split import limit_classes, select_classes, stratified_split
 
 #: 20 rows of a, 10 of b and 1 of c, mixed.
 LABELS = [label for i in range(10) for label in ("a", "b", "a")] + ["c"]

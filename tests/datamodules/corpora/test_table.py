@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamodules.core.errors import InputError
-from datamodules.corpora import Rows, read_table
+from datamodules.corpora.rows import Rows
+from datamodules.corpora.table import read_table
 
 TEXTS = ["a first text", 'with "quotes", and a comma', "Grüße 你好 🙂"]
 LABELS = ["News", "Sport", "News"]
