@@ -50,7 +50,7 @@ def test_characters_are_code_points_spaces_included() -> None:
 
 
 def test_remembered_stretches_are_forgotten_without_changing_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenization, "_REMEMBERED", 10)
+    monkeypatch.setattr(tokenization, "_MAX_PIECES", 10)
     texts = [f"w{i}, w{i % 7}." for i in range(1000)]
     lexicon = Lexicon()
     rows = list(make_tokenizer("words", False).encode(texts, lexicon))
