@@ -9,7 +9,7 @@ from pathlib import Path
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.dialogues import Dialogue, Dialogues
-from datamodules.corpora.readers import open_lines, open_records
+from datamodules.corpora.readers import open_lines, read_blocks
 from datamodules.corpora.records import Column, Columns
 
 log = logging.getLogger(__name__)
@@ -89,9 +89,9 @@ def read_dialogues(
     Raises:
         InputError: the table can't be read; names file and row.
     """
-    records = open_records(path, Columns([turns_column, question_column], answer_column, id_column))
+    columns = Columns([turns_column, question_column], answer_column, id_column)
     dialogues: dict[object, Dialogue] = {}
-    for block in records.blocks():
+    for block in read_blocks(path, columns):
         for record, fields in enumerate(zip(*block.columns, strict=True)):
             location = block.location(record)
             turns = _strings(fields[0], location, turns_column)
@@ -117,7 +117,7 @@ def read_dialogues(
                 )
             for question, answer in zip(questions, answers, strict=True):
                 _add_question(dialogue, question, answer, location)
-    return _table(list(dialogues.values()), records.source)
+    return _table(list(dialogues.values()), str(path))
 
 
 def _add_question(dialogue: Dialogue, question: str, answer: str | None, location: str) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.files import is_number
-from datamodules.corpora.readers import EncodingErrors, open_lines, open_records
+from datamodules.corpora.readers import EncodingErrors, open_lines, read_blocks
 from datamodules.corpora.records import AnyOf, Columns
 from datamodules.corpora.rows import Rows
 
@@ -121,13 +121,6 @@ class Judgements:
             digest.update(np.asarray(getattr(self, name)).astype(dtype).tobytes())
         return digest.hexdigest()
 
-    def write_qrels(self, path: Path) -> None:
-        """Write the judgements in the format of TREC's tools: `query 0 document grade`."""
-        queries, documents = self.queries.ids, self.documents.ids
-        with path.open("w", encoding="utf-8") as file:
-            for query, document, grade in zip(self.query, self.document, self.grade, strict=True):
-                file.write(f"{queries[query]} 0 {documents[document]} {grade:g}\n")
-
 
 def read_judgements(path: str | Path, queries: Rows, documents: Rows) -> Judgements:
     """Read judgements; of several judgements of a pair the highest grade counts.
@@ -212,7 +205,7 @@ def judged_pairs(
 
 def _judged_fields(path: str | Path, encoding_errors: EncodingErrors) -> Iterator[tuple[str, str, str, str]]:
     if any(end in (".jsonl", ".ndjson", ".json", ".parquet") for end in Path(path).suffixes):
-        for block in open_records(path, Columns(NAMES), encoding_errors=encoding_errors).blocks():
+        for block in read_blocks(path, Columns(NAMES), encoding_errors=encoding_errors):
             columns = [list(map(str.strip, block.strings(column))) for column in range(3)]
             for record, (query, document, grade) in enumerate(zip(*columns, strict=True)):
                 yield query, document, grade, block.location(record)

@@ -13,7 +13,7 @@ from datamodules.core.errors import InputError, excerpt
 from datamodules.core.files import is_number
 from datamodules.corpora.judgements import judged_pairs
 from datamodules.corpora.pairs import Pairs
-from datamodules.corpora.readers import EncodingErrors, open_records
+from datamodules.corpora.readers import EncodingErrors, open_lines, read_blocks
 from datamodules.corpora.records import AnyOf, Column, Columns
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
@@ -57,10 +57,9 @@ def read_pairs(
     texts = [first_column, second_column]
     texts += [column for column in (question_column, id_column) if column is not None]
     columns, quoted = Columns(texts, label_column), False if quotes == "whole" else quotes
-    records = open_records(path, columns, header, quoted, encoding_errors=encoding_errors)
     fields: list[list[str]] = [[] for _ in texts]
     targets: list[float] = []
-    for block in records.blocks():
+    for block in read_blocks(path, columns, header, quoted, encoding_errors=encoding_errors):
         for column, values in enumerate(fields):
             values += map(str.strip, block.strings(column))
         if label_column is not None:
@@ -71,14 +70,14 @@ def read_pairs(
         first, second = list(map(_without_quotes, first)), list(map(_without_quotes, second))
     for side, values in (("first", first), ("second", second)):
         if empty := values.count(""):
-            log.warning("%s: %d of %d %s texts are empty", records.source, empty, len(values), side)
+            log.warning("%s: %d of %d %s texts are empty", path, empty, len(values), side)
     return Pairs.from_lists(
         first,
         second,
         targets if label_column is not None else None,
         more.pop(0) if question_column is not None else None,
         more.pop() if id_column is not None else None,
-        records.source,
+        str(path),
     )
 
 
@@ -126,17 +125,9 @@ def read_wikiqa(path: str | Path, encoding_errors: EncodingErrors = "strict", la
 
     Y. Yang, W. Yih, C. Meek: WikiQA: A Challenge Dataset for Open-Domain Question Answering, EMNLP 2015.
     """
-    return read_pairs(
-        path,
-        first_column="Question",
-        second_column="Sentence",
-        label_column="Label" if labelled else None,
-        question_column="QuestionID",
-        id_column="SentenceID",
-        header=True,
-        quotes=False,
-        encoding_errors=encoding_errors,
-    )
+    label = "Label" if labelled else None
+    columns = ("Question", "Sentence", label, "QuestionID", "SentenceID")
+    return read_pairs(path, *columns, header=True, quotes=False, encoding_errors=encoding_errors)
 
 
 def read_quora(path: str | Path, encoding_errors: EncodingErrors = "strict", labelled: bool = True) -> Pairs:
@@ -147,9 +138,7 @@ def read_quora(path: str | Path, encoding_errors: EncodingErrors = "strict", lab
     The second format is the split of Z. Wang, W. Hamza, R. Florian: Bilateral Multi-Perspective Matching for Natural
     Language Sentences, IJCAI 2017, which has no header.
     """
-    records = open_records(path, Columns(0), False, False, encoding_errors=encoding_errors)
-    _, (field,) = next(records.stream)
-    released = str(field).strip('"') == "id"
+    released = re.match(r'"?id"?[,\t]', next(open_lines(path, encoding_errors))) is not None
     label: Column = "is_duplicate" if released else 0
     return read_pairs(
         path,

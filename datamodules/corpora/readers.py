@@ -1,4 +1,4 @@
-"""Readers: the wanted fields of each record of a file of lines, a Parquet file or a data set of `datasets`."""
+"""Readers of tables: files of lines, Parquet files and data sets of `datasets`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import pyarrow as pa
+from tqdm import tqdm
 
 from datamodules.core.errors import InputError, excerpt, reason
 from datamodules.core.files import binary_lines, existing_file
-from datamodules.corpora.records import Columns, Record, Records
+from datamodules.corpora.records import Block, Columns
 from datamodules.corpora.rows import BLOCK
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 EncodingErrors: TypeAlias = Literal["strict", "replace"]
 #: Names for labels counted from 1, or for each label its name.
 ClassNames: TypeAlias = Sequence[str] | Mapping[str, str]
+#: Number and wanted fields of a record.
+Record: TypeAlias = tuple[int, Sequence[object]]
 
 #: The prefix of a data set of the Hugging Face Hub, in place of a file.
 HUB = "hub:"
@@ -35,30 +38,44 @@ _READABLE = ".csv, .tsv, .jsonl, .ndjson, .json (each also .gz or .xz) or .parqu
 _LONGEST_FIELD = 1 << 26
 
 
-def open_records(
+def read_blocks(
     path: str | Path,
     columns: Columns,
     header: bool | None = None,
     quotes: bool | None = None,
     class_names: ClassNames | None = None,
     encoding_errors: EncodingErrors | None = None,
-) -> Records:
-    """The records of any table; see `read_table` for the arguments, and `open_lines` for `encoding_errors`."""
+) -> Iterator[Block]:
+    """Yield the wanted columns of any table in blocks, so that little more than a block is in memory.
+
+    See `read_table` for the arguments, and `open_lines` for `encoding_errors`.
+
+    Raises:
+        InputError: the table is empty or can't be read.
+    """
     source = str(path)
     if source.startswith(HUB) or Path(path).is_dir():
         dataset = _load_from_hub(source) if source.startswith(HUB) else _load_from_disk(Path(path))
-        return Records(_dataset_records(dataset, source, columns, class_names), columns, source, "row")
-    file = existing_file(path)
-    kind = _kind(file)
-    if kind == ".parquet":
-        return Records(_parquet_records(file, columns), columns, source, "row")
-    lines = open_lines(file, encoding_errors)
-    if kind in (".csv", ".tsv"):
-        quoted = kind == ".csv" if quotes is None else quotes
-        records = _csv_records(lines, file, columns, "\t" if kind == ".tsv" else ",", quoted, header)
+        blocks = _dataset_blocks(dataset, source, columns, class_names)
+    elif (kind := _kind(existing_file(path))) == ".parquet":
+        blocks = _parquet_blocks(Path(path), columns)
     else:
-        records = _json_records(lines, file, columns)
-    return Records(records, columns, source, "line")
+        lines = open_lines(path, encoding_errors)
+        if kind in (".csv", ".tsv"):
+            quoted = kind == ".csv" if quotes is None else quotes
+            records = _csv_records(lines, path, columns, "\t" if kind == ".tsv" else ",", quoted, header)
+        else:
+            records = _json_records(lines, path, columns)
+        blocks = _blocks_of(records, f"{path}, line")
+    num_rows = 0
+    # The bar appears only after three seconds, and only on a terminal.
+    with tqdm(desc=f"reading {path}", unit=" rows", unit_scale=True, delay=3, disable=None) as bar:
+        for block in blocks:
+            num_rows += len(block.numbers)
+            bar.update(len(block.numbers))
+            yield block
+    if not num_rows:
+        raise InputError(f"{path}: no rows; give a file with at least one")
 
 
 def _kind(path: Path) -> str:
@@ -69,9 +86,6 @@ def _kind(path: Path) -> str:
     if kind in (".csv", ".tsv", ".jsonl", ".ndjson", ".json") or (kind == ".parquet" and not compression):
         return kind
     raise InputError(f"{path}: the suffix is none of the formats that are read here; use {_READABLE}")
-
-
-# --- lines --------------------------------------------------------------------------------------------------
 
 
 def open_lines(path: str | Path, encoding_errors: EncodingErrors | None = None) -> Iterator[str]:
@@ -108,8 +122,29 @@ def open_lines(path: str | Path, encoding_errors: EncodingErrors | None = None) 
         log.warning("%s: %d lines are not UTF-8; undecodable bytes became U+FFFD", path, replaced)
 
 
+def _blocks_of(records: Iterator[Record], source: str) -> Iterator[Block]:
+    while True:
+        numbers: list[int] = []
+        columns: list[list[object]] = []
+        # Thousands of records alive at once would make the garbage collector search everything that is loaded.
+        while part := list(islice(records, min(128, BLOCK - len(numbers)))):
+            part_numbers, fields = zip(*part, strict=True)
+            numbers.extend(part_numbers)
+            columns = columns or [[] for _ in fields[0]]
+            for column, values in zip(columns, zip(*fields, strict=True), strict=True):
+                column.extend(values)
+        if not numbers:
+            return
+        yield Block(source, numbers, columns)
+
+
 def _csv_records(
-    lines: Iterator[str], path: Path, columns: Columns, delimiter: str, quoted: bool, header: bool | None
+    lines: Iterator[str],
+    path: str | Path,
+    columns: Columns,
+    delimiter: str,
+    quoted: bool,
+    header: bool | None,
 ) -> Iterator[Record]:
     """The records of delimited lines, each by the number of its first line; the path is for messages."""
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
@@ -155,7 +190,7 @@ def _csv_records(
         raise InputError(f"{path}: a header and no rows; add rows or set header to false")
 
 
-def _without_nuls(lines: Iterable[str], path: Path) -> Iterator[str]:
+def _without_nuls(lines: Iterable[str], path: str | Path) -> Iterator[str]:
     """Replace NULs, which the csv module refuses before Python 3.11."""
     num_lines = 0
     for line in lines:
@@ -193,7 +228,7 @@ def _csv_problem(problem: str) -> str:
     return f"{problem}; double the quotes inside a quoted field, or set quotes to false if they are plain characters"
 
 
-def _json_records(lines: Iterator[str], path: Path, columns: Columns) -> Iterator[Record]:
+def _json_records(lines: Iterator[str], path: str | Path, columns: Columns) -> Iterator[Record]:
     wanted: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -217,10 +252,7 @@ def _json_records(lines: Iterator[str], path: Path, columns: Columns) -> Iterato
             raise InputError(f"{where}: no {excerpt(error)}, only {present}; add it") from None
 
 
-# --- Arrow --------------------------------------------------------------------------------------------------
-
-
-def _parquet_records(path: Path, columns: Columns) -> Iterator[Record]:
+def _parquet_blocks(path: Path, columns: Columns) -> Iterator[Block]:
     import pyarrow.parquet as pq
 
     try:
@@ -230,7 +262,7 @@ def _parquet_records(path: Path, columns: Columns) -> Iterator[Record]:
             if twice := [name for name in wanted if names.count(name) > 1]:
                 raise InputError(f"{path}: has the column {excerpt(twice[0])!r} more than once; rename one")
             batches = file.iter_batches(BLOCK, columns=list(dict.fromkeys(wanted)))
-            yield from _batch_records(batches, wanted, str(path))
+            yield from _arrow_blocks(batches, wanted, str(path))
     except UnicodeDecodeError as error:
         # `_python_values` handles undecodable values, so this is a name.
         raise InputError(f"{path}: a column's name is not UTF-8 ({error.reason}); write it again") from None
@@ -240,9 +272,9 @@ def _parquet_records(path: Path, columns: Columns) -> Iterator[Record]:
         raise InputError(f"{path}: no whole Parquet file ({reason(error)}); copy or write it again") from None
 
 
-def _dataset_records(
+def _dataset_blocks(
     dataset: Dataset, source: str, columns: Columns, class_names: ClassNames | None
-) -> Iterator[Record]:
+) -> Iterator[Block]:
     """The rows of a data set. Numbers of a ClassLabel become names, or count from 1 if class names are a list."""
     names = dataset.column_names
     wanted = [names[position] for position in columns.find(names, source)]
@@ -252,22 +284,22 @@ def _dataset_records(
     if own_names and counted is not None and len(own_names) != len(counted):
         raise InputError(f"{source}: {len(own_names)} classes but {len(counted)} class_names; give as many")
     batches = dataset.select_columns(list(dict.fromkeys(wanted))).with_format("arrow").iter(BLOCK)
-    for row, fields in _batch_records(batches, wanted, source):
+    for block in _arrow_blocks(batches, wanted, source):
         if own_names:
-            fields, number = list(fields), fields[label]
+            labels = own_names if counted is None else range(1, len(counted) + 1)
             # -1 marks a row without a label.
-            if not isinstance(number, int) or number < 0:
-                fields[label] = None
-            else:
-                fields[label] = own_names[number] if counted is None else number + 1
-        yield row, fields
+            block.columns[label] = [
+                labels[number] if isinstance(number, int) and number >= 0 else None
+                for number in block.columns[label]
+            ]
+        yield block
 
 
-def _batch_records(batches: Iterable[pa.RecordBatch], wanted: Sequence[str], source: str) -> Iterator[Record]:
+def _arrow_blocks(batches: Iterable[pa.RecordBatch], wanted: Sequence[str], source: str) -> Iterator[Block]:
     row = 1
     for batch in batches:
-        fields = [_python_values(batch.column(name), row, source) for name in wanted]
-        yield from enumerate(zip(*fields, strict=True), row)
+        columns = [_python_values(batch.column(name), row, source) for name in wanted]
+        yield Block(f"{source}, row", range(row, row + batch.num_rows), columns)
         row += batch.num_rows
 
 
@@ -285,9 +317,6 @@ def _python_values(column: pa.Array, first_row: int, source: str) -> list[object
                 ) from None
         raise
     return values
-
-
-# --- data sets of `datasets` --------------------------------------------------------------------------------
 
 
 def _load_from_disk(folder: Path) -> Dataset:

@@ -1,27 +1,16 @@
-"""The wanted columns of a table, and its records on their way from a reader.
-
-A reader yields the wanted fields of one record at a time, whatever the format. `Records.blocks` regroups them by
-column, because a column is checked and converted much faster than its fields one by one.
-"""
+"""The wanted columns of a table, and blocks of its records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import count, islice
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias, cast
 
-from tqdm import tqdm
-
 from datamodules.core.errors import InputError, excerpt
-from datamodules.corpora.rows import BLOCK
 
 #: A column by its name or its number (from 0; the command line gives numbers as strings of digits).
 Column: TypeAlias = str | int
 #: One, or several that are joined.
 TextColumn: TypeAlias = Column | list[Column]
-#: Number and wanted fields of a record.
-Record: TypeAlias = tuple[int, Sequence[object]]
 
 
 class AnyOf(tuple[str, ...]):
@@ -80,12 +69,12 @@ def _is_numeric(column: Column | AnyOf) -> bool:
 
 
 class Block(NamedTuple):
-    """Some records of a table, column by column."""
+    """Some records of a table by column: columns are checked and converted much faster than single fields."""
 
-    #: source and unit of the numbers, for messages: `train.csv, line`.
+    #: the table and the unit of the numbers, for messages: `train.csv, line`.
     source: str
     #: number of each record.
-    numbers: list[int]
+    numbers: Sequence[int]
     #: for each wanted column the field of each record.
     columns: list[list[object]]
 
@@ -115,45 +104,3 @@ class Block(NamedTuple):
                     f"{self.location(record)}: {kind} instead of a string; choose another column"
                 )
         return strings
-
-
-@dataclass(frozen=True)
-class Records:
-    """The records of a table, to be read once.
-
-    Attributes:
-        stream: the records in order.
-        columns: the wanted columns.
-        source: the table's name in messages.
-        unit: what the records' numbers count: `line` or `row`.
-    """
-
-    stream: Iterator[Record]
-    columns: Columns
-    source: str
-    unit: str
-
-    def blocks(self) -> Iterator[Block]:
-        """The records in blocks, so that little more than a block is in memory.
-
-        Raises:
-            InputError: the table is empty or can't be read.
-        """
-        # The bar appears only after three seconds, and only on a terminal.
-        progress = tqdm(
-            self.stream, f"reading {self.source}", unit=" rows", unit_scale=True, delay=3, disable=None
-        )
-        stream = iter(progress)
-        for done in count():
-            block = Block(f"{self.source}, {self.unit}", [], [[] for _ in self.columns.wanted])
-            # Thousands of records alive at once would make the garbage collector search everything that is loaded.
-            while records := list(islice(stream, min(128, BLOCK - len(block.numbers)))):
-                numbers, fields = zip(*records, strict=True)
-                block.numbers.extend(numbers)
-                for column, values in zip(block.columns, zip(*fields, strict=True), strict=True):
-                    column.extend(values)
-            if not block.numbers:
-                if done == 0:
-                    raise InputError(f"{self.source}: no rows; give a file with at least one")
-                return
-            yield block

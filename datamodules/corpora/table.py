@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from datamodules.core.errors import InputError, excerpt
-from datamodules.corpora.readers import ClassNames, open_lines, open_records
-from datamodules.corpora.records import AnyOf, Block, Column, Columns, Records
+from datamodules.corpora.readers import ClassNames, open_lines, read_blocks
+from datamodules.corpora.records import AnyOf, Block, Column, Columns
 from datamodules.corpora.rows import Repairs, Rows
 
 log = logging.getLogger(__name__)
@@ -58,15 +58,15 @@ def read_table(
         class_names = [name for line in open_lines(class_names) if (name := line.strip())]
     elif isinstance(class_names, Mapping):
         class_names = {str(label): name for label, name in class_names.items()}  # YAML reads 0 as a number
-    return _rows(open_records(path, columns, header, quotes, class_names), class_names)
+    return _rows(read_blocks(path, columns, header, quotes, class_names), columns, str(path), class_names)
 
 
-def _rows(records: Records, class_names: ClassNames | None) -> Rows:
-    """Turn records into an Arrow table, and log what is unusual about them."""
-    columns, source, repairs = records.columns, records.source, Repairs()
+def _rows(blocks: Iterable[Block], columns: Columns, source: str, class_names: ClassNames | None) -> Rows:
+    """Turn blocks into an Arrow table, and log empty texts and duplicates."""
+    repairs = Repairs()
     batches, hashes = [], []
     num_rows = num_empty = 0
-    for block in records.blocks():
+    for block in blocks:
         texts = _texts(block, len(columns.texts))
         labels = None if columns.label is None else _labels(block, len(columns.texts), class_names)
         if columns.id is None:

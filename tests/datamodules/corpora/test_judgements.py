@@ -52,12 +52,6 @@ def test_layouts(layout: str, tmp_path: Path) -> None:
     assert judgements.has_relevant.tolist() == [True, True]
 
 
-def test_qrels_are_written_as_they_are_read(tmp_path: Path) -> None:
-    judgements = read_judgements(write(tmp_path / "qrels", "trec"), QUERIES, DOCUMENTS)
-    judgements.write_qrels(tmp_path / "again")
-    assert (tmp_path / "again").read_text() == (tmp_path / "qrels").read_text()
-
-
 def test_is_saved_and_loaded(tmp_path: Path) -> None:
     judgements = read_judgements(write(tmp_path / "qrels", "trec"), QUERIES, DOCUMENTS)
     judgements.save(tmp_path)

@@ -201,7 +201,7 @@ def test_ids(tmp_path):
 
 
 def test_ids_count_on_over_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("datamodules.corpora.records.BLOCK", 2)
+    monkeypatch.setattr("datamodules.corpora.readers.BLOCK", 2)
     rows = read_table(write(tmp_path / "t.csv", CSV))
     assert rows.table.column("id").num_chunks == 2
     assert rows.ids == ["0", "1", "2"]
