@@ -4,6 +4,8 @@
 folder next to the final one. `finish_folder` syncs its files, writes their sizes and checksums and the fingerprint of
 the folder into `manifest.json`, and renames the folder. `check_folder` accepts a folder only if the manifest has the
 expected fingerprint and every file is as it was written; a damaged folder of a cache is built again.
+
+Single files, fingerprints and the errors of a full disk follow below.
 """
 
 from __future__ import annotations
@@ -34,9 +36,6 @@ MANIFEST = "manifest.json"
 REBUILD = "delete the folder and run the command again to rebuild it"
 #: Name and fingerprint of a folder in a cache.
 Part: TypeAlias = tuple[str, str]
-
-
-# --- building a folder --------------------------------------------------------------------------------------
 
 
 def cache_folder(cache_dir: str | Path | None) -> Path:
@@ -132,9 +131,6 @@ def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: object
     partial.rename(folder)
 
 
-# --- checking a folder --------------------------------------------------------------------------------------
-
-
 def is_whole(folder: Path, fingerprint: str) -> bool:
     """Return whether a folder exists and is undamaged, checksums included.
 
@@ -210,9 +206,6 @@ def _damage(file: Path, facts: PlainDict, contents: bool) -> str | None:
     return None
 
 
-# --- single files -------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path, which becomes `path` when the block ends without an exception.
@@ -248,9 +241,6 @@ def _finite(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-# --- fingerprints -------------------------------------------------------------------------------------------
 
 
 def fingerprint_of(description: Mapping[str, object]) -> str:
@@ -294,8 +284,6 @@ def _cached_checksum(path: Path, state: tuple[int, ...]) -> str:
     del state
     return checksum_of(path)
 
-
-# --- errors of the disk -------------------------------------------------------------------------------------
 
 _FULL = (
     "the disk is full. Free some space or choose another {option}, then run the same command again; finished parts"

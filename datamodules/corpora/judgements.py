@@ -206,7 +206,7 @@ def judged_pairs(
 def _judged_fields(path: str | Path, encoding_errors: EncodingErrors) -> Iterator[tuple[str, str, str, str]]:
     if any(end in (".jsonl", ".ndjson", ".json", ".parquet") for end in Path(path).suffixes):
         for block in read_blocks(path, Columns(NAMES), encoding_errors=encoding_errors):
-            columns = [list(map(str.strip, block.strings(column))) for column in range(3)]
+            columns = [block.stripped(column) for column in range(3)]
             for record, (query, document, grade) in enumerate(zip(*columns, strict=True)):
                 yield query, document, grade, block.location(record)
         return

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -61,10 +62,9 @@ def read_pairs(
     targets: list[float] = []
     for block in read_blocks(path, columns, header, quoted, encoding_errors=encoding_errors):
         for column, values in enumerate(fields):
-            values += map(str.strip, block.strings(column))
+            values += block.stripped(column)
         if label_column is not None:
-            labels = list(map(str.strip, block.strings(-1)))
-            targets += _targets(labels, goal, label_column, block.location)
+            targets += block.converted(-1, partial(_target, goal=goal, column=label_column))
     first, second, *more = fields
     if quotes == "whole":
         first, second = list(map(_without_quotes, first)), list(map(_without_quotes, second))
@@ -82,6 +82,7 @@ def read_pairs(
 
 
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
+_BOOLEANS = {"True": 1.0, "False": 0.0, "true": 1.0, "false": 0.0}
 
 
 def _without_quotes(text: str) -> str:
@@ -90,18 +91,10 @@ def _without_quotes(text: str) -> str:
     return text if quoted is None else quoted[1].replace('""', '"').strip()
 
 
-def _targets(
-    labels: Sequence[str], goal: Goal, column: Column, location: Callable[[int], str]
-) -> list[float]:
-    """The number of each label; each distinct label is converted once."""
-    numbers = {"True": 1.0, "False": 0.0, "true": 1.0, "false": 0.0}
-    for record, label in enumerate(labels):
-        if label not in numbers:
-            numbers[label] = _target(label, goal, column, location(record))
-    return list(map(numbers.__getitem__, labels))
-
-
-def _target(label: str, goal: Goal, column: Column, location: str) -> float:
+def _target(label: str, location: str, goal: Goal, column: Column) -> float:
+    """The number of a label."""
+    if label in _BOOLEANS:
+        return _BOOLEANS[label]
     wanted = "0 or 1" if goal == "classification" else "a number of 0 or more"
     if not label:
         raise InputError(f"{location}: no label in column {column!r}; write {wanted}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias, cast
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from datamodules.core.errors import InputError, excerpt
 
 #: A column by its name or its number (from 0; the command line gives numbers as strings of digits).
 Column: TypeAlias = str | int
+T = TypeVar("T")
 #: One, or several that are joined.
 TextColumn: TypeAlias = Column | list[Column]
 
@@ -104,3 +105,21 @@ class Block(NamedTuple):
                     f"{self.location(record)}: {kind} instead of a string; choose another column"
                 )
         return strings
+
+    def stripped(self, column: int) -> list[str]:
+        """A column as strings without white space around them; see `strings`."""
+        return list(map(str.strip, self.strings(column)))
+
+    def converted(self, column: int, convert: Callable[[str, str], T]) -> list[T]:
+        """Convert the stripped strings of a column, each distinct one once.
+
+        Args:
+            column: its number.
+            convert: takes a string and its location, for messages.
+        """
+        strings = self.stripped(column)
+        values: dict[str, T] = {}
+        for record, string in enumerate(strings):
+            if string not in values:
+                values[string] = convert(string, self.location(record))
+        return list(map(values.__getitem__, strings))

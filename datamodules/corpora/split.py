@@ -47,7 +47,11 @@ def stratified_split(
         raise InputError(f"validation {validation}: give a share between 0 and 1, or a whole number of rows")
     if validation < 1 and not isinstance(validation, float):
         raise InputError(f"validation {validation}: give at least one row a class")
-    group, size, first = _groups(groups, len(labels))
+    if groups is None:
+        groups = np.arange(len(labels))
+    # Of each row its group, numbered from 0; of each group its size and its first row.
+    _, first, group, size = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
+    group = group.reshape(-1)
     chosen = np.zeros(len(size), dtype=bool)
     classes, single = _rows_by_class(labels), 0
     for label, rows in classes.items():
@@ -73,17 +77,6 @@ def stratified_split(
         log.warning("classes with a single row, which stays in training: %d", single)
     is_validation = chosen[group]
     return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
-
-
-def _groups(
-    groups: NDArray[np.integer] | None, num_rows: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Number the groups from 0: the group of each row, and the size and the first row of each group."""
-    if groups is None:
-        rows = np.arange(num_rows)
-        return rows, np.ones(num_rows, np.int64), rows
-    _, first, number, size = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
-    return number.reshape(-1), size, first
 
 
 def _nearest(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,10 @@ def _rows(blocks: Iterable[Block], columns: Columns, source: str, class_names: C
     num_rows = num_empty = 0
     for block in blocks:
         texts = _texts(block, len(columns.texts))
-        labels = None if columns.label is None else _labels(block, len(columns.texts), class_names)
+        labels = None
+        if columns.label is not None:
+            name_class = partial(_class_name, class_names=class_names)
+            labels = block.converted(len(columns.texts), name_class)
         if columns.id is None:
             ids = list(map(str, range(num_rows, num_rows + len(texts))))
         else:
@@ -92,23 +96,13 @@ def _rows(blocks: Iterable[Block], columns: Columns, source: str, class_names: C
 
 def _texts(block: Block, num_columns: int) -> list[str]:
     """The text of each record: its fields, stripped and joined by a space."""
-    parts = [list(map(str.strip, block.strings(column))) for column in range(num_columns)]
+    parts = [block.stripped(column) for column in range(num_columns)]
     if num_columns == 1:
         return parts[0]
     return [" ".join(filter(None, fields)) for fields in zip(*parts, strict=True)]
 
 
-def _labels(block: Block, column: int, class_names: ClassNames | None) -> list[str]:
-    """The class name of each record; each distinct label is looked up once."""
-    labels = list(map(str.strip, block.strings(column)))
-    names: dict[str, str] = {}
-    for record, label in enumerate(labels):
-        if label not in names:
-            names[label] = _class_name(label, class_names, block.location(record))
-    return list(map(names.__getitem__, labels))
-
-
-def _class_name(label: str, class_names: ClassNames | None, location: str) -> str:
+def _class_name(label: str, location: str, class_names: ClassNames | None) -> str:
     if not label:
         raise InputError(f"{location}: no label; add one or remove the row")
     if class_names is None:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice
@@ -78,14 +78,14 @@ def make_tokenizer(name: str, lowercase: bool) -> Tokenizer:
     Raises:
         InputError: there is no such tokenizer.
     """
-    if name == "words":
-        return WordTokenizer(name, lowercase)
-    if name == "whitespace":
-        return WhitespaceTokenizer(name, lowercase)
-    if name == CHARACTERS:
-        return CharacterTokenizer(name, lowercase)
-    _load(name)  # to refuse a wrong name now, before the corpus is read
-    return TransformersTokenizer(name, lowercase)
+    kinds: dict[str, Callable[[str, bool], Tokenizer]] = {
+        "words": WordTokenizer,
+        "whitespace": WhitespaceTokenizer,
+        CHARACTERS: CharacterTokenizer,
+    }
+    if name not in kinds:
+        _load(name)  # to refuse a wrong name now, before the corpus is read
+    return kinds.get(name, TransformersTokenizer)(name, lowercase)
 
 
 class WhitespaceTokenizer(Tokenizer):
