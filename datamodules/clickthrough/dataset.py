@@ -299,7 +299,7 @@ class RankingDataset(Dataset[QueryBatch]):
         judgements = self.split.judgements
         starts, ends = judgements.offsets[row], judgements.offsets[row + 1]
         judged = consecutive(starts, ends - starts)
-        query, number = judged.numbers, judged.values
+        query, number = judged.list_numbers, judged.values
         column = self.column[judgements.document[number]]
         found = {"judged_query": query, "judged_document": column, "grade": judgements.grade[number]}
         if self.only_judged:

@@ -35,12 +35,12 @@ class Ragged:
         return np.diff(self.offsets)
 
     @property
-    def numbers(self) -> NDArray[np.int64]:
+    def list_numbers(self) -> NDArray[np.int64]:
         """int64 [all values]: the number of each value's list."""
         return np.repeat(np.arange(len(self)), self.counts)
 
     @property
-    def places(self) -> NDArray[np.int64]:
+    def positions(self) -> NDArray[np.int64]:
         """int64 [all values]: the position of each value in its list."""
         return np.arange(self.offsets[-1]) - np.repeat(self.offsets[:-1], self.counts)
 
@@ -52,7 +52,7 @@ class Ragged:
     def padded(self) -> NDArray[np.int64]:
         """int64 [n, length of the longest list, at least 1]: the lists as rows, filled up with 0."""
         rows = np.zeros((len(self), max(1, int(self.counts.max(initial=0)))), np.int64)
-        rows[self.numbers, self.places] = self.values
+        rows[self.list_numbers, self.positions] = self.values
         return rows
 
     def save(self, folder: Path) -> None:

@@ -47,7 +47,7 @@ def read_hmn4qa(path: str | Path) -> Dialogues:
             dialogues.append(Dialogue(str(len(dialogues) + 1), []))
         elif count != last + 1 or not dialogues:
             problem = (
-                f"the id {count} stands twice in this dialogue" if count <= last else f"{count} after {last}"
+                f"the id {count} occurs twice in this dialogue" if count <= last else f"{count} after {last}"
             )
             raise InputError(f"{location}: {problem}; number the lines of a dialogue 1, 2, 3, ...")
         last = count
@@ -104,7 +104,7 @@ def read_dialogues(
             dialogue = dialogues.setdefault(key, Dialogue(name, turns))
             if dialogue.turns != turns:
                 raise InputError(
-                    f"{location}: the id {name!r} stands for another dialogue already; give it its own"
+                    f"{location}: the id {name!r} belongs to another dialogue already; give it its own"
                 )
             questions = _strings(fields[1], location, question_column)
             answers: Sequence[str | None] = [None] * len(questions)

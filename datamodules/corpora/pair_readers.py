@@ -200,6 +200,6 @@ def read_identified(path: str | Path, text_column: Column | Sequence[Column] | N
     seen: set[str] = set()
     for row, id_ in enumerate(rows.ids):
         if id_ in seen:
-            raise InputError(f"{path}, row {row + 1}: the id {id_!r} stands for another text already")
+            raise InputError(f"{path}, row {row + 1}: the id {id_!r} belongs to another text already")
         seen.add(id_)
     return rows

@@ -119,7 +119,7 @@ class DialogueDataset(Dataset[DialogueBatch]):
         index = np.asarray(indices, np.int64)
         row = np.where(index < 0, ~index, index)
         rows = consecutive(self.split.dialogues.question_offsets[row], self.question_counts[row])
-        questions, dialogue = rows.values, rows.numbers
+        questions, dialogue = rows.values, rows.list_numbers
         words, asked = self._words_of(row), self.questions.take(questions)
         distinct, position = np.unique(np.concatenate([[0], words.word, asked.values]), return_inverse=True)
         position = position.reshape(-1)
@@ -157,7 +157,7 @@ class DialogueDataset(Dataset[DialogueBatch]):
         reading = self.split.reading.take(questions)
         readable = np.zeros((len(questions), int(self.kept.counts[row].max())), bool)
         starts = np.repeat(self.kept.offsets[row[dialogue]], reading.counts)
-        readable[reading.numbers, np.searchsorted(self.kept.values, reading.values) - starts] = True
+        readable[reading.list_numbers, np.searchsorted(self.kept.values, reading.values) - starts] = True
         return readable
 
     def _words_of(self, row: NDArray[np.int64]) -> _Words:
@@ -166,9 +166,9 @@ class DialogueDataset(Dataset[DialogueBatch]):
         words = self.turns.take(turns.values)
         return _Words(
             words.values,
-            np.repeat(turns.numbers, words.counts),
-            np.repeat(turns.places, words.counts),
-            words.places + 1,
+            np.repeat(turns.list_numbers, words.counts),
+            np.repeat(turns.positions, words.counts),
+            words.positions + 1,
             words.offsets[turns.offsets],
         )
 
@@ -198,7 +198,7 @@ class DialogueDataset(Dataset[DialogueBatch]):
         of = pairs // len(self.ids)
         sizes = np.bincount(of, minlength=len(words.offsets) - 1)
         own = Ragged(position[is_own][first], offsets_of(sizes))
-        number = self.num_words + own.places
+        number = self.num_words + own.positions
         choice = self.ids[words.word]
         choice[is_own] = number[np.searchsorted(pairs, pair[is_own])]
         answer = np.where(answers == 0, NO_ANSWER, self.ids[answers])

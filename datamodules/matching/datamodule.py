@@ -176,7 +176,7 @@ class MatchingDataModule(PairTables, TextDataModule[Pairs, MatchingSplit]):
             if training:
                 pool_part = self._prepare_pool(pool, table, neighbors)
             else:
-                table, pool = table.with_pairs(pool.numbers, pool.values), None
+                table, pool = table.with_pairs(pool.list_numbers, pool.values), None
         pairs = prepared_folder(self.cache, "pairs", table.fingerprint, table.save)
         first = self.tokenise(table.first, self.options.first_length)
         second = self.tokenise(table.second, self.options.second_length)

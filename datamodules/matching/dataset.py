@@ -263,7 +263,7 @@ class MatchingDataset(Dataset[MatchingBatch]):
     def _members(self, epoch: int, numbers: NDArray[np.int64]) -> _Members:
         pairs, lists = self.split.pairs, self.lists
         rows = lists.rows.take(numbers)
-        row, in_list, starts = rows.values, rows.numbers, rows.offsets
+        row, in_list, starts = rows.values, rows.list_numbers, rows.offsets
         first, second = pairs.first_row[row].astype(np.int64), pairs.second_row[row].astype(np.int64)
         target = pairs.target[row]
         if lists.negatives is not None:

@@ -93,7 +93,7 @@ def test_question_marks_belong_to_no_word() -> None:
         (["1 who ?\tkim\t1"], "line 1: a question before any turn"),
         (["1 hello", "2 who ?\tkim"], "line 2: 2 columns"),
         (["1 hello", "2 who ?\tkim\t1\t2"], "line 2: 4 columns"),
-        (["1 hello", "2 a", "2 b"], "line 3: the id 2 stands twice"),
+        (["1 hello", "2 a", "2 b"], "line 3: the id 2 occurs twice"),
         (["1 hello", "3 b"], "line 2: 3 after 1"),
         (["2 hello"], "line 1: 2 after 0"),
         (["hello"], "line 1: starts with no number"),
@@ -119,7 +119,7 @@ def test_a_published_file_that_is_none(tmp_path: Path, contents: list[str], mess
         ([{"turns": ["a"], "question": "q"}], "no column 'answer'"),
         (
             [{"turns": [t], "question": "q", "answer": t, "id": "x"} for t in "ab"],
-            "line 2: the id 'x' stands for another dialogue",
+            "line 2: the id 'x' belongs to another dialogue",
         ),
     ],
 )

@@ -23,8 +23,8 @@ def test_lists_of_different_lengths() -> None:
     values = ragged(LISTS)
     assert len(values) == 4
     assert values.counts.tolist() == [3, 0, 1, 2]
-    assert values.numbers.tolist() == [0, 0, 0, 2, 3, 3]
-    assert values.places.tolist() == [0, 1, 2, 0, 0, 1]
+    assert values.list_numbers.tolist() == [0, 0, 0, 2, 3, 3]
+    assert values.positions.tolist() == [0, 1, 2, 0, 0, 1]
     assert values.padded().tolist() == [[5, 6, 7], [0, 0, 0], [8, 0, 0], [9, 10, 0]]
     assert ragged([[], []]).padded().tolist() == [[0], [0]]
 

@@ -274,7 +274,7 @@ def test_the_manifest_is_readable_json(tmp_path: Path) -> None:
     assert len(text.splitlines()) > 5
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a place where no file can be made")
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which no file can be created")
 def test_a_lock_that_cannot_be_created_is_an_error() -> None:
     with pytest.raises(InputError, match="/proc/self/x: can't be made") as error, lock(Path("/proc/self/x")):
         pass
