@@ -1,9 +1,8 @@
-"""Random choices that are made anew in every epoch.
+"""Random choices that differ in every epoch.
 
-What is drawn depends on the run's seed, the epoch and the number of the list, and on nothing else: not on the
-process that draws, nor on what was drawn before. So any number of workers draws the same, and a resumed run
-what an uninterrupted one would have. The random numbers are a hash of these (S. Vigna's SplitMix64), which
-costs no state to keep.
+A choice depends only on the run's seed, the epoch and the number of the list. So any number of workers, and a resumed
+run, draw the same as one uninterrupted process. The random numbers are a hash of these values (S. Vigna's SplitMix64),
+without a state.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-#: Draws for one place before it stays empty: a list that owns nearly all texts.
+#: Draws for a position before it stays empty, for lists that own nearly all texts.
 _TRIES = 64
 
 
-def key_of(seed: int, *place: int) -> np.uint64:
-    """What all draws of a place have in common: of an epoch, and of a purpose where there are several."""
-    key: np.uint64 = np.random.SeedSequence([seed, *place]).generate_state(1, np.uint64)[0]
+def key_of(seed: int, *purpose: int) -> np.uint64:
+    """The common key of all draws of an epoch, or of an epoch and a purpose."""
+    key: np.uint64 = np.random.SeedSequence([seed, *purpose]).generate_state(1, np.uint64)[0]
     return key
 
 
@@ -38,36 +37,36 @@ def _random(key, number, draw):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def choose(key, lists, size, count):  # type: ignore[no-untyped-def]
-    """`count` distinct places below `size` for each list [n, count], -1 where there are fewer."""
+    """Draw `count` distinct numbers below `size` for each list [n, count], -1 where there are fewer."""
     chosen = np.full((len(lists), count), -1, np.int64)
     for i in range(len(lists)):
-        # R. Floyd's way of drawing without replacement: one number a draw, no table of the size.
+        # R. Floyd's algorithm draws without replacement: one random number a draw, no table of the size.
         for taken, last in enumerate(range(max(0, size[i] - count), size[i])):
-            place = _random(key, lists[i], last) % (last + 1)
+            number = _random(key, lists[i], last) % (last + 1)
             for j in range(taken):
-                if chosen[i, j] == place:
-                    place = last
+                if chosen[i, j] == number:
+                    number = last
                     break
-            chosen[i, taken] = place
+            chosen[i, taken] = number
     return chosen
 
 
 @njit(cache=True, nogil=True)
 def choose_foreign(key, lists, question, codes, own, offsets, count):  # type: ignore[no-untyped-def]
-    """Rows of second texts [n, count] that are no copies of a list's own nor of each other."""
+    """Draw rows of second texts [n, count] that are no duplicates of a list's own texts nor of each other."""
     chosen = np.full((len(lists), count), -1, np.int64)
     for i in range(len(lists)):
-        mine = own[offsets[question[i]] : offsets[question[i] + 1]]
+        excluded = own[offsets[question[i]] : offsets[question[i] + 1]]
         taken = draws = 0
         while taken < count and draws < count * _TRIES:
             row = _random(key, lists[i], draws) % len(codes)
             draws += 1
             code = codes[row]
-            place = np.searchsorted(mine, code)
-            good = place == len(mine) or mine[place] != code
+            position = np.searchsorted(excluded, code)
+            is_new = position == len(excluded) or excluded[position] != code
             for j in range(taken):
-                good = good and codes[chosen[i, j]] != code
-            if good:
+                is_new = is_new and codes[chosen[i, j]] != code
+            if is_new:
                 chosen[i, taken] = row
                 taken += 1
     return chosen
@@ -75,7 +74,7 @@ def choose_foreign(key, lists, question, codes, own, offsets, count):  # type: i
 
 @njit(cache=True, nogil=True)
 def uniform(key, numbers):  # type: ignore[no-untyped-def]
-    """A number above 0 and at most 1 for each of `numbers` [n]: float64 [n]."""
+    """Draw a number above 0 and at most 1 for each of `numbers` [n]: float64 [n]."""
     drawn = np.empty(len(numbers), np.float64)
     for i in range(len(numbers)):
         drawn[i] = (np.float64(_random(key, numbers[i], 0)) + 1.0) / 9.223372036854775808e18

@@ -1,4 +1,4 @@
-"""Which rows make a batch: texts of like length together, the same on any number of processes."""
+"""Batches of rows with texts of similar length, the same on any number of processes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-#: Rows are shuffled, then sorted by length within this many batches: enough for batches of like length,
-#: few enough to leave the order of the rows random.
+#: Rows are shuffled, then sorted by length within this number of batches: enough for batches of similar length,
+#: few enough for a random order of the rows.
 BATCHES_PER_BUCKET = 50
 
 
 class LengthBucketSampler(Sampler[list[int]]):
     """Batches of row numbers, each row once an epoch.
 
-    Training order depends on the seed and the epoch alone, so a resumed run sees the rows that an
-    uninterrupted one does. Evaluation batches do not depend on the number of processes, so that 1 and 2
-    processes compute the same numbers: process r of P takes the batches r, r + P, r + 2P, ... Where the
-    batches do not divide, training repeats batches, and evaluation repeats one with its rows marked as
-    padding: a padded row i is given as ~i (a negative number).
+    The training order depends only on the seed and the epoch, so a resumed run has the same batches as an uninterrupted
+    one. Evaluation batches, and so the metrics, do not depend on the number of processes P: process r takes the batches
+    r, r + P, r + 2P, ... If P does not divide their number, training repeats batches, and evaluation repeats one with
+    its rows marked as padding: ~i (a negative number) is row i as padding.
     """
 
     def __init__(
@@ -41,7 +40,7 @@ class LengthBucketSampler(Sampler[list[int]]):
             lengths: [n] number of words of each row.
             batch_size: rows a batch of one process.
             training: shuffle; otherwise longest first and padded exactly.
-            bucket: put rows of like length together; otherwise training batches are drawn at random.
+            bucket: put rows of similar length together; otherwise training batches are drawn at random.
             seed: of the shuffling.
             process: this process, 0..num_processes - 1.
             num_processes: processes that share the rows.
@@ -54,7 +53,7 @@ class LengthBucketSampler(Sampler[list[int]]):
         self.process = process
         self.num_processes = num_processes
         self.epoch = 0
-        # Lightning tells `batch_sampler.sampler` the epoch.
+        # Lightning calls `batch_sampler.sampler.set_epoch`.
         self.sampler = self
 
     def set_epoch(self, epoch: int) -> None:
@@ -67,10 +66,10 @@ class LengthBucketSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         batches = self._training_batches() if self.training else self._evaluation_batches()
-        mine = batches[self.process :: self.num_processes]
-        yield from (batch.tolist() for batch in mine)
-        if len(mine) < len(self):
-            # Every process must take as many steps as the others.
+        own = batches[self.process :: self.num_processes]
+        yield from (batch.tolist() for batch in own)
+        if len(own) < len(self):
+            # All processes must take the same number of steps.
             yield batches[0].tolist() if self.training else (~batches[0]).tolist()
 
     def _training_batches(self) -> list[NDArray[np.int64]]:
@@ -84,7 +83,7 @@ class LengthBucketSampler(Sampler[list[int]]):
         return [batches[i] for i in random.permutation(len(batches))] if self.bucket else batches
 
     def _evaluation_batches(self) -> list[NDArray[np.int64]]:
-        # Longest first: a text that does not fit the device's memory is met at once.
+        # Longest first, so that a text that exceeds the device's memory fails at once.
         return self._cut(np.argsort(-self.lengths, kind="stable"))
 
     def _cut(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -92,10 +91,10 @@ class LengthBucketSampler(Sampler[list[int]]):
 
 
 class ListSampler(LengthBucketSampler):
-    """Batches of lists whose members, and so whose lengths, are drawn anew in every epoch.
+    """Batches of lists whose members, and so whose lengths, are drawn in every epoch.
 
-    A training batch tells its epoch: list i of n in epoch e is given as i + e n. So a data set that lives in
-    a worker draws what belongs to the epoch without being told.
+    The numbers of a training batch contain the epoch: list i of n in epoch e is i + e n. So a data set in a worker
+    process draws the members of the right epoch.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class ListSampler(LengthBucketSampler):
         """Plan batches.
 
         Args:
-            lengths: of each list [n] in an epoch.
+            lengths: returns the length of each list [n] in an epoch.
             batch_size: lists a batch of one process.
             options: see `LengthBucketSampler`.
         """

@@ -1,4 +1,4 @@
-"""Letter trigrams of words: `cat` with marks around it, `#cat#`, has #ca, cat and at#."""
+"""Letter trigrams of words: #ca, cat and at# are those of `cat`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from torch.nn import functional
 
 
 def letter_trigrams(char: Tensor, mark: int, buckets: int | None = None) -> tuple[Tensor, Tensor]:
-    """The letter trigrams of words, as numbers.
+    """Number the letter trigrams of words.
 
     Args:
         char: int64 [U, L] character ids, 0 = padding.
-        mark: the id of the mark before and after a word; all characters' ids are below it.
-        buckets: trigrams are hashed into so many; None = no two trigrams have the same number.
+        mark: the id of the mark before and after a word; the ids of all characters are smaller.
+        buckets: trigrams are hashed into this number of buckets; None = no two trigrams have the same number.
 
     Returns:
-        int64 [G], the numbers of all words' trigrams one after the other, and int64 [U], where each word's
-        begin. A word has as many trigrams as characters, and padding has none.
+        int64 [G], the numbers of all words' trigrams, one word after another, and int64 [U], the start of each word.
+        A word has as many trigrams as characters, and padding has none.
     """
     words, longest = char.shape
     lengths = (char != 0).sum(dim=1)
@@ -28,14 +28,14 @@ def letter_trigrams(char: Tensor, mark: int, buckets: int | None = None) -> tupl
     if buckets is None:
         number = (a * (mark + 1) + b) * (mark + 1) + c
     else:
-        # The usual hash of three whole numbers: each times a large prime of its own, and exclusive or.
+        # The usual hash of three whole numbers: the exclusive or of their products with three large primes.
         number = (a * 73856093 ^ b * 19349663 ^ c * 83492791) % buckets  # [U, L]
     real = torch.arange(longest, device=char.device) < lengths.unsqueeze(1)
     return number[real], lengths.cumsum(dim=0) - lengths
 
 
 def distinct_trigrams(char: Tensor, mark: int) -> list[int]:
-    """The distinct trigrams of words, as rising numbers; arguments as of `letter_trigrams`."""
+    """Number the distinct trigrams of words, in ascending order; arguments as for `letter_trigrams`."""
     numbers, _ = letter_trigrams(char, mark)
-    found: list[int] = torch.unique(numbers).tolist()
-    return found
+    distinct: list[int] = torch.unique(numbers).tolist()
+    return distinct

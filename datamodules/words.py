@@ -211,7 +211,7 @@ class Words:
         )
         if vectors is None:
             return WordTables(vocabulary)
-        log.info("%s", vectors.coverage(stores))
+        log.info("%s", vectors.describe_coverage(stores))
         table, has_vector = initial_table(vocabulary, vectors, seed=0)
         if options.normalize_vectors:
             table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from datamodules.batch import BatchContents, ClickBatch, DocumentBatch, QueryBatch, as_tensors
 from datamodules.clickthrough.negatives import POSITIVES, Negatives
+from datamodules.core.ragged import consecutive
 from datamodules.core.storage import check_folder
 from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.rows import Rows
@@ -36,7 +37,7 @@ class DocumentHits(NamedTuple):
     @classmethod
     def of(cls, store: NeighborStore, documents: Rows) -> DocumentHits:
         """Hits by the documents' rows; documents outside the collection are skipped."""
-        row_of = {id_: row for row, id_ in enumerate(documents.ids)}
+        row_of = documents.row_of_id()
         rows = np.array([*(row_of.get(id_, -1) for id_ in store.memories.ids), -1], np.int64)
         return cls(rows[store.rows], np.asarray(store.scores))
 
@@ -283,9 +284,9 @@ class RankingDataset(BatchDataset[QueryBatch]):
 
     def _judgements(self, row: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
         judgements = self.split.judgements
-        starts, sizes = judgements.offsets[row], np.diff(judgements.offsets)[row]
-        query = np.repeat(np.arange(len(row)), sizes)
-        number = np.arange(len(query)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(starts, sizes)
+        starts, ends = judgements.offsets[row], judgements.offsets[row + 1]
+        judged = consecutive(starts, ends - starts)
+        query, number = judged.list_numbers, judged.values
         column = self.column[judgements.document[number]]
         fields = {"judged_query": query, "judged_document": column, "grade": judgements.grade[number]}
         if self.only_judged:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core.arrays import find_sorted
+from datamodules.core.ragged import offsets_of
 from datamodules.corpora.judgements import Judgements
 from datamodules.drawing import choose, choose_foreign, key_of
 from datamodules.retrieval.folding import fold_hashes
@@ -97,7 +98,7 @@ class HardPool(NamedTuple):
             best = np.where(answers, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
             kept &= np.isneginf(best) | (scores <= highest * best)
         sizes = kept.sum(axis=1)
-        return cls(hits[kept].astype(np.int64), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+        return cls(hits[kept].astype(np.int64), offsets_of(sizes))
 
     @property
     def sizes(self) -> NDArray[np.int64]:

@@ -1,1 +1,1 @@
-"""Errors, files, folders on disk and secrets: what every other package stands on."""
+"""Errors, files, folders on disk, arrays and secrets: the base of every other package."""

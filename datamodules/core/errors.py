@@ -1,23 +1,23 @@
-"""The one exception for what a user can put right, how what was wrong is repeated, and a check that all share."""
+"""The exceptions for what a user can put right, and the short quotations in their messages."""
 
-#: Characters that a message repeats of what was wrong: a table's header may have 20,000.
+#: Characters that a message quotes of a wrong value: a table's header may have 20,000.
 LONGEST = 200
 
 
 class InputError(ValueError):
     """Something that the user gave can't be used.
 
-    The message is one line. It names the file, row or option and says what to do; the command line prints
+    The message is one line that names the file, row or option, and what to do. The command line prints
     it without a traceback and exits with 2.
     """
 
 
 class DamagedError(InputError):
-    """What is on the disk is not what was written there; where it can be made again, it is."""
+    """A file on the disk differs from what was written there. A cache builds it again."""
 
 
 def check_count(name: str, count: int, most: int | None = None) -> None:
-    """Refuse a number of things that is below 1, or beyond what is possible.
+    """Refuse a count below 1 or above a limit.
 
     Raises:
         InputError: names the option.
@@ -27,17 +27,17 @@ def check_count(name: str, count: int, most: int | None = None) -> None:
 
 
 def excerpt(wrong: object, longest: int = LONGEST) -> str:
-    """What was wrong, on one line and not longer than a message bears.
+    """Quote a wrong value, or the message of an error, on one line of limited length.
 
     Args:
-        wrong: a value that the user gave, or an error of which only the words count.
+        wrong: a value that the user gave, or an error.
         longest: characters.
     """
-    # A value of millions of characters is not looked at in whole.
+    # The rest of a value of millions of characters is never read.
     text = " ".join(str(wrong)[: 20 * longest].split())
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, as an excerpt; its class where it says nothing."""
+    """Quote the message of an error, or its class where it has no message."""
     return excerpt(error) or type(error).__name__

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+import bz2
 import difflib
+import gzip
 import io
+import lzma
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from fsspec.compression import compr
-from fsspec.core import get_compression
+from datamodules.core.errors import InputError, reason
 
-from datamodules.core.errors import InputError
-
-
-class DamagedFile(Exception):
-    """A compressed file is cut off, or isn't what its name says."""
+_OPEN: dict[str, Callable[[Path, str], IO[bytes]]] = {
+    ".gz": gzip.open,  # type: ignore[dict-item]
+    ".xz": lzma.open,  # type: ignore[dict-item]
+    ".bz2": bz2.open,  # type: ignore[dict-item]
+}
 
 
 def existing_file(path: str | Path) -> Path:
-    """The path of a file that is there.
+    """Return the path of a file that exists.
 
     Raises:
-        InputError: it isn't; names those that are called almost so.
+        InputError: there is no such file; suggests files with similar names.
     """
     path = Path(path)
     if path.is_file():
         return path
     if path.exists():
-        # A pipe would be waited for, perhaps for ever, and can't be read twice.
+        # Reading a pipe may block for ever, and a pipe can't be read twice.
         raise InputError(f"{path}: is a {'folder' if path.is_dir() else 'pipe or a device'}; name a file")
     if not path.parent.is_dir():
         raise InputError(f"{path}: no such file, nor folder {path.parent}; check the path")
@@ -40,51 +42,66 @@ def existing_file(path: str | Path) -> Path:
     raise InputError(f"{path}: no such file; {hint}")
 
 
-def binary_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, each with its line end; the ending of its name tells how it is compressed.
+def binary_lines(path: str | Path) -> Iterator[bytes]:
+    """Yield the lines of a file, each with its line end. The suffix selects the decompression.
 
     Args:
-        path: a file, plain or as .gz, .xz or .zip. Of a .zip with several files name one, as a folder's:
-            `glove.6B.zip/glove.6B.100d.txt`.
+        path: a file, plain or as .gz, .xz, .bz2 or .zip. If a .zip holds several files, name one like a
+            file in a folder: `glove.6B.zip/glove.6B.100d.txt`.
 
     Raises:
-        DamagedFile: what was compressed can't be unpacked.
-        OSError: the file is missing or can't be read.
-        InputError: a .zip has no such file, or several and none was named.
+        InputError: the file is missing, damaged or can't be read, or a file in a .zip must be named.
     """
+    path = Path(path)
+    lines = 0
     try:
-        with _unpacked(path) as file:
-            # Files that unpack make their lines in Python; a buffer in front makes them in C.
-            yield from io.BufferedReader(file, 1 << 18)  # type: ignore[arg-type,type-var]
+        with _opened(path) as file:
+            # The decompressors split lines in Python, a buffer around them in C.
+            for line in io.BufferedReader(file, 1 << 18):  # type: ignore[arg-type,type-var]
+                lines += 1
+                yield line
     except (InputError, MemoryError):
         raise
     except Exception as error:
-        # Decompressors have errors of their own. One that is an OSError has no number: the system gave none.
+        # Every decompressor has exceptions of its own. An OSError of theirs has no number, one of the system has.
         if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise DamagedFile(str(error) or type(error).__name__) from error
+            raise InputError(
+                f"{path}: can't be read ({error.strerror}); check the file and its rights"
+            ) from error
+        raise InputError(
+            f"{path}: truncated or damaged after line {lines} ({reason(error)}); copy, download or compress it again"
+        ) from error
 
 
 @contextmanager
-def _unpacked(path: Path) -> Iterator[IO[bytes]]:
-    parents = (folder for folder in path.parents if folder.suffix.lower() == ".zip" and folder.is_file())
-    if (archive := next(parents, None)) is not None or path.suffix.lower() == ".zip":
-        name = None if archive is None else path.relative_to(archive).as_posix()
-        with zipfile.ZipFile(archive or path) as opened, opened.open(_member(path, opened, name)) as file:
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    archives = (part for part in (path, *path.parents) if part.suffix.lower() == ".zip" and part.is_file())
+    archive = next(archives, None)
+    if archive is not None:
+        with zipfile.ZipFile(archive) as members, members.open(_member(path, archive, members)) as file:
             yield file
         return
-    with path.open("rb") as file:
-        yield compr[get_compression(path.name, "infer")](file, mode="rb")
+    with _OPEN.get(path.suffix.lower(), Path.open)(existing_file(path), "rb") as file:
+        yield file
 
 
-def _member(path: Path, archive: zipfile.ZipFile, name: str | None) -> str:
-    """The file that was asked for by name, or the only one."""
-    members = [info.filename for info in archive.infolist() if not info.is_dir()]
-    if name is None and len(members) == 1:
-        return members[0]
-    if name not in members:
-        folder = path if name is None else Path(str(path).removesuffix(f"/{name}"))
-        example = folder / (members or ["FILE"])[0]
-        problem = f"holds {len(members)} files" if name is None else "the archive has no such file"
+def _member(path: Path, archive: Path, members: zipfile.ZipFile) -> str:
+    """Return the file that the path names in an archive, or the only one."""
+    names = [info.filename for info in members.infolist() if not info.is_dir()]
+    if path == archive and len(names) == 1:
+        return names[0]
+    name = path.relative_to(archive).as_posix()
+    if name not in names:
+        problem = f"holds {len(names)} files" if path == archive else "the archive has no such file"
+        example = archive / (names or ["FILE"])[0]
         raise InputError(f"{path}: {problem}; name one that it has, as in {example}")
     return name
+
+
+def is_number(field: str | bytes) -> bool:
+    """Return whether a field of a file can be read as a number, nan and inf included."""
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True

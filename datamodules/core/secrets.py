@@ -1,4 +1,4 @@
-"""Keeps secrets out of what is written down and printed."""
+"""Removal of secrets from everything that is written to files and printed."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from urllib.parse import unquote
 
 import yaml
 
-# Most tokens are words (max_tokens, pad_token); secret are those by themselves or of an access.
+# Most tokens are words (max_tokens, pad_token). Secret are a bare `token` and those that grant access.
 _SECRET_KEY = re.compile(
-    r"(password|passwd|secret|api_?key|credential|(basic|bearer|http)_auth|bearer"
+    r"^(client_args|headers)$|(password|passwd|secret|api_?key|credential|(basic|bearer|http)_auth|bearer"
     r"|(^|access|auth|api|hub|hf|refresh|session)_?token)s?$",
     re.IGNORECASE,
 )
-# Up to the last @ before the path: a password may hold one; and spaces, where the value is nothing but a URL.
+# Up to the last @ before the path, because a password may contain one. It may also contain spaces, but these are
+# part of it only where the value is nothing but a URL.
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s]+@")
 _WHOLE_URL_LOGIN = re.compile(r"(?<=^http://)[^/]+@|(?<=^https://)[^/]+@")
-#: What follows the path may be a key as well.
+# The query of a URL may be a key as well.
 _WHOLE_URL_QUERY = re.compile(r"(?<=^http)(s?://[^?#]*)[?#].*", re.DOTALL)
-#: Where a login ends in a text that quotes a URL: a password may hold anything but a quote.
+# In a text that quotes a URL, a password may contain anything but a quote.
 _QUOTED_LOGIN = re.compile(r"(?<=://)[^'\"]*@")
 _QUOTED_VALUE = re.compile(
     r"((?:password|passwd|secret|api_?key|_auth|client_args|headers)s?[\"']?\s*[:=]\s*)[^\s,}][^,}]*",
     re.IGNORECASE,
 )
 _ENVIRONMENT = ("ELASTICSEARCH_API_KEY", "ELASTICSEARCH_PASSWORD", "WANDB_API_KEY", "HF_TOKEN")
-#: Shorter ones would be found in every text.
+#: Shorter secrets would match parts of ordinary texts.
 _SHORTEST_SECRET = 4
 
 
 def redact(value: Any) -> Any:
-    """A copy of plain configuration values without secrets.
+    """Copy plain configuration values without their secrets.
 
-    Left out are values whose key names a secret (`api_key`, `basic_auth`, ...), everything in `client_args`
+    Removed are values whose key names a secret (`api_key`, `basic_auth`, ...), everything in `client_args`
     and `headers`, and the login and the query of URLs.
     """
     if isinstance(value, dict):
         return {
-            key: None if _names_secret(str(key)) and item is not None else redact(item)
+            key: None if _is_secret(str(key)) and item is not None else redact(item)
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
@@ -51,29 +52,36 @@ def redact(value: Any) -> Any:
     return value
 
 
-def _names_secret(key: str) -> bool:
-    return key in ("client_args", "headers") or _SECRET_KEY.search(key) is not None
+def _is_secret(name: str) -> bool:
+    """Return whether a key, or an option with its dots, names a secret."""
+    return any(map(_SECRET_KEY.search, name.removeprefix("--").split(".")))
 
 
 def redact_arguments(arguments: Sequence[str]) -> list[str]:
-    """A command's arguments without secrets; they may still be parsed."""
-    redacted = []
-    name = ""
-    for item in arguments:
-        if item.startswith("--"):
-            name, equals, value = item.partition("=")
-            redacted.append(f"{name}={_redact_value(name, value)}" if equals else name)
-        else:
-            redacted.append(_redact_value(name, item))
-    return redacted
+    """Copy a command's arguments without secrets. The result can still be parsed."""
+    return [
+        prefix if value is None else prefix + _redact_value(option, value)
+        for option, prefix, value in _split(arguments)
+    ]
 
 
-def _redact_value(name: str, value: str) -> str:
-    if any(map(_names_secret, name.removeprefix("--").split("."))):
+def _split(arguments: Sequence[str]) -> Iterator[tuple[str, str, str | None]]:
+    """Split arguments into the option, what stands before the value, and the value (None: the next argument)."""
+    option = ""
+    for argument in arguments:
+        if not argument.startswith("--"):
+            yield option, "", argument
+            continue
+        option, equals, value = argument.partition("=")
+        yield option, option + equals, value if equals else None
+
+
+def _redact_value(option: str, value: str) -> str:
+    if _is_secret(option):
         return "null"
     if value[:1] not in ("{", "["):
-        # One that can't be parsed is refused, but has been recorded by then.
-        shown = re.sub(r"^(https?://)?.*@", r"\1", value) if name.endswith("url") else value
+        # A malformed URL is refused, but only after it was recorded.
+        shown = re.sub(r"^(https?://)?.*@", r"\1", value) if option.endswith("url") else value
         return str(redact(shown))
     try:
         return json.dumps(redact(yaml.safe_load(value)))
@@ -82,30 +90,25 @@ def _redact_value(name: str, value: str) -> str:
 
 
 def secrets_of(arguments: Sequence[str]) -> set[str]:
-    """The secrets that a command was given: among its arguments, and in the environment."""
-    found = {os.environ.get(name, "") for name in _ENVIRONMENT}
-    name = ""
-    for item in arguments:
-        value = item
-        if item.startswith("--"):
-            name, _, value = item.partition("=")
-        hidden = any(map(_names_secret, name.removeprefix("--").split(".")))
+    """Collect the secrets that a command received by its arguments and the environment."""
+    secrets = {os.environ.get(name, "") for name in _ENVIRONMENT}
+    for option, _, value in _split(arguments):
         try:
-            plain = yaml.safe_load(value) if value[:1] in ("{", "[") else value
+            plain = yaml.safe_load(value) if value is not None and value[:1] in ("{", "[") else value
         except yaml.YAMLError:
             plain = value
-        found.update(_secrets_in(plain, hidden))
-    return {secret for secret in found if len(secret) >= _SHORTEST_SECRET}
+        secrets.update(_secrets_in(plain, _is_secret(option)))
+    return {secret for secret in secrets if len(secret) >= _SHORTEST_SECRET}
 
 
-def _secrets_in(value: Any, hidden: bool) -> Iterator[str]:
+def _secrets_in(value: object, is_secret: bool) -> Iterator[str]:
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _secrets_in(item, hidden or _names_secret(str(key)))
+            yield from _secrets_in(item, is_secret or _is_secret(str(key)))
     elif isinstance(value, list):
         for item in value:
-            yield from _secrets_in(item, hidden)
-    elif hidden and value is not None:
+            yield from _secrets_in(item, is_secret)
+    elif is_secret and value is not None:
         yield str(value)
     elif "://" in str(value) and "@" in str(value):
         password = str(value).split("://", 1)[1].rpartition("@")[0].partition(":")[2]
@@ -113,11 +116,11 @@ def _secrets_in(value: Any, hidden: bool) -> Iterator[str]:
 
 
 def hide(text: str, secrets: Iterable[str] = ()) -> str:
-    """A message, or a traceback, without secrets.
+    """Remove secrets from a message or a traceback.
 
     Args:
-        text: what would be printed.
-        secrets: those that are known, see `secrets_of`.
+        text: to be printed.
+        secrets: the known ones, see `secrets_of`.
     """
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "...")

@@ -5,27 +5,34 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.corpora.rows import Rows
 
 
-class Dialogue(NamedTuple):
-    """One dialogue as a reader yields it."""
+@dataclass
+class Dialogue:
+    """One dialogue.
+
+    Attributes:
+        id: its name.
+        turns: what was said, in order.
+        questions: the questions about it.
+        answers: an answer a question; None where it is not known.
+        locations: file and line, or row, of each question, for messages.
+    """
 
     id: str
-    turns: Sequence[str]
-    questions: Sequence[str]
-    #: an answer a question; None where it is not known.
-    answers: Sequence[str | None]
-    #: where each question stands, for messages.
-    places: Sequence[str]
+    turns: list[str]
+    questions: list[str] = field(default_factory=list)
+    answers: list[str | None] = field(default_factory=list)
+    locations: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +42,10 @@ class Dialogues:
     Attributes:
         turns: the turns of all dialogues, one dialogue after another.
         turn_offsets: int64 [D + 1]; dialogue i has the turns `turn_offsets[i]:turn_offsets[i + 1]`.
-        questions: the questions, likewise; the id is where a question stands, the label is its answer.
+        questions: the questions of all dialogues; the id is the question's location, the label its answer.
         question_offsets: int64 [D + 1].
         ids: of the dialogues.
-        source: what messages call the table.
+        source: the table's name in messages.
     """
 
     turns: Rows
@@ -52,16 +59,16 @@ class Dialogues:
     def from_list(dialogues: Sequence[Dialogue], source: str = "dialogues") -> Dialogues:
         """Dialogues in memory."""
         return Dialogues(
-            Rows.from_lists((turn for one in dialogues for turn in one.turns), source=source),
-            _offsets([len(one.turns) for one in dialogues]),
+            Rows.from_lists((turn for dialogue in dialogues for turn in dialogue.turns), source=source),
+            offsets_of([len(dialogue.turns) for dialogue in dialogues]),
             Rows.from_lists(
-                (question for one in dialogues for question in one.questions),
-                [answer for one in dialogues for answer in one.answers],
-                [place for one in dialogues for place in one.places],
+                (question for dialogue in dialogues for question in dialogue.questions),
+                [answer for dialogue in dialogues for answer in dialogue.answers],
+                [location for dialogue in dialogues for location in dialogue.locations],
                 source,
             ),
-            _offsets([len(one.questions) for one in dialogues]),
-            [one.id for one in dialogues],
+            offsets_of([len(dialogue.questions) for dialogue in dialogues]),
+            [dialogue.id for dialogue in dialogues],
             source,
         )
 
@@ -70,9 +77,9 @@ class Dialogues:
         """The dialogues of several tables, one after another."""
         return Dialogues(
             Rows.concat([part.turns for part in parts]),
-            _offsets(np.concatenate([np.diff(part.turn_offsets) for part in parts])),
+            offsets_of(np.concatenate([np.diff(part.turn_offsets) for part in parts])),
             Rows.concat([part.questions for part in parts]),
-            _offsets(np.concatenate([np.diff(part.question_offsets) for part in parts])),
+            offsets_of(np.concatenate([np.diff(part.question_offsets) for part in parts])),
             [name for part in parts for name in part.ids],
             " + ".join(part.source for part in parts),
         )
@@ -83,15 +90,14 @@ class Dialogues:
     def select(self, numbers: ArrayLike) -> Dialogues:
         """The dialogues with these numbers, in the order given."""
         chosen = np.asarray(numbers, np.int64)
-        turn_counts, question_counts = (
-            np.diff(offsets)[chosen] for offsets in (self.turn_offsets, self.question_offsets)
-        )
+        turns = Ragged(np.arange(len(self.turns)), self.turn_offsets).take(chosen)
+        questions = Ragged(np.arange(len(self.questions)), self.question_offsets).take(chosen)
         return replace(
             self,
-            turns=self.turns.select(ragged(self.turn_offsets[chosen], turn_counts)),
-            turn_offsets=_offsets(turn_counts),
-            questions=self.questions.select(ragged(self.question_offsets[chosen], question_counts)),
-            question_offsets=_offsets(question_counts),
+            turns=self.turns.select(turns.values),
+            turn_offsets=turns.offsets,
+            questions=self.questions.select(questions.values),
+            question_offsets=questions.offsets,
             ids=[self.ids[number] for number in chosen.tolist()],
         )
 
@@ -105,11 +111,11 @@ class Dialogues:
 
     @staticmethod
     def load(folder: Path, source: str) -> Dialogues:
-        """Map what `save` wrote."""
+        """Map the files that `save` wrote."""
         return Dialogues(
-            replace(Rows.load(folder / "turns.arrow"), source=source),
+            Rows.load(folder / "turns.arrow", source),
             np.load(folder / "turn_offsets.npy"),
-            replace(Rows.load(folder / "questions.arrow"), source=source),
+            Rows.load(folder / "questions.arrow", source),
             np.load(folder / "question_offsets.npy"),
             json.loads((folder / "ids.json").read_text()),
             source,
@@ -123,18 +129,3 @@ class Dialogues:
             digest.update(offsets.astype("<i8").tobytes())
         digest.update(json.dumps(self.ids).encode())
         return digest.hexdigest()
-
-
-def ragged(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The positions of consecutive pieces: `starts[i], starts[i] + 1, ...`, `counts[i]` of them, for each i."""
-    return np.repeat(starts, counts) + within(counts)
-
-
-def within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0, 1, ... `counts[i] - 1` for each i, one after another."""
-    places: NDArray[np.int64] = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    return places
-
-
-def _offsets(counts: ArrayLike) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))]).astype(np.int64)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, excerpt
+from datamodules.core.files import is_number
+from datamodules.corpora.judgements import judged_pairs
 from datamodules.corpora.pairs import Pairs
-from datamodules.corpora.readers import EncodingErrors, open_lines, open_records
-from datamodules.corpora.records import Column, Columns, is_number
+from datamodules.corpora.readers import EncodingErrors, open_lines, read_blocks
+from datamodules.corpora.records import AnyOf, Column, Columns
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 
@@ -47,106 +50,88 @@ def read_pairs(
         quotes: see `read_table`; `whole`: quotes are characters, except around a whole text in which they are
             doubled.
         encoding_errors: `strict` refuses bytes that are not UTF-8, `replace` puts U+FFFD in their place.
-        goal: what labels may be: numbers of 0 or more to rank by, or 0 and 1 to classify.
+        goal: the labels: numbers of 0 or more to rank by, or 0 and 1 to classify.
 
     Raises:
-        InputError: the table can't be read, or a label is none; names file, line and what to do.
+        InputError: the table can't be read, or a label is not allowed; names file, line and what to do.
     """
     texts = [first_column, second_column]
     texts += [column for column in (question_column, id_column) if column is not None]
     columns, quoted = Columns(texts, label_column), False if quotes == "whole" else quotes
-    records = open_records(path, columns, header, quoted, encoding_errors=encoding_errors)
     fields: list[list[str]] = [[] for _ in texts]
     targets: list[float] = []
-    for block in records.blocks():
+    for block in read_blocks(path, columns, header, quoted, encoding_errors=encoding_errors):
         for column, values in enumerate(fields):
-            values += map(str.strip, block.strings(column))
+            values += block.stripped(column)
         if label_column is not None:
-            labels = list(map(str.strip, block.strings(-1)))
-            targets += _targets(labels, goal, label_column, block.place)
+            targets += block.converted(-1, partial(_target, goal=goal, column=label_column))
     first, second, *more = fields
     if quotes == "whole":
         first, second = list(map(_without_quotes, first)), list(map(_without_quotes, second))
     for side, values in (("first", first), ("second", second)):
         if empty := values.count(""):
-            log.warning("%s: %d of %d %s texts are empty", records.source, empty, len(values), side)
+            log.warning("%s: %d of %d %s texts are empty", path, empty, len(values), side)
     return Pairs.from_lists(
         first,
         second,
         targets if label_column is not None else None,
         more.pop(0) if question_column is not None else None,
         more.pop() if id_column is not None else None,
-        records.source,
+        str(path),
     )
 
 
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
+_BOOLEANS = {"True": 1.0, "False": 0.0, "true": 1.0, "false": 0.0}
 
 
 def _without_quotes(text: str) -> str:
-    """The text without the quotes of a CSV file around it."""
+    """Remove the quotes of a CSV file around a text."""
     quoted = _QUOTED.fullmatch(text) if text.startswith('"') else None
     return text if quoted is None else quoted[1].replace('""', '"').strip()
 
 
-def _targets(labels: Sequence[str], goal: Goal, column: Column, place: Callable[[int], str]) -> list[float]:
-    """The number of each label; each distinct one is worked out once. `place` names the i-th in messages."""
-    numbers = {"True": 1.0, "False": 0.0, "true": 1.0, "false": 0.0}
-    for i, label in enumerate(labels):
-        if label not in numbers:
-            numbers[label] = _target(label, goal, column, place(i))
-    return list(map(numbers.__getitem__, labels))
-
-
-def _target(label: str, goal: Goal, column: Column, place: str) -> float:
+def _target(label: str, location: str, goal: Goal, column: Column) -> float:
+    """The number of a label."""
+    if label in _BOOLEANS:
+        return _BOOLEANS[label]
     wanted = "0 or 1" if goal == "classification" else "a number of 0 or more"
     if not label:
-        raise InputError(f"{place}: no label in column {column!r}; write {wanted}")
+        raise InputError(f"{location}: no label in column {column!r}; write {wanted}")
     if not is_number(label):
-        shown = label if len(label) <= 40 else f"{label[:40]}..."
         raise InputError(
-            f"{place}: the label column {column!r} holds the text {shown!r} instead of {wanted}; are"
+            f"{location}: the label column {column!r} holds the text {excerpt(label, 40)!r} instead of {wanted}; are"
             " first_column, second_column and label_column swapped?"
         )
     number = float(label)
     if not (number in (0, 1) if goal == "classification" else number >= 0 and math.isfinite(number)):
         raise InputError(
-            f"{place}: the label {label!r} must be {wanted}; correct it or choose another label_column"
+            f"{location}: the label {label!r} must be {wanted}; correct it or choose another label_column"
         )
     return number
 
 
 def read_wikiqa(path: str | Path, encoding_errors: EncodingErrors = "strict", labelled: bool = True) -> Pairs:
-    """A file of the official WikiQA release: seven columns with a header, quotes are characters.
+    """Read a file of the official WikiQA release: seven columns with a header, quotes are characters.
 
-    Without `labelled` the column of labels is not read and need not be there.
+    Without `labelled`, the column of labels is not read and may be missing.
 
     Y. Yang, W. Yih, C. Meek: WikiQA: A Challenge Dataset for Open-Domain Question Answering, EMNLP 2015.
     """
-    return read_pairs(
-        path,
-        first_column="Question",
-        second_column="Sentence",
-        label_column="Label" if labelled else None,
-        question_column="QuestionID",
-        id_column="SentenceID",
-        header=True,
-        quotes=False,
-        encoding_errors=encoding_errors,
-    )
+    label = "Label" if labelled else None
+    columns = ("Question", "Sentence", label, "QuestionID", "SentenceID")
+    return read_pairs(path, *columns, header=True, quotes=False, encoding_errors=encoding_errors)
 
 
 def read_quora(path: str | Path, encoding_errors: EncodingErrors = "strict", labelled: bool = True) -> Pairs:
-    """Quora's question pairs: the release (with its header and quotes), or label, two questions and an id.
+    """Read Quora's question pairs: the release (with its header and quotes), or label, two questions and an id.
 
-    Without `labelled` the labels are not read.
+    Without `labelled`, the labels are not read.
 
-    The second is the split of Z. Wang, W. Hamza, R. Florian: Bilateral Multi-Perspective Matching for Natural
+    The second format is the split of Z. Wang, W. Hamza, R. Florian: Bilateral Multi-Perspective Matching for Natural
     Language Sentences, IJCAI 2017, which has no header.
     """
-    records = open_records(path, Columns(0), False, False, encoding_errors=encoding_errors)
-    _, (field,) = next(records.stream)
-    released = field.strip('"') == "id"
+    released = re.match(r'"?id"?[,\t]', next(open_lines(path, encoding_errors))) is not None
     label: Column = "is_duplicate" if released else 0
     return read_pairs(
         path,
@@ -155,7 +140,7 @@ def read_quora(path: str | Path, encoding_errors: EncodingErrors = "strict", lab
         label if labelled else None,
         id_column="id" if released else 3,
         header=released,
-        # Without a header, fields are as they stood in the release, so some still have its quotes.
+        # The fields of the files without a header are copied from the release, some with its quotes.
         quotes=True if released else "whole",
         encoding_errors=encoding_errors,
         goal="classification",
@@ -165,82 +150,56 @@ def read_quora(path: str | Path, encoding_errors: EncodingErrors = "strict", lab
 def read_trec(
     judgements: str | Path, queries: Rows, documents: Rows, encoding_errors: EncodingErrors = "strict"
 ) -> Pairs:
-    """Judged pairs of a test collection.
+    """Read judged pairs of a test collection.
 
     Args:
-        judgements: lines `query 0 document grade` (TREC) or `query document grade` (with a header or without),
-            separated by white space; perhaps .gz or .xz.
+        judgements: see `judged_pairs`.
         queries: first texts with their ids, see `read_identified`.
-        documents: second texts with theirs.
+        documents: second texts with their ids.
         encoding_errors: see `read_pairs`.
 
     Raises:
         InputError: a line of another kind, a grade below 0, or an id that no text has; names file and line.
     """
-    source = str(judgements)
-    query_row, document_row = (
-        {id_: row for row, id_ in enumerate(rows.ids)} for rows in (queries, documents)
+    query_texts, document_texts = (
+        dict(zip(rows.ids, rows.texts, strict=True)) for rows in (queries, documents)
     )
-    judged: list[tuple[str, str]] = []
-    labels: list[str] = []
-    numbers: list[int] = []
-    for number, line in enumerate(open_lines(judgements, encoding_errors), 1):
-        fields = line.split()
-        if not fields:
-            continue
-        if len(fields) not in (3, 4):
-            raise InputError(
-                f"{source}, line {number}: {len(fields)} fields; write query, document and grade"
-            )
-        query, document, label = fields[0], fields[-2], fields[-1]
-        if number == 1 and not is_number(label):
-            continue
-        for id_, known, rows in ((query, query_row, queries), (document, document_row, documents)):
-            if id_ not in known:
-                raise InputError(f"{source}, line {number}: no text with the id {id_!r} in {rows.source}")
-        judged.append((query, document))
-        labels.append(label)
-        numbers.append(number)
-    if not labels:
-        raise InputError(f"{source}: no judgements; give a file with at least one")
-    first_texts, second_texts = queries.texts[:], documents.texts[:]
+    pairs, grades = [], []
+    for query, document, grade, location in judged_pairs(judgements, encoding_errors):
+        for id_, texts, rows in ((query, query_texts, queries), (document, document_texts, documents)):
+            if id_ not in texts:
+                raise InputError(f"{location}: no text with the id {id_!r} in {rows.source}")
+        pairs.append((query, document))
+        grades.append(grade)
+    if not pairs:
+        raise InputError(f"{judgements}: no judgements; give a file with at least one")
     return Pairs.from_lists(
-        [first_texts[query_row[query]] for query, _ in judged],
-        [second_texts[document_row[document]] for _, document in judged],
-        _targets(labels, "ranking", "grade", lambda i: f"{source}, line {numbers[i]}"),
-        [query for query, _ in judged],
-        [f"{query}:{document}" for query, document in judged],
-        source,
+        [query_texts[query] for query, _ in pairs],
+        [document_texts[document] for _, document in pairs],
+        grades,
+        [query for query, _ in pairs],
+        [f"{query}:{document}" for query, document in pairs],
+        str(judgements),
     )
 
 
 def read_identified(path: str | Path, text_column: Column | Sequence[Column] | None = None) -> Rows:
-    """Texts with ids: .jsonl with `id` (or `_id`) and `text`, or .tsv with id and text and no header.
+    """Read texts with ids: .jsonl with `id` (or `_id`) and `text`, or .tsv with id and text and no header.
 
     Args:
         path: a file that `read_table` reads.
         text_column: name or number of the text, or several, which are joined.
 
     Raises:
-        InputError: see `read_table`; or an id that stands for two texts.
+        InputError: see `read_table`; or two texts have the same id.
     """
     by_number = any(end in (".tsv", ".csv") for end in Path(path).suffixes)
     if text_column is None:
         text_column = 1 if by_number else "text"
-    id_column: Column = 0 if by_number else _id_column(path)
-    rows = read_table(path, text_column, None, id_column)
+    rows = read_table(path, text_column, None, 0 if by_number else AnyOf(("_id", "id")))
     seen: set[str] = set()
     for row, id_ in enumerate(rows.ids):
         if id_ in seen:
-            raise InputError(f"{path}, row {row + 1}: the id {id_!r} stands for another text already")
+            raise InputError(f"{path}, row {row + 1}: the id {id_!r} belongs to another text already")
         seen.add(id_)
     return rows
-
-
-def _id_column(path: str | Path) -> Column:
-    """What the first record calls its id."""
-    try:
-        next(open_records(path, Columns("_id")).stream)
-    except InputError:
-        return "id"
-    return "_id"

@@ -1,8 +1,7 @@
 """Pairs of texts, in lists: a question's candidates with their grades, or texts that match or do not.
 
-A question has many candidates and a sentence may answer several questions, so the distinct texts of each side
-are kept once and a pair is two row numbers: what is done to a text (cutting it into words, encoding it) is
-done once.
+A question has many candidates and a sentence may answer several questions. So the distinct texts of each side are
+kept once, and a pair is two row numbers: each text is tokenised and encoded once.
 """
 
 from __future__ import annotations
@@ -12,15 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
+from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.corpora.rows import SCHEMA, Repairs, Rows
 
 _ARRAYS = ("first_row", "second_row", "question", "target")
+_IDS = ("ids", "question_ids")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,14 +29,14 @@ class Pairs:
 
     Attributes:
         first: the distinct first texts (questions), in order of first occurrence; ids are row numbers.
-        second: the distinct second texts, likewise.
+        second: the distinct second texts, in the same way.
         first_row: int32 [P], rows of `first`.
         second_row: int32 [P], rows of `second`.
         question: int32 [P], the question that a pair belongs to, numbered from 0 in order of first occurrence.
         target: float32 [P], grades; nan = unknown.
         ids: Arrow array of strings [P], ids of the pairs.
         question_ids: Arrow array of strings [questions].
-        source: what messages call the table.
+        source: the table's name in messages.
     """
 
     first: Rows
@@ -45,8 +45,8 @@ class Pairs:
     second_row: NDArray[np.int32]
     question: NDArray[np.int32]
     target: NDArray[np.float32]
-    ids: Any
-    question_ids: Any
+    ids: pa.StringArray
+    question_ids: pa.StringArray
     source: str
 
     @staticmethod
@@ -66,9 +66,8 @@ class Pairs:
             targets: their grades; None = unknown.
             questions: id of the question that each pair belongs to; None = equal first texts are one question.
             ids: of the pairs; None = row numbers.
-            source: what messages call the table.
+            source: the table's name in messages.
         """
-        n = len(first)
         repairs = Repairs()
         firsts, first_row = _distinct(repairs.column(list(first), pa.large_string()), source)
         seconds, second_row = _distinct(repairs.column(list(second), pa.large_string()), source)
@@ -77,9 +76,13 @@ class Pairs:
         else:
             encoded = repairs.column(list(questions), pa.string()).dictionary_encode()
             question, question_ids = encoded.indices.to_numpy(), encoded.dictionary
-        named = repairs.column([str(i) for i in range(n)] if ids is None else list(ids), pa.string())
+        if ids is None:
+            ids = list(map(str, range(len(first))))
+        named = repairs.column(list(ids), pa.string())
         repairs.report(source)
-        target = np.full(n, np.nan, np.float32) if targets is None else np.asarray(targets, np.float32)
+        target = np.full(len(first), np.nan, np.float32)
+        if targets is not None:
+            target[:] = targets
         return Pairs(firsts, seconds, first_row, second_row, question, target, named, question_ids, source)
 
     def __len__(self) -> int:
@@ -87,21 +90,22 @@ class Pairs:
 
     @property
     def num_questions(self) -> int:
-        """Questions, those without a positive included."""
+        """The number of questions, those without a positive included."""
         return len(self.question_ids)
 
     @cached_property
-    def lists(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The pairs of each question, in their order: int64 [P] row numbers, and int64 [questions + 1].
-
-        Question q has the rows `rows[offsets[q]:offsets[q + 1]]`.
-        """
+    def lists(self) -> Ragged:
+        """The row numbers of each question's pairs, in their order."""
         rows = np.argsort(self.question, kind="stable").astype(np.int64)
-        sizes = np.bincount(self.question, minlength=self.num_questions)
-        return rows, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return Ragged(rows, offsets_of(np.bincount(self.question, minlength=self.num_questions)))
+
+    @property
+    def question_row(self) -> NDArray[np.int32]:
+        """int32 [questions]: rows of `first`, the text of each question's first pair."""
+        return self.first_row[self.lists.values[self.lists.offsets[:-1]]]
 
     def with_second_texts(self, texts: Sequence[str]) -> tuple[Pairs, NDArray[np.int64]]:
-        """These pairs with further second texts, and the row of each of the texts [n] among the second texts."""
+        """Add second texts without pairs; also returns the row of each of the texts [n] among the second texts."""
         known = {text: row for row, text in enumerate(self.second.texts)}
         rows = [known.setdefault(text, len(known)) for text in texts]
         if len(known) == len(self.second):
@@ -110,20 +114,18 @@ class Pairs:
         return replace(self, second=second), np.array(rows, np.int64)
 
     def with_pairs(self, question: NDArray[np.int64], second_row: NDArray[np.int64]) -> Pairs:
-        """These pairs and, behind them, pairs of grade 0.
+        """Append pairs of grade 0.
 
         Args:
             question: [n] numbers of the questions.
             second_row: [n] rows of the second texts.
         """
-        rows, offsets = self.lists
-        first_row = self.first_row[rows[offsets[question]]]
-        # A pair is called by its question and its place in the grown table.
+        # The id of a pair is its question's id and its row in the larger table.
         names = self.question_ids.take(pa.array(question)).to_pylist()
-        ids = [f"{name}:{len(self) + place}" for place, name in enumerate(names)]
+        ids = [f"{name}:{row}" for row, name in enumerate(names, len(self))]
         return replace(
             self,
-            first_row=np.concatenate([self.first_row, first_row]).astype(np.int32),
+            first_row=np.concatenate([self.first_row, self.question_row[question]]).astype(np.int32),
             second_row=np.concatenate([self.second_row, second_row]).astype(np.int32),
             question=np.concatenate([self.question, question]).astype(np.int32),
             target=np.concatenate([self.target, np.zeros(len(question), np.float32)]),
@@ -132,13 +134,13 @@ class Pairs:
 
     @property
     def has_positive(self) -> NDArray[np.bool_]:
-        """bool [questions]: whether a pair of the question has a grade above 0."""
-        found = np.zeros(self.num_questions, dtype=bool)
-        found[self.question[self.target > 0]] = True
-        return found
+        """bool [questions]: True where a pair of the question has a grade above 0."""
+        mask = np.zeros(self.num_questions, dtype=bool)
+        mask[self.question[self.target > 0]] = True
+        return mask
 
     def select(self, row_numbers: ArrayLike) -> Pairs:
-        """The pairs with these numbers, in the order given; texts that none of them has are left out."""
+        """The pairs with these numbers, in the order given, and their texts alone."""
         chosen = np.asarray(row_numbers, dtype=np.int64)
         first, first_row = _used(self.first_row[chosen])
         second, second_row = _used(self.second_row[chosen])
@@ -167,7 +169,7 @@ class Pairs:
         self.second.save(folder / "second.arrow")
         for name in _ARRAYS:
             np.save(folder / f"{name}.npy", getattr(self, name))
-        for name in ("ids", "question_ids"):
+        for name in _IDS:
             table = pa.table({"id": getattr(self, name)})
             path = str(folder / f"{name}.arrow")
             with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
@@ -175,48 +177,44 @@ class Pairs:
 
     @staticmethod
     def load(folder: Path, source: str) -> Pairs:
-        """Map what `save` wrote."""
-        names = [
-            pa.ipc.open_file(pa.memory_map(str(folder / f"{name}.arrow"))).read_all().column("id")
-            for name in ("ids", "question_ids")
-        ]
+        """Map the files that `save` wrote."""
+        maps = {name: pa.memory_map(str(folder / f"{name}.arrow")) for name in _IDS}
         return Pairs(
-            replace(Rows.load(folder / "first.arrow"), source=source),
-            replace(Rows.load(folder / "second.arrow"), source=source),
+            Rows.load(folder / "first.arrow", source),
+            Rows.load(folder / "second.arrow", source),
             **{name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS},
-            ids=names[0],
-            question_ids=names[1],
+            **{name: pa.ipc.open_file(file).read_all().column("id") for name, file in maps.items()},
             source=source,
         )
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of texts, pairs, grades and ids; the file's name does not matter."""
+        """SHA-256 (hex) of texts, pairs, grades and ids, independent of the file's name."""
         digest = hashlib.sha256(self.first.fingerprint.encode() + self.second.fingerprint.encode())
         for name in _ARRAYS:
-            values: NDArray[Any] = getattr(self, name)
+            values: NDArray[np.generic] = getattr(self, name)
             digest.update(values.astype(values.dtype.newbyteorder("<")).tobytes())
-        for names in (self.ids, self.question_ids):
-            digest.update("\0".join(names.to_pylist()).encode() + b"\1")
+        for name in _IDS:
+            digest.update("\0".join(getattr(self, name).to_pylist()).encode() + b"\1")
         return digest.hexdigest()
 
 
-def _distinct(column: Any, source: str) -> tuple[Rows, NDArray[np.int32]]:
-    """The distinct texts of a column as rows, and for each field its row."""
+def _distinct(column: pa.Array, source: str) -> tuple[Rows, NDArray[np.int32]]:
+    """The distinct texts of a column as rows, and the row of each field."""
     encoded = column.dictionary_encode()
     return _numbered(encoded.dictionary, source), encoded.indices.to_numpy()
 
 
-def _numbered(texts: Any, source: str) -> Rows:
+def _numbered(texts: pa.Array, source: str) -> Rows:
     """Rows of an Arrow column of texts, with their numbers as ids and without labels."""
     ids = pa.array(np.arange(len(texts))).cast(pa.string())
     return Rows(pa.table([ids, texts, pa.nulls(len(texts), pa.string())], schema=SCHEMA), source)
 
 
 def _used(rows: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Distinct numbers in order of first occurrence, and the place of each number among them."""
+    """Distinct numbers in order of first occurrence, and the position of each number among them."""
     distinct, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
-    place = np.empty(len(order), np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
-    return distinct[order].astype(np.int64), place[inverse.reshape(-1)]
+    position = np.empty(len(order), np.int32)
+    position[order] = np.arange(len(order), dtype=np.int32)
+    return distinct[order].astype(np.int64), position[inverse.reshape(-1)]

@@ -1,4 +1,4 @@
-"""Readers: the wanted fields of each record of a file of lines, a Parquet file or a data set of `datasets`."""
+"""Readers of tables: files of lines, Parquet files and data sets of `datasets`."""
 
 from __future__ import annotations
 
@@ -7,64 +7,85 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from tqdm import tqdm
 
 from datamodules.core.errors import InputError, excerpt, reason
-from datamodules.core.files import DamagedFile, binary_lines, existing_file
-from datamodules.corpora.records import Columns, Record, Records
+from datamodules.core.files import binary_lines, existing_file
+from datamodules.corpora.records import Block, Columns
 from datamodules.corpora.rows import BLOCK
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 log = logging.getLogger(__name__)
 
 #: What to do with bytes that are not UTF-8.
 EncodingErrors: TypeAlias = Literal["strict", "replace"]
+#: Names for labels counted from 1, or for each label its name.
+ClassNames: TypeAlias = Sequence[str] | Mapping[str, str]
+#: Number and wanted fields of a record.
+Record: TypeAlias = tuple[int, Sequence[object]]
 
-#: How a data set of the Hugging Face Hub is named where a file could be.
+#: The prefix of a data set of the Hugging Face Hub, in place of a file.
 HUB = "hub:"
 _READABLE = ".csv, .tsv, .jsonl, .ndjson, .json (each also .gz or .xz) or .parquet"
-#: Python's csv stops at 128 KiB a field; beyond this an unclosed quote is the likelier cause than a text.
+#: Python's csv stops at 128 KiB a field. Beyond this limit, an unclosed quote is likelier than a long text.
 _LONGEST_FIELD = 1 << 26
 
 
-def open_records(
+def read_blocks(
     path: str | Path,
     columns: Columns,
     header: bool | None = None,
     quotes: bool | None = None,
-    class_names: Sequence[str] | Mapping[str, str] | None = None,
+    class_names: ClassNames | None = None,
     encoding_errors: EncodingErrors | None = None,
-) -> Records:
-    """The records of any table; see `read_table` for the arguments, and `open_lines` for `encoding_errors`."""
+) -> Iterator[Block]:
+    """Yield the wanted columns of any table in blocks, so that little more than a block is in memory.
+
+    See `read_table` for the arguments, and `open_lines` for `encoding_errors`.
+
+    Raises:
+        InputError: the table is empty or can't be read.
+    """
     source = str(path)
     if source.startswith(HUB) or Path(path).is_dir():
         dataset = _load_from_hub(source) if source.startswith(HUB) else _load_from_disk(Path(path))
-        return Records(_dataset_records(dataset, source, columns, class_names), columns, source, "row")
-    file = existing_file(path)
-    kind = _kind(file)
-    if kind == ".parquet":
-        return Records(_parquet_records(file, columns), columns, source, "row")
-    lines = open_lines(file, encoding_errors)
-    if kind in (".csv", ".tsv"):
-        quoted = kind == ".csv" if quotes is None else quotes
-        records = _csv_records(lines, file, columns, "\t" if kind == ".tsv" else ",", quoted, header)
+        blocks = _dataset_blocks(dataset, source, columns, class_names)
+    elif (kind := _kind(existing_file(path))) == ".parquet":
+        blocks = _parquet_blocks(Path(path), columns)
     else:
-        records = _json_records(lines, file, columns)
-    return Records(records, columns, source, "line")
+        lines = open_lines(path, encoding_errors)
+        if kind in (".csv", ".tsv"):
+            quoted = kind == ".csv" if quotes is None else quotes
+            records = _csv_records(lines, path, columns, "\t" if kind == ".tsv" else ",", quoted, header)
+        else:
+            records = _json_records(lines, path, columns)
+        blocks = _blocks_of(records, f"{path}, line")
+    num_rows = 0
+    # The bar appears only after three seconds, and only on a terminal.
+    with tqdm(desc=f"reading {path}", unit=" rows", unit_scale=True, delay=3, disable=None) as bar:
+        for block in blocks:
+            num_rows += len(block.numbers)
+            bar.update(len(block.numbers))
+            yield block
+    if not num_rows:
+        raise InputError(f"{path}: no rows; give a file with at least one")
 
 
 def _kind(path: Path) -> str:
-    """The format that the name tells, such as `.csv`."""
+    """The suffix that names the format, such as `.csv`."""
     name = path.name.lower()
     compression = next((end for end in (".gz", ".xz") if name.endswith(end)), "")
     kind = Path(name.removesuffix(compression)).suffix
     if kind in (".csv", ".tsv", ".jsonl", ".ndjson", ".json") or (kind == ".parquet" and not compression):
         return kind
-    raise InputError(f"{path}: the ending tells no format that is read here; use {_READABLE}")
+    raise InputError(f"{path}: the suffix is none of the formats that are read here; use {_READABLE}")
 
 
 def open_lines(path: str | Path, encoding_errors: EncodingErrors | None = None) -> Iterator[str]:
@@ -73,68 +94,67 @@ def open_lines(path: str | Path, encoding_errors: EncodingErrors | None = None) 
     Args:
         path: a file, perhaps .gz or .xz.
         encoding_errors: what to do with a line that is not UTF-8: `strict` refuses it and names this option,
-            `replace` puts U+FFFD in place of what can't be read and counts such lines in the log. None
-            refuses it where there is no such option to name.
+            `replace` puts U+FFFD in place of undecodable bytes and counts such lines in the log. None
+            refuses it where the user has no such option.
 
     Raises:
         InputError: the file is missing, empty or damaged, or not UTF-8.
     """
-    path = existing_file(path)
     number = replaced = 0
-    try:
-        for number, line in enumerate(binary_lines(path), 1):
-            if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")
-            try:
-                text = line.decode("utf-8")
-            except UnicodeDecodeError:
-                if encoding_errors != "replace":
-                    raise
-                text = line.decode("utf-8", "replace")
-                replaced += 1
-            yield text
-    except UnicodeDecodeError as error:
-        hint = "" if encoding_errors is None else ", or set encoding_errors to replace"
-        raise InputError(
-            f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); save the file as"
-            f" UTF-8{hint}"
-        ) from None
-    except DamagedFile as error:
-        raise InputError(
-            f"{path}: truncated or damaged after line {number} ({error}); copy or compress it again"
-        ) from None
-    except OSError as error:
-        raise InputError(f"{path}: can't be read ({error.strerror}); check the file and its rights") from None
+    for number, line in enumerate(binary_lines(path), 1):
+        if number == 1:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if encoding_errors != "replace":
+                hint = "" if encoding_errors is None else ", or set encoding_errors to replace"
+                raise InputError(
+                    f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); save the file as"
+                    f" UTF-8{hint}"
+                ) from None
+            text = line.decode("utf-8", "replace")
+            replaced += 1
+        yield text
     if not number:
         raise InputError(f"{path}: empty file; give a file with rows")
     if replaced:
-        log.warning("%s: %d lines are not UTF-8; what can't be read became U+FFFD", path, replaced)
+        log.warning("%s: %d lines are not UTF-8; undecodable bytes became U+FFFD", path, replaced)
+
+
+def _blocks_of(records: Iterator[Record], source: str) -> Iterator[Block]:
+    while True:
+        numbers: list[int] = []
+        columns: list[list[object]] = []
+        # Thousands of records alive at once would make the garbage collector search everything that is loaded.
+        while part := list(islice(records, min(128, BLOCK - len(numbers)))):
+            part_numbers, fields = zip(*part, strict=True)
+            numbers.extend(part_numbers)
+            columns = columns or [[] for _ in fields[0]]
+            for column, values in zip(columns, zip(*fields, strict=True), strict=True):
+                column.extend(values)
+        if not numbers:
+            return
+        yield Block(source, numbers, columns)
 
 
 def _csv_records(
-    lines: Iterator[str], path: Path, columns: Columns, delimiter: str, quoted: bool, header: bool | None
+    lines: Iterator[str],
+    path: str | Path,
+    columns: Columns,
+    delimiter: str,
+    quoted: bool,
+    header: bool | None,
 ) -> Iterator[Record]:
     """The records of delimited lines, each by the number of its first line; the path is for messages."""
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
-    nuls = 0
-
-    def without_nuls() -> Iterator[str]:
-        nonlocal nuls
-        for line in lines:
-            # Before Python 3.11 the csv module refuses NULs.
-            if "\0" in line:
-                nuls += 1
-                line = line.replace("\0", " ")
-            yield line
-
-    lines = iter(lines)
+    lines = _without_nuls(lines, path)
     begin = _to_header(lines)
     if delimiter == "," and begin and _has_semicolons(begin[-1], columns):
         log.info("%s: fields are separated by semicolons", path)
         delimiter = ";"
-    lines = chain(begin, lines)
     reader = csv.reader(
-        without_nuls(),
+        chain(begin, lines),
         delimiter=delimiter,
         quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
         strict=True,
@@ -142,7 +162,7 @@ def _csv_records(
     has_header = not columns.all_numbers if header is None else header
     positions: list[int] = []
     width = first_line = num_records = 0
-    # A record may span lines; it is known by the line on which it starts.
+    # A record may span lines. Messages name the line on which it starts.
     line = 1
     try:
         for fields in reader:
@@ -168,12 +188,22 @@ def _csv_records(
         raise InputError(f"{path}, line {line}: {_csv_problem(str(error))}") from None
     if has_header and width and not num_records:
         raise InputError(f"{path}: a header and no rows; add rows or set header to false")
-    if nuls:
-        log.warning("%s: NUL characters in %d lines, each replaced by a space", path, nuls)
+
+
+def _without_nuls(lines: Iterable[str], path: str | Path) -> Iterator[str]:
+    """Replace NULs, which the csv module refuses before Python 3.11."""
+    num_lines = 0
+    for line in lines:
+        if "\0" in line:
+            num_lines += 1
+            line = line.replace("\0", " ")
+        yield line
+    if num_lines:
+        log.warning("%s: NUL characters in %d lines, each replaced by a space", path, num_lines)
 
 
 def _to_header(lines: Iterator[str]) -> list[str]:
-    """Blank lines, and the first that is none."""
+    """The lines up to the first that is not blank."""
     begin = []
     for line in lines:
         begin.append(line)
@@ -183,14 +213,14 @@ def _to_header(lines: Iterator[str]) -> list[str]:
 
 
 def _has_semicolons(header: str, columns: Columns) -> bool:
-    """Whether it is semicolons that part the wanted names in a header: so some spreadsheets write tables."""
-    named, alone = ({name.strip(' "\r\n') for name in header.split(mark)} for mark in ";,")
+    """Return whether semicolons, as some spreadsheets write them, separate the wanted names in a header."""
+    by_semicolon, by_comma = ({name.strip(' "\r\n') for name in header.split(mark)} for mark in ";,")
     wanted = {column for column in columns.wanted if isinstance(column, str)}
-    return not columns.all_numbers and wanted <= named and not wanted <= alone
+    return not columns.all_numbers and wanted <= by_semicolon and not wanted <= by_comma
 
 
 def _csv_problem(problem: str) -> str:
-    """The csv module's complaint in words that help."""
+    """Turn a message of the csv module into one that helps."""
     if "new-line" in problem:
         return "a bare carriage return; end lines with \\n or \\r\\n"
     if "unexpected end" in problem or "field limit" in problem:
@@ -198,32 +228,33 @@ def _csv_problem(problem: str) -> str:
     return f"{problem}; double the quotes inside a quoted field, or set quotes to false if they are plain characters"
 
 
-def _json_records(lines: Iterator[str], path: Path, columns: Columns) -> Iterator[Record]:
+def _json_records(lines: Iterator[str], path: str | Path, columns: Columns) -> Iterator[Record]:
     wanted: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
+        where = f"{path}, line {number}"
         if not wanted and line.lstrip().startswith("["):
-            raise InputError(f"{path}, line {number}: a JSON array; write one object a line (jq -c '.[]')")
+            raise InputError(f"{where}: a JSON array; write one object a line (jq -c '.[]')")
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"{path}, line {number}: no JSON ({excerpt(error)}); write one object a line"
-            ) from None
+            raise InputError(f"{where}: no JSON ({excerpt(error)}); write one object a line") from None
         if not isinstance(record, dict):
-            raise InputError(f"{path}, line {number}: no JSON object; write one object a line")
+            raise InputError(f"{where}: no JSON object; write one object a line")
         if not wanted:
             names = list(record)
-            wanted = [names[position] for position in columns.find(names, f"{path}, line {number}")]
+            wanted = [names[position] for position in columns.find(names, where)]
         try:
             yield number, [record[name] for name in wanted]
         except KeyError as error:
-            there = excerpt(", ".join(map(repr, record)))
-            raise InputError(f"{path}, line {number}: no {excerpt(error)}, only {there}; add it") from None
+            present = excerpt(", ".join(map(repr, record)))
+            raise InputError(f"{where}: no {excerpt(error)}, only {present}; add it") from None
 
 
-def _parquet_records(path: Path, columns: Columns) -> Iterator[Record]:
+def _parquet_blocks(path: Path, columns: Columns) -> Iterator[Block]:
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
@@ -231,9 +262,9 @@ def _parquet_records(path: Path, columns: Columns) -> Iterator[Record]:
             if twice := [name for name in wanted if names.count(name) > 1]:
                 raise InputError(f"{path}: has the column {excerpt(twice[0])!r} more than once; rename one")
             batches = file.iter_batches(BLOCK, columns=list(dict.fromkeys(wanted)))
-            yield from _batch_records(batches, wanted, str(path))
+            yield from _arrow_blocks(batches, wanted, str(path))
     except UnicodeDecodeError as error:
-        # Of a value, `_python_values` names the row.
+        # `_python_values` handles undecodable values, so this is a name.
         raise InputError(f"{path}: a column's name is not UTF-8 ({error.reason}); write it again") from None
     except (pa.ArrowException, OSError) as error:
         if path.stat().st_size == 0:
@@ -241,10 +272,10 @@ def _parquet_records(path: Path, columns: Columns) -> Iterator[Record]:
         raise InputError(f"{path}: no whole Parquet file ({reason(error)}); copy or write it again") from None
 
 
-def _dataset_records(
-    dataset: Any, source: str, columns: Columns, class_names: Sequence[str] | Mapping[str, str] | None
-) -> Iterator[Record]:
-    """The rows of a `datasets.Dataset`; numbers of a ClassLabel become names, or count from 1 for a list of names."""
+def _dataset_blocks(
+    dataset: Dataset, source: str, columns: Columns, class_names: ClassNames | None
+) -> Iterator[Block]:
+    """The rows of a data set. Numbers of a ClassLabel become names, or count from 1 if class names are a list."""
     names = dataset.column_names
     wanted = [names[position] for position in columns.find(names, source)]
     label = len(columns.texts)
@@ -253,30 +284,30 @@ def _dataset_records(
     if own_names and counted is not None and len(own_names) != len(counted):
         raise InputError(f"{source}: {len(own_names)} classes but {len(counted)} class_names; give as many")
     batches = dataset.select_columns(list(dict.fromkeys(wanted))).with_format("arrow").iter(BLOCK)
-    for row, fields in _batch_records(batches, wanted, source):
+    for block in _arrow_blocks(batches, wanted, source):
         if own_names:
-            fields, number = list(fields), fields[label]
+            labels = own_names if counted is None else range(1, len(counted) + 1)
             # -1 marks a row without a label.
-            if number is None or number < 0:
-                fields[label] = None
-            else:
-                fields[label] = own_names[number] if counted is None else number + 1
-        yield row, fields
+            block.columns[label] = [
+                labels[number] if isinstance(number, int) and number >= 0 else None
+                for number in block.columns[label]
+            ]
+        yield block
 
 
-def _batch_records(batches: Iterable[Any], wanted: Sequence[str], source: str) -> Iterator[Record]:
+def _arrow_blocks(batches: Iterable[pa.RecordBatch], wanted: Sequence[str], source: str) -> Iterator[Block]:
     row = 1
     for batch in batches:
-        fields = [_python_values(batch.column(name), row, source) for name in wanted]
-        yield from enumerate(zip(*fields, strict=True), row)
+        columns = [_python_values(batch.column(name), row, source) for name in wanted]
+        yield Block(f"{source}, row", range(row, row + batch.num_rows), columns)
         row += batch.num_rows
 
 
-def _python_values(column: Any, first_row: int, source: str) -> list[Any]:
+def _python_values(column: pa.Array, first_row: int, source: str) -> list[object]:
     try:
-        values: list[Any] = column.to_pylist()
+        values: list[object] = column.to_pylist()
     except UnicodeDecodeError:
-        # Parquet doesn't check its strings; find the row to name it.
+        # Parquet does not check its strings. Convert them one by one to name the row.
         for row, value in enumerate(column, first_row):
             try:
                 value.as_py()
@@ -288,7 +319,7 @@ def _python_values(column: Any, first_row: int, source: str) -> list[Any]:
     return values
 
 
-def _load_from_disk(folder: Path) -> Any:
+def _load_from_disk(folder: Path) -> Dataset:
     import datasets
 
     try:
@@ -298,7 +329,7 @@ def _load_from_disk(folder: Path) -> Any:
             f"{folder}: a folder, but no data set that datasets' save_to_disk wrote; name a file in it"
         ) from None
     except Exception as error:
-        # Whatever a damaged folder makes datasets raise, it is the user's folder that has to be put right.
+        # Whatever exception a damaged folder causes in datasets, the user must repair the folder.
         raise InputError(f"{folder}: a damaged data set ({reason(error)}); save it again") from error
     if isinstance(dataset, datasets.DatasetDict):
         splits = " or ".join(str(folder / name) for name in dataset)
@@ -306,13 +337,7 @@ def _load_from_disk(folder: Path) -> Any:
     return dataset
 
 
-def hub_fingerprint(source: str) -> str:
-    """Identifies what a data set of the Hub holds now, or in the local copy where the Hub can't be asked."""
-    dataset = _load_from_hub(source)
-    return f"{dataset._fingerprint} {dataset.info.version}"
-
-
-def _load_from_hub(source: str) -> Any:
+def _load_from_hub(source: str) -> Dataset:
     import datasets
 
     # The split may be a slice such as train[:10%], with a colon of its own.
@@ -324,7 +349,13 @@ def _load_from_hub(source: str) -> Any:
     try:
         return datasets.load_dataset(name, config, split=split)
     except Exception as error:
-        # A wrong name, configuration or split, no network, a gated set: each has a class of its own.
+        # A wrong name, configuration or split, no network, a gated set: each has its own exception class.
         raise InputError(
             f"{source}: not loaded ({reason(error)}); check name, configuration, split and network"
         ) from error
+
+
+def hub_fingerprint(source: str) -> str:
+    """Identify the current contents of a data set of the Hub, or of its local copy if the Hub can't be reached."""
+    dataset = _load_from_hub(source)
+    return f"{dataset._fingerprint} {dataset.info.version}"

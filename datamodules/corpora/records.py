@@ -1,36 +1,21 @@
-"""The wanted columns of a table, and its records on their way from a reader.
-
-A reader yields the wanted fields of one record at a time, whatever the format; `Records.blocks` hands them on
-by column, because a column is checked and converted much faster than its fields one by one.
-"""
+"""The wanted columns of a table, and blocks of its records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import count, islice
-from typing import Any, NamedTuple, TypeAlias
-
-from tqdm import tqdm
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from datamodules.core.errors import InputError, excerpt
-from datamodules.corpora.rows import BLOCK
 
-#: A column by its name or its number (from 0; a string of digits, as a command line gives it, will do).
+#: A column by its name or its number (from 0; the command line gives numbers as strings of digits).
 Column: TypeAlias = str | int
+T = TypeVar("T")
 #: One, or several that are joined.
 TextColumn: TypeAlias = Column | list[Column]
-#: Number and wanted fields of a record.
-Record: TypeAlias = tuple[int, Sequence[Any]]
 
 
-def is_number(text: str) -> bool:
-    """Whether a field can be read as a number; nan and inf can."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+class AnyOf(tuple[str, ...]):
+    """Names for one column; the first name that a table has is read."""
 
 
 class Columns:
@@ -43,63 +28,70 @@ class Columns:
 
     Attributes:
         wanted: all of them: texts, label, id. A record's fields come in this order.
-        all_numbers: whether they can be found without a header.
+        all_numbers: True if they can be found without a header.
     """
 
     def __init__(
-        self, texts: Column | Sequence[Column], label: Column | None = None, id_: Column | None = None
+        self,
+        texts: Column | Sequence[Column | AnyOf],
+        label: Column | None = None,
+        id_: Column | AnyOf | None = None,
     ) -> None:
         self.texts = [texts] if isinstance(texts, (str, int)) else list(texts)
         self.label, self.id = label, id_
         self.wanted = [*self.texts, *(column for column in (label, id_) if column is not None)]
-        self.all_numbers = all(isinstance(column, int) or column.isdecimal() for column in self.wanted)
+        self.all_numbers = all(_is_numeric(column) for column in self.wanted)
         if not self.texts:
             raise InputError("text_column: name at least one column")
 
     def find(self, names: Sequence[str], where: str, numbers_only: bool = False) -> list[int]:
         """Positions of the wanted columns among `names`; where there is no header, only numbers count."""
-        positions = []
-        for column in self.wanted:
-            if not numbers_only and isinstance(column, str) and column in names:
-                positions.append(names.index(column))
-            elif (isinstance(column, int) or column.isdecimal()) and 0 <= int(column) < len(names):
-                positions.append(int(column))
-            else:
-                there = (
-                    f"columns 0 to {len(names) - 1}" if numbers_only else excerpt(", ".join(map(repr, names)))
-                )
-                hint = "name it with text_column, several as [one,other]"
-                if column == self.label:
-                    hint = "name it with label_column (zoo index: null for texts without labels)"
-                elif column == self.id:
-                    hint = "name it with id_column"
-                raise InputError(f"{where}: no column {excerpt(repr(column))}; there are {there}; {hint}")
-        return positions
+        return [self._find(column, names, where, numbers_only) for column in self.wanted]
+
+    def _find(self, column: Column | AnyOf, names: Sequence[str], where: str, numbers_only: bool) -> int:
+        for name in column if isinstance(column, AnyOf) else (column,):
+            if not numbers_only and name in names:
+                return names.index(str(name))
+        if isinstance(column, AnyOf):
+            raise InputError(f"{where}: has none of the columns {', '.join(column)}; rename one")
+        if _is_numeric(column) and 0 <= int(column) < len(names):
+            return int(column)
+        present = f"columns 0 to {len(names) - 1}" if numbers_only else excerpt(", ".join(map(repr, names)))
+        hint = "name it with text_column, several as [one,other]"
+        if column == self.label:
+            hint = "name it with label_column (zoo index: null for texts without labels)"
+        elif column == self.id:
+            hint = "name it with id_column"
+        raise InputError(f"{where}: no column {excerpt(repr(column))}; there are {present}; {hint}")
+
+
+def _is_numeric(column: Column | AnyOf) -> bool:
+    return isinstance(column, int) or (isinstance(column, str) and column.isdecimal())
 
 
 class Block(NamedTuple):
-    """Some records of a table, column by column."""
+    """Some records of a table by column: columns are checked and converted much faster than single fields."""
 
-    #: source and unit of the numbers, for messages: `train.csv, line`.
+    #: the table and the unit of the numbers, for messages: `train.csv, line`.
     source: str
     #: number of each record.
-    numbers: list[int]
+    numbers: Sequence[int]
     #: for each wanted column the field of each record.
-    columns: list[list[Any]]
+    columns: list[list[object]]
 
-    def place(self, record: int) -> str:
-        """What messages call a record."""
+    def location(self, record: int) -> str:
+        """The file and line, or row, of a record, for messages."""
         return f"{self.source} {self.numbers[record]}"
 
     def strings(self, column: int) -> list[str]:
-        """A column as strings: "" for a missing field, numbers and truth values as Python writes them.
+        """A column as strings: "" for a missing field; numbers and booleans as Python writes them.
 
         Raises:
             InputError: a field of another type; names its record.
         """
         fields = self.columns[column]
         if set(map(type, fields)) <= {str}:
-            return fields
+            return cast("list[str]", fields)
         strings = []
         for record, field in enumerate(fields):
             # pandas writes a missing value of a column of numbers as NaN.
@@ -109,47 +101,25 @@ class Block(NamedTuple):
                 strings.append(str(field))
             else:
                 kind = type(field).__name__
-                raise InputError(f"{self.place(record)}: {kind} instead of a string; choose another column")
+                raise InputError(
+                    f"{self.location(record)}: {kind} instead of a string; choose another column"
+                )
         return strings
 
+    def stripped(self, column: int) -> list[str]:
+        """A column as strings without white space around them; see `strings`."""
+        return list(map(str.strip, self.strings(column)))
 
-@dataclass(frozen=True)
-class Records:
-    """The records of a table, to be read once.
+    def converted(self, column: int, convert: Callable[[str, str], T]) -> list[T]:
+        """Convert the stripped strings of a column, each distinct one once.
 
-    Attributes:
-        stream: the records as they come.
-        columns: the wanted columns.
-        source: what messages call the table.
-        unit: what the records' numbers count: `line` or `row`.
-    """
-
-    stream: Iterator[Record]
-    columns: Columns
-    source: str
-    unit: str
-
-    def blocks(self) -> Iterator[Block]:
-        """The records, so many at a time that memory holds little beside them.
-
-        Raises:
-            InputError: there is none, or the table can't be read.
+        Args:
+            column: its number.
+            convert: takes a string and its location, for messages.
         """
-        # Shown only when reading takes more than three seconds, and only to people.
-        progress = tqdm(
-            self.stream, f"reading {self.source}", unit=" rows", unit_scale=True, delay=3, disable=None
-        )
-        stream = iter(progress)
-        for done in count():
-            block = Block(f"{self.source}, {self.unit}", [], [[] for _ in self.columns.wanted])
-            # Few at a time: thousands of records alive would set off searches for garbage in all that is loaded.
-            while records := list(islice(stream, min(128, BLOCK - len(block.numbers)))):
-                numbers, fields = zip(*records, strict=True)
-                block.numbers.extend(numbers)
-                for column, values in zip(block.columns, zip(*fields, strict=True), strict=True):
-                    column.extend(values)
-            if not block.numbers:
-                if done == 0:
-                    raise InputError(f"{self.source}: no rows; give a file with at least one")
-                return
-            yield block
+        strings = self.stripped(column)
+        values: dict[str, T] = {}
+        for record, string in enumerate(strings):
+            if string not in values:
+                values[string] = convert(string, self.location(record))
+        return list(map(values.__getitem__, strings))

@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
 from datamodules.core.storage import Part, prepared_folder
@@ -24,7 +23,7 @@ log = logging.getLogger(__name__)
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
-        # Offsets of 64 bits: a few million texts pass 2 GiB.
+        # A few million texts exceed 2 GiB, the limit of 32-bit offsets.
         pa.field("text", pa.large_string(), nullable=False),
         pa.field("label", pa.string()),
     ]
@@ -35,9 +34,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Texts(Sequence[str]):
-    """The texts of a table as a sequence of str that are made when they are asked for."""
+    """The texts of a table as a sequence of str, each made when it is read."""
 
-    def __init__(self, column: Any) -> None:
+    def __init__(self, column: pa.ChunkedArray) -> None:
         self._column = column
 
     def __len__(self) -> int:
@@ -55,12 +54,12 @@ class Texts(Sequence[str]):
         return text
 
     def take(self, rows: ArrayLike) -> list[str]:
-        """Those of some rows, much faster than one after another."""
+        """Return the texts of some rows, much faster than one by one."""
         texts: list[str] = self._column.take(pa.array(np.asarray(rows, np.int64))).to_pylist()
         return texts
 
     def __iter__(self) -> Iterator[str]:
-        # Arrow makes strings of a block much faster than of one row after another.
+        # Arrow makes the strings of a block much faster than those of single rows.
         for start in range(0, len(self), BLOCK):
             yield from self[start : start + BLOCK]
 
@@ -71,10 +70,10 @@ class Rows:
 
     Attributes:
         table: columns `id` (string), `text` (large_string) and `label` (string; all null = no labels).
-        source: what messages call the table: a file, a Hub name.
+        source: the table's name in messages: a file, a Hub name.
     """
 
-    table: Any
+    table: pa.Table
     source: str
 
     def __post_init__(self) -> None:
@@ -109,6 +108,10 @@ class Rows:
         ids: list[str] = self.table.column("id").to_pylist()
         return ids
 
+    def row_of_id(self) -> dict[str, int]:
+        """The row of each id; the last one of an id that occurs twice."""
+        return {id_: row for row, id_ in enumerate(self.ids)}
+
     @property
     def labels(self) -> list[str] | None:
         """The labels, in row order; None unless every row has one."""
@@ -122,24 +125,25 @@ class Rows:
 
     def distinct_labels(self) -> list[str]:
         """The labels that occur, sorted; empty where the table has none."""
-        return sorted(pc.unique(self.table.column("label")).drop_null().to_pylist())
+        return sorted(self.table.column("label").unique().drop_null().to_pylist())
 
     def save(self, path: Path) -> None:
         """Write an Arrow file that `load` maps."""
-        with Rows.writer(path) as writer:
-            writer.write(self)
+        with Rows.writer(path) as write:
+            write(self)
 
     @staticmethod
     @contextmanager
-    def writer(path: Path) -> Iterator[RowsWriter]:
-        """Write an Arrow file part by part, for rows that are never in memory together."""
+    def writer(path: Path) -> Iterator[Callable[[Rows], None]]:
+        """Open an Arrow file that `load` maps; yields a function that appends rows to it."""
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
-            yield RowsWriter(writer)
+            yield lambda rows: writer.write_table(rows.table, max_chunksize=BLOCK)
 
     @staticmethod
-    def load(path: Path) -> Rows:
-        """Map a file that `save` or `writer` wrote; nothing is read before it is asked for."""
-        return Rows(pa.ipc.open_file(pa.memory_map(str(path))).read_all(), str(path))
+    def load(path: Path, source: str | None = None) -> Rows:
+        """Map a file that `save` or `writer` wrote. Nothing is read before it is used."""
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        return Rows(table, str(path) if source is None else source)
 
     def select(self, row_numbers: ArrayLike) -> Rows:
         """The rows with these numbers, in the order given."""
@@ -147,36 +151,27 @@ class Rows:
 
     @staticmethod
     def concat(parts: Sequence[Rows]) -> Rows:
-        """The rows of several tables, one after another. Nothing is copied."""
+        """The rows of several tables, one after another, without a copy."""
         source = " + ".join(part.source for part in parts)
         return Rows(pa.concat_tables([part.table for part in parts]), source)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of ids, texts and labels; neither Arrow's chunks nor the file's name matter."""
+        """SHA-256 (hex) of ids, texts and labels, independent of Arrow's chunks and the file's name."""
+        import pyarrow.compute as pc
+
         digest = hashlib.sha256()
         for name in SCHEMA.names:
             lengths, contents = hashlib.sha256(), hashlib.sha256()
             for chunk in self.table.column(name).chunks:
-                sizes = pc.fill_null(pc.cast(pc.binary_length(chunk), pa.int64()), -1)
+                sizes = pc.binary_length(chunk).cast(pa.int64()).fill_null(-1)
                 lengths.update(sizes.to_numpy(zero_copy_only=False).astype("<i8"))
                 contents.update(_bytes_of(chunk.drop_null()))
             digest.update(lengths.digest() + contents.digest())
         return digest.hexdigest()
 
 
-class RowsWriter:
-    """Appends rows to an Arrow file; see `Rows.writer`."""
-
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
-
-    def write(self, rows: Rows) -> None:
-        """Append rows."""
-        self._writer.write_table(rows.table, max_chunksize=BLOCK)
-
-
-def _bytes_of(array: Any) -> memoryview:
+def _bytes_of(array: pa.Array) -> memoryview:
     """The UTF-8 bytes of an Arrow array of strings without nulls, one after another."""
     _, offsets, data = array.buffers()
     if len(array) == 0 or data is None:
@@ -186,14 +181,16 @@ def _bytes_of(array: Any) -> memoryview:
 
 
 class Repairs:
-    """Makes Arrow columns of strings, replaces what later stages can't bear, and counts how often."""
+    """Makes Arrow columns of strings, and counts and replaces characters that later stages can't process."""
 
     def __init__(self) -> None:
         self.nuls = 0
         self.surrogates = 0
 
-    def column(self, values: Sequence[str | None], kind: Any) -> Any:
+    def column(self, values: Sequence[str | None], kind: pa.DataType) -> pa.Array:
         """An Arrow array of strings (or None) of the type `kind`."""
+        import pyarrow.compute as pc
+
         try:
             array = pa.array(values, kind)
         except UnicodeEncodeError:
@@ -206,7 +203,9 @@ class Repairs:
             array = pc.replace_substring(array, "\0", " ")
         return array
 
-    def batch(self, ids: Sequence[str], texts: Sequence[str], labels: Sequence[str | None] | None) -> Any:
+    def batch(
+        self, ids: Sequence[str], texts: Sequence[str], labels: Sequence[str | None] | None
+    ) -> pa.RecordBatch:
         """An Arrow record batch of n rows; labels None = no labels."""
         columns = [
             self.column(ids, pa.string()),
@@ -216,7 +215,7 @@ class Repairs:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
     def report(self, source: str) -> None:
-        """Tell how much was replaced in a table."""
+        """Log the number of replacements in a table."""
         if self.nuls:
             log.warning("%s: NUL characters in %d fields, each replaced by a space", source, self.nuls)
         if self.surrogates:
@@ -224,5 +223,5 @@ class Repairs:
 
 
 def prepare_rows(rows: Rows, cache: Path) -> Part:
-    """A folder of a cache with the table as `rows.arrow`, unless it is there already."""
+    """Write the table as `rows.arrow` into a folder of a cache, unless it is there already."""
     return prepared_folder(cache, "rows", rows.fingerprint, lambda folder: rows.save(folder / "rows.arrow"))

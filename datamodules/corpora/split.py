@@ -1,17 +1,15 @@
-"""Seeded, stratified samples of a table: a validation half, fewer rows a class, fewer classes.
+"""Seeded, stratified samples of a table: validation rows, fewer rows a class, fewer classes.
 
-The same contents and seed give the same rows on every platform and every version of numpy: rows of a class
-are ordered by the raw stream of PCG64, which numpy promises to keep (unlike its `permutation`). Classes draw
-from streams of their own, so a class keeps its sample when others come or go, and a smaller sample of a
-class is a part of a larger one.
+The same contents and seed give the same rows on every platform and with every version of numpy: rows of a class are
+ordered by the raw stream of PCG64, which numpy promises to keep (unlike its `permutation`). Each class has a stream of
+its own. So the sample of a class does not depend on other classes, and a smaller sample is a part of a larger one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,18 +24,18 @@ def stratified_split(
     labels: Sequence[str],
     validation: int | float,
     seed: int,
-    groups: NDArray[np.integer[Any]] | None = None,
+    groups: NDArray[np.integer] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Choose validation rows from each class.
 
     Args:
         labels: the label of each row.
-        validation: an int takes so many rows of each class, a float below 1 that share of each class (to
+        validation: an int takes this number of rows of each class, a float below 1 that share of each class (to
             the nearest row, but at least one; a class of a single row stays in training).
         seed: another seed chooses other rows.
-        groups: [n], equal for rows that must be on one side, such as copies of each other; a class then has as
-            nearly as many validation rows as its groups allow. None = every row by itself. Where all groups
-            are of one row, the choice is the same.
+        groups: [n], equal for rows that must be on one side, such as duplicates; the number of validation rows of a
+            class is then as close as its groups allow. None = every row is a group, with the same result as
+            groups of one row each.
 
     Returns:
         Row numbers for training and for validation, int64, each in ascending order.
@@ -49,7 +47,11 @@ def stratified_split(
         raise InputError(f"validation {validation}: give a share between 0 and 1, or a whole number of rows")
     if validation < 1 and not isinstance(validation, float):
         raise InputError(f"validation {validation}: give at least one row a class")
-    number, size, first = _groups(groups, len(labels))
+    if groups is None:
+        groups = np.arange(len(labels))
+    # Of each row its group, numbered from 0; of each group its size and its first row.
+    _, first, group, size = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
+    group = group.reshape(-1)
     chosen = np.zeros(len(size), dtype=bool)
     classes, single = _rows_by_class(labels), 0
     for label, rows in classes.items():
@@ -64,37 +66,27 @@ def stratified_split(
                     "at least one; take fewer rows"
                 )
         order = _sample(rows, len(rows), label, seed, "validation")
-        # A group with several labels belongs to the class of its first row, and counts for it alone.
-        own = number[order[first[number[order]] == order]]
+        # A group with several labels belongs to the class of its first row, and counts for that class alone.
+        own = group[order[first[group[order]] == order]]
         chosen[own[_nearest(size[own], count)]] = True
     for rows in classes.values():
-        if chosen[number[rows]].all():  # its groups were another class's, or all of it is one
-            chosen[number[rows]] = False
+        # Groups of other classes, or one large group, may have taken all rows of a class.
+        if chosen[group[rows]].all():
+            chosen[group[rows]] = False
     if single:
         log.warning("classes with a single row, which stays in training: %d", single)
-    is_validation = chosen[number]
+    is_validation = chosen[group]
     return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
 
 
-def _groups(
-    groups: NDArray[np.integer[Any]] | None, num_rows: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The group of each row, numbered from 0; of each group its size and its first row."""
-    if groups is None:
-        rows = np.arange(num_rows)
-        return rows, np.ones(num_rows, np.int64), rows
-    _, first, number, size = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
-    return number.reshape(-1), size, first
-
-
 def _nearest(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """The groups of these sizes to take, in their order, so that they have as nearly `count` rows as can be."""
+    """Choose groups of these sizes, in their order, so that they have nearly `count` rows."""
     taken, missing = [], count
-    for place, size in enumerate(sizes.tolist()):
+    for position, size in enumerate(sizes.tolist()):
         if missing <= 0:
             break
-        if size <= 2 * missing:  # otherwise there would be more too many than there are too few now
-            taken.append(place)
+        if size <= 2 * missing:  # the excess would be at most the rows that are missing now
+            taken.append(position)
             missing -= size
     return np.array(taken, np.int64)
 
@@ -107,13 +99,13 @@ def limit_classes(rows: Rows, limits: int | float | Mapping[str, int], seed: int
 
     Args:
         rows: a labelled table.
-        limits: an int keeps so many rows of each class, a float up to 1 that share of each class (to the
-            nearest row, but at least one), a mapping so many rows of the classes that it names and all
+        limits: an int keeps this number of rows of each class, a float up to 1 that share of each class (to the
+            nearest row, but at least one), a mapping this number of rows of the classes that it names and all
             rows of the others.
         seed: another seed keeps other rows.
 
     Raises:
-        InputError: a class has fewer rows than are to be kept, or isn't there.
+        InputError: a class is missing or has too few rows.
     """
     classes = _rows_by_class(_labels(rows))
     if isinstance(limits, Mapping):
@@ -166,12 +158,10 @@ def _rows_by_class(labels: Sequence[str]) -> dict[str, NDArray[np.int64]]:
     return dict(zip(codes_of, np.split(order, ends)[:-1], strict=True))
 
 
-def _check_classes(
-    named: Sequence[str] | Mapping[str, int], there: Mapping[str, object], source: str
-) -> None:
+def _check_classes(named: Iterable[str], classes: Mapping[str, object], source: str) -> None:
     for label in named:
-        if label not in there:
-            raise InputError(f"{source}: no class {label!r}; there are {', '.join(map(repr, there))}")
+        if label not in classes:
+            raise InputError(f"{source}: no class {label!r}; there are {', '.join(map(repr, classes))}")
 
 
 def _share(share: float, num_rows: int) -> int:
@@ -179,7 +169,7 @@ def _share(share: float, num_rows: int) -> int:
 
 
 def _sample(rows: NDArray[np.int64], count: int, label: str, seed: int, purpose: str) -> NDArray[np.int64]:
-    """`count` of a class's rows; the purpose keeps a limit and a split of one seed independent."""
+    """Draw `count` rows of a class. The purpose makes a limit and a split with the same seed independent."""
     name = hashlib.sha256(f"{purpose}\0{label}".encode()).digest()
     stream = np.random.PCG64(np.random.SeedSequence([seed, int.from_bytes(name, "little")]))
     order = np.argsort(stream.random_raw(len(rows)), kind="stable")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from datamodules.core.errors import InputError, excerpt
-from datamodules.corpora.readers import open_lines, open_records
-from datamodules.corpora.records import Block, Column, Columns, Records
+from datamodules.corpora.readers import ClassNames, open_lines, read_blocks
+from datamodules.corpora.records import AnyOf, Block, Column, Columns
 from datamodules.corpora.rows import Repairs, Rows
 
 log = logging.getLogger(__name__)
@@ -21,15 +22,15 @@ def read_table(
     path: str | Path,
     text_column: Column | Sequence[Column] = "text",
     label_column: Column | None = "label",
-    id_column: Column | None = None,
+    id_column: Column | AnyOf | None = None,
     header: bool | None = None,
     quotes: bool | None = None,
-    class_names: str | Path | Sequence[str] | Mapping[str, str] | None = None,
+    class_names: str | Path | ClassNames | None = None,
 ) -> Rows:
     """Read texts, with their labels and ids, from a file, a saved data set or the Hub.
 
-    Rows with an empty text and rows that occur twice are kept and counted in the log. A NUL becomes a space
-    and half a surrogate pair U+FFFD, because servers, tokenizers and UTF-8 can't carry them.
+    Rows with an empty text and duplicate rows are kept and counted in the log. A NUL becomes a space and a
+    lone surrogate U+FFFD, because servers, tokenizers and UTF-8 can't carry them.
 
     Args:
         path: one of
@@ -38,9 +39,9 @@ def read_table(
             - `hub:NAME`, `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT` for `datasets.load_dataset`; the split
               is `train` unless given, NAME may also be a local folder.
         text_column: name or number (from 0) of the text, or several; they are stripped and joined by one
-            space, blank ones left out.
+            space, blank ones skipped.
         label_column: name or number of the label; None for a table without labels. Labels are stripped;
-            numbers and truth values become strings; a `ClassLabel` becomes its name.
+            numbers and booleans become strings; a `ClassLabel` becomes its name.
         id_column: name or number of an id; without one, ids are row numbers from 0.
         header: whether a CSV or TSV file starts with a line of names. None: it does if a wanted column is
             given by name.
@@ -58,24 +59,27 @@ def read_table(
         class_names = [name for line in open_lines(class_names) if (name := line.strip())]
     elif isinstance(class_names, Mapping):
         class_names = {str(label): name for label, name in class_names.items()}  # YAML reads 0 as a number
-    return _rows(open_records(path, columns, header, quotes, class_names), class_names)
+    return _rows(read_blocks(path, columns, header, quotes, class_names), columns, str(path), class_names)
 
 
-def _rows(records: Records, class_names: Sequence[str] | Mapping[str, str] | None) -> Rows:
-    """Turn records into an Arrow table, counting on the way what deserves a word."""
-    columns, source, repairs = records.columns, records.source, Repairs()
+def _rows(blocks: Iterable[Block], columns: Columns, source: str, class_names: ClassNames | None) -> Rows:
+    """Turn blocks into an Arrow table, and log empty texts and duplicates."""
+    repairs = Repairs()
     batches, hashes = [], []
     num_rows = num_empty = 0
-    for block in records.blocks():
+    for block in blocks:
         texts = _texts(block, len(columns.texts))
-        labels = None if columns.label is None else _labels(block, len(columns.texts), class_names)
+        labels = None
+        if columns.label is not None:
+            name_class = partial(_class_name, class_names=class_names)
+            labels = block.converted(len(columns.texts), name_class)
         if columns.id is None:
             ids = list(map(str, range(num_rows, num_rows + len(texts))))
         else:
             ids = block.strings(-1)
             if "" in ids:
-                place = block.place(ids.index(""))
-                raise InputError(f"{place}: no id in column {columns.id!r}; give it one")
+                location = block.location(ids.index(""))
+                raise InputError(f"{location}: no id in column {columns.id!r}; give it one")
         batches.append(repairs.batch(ids, texts, labels))
         keys = texts if labels is None else zip(texts, labels, strict=True)
         hashes.append(np.fromiter(map(hash, keys), dtype=np.int64, count=len(texts)))
@@ -91,41 +95,31 @@ def _rows(records: Records, class_names: Sequence[str] | Mapping[str, str] | Non
 
 
 def _texts(block: Block, num_columns: int) -> list[str]:
-    """The text of each record: what is in its columns, joined by a space."""
-    parts = [list(map(str.strip, block.strings(column))) for column in range(num_columns)]
+    """The text of each record: its fields, stripped and joined by a space."""
+    parts = [block.stripped(column) for column in range(num_columns)]
     if num_columns == 1:
         return parts[0]
     return [" ".join(filter(None, fields)) for fields in zip(*parts, strict=True)]
 
 
-def _labels(block: Block, column: int, class_names: Sequence[str] | Mapping[str, str] | None) -> list[str]:
-    """The label of each record, its number replaced by its name; each distinct one is worked out once."""
-    labels = list(map(str.strip, block.strings(column)))
-    names: dict[str, str] = {}
-    for record, label in enumerate(labels):
-        if label not in names:
-            names[label] = _class_name(label, class_names, block.place(record))
-    return list(map(names.__getitem__, labels))
-
-
-def _class_name(label: str, class_names: Sequence[str] | Mapping[str, str] | None, place: str) -> str:
+def _class_name(label: str, location: str, class_names: ClassNames | None) -> str:
     if not label:
-        raise InputError(f"{place}: no label; add one or remove the row")
+        raise InputError(f"{location}: no label; add one or remove the row")
     if class_names is None:
         return label
     if isinstance(class_names, Mapping):
         if label not in class_names:
-            raise InputError(f"{place}: label {excerpt(label)!r} has no name in class_names; give it one")
+            raise InputError(f"{location}: label {excerpt(label)!r} has no name in class_names; give it one")
         return class_names[label]
-    if label == "0":  # whether all numbers are one lower is not known before the last row has been read
+    if label == "0":  # the labels may count from 0, but only the last row would prove it
         named = ", ".join(f"{number}: {name}" for number, name in enumerate(class_names))
         raise InputError(
-            f"{place}: label '0', but a list of class_names counts from 1; where labels count from 0, name each:"
+            f"{location}: label '0', but a list of class_names counts from 1; where labels count from 0, name each:"
             f" '{{{excerpt(named)}}}'"
         )
     if not label.isdecimal() or not 1 <= int(label) <= len(class_names):
         raise InputError(
-            f"{place}: label {excerpt(label)!r} is no number from 1 to {len(class_names)}; correct it, leave"
-            " class_names out, or name each label, as in '{0: World, 1: Sports}'"
+            f"{location}: label {excerpt(label)!r} is no number from 1 to {len(class_names)}; correct it, omit"
+            " class_names, or name each label, as in '{0: World, 1: Sports}'"
         )
     return class_names[int(label) - 1]

@@ -17,6 +17,7 @@ from typing_extensions import override
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, DialogueSpec
 from datamodules.core.errors import InputError
+from datamodules.core.ragged import Ragged
 from datamodules.core.storage import fingerprint_of, prepared_folder
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.dialogue_readers import read_dialogues, read_hmn4qa
@@ -24,7 +25,7 @@ from datamodules.corpora.dialogues import Dialogues
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
-from datamodules.dialogue.reading import Reading
+from datamodules.dialogue.reading import latest_turns, retrieved_turns
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import DataOptions, check_choice, check_least
 from datamodules.prepared import Origin
@@ -204,10 +205,10 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
 
     def _select_turns(
         self, table: Dialogues, retriever: Retriever, folder: Path, fingerprint: str
-    ) -> Reading:
+    ) -> Ragged:
         if self.options.turns_kept == "latest":
-            return Reading.latest(table, self.options.max_turns)
-        return Reading.retrieved(table, self.options.max_turns, retriever, folder, fingerprint)
+            return latest_turns(table, self.options.max_turns)
+        return retrieved_turns(table, self.options.max_turns, retriever, folder, fingerprint)
 
     @override
     def open_split(self, origin: Origin) -> DialogueSplit:

@@ -14,11 +14,11 @@ from typing_extensions import override
 
 from datamodules.batch import DialogueBatch, as_tensors
 from datamodules.core.arrays import find_sorted
+from datamodules.core.ragged import Ragged, consecutive, offsets_of
 from datamodules.core.storage import check_folder
 from datamodules.core.types import Message
-from datamodules.corpora.dialogues import Dialogues, ragged, within
+from datamodules.corpora.dialogues import Dialogues
 from datamodules.dataset import BatchDataset
-from datamodules.dialogue.reading import Reading
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.text.tokenization import Lexicon
 from datamodules.text.tokens import TokenStore
@@ -37,7 +37,8 @@ class DialogueSplit(PreparedSplit):
     question_tokens: TokenStore
     #: of each question; one token, or none where the answer is not known.
     answer_tokens: TokenStore
-    reading: Reading
+    #: the turns that are read for each question, as row numbers.
+    reading: Ragged
     origin: Origin | None = None
 
     @classmethod
@@ -50,31 +51,9 @@ class DialogueSplit(PreparedSplit):
             TokenStore.open(*origin.folder("turn_tokens")),
             TokenStore.open(*origin.folder("question_tokens")),
             TokenStore.open(*origin.folder("answer_tokens")),
-            Reading.load(origin.folder("reading")[0]),
+            Ragged.load(origin.folder("reading")[0]),
             origin,
         )
-
-
-class Texts(NamedTuple):
-    """Texts as numbers of words, each cut to what a model reads."""
-
-    #: int64 [all words]: numbers from 1.
-    words: NDArray[np.int64]
-    #: int64 [n]: where each text starts in `words`, and how many words it has.
-    starts: NDArray[np.int64]
-    counts: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, store: TokenStore, length: int, lexicon: Lexicon) -> Texts:
-        """The first `length` words of each text, numbered by a lexicon that the stores of a split share."""
-        numbers = np.array([0, *(1 + lexicon[word] for word in store.lexicon)], np.int64)
-        counts = np.minimum(np.diff(store.offsets), length)
-        words = numbers[1 + store.tokens[ragged(store.offsets[:-1], counts)]]
-        return cls(words, np.cumsum(counts) - counts, counts)
-
-    def read(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The words of some texts, one text after another."""
-        return self.words[ragged(self.starts[rows], self.counts[rows])]
 
 
 class DialogueDataset(BatchDataset[DialogueBatch]):
@@ -97,11 +76,11 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         """
         self.split = split
         lexicon = Lexicon()
-        self.turns = Texts.of(split.turn_tokens, max_length, lexicon)
-        self.questions = Texts.of(split.question_tokens, max_length, lexicon)
-        answers = Texts.of(split.answer_tokens, 1, lexicon)
-        self.answers = np.zeros(len(answers.counts), np.int64)
-        self.answers[answers.counts > 0] = answers.words
+        self.turns = first_words(split.turn_tokens, max_length, lexicon)
+        self.questions = first_words(split.question_tokens, max_length, lexicon)
+        answers = first_words(split.answer_tokens, 1, lexicon)
+        self.answers = np.zeros(len(answers), np.int64)
+        self.answers[answers.counts > 0] = answers.values
         # By number of a word: its id, a number of its spelling, its frequency. Number 0 is padding.
         self.ids = np.concatenate([[vocabulary.pad_id], vocabulary.lookup(list(lexicon))]).astype(np.int64)
         self.unknown = self.ids == vocabulary.unk_id
@@ -113,18 +92,14 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         self.frequency = np.array(frequency, np.float32)[self.ids]
         self.num_words = len(vocabulary)
         self.question_counts = np.diff(split.dialogues.question_offsets)
-        # Of each dialogue, the turns that any of its questions reads, in their order.
-        self.kept = np.unique(split.reading.turns)
-        bounds = np.searchsorted(self.kept, split.dialogues.turn_offsets)
-        self.kept_starts, self.turn_counts = bounds[:-1], np.diff(bounds)
-        self.reading_starts = np.cumsum(split.reading.counts) - split.reading.counts
+        # The turns of each dialogue that are read for any of its questions, as rows in ascending order.
+        kept = np.unique(split.reading.values)
+        self.kept = Ragged(kept, np.searchsorted(kept, split.dialogues.turn_offsets))
 
     @override
     def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
         """Number of words of each dialogue [n], as kept."""
-        ends = np.concatenate([[0], np.cumsum(self.turns.counts[self.kept])])
-        lengths: NDArray[np.int64] = ends[self.kept_starts + self.turn_counts] - ends[self.kept_starts]
-        return lengths
+        return np.diff(offsets_of(self.turns.counts[self.kept.values])[self.kept.offsets])
 
     def __len__(self) -> int:
         return len(self.split.dialogues)
@@ -149,12 +124,10 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> DialogueBatch:
         index = np.asarray(indices, np.int64)
         row = np.where(index < 0, ~index, index)
-        counts = self.question_counts[row]
-        questions = ragged(self.split.dialogues.question_offsets[row], counts)
-        dialogue = np.repeat(np.arange(len(row)), counts)
-        words = self._words_of(row)
-        asked = self.questions.read(questions)
-        distinct, position = np.unique(np.concatenate([[0], words.word, asked]), return_inverse=True)
+        rows = consecutive(self.split.dialogues.question_offsets[row], self.question_counts[row])
+        questions, dialogue = rows.values, rows.list_numbers
+        words, asked = self._words_of(row), self.questions.take(questions)
+        distinct, position = np.unique(np.concatenate([[0], words.word, asked.values]), return_inverse=True)
         position = position.reshape(-1)
         word_position, question_position = position[1 : 1 + len(words.word)], position[1 + len(words.word) :]
         choice, own, answer = self._choices(words, word_position, self.answers[questions], dialogue)
@@ -162,13 +135,13 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
             "word": self.ids[distinct],
             "spelling": self.spellings[distinct],
             "frequency": self.frequency[distinct],
-            "text": padded(word_position, words.counts),
-            "turn": padded(words.turn, words.counts),
-            "place": padded(words.place, words.counts),
-            "choice": padded(choice, words.counts),
+            "text": Ragged(word_position, words.offsets).padded(),
+            "turn": Ragged(words.turn, words.offsets).padded(),
+            "place": Ragged(words.place, words.offsets).padded(),
+            "choice": Ragged(choice, words.offsets).padded(),
             "own": own,
             "age": self._ages(row),
-            "question": padded(question_position, self.questions.counts[questions]),
+            "question": Ragged(question_position, asked.offsets).padded(),
             "dialogue": dialogue,
             "readable": self._readable(row, questions, dialogue),
             "answer": answer,
@@ -179,33 +152,30 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
 
     def _ages(self, row: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many turns of the dialogue are later than each kept one [B, N]."""
-        counts = self.turn_counts[row]
-        last = np.repeat(self.split.dialogues.turn_offsets[row + 1] - 1, counts)
-        return padded(last - self.kept[ragged(self.kept_starts[row], counts)], counts)
+        kept = self.kept.take(row)
+        last = np.repeat(self.split.dialogues.turn_offsets[row + 1] - 1, kept.counts)
+        return Ragged(last - kept.values, kept.offsets).padded()
 
     def _readable(
         self, row: NDArray[np.int64], questions: NDArray[np.int64], dialogue: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         """Which of the kept turns are read for each question [P, N]."""
-        counts = self.split.reading.counts[questions]
-        turns = self.split.reading.turns[ragged(self.reading_starts[questions], counts)]
-        readable = np.zeros((len(questions), int(self.turn_counts[row].max())), bool)
-        places = np.searchsorted(self.kept, turns) - np.repeat(self.kept_starts[row[dialogue]], counts)
-        readable[np.repeat(np.arange(len(questions)), counts), places] = True
+        reading = self.split.reading.take(questions)
+        readable = np.zeros((len(questions), int(self.kept.counts[row].max())), bool)
+        starts = np.repeat(self.kept.offsets[row[dialogue]], reading.counts)
+        readable[reading.list_numbers, np.searchsorted(self.kept.values, reading.values) - starts] = True
         return readable
 
     def _words_of(self, row: NDArray[np.int64]) -> _Words:
         """The words of some dialogues, one dialogue after another."""
-        counts = self.turn_counts[row]
-        turns = self.kept[ragged(self.kept_starts[row], counts)]
-        sizes = self.turns.counts[turns]
-        dialogue = np.repeat(np.repeat(np.arange(len(row)), counts), sizes)
+        turns = self.kept.take(row)
+        words = self.turns.take(turns.values)
         return _Words(
-            self.turns.read(turns),
-            dialogue,
-            np.repeat(within(counts), sizes),
-            within(sizes) + 1,
-            np.bincount(dialogue, minlength=len(row)),
+            words.values,
+            np.repeat(turns.list_numbers, words.counts),
+            np.repeat(turns.positions, words.counts),
+            words.positions + 1,
+            words.offsets[turns.offsets],
         )
 
     def _choices(
@@ -232,18 +202,18 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         pair = words.dialogue * len(self.ids) + words.word
         pairs, first = np.unique(pair[is_own], return_index=True)
         of = pairs // len(self.ids)
-        sizes = np.bincount(of, minlength=len(words.counts))
-        number = self.num_words + within(sizes)
+        sizes = np.bincount(of, minlength=len(words.offsets) - 1)
+        own = Ragged(position[is_own][first], offsets_of(sizes))
+        number = self.num_words + own.positions
         choice = self.ids[words.word]
         choice[is_own] = number[np.searchsorted(pairs, pair[is_own])]
-        own = padded(position[is_own][first], sizes)
         answer = np.where(answers == 0, NO_ANSWER, self.ids[answers])
         wanted = dialogue * len(self.ids) + answers
         # Position -1, of a word that the dialogue does not have, reads the appended number.
         numbers = np.append(number, NO_CHOICE)[find_sorted(pairs, wanted)]
         unknown = (answers > 0) & self.unknown[answers]
         answer[unknown] = numbers[unknown]
-        return choice, own, answer
+        return choice, own.padded(), answer
 
 
 class _Words(NamedTuple):
@@ -254,15 +224,15 @@ class _Words(NamedTuple):
     dialogue: NDArray[np.int64]
     turn: NDArray[np.int64]
     place: NDArray[np.int64]
-    #: [B] words of each dialogue.
-    counts: NDArray[np.int64]
+    #: [B + 1]: dialogue i has the words `offsets[i]:offsets[i + 1]`.
+    offsets: NDArray[np.int64]
 
 
-def padded(values: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Consecutive pieces as rows [n, longest], at least one column, filled up with 0."""
-    rows = np.zeros((len(counts), max(1, int(counts.max(initial=0)))), np.int64)
-    rows[np.repeat(np.arange(len(counts)), counts), within(counts)] = values
-    return rows
+def first_words(store: TokenStore, length: int, lexicon: Lexicon) -> Ragged:
+    """The first `length` words of each text, numbered from 1 by a lexicon that the stores of a split share."""
+    numbers = np.array([0, *(1 + lexicon[word] for word in store.lexicon)], np.int64)
+    kept = consecutive(store.offsets[:-1], np.minimum(np.diff(store.offsets), length))
+    return Ragged(numbers[1 + store.tokens[kept.values]], kept.offsets)
 
 
 def spelling_of(word: str) -> int:

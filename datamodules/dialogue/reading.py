@@ -1,80 +1,60 @@
-"""Which turns of a dialogue are read for a question: of long dialogues, those that a retriever finds for it."""
+"""The turns of a dialogue that are read for a question: of long dialogues, the latest or the highest ranked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.core.ragged import Ragged, consecutive
 from datamodules.core.storage import is_whole, lock
-from datamodules.corpora.dialogues import Dialogues, ragged
+from datamodules.corpora.dialogues import Dialogues
 from datamodules.retrieval import Retriever
 from datamodules.retrieval.base import Collection
 
 
-class Reading(NamedTuple):
-    """The turns that are read for each of Q questions.
+def latest_turns(table: Dialogues, k: int) -> Ragged:
+    """The k latest turns of the dialogue of each question [Q], as row numbers in ascending order."""
+    ends = np.repeat(table.turn_offsets[1:], np.diff(table.question_offsets))
+    starts = np.repeat(table.turn_offsets[:-1], np.diff(table.question_offsets))
+    counts = np.minimum(ends - starts, k)
+    return consecutive(ends - counts, counts)
 
-    Attributes:
-        turns: int64, numbers of turns in the table, question after question, each in ascending order.
-        counts: int64 [Q].
+
+def retrieved_turns(table: Dialogues, k: int, retriever: Retriever, folder: Path, mark: str) -> Ragged:
+    """The k turns of the dialogue that rank highest for each question [Q], as row numbers in ascending order.
+
+    The latest turns are added where the retriever returns fewer.
+
+    Args:
+        table: the dialogues.
+        k: turns a question.
+        retriever: ranks the turns of all dialogues; it is closed afterwards.
+        folder: for its index.
+        mark: fingerprint of the turns and the ranking.
     """
-
-    turns: NDArray[np.int64]
-    counts: NDArray[np.int64]
-
-    @classmethod
-    def latest(cls, table: Dialogues, k: int) -> Reading:
-        """The k latest turns of the dialogue, or all that there are."""
-        ends = np.repeat(table.turn_offsets[1:], np.diff(table.question_offsets))
-        starts = np.repeat(table.turn_offsets[:-1], np.diff(table.question_offsets))
-        counts = np.minimum(ends - starts, k)
-        return cls(ragged(ends - counts, counts), counts)
-
-    @classmethod
-    def retrieved(cls, table: Dialogues, k: int, retriever: Retriever, folder: Path, mark: str) -> Reading:
-        """The k turns of the dialogue that a retriever ranks highest; the latest ones where it finds too few.
-
-        Args:
-            table: the dialogues.
-            k: turns a question.
-            retriever: ranks the turns of all dialogues; it is closed afterwards.
-            folder: where its index goes.
-            mark: fingerprint of the turns and the ranking.
-        """
-        latest = cls.latest(table, k)
-        of = np.repeat(np.arange(len(table)), np.diff(table.question_offsets))
-        long = np.flatnonzero(np.diff(table.turn_offsets)[of] > k)
-        if len(long) == 0:
-            return latest
-        index = folder / "index"
-        with lock(folder):
-            if is_whole(index, mark):
-                retriever.open(index, mark)
-            else:
-                retriever.index(Collection(table.turns.texts, mark), index)
-        texts = [table.questions.texts[int(row)] for row in long]
-        starts, ends = table.turn_offsets[of[long]], table.turn_offsets[of[long] + 1]
-        found = search_within(retriever, texts, k, starts, ends)
-        retriever.close()
-        pieces = np.split(latest.turns, np.cumsum(latest.counts)[:-1])
-        for row, hits, start, end in zip(long.tolist(), found, starts.tolist(), ends.tolist(), strict=True):
-            others = np.setdiff1d(np.arange(start, end), hits)[::-1]
-            pieces[row] = np.sort(np.concatenate([hits, others[: k - len(hits)]]))
-        return cls(np.concatenate(pieces), latest.counts)
-
-    def save(self, folder: Path) -> None:
-        """Write the files that `load` maps."""
-        np.save(folder / "turns.npy", self.turns)
-        np.save(folder / "counts.npy", self.counts)
-
-    @classmethod
-    def load(cls, folder: Path) -> Reading:
-        """Map what `save` wrote."""
-        return cls(np.load(folder / "turns.npy"), np.load(folder / "counts.npy"))
+    latest = latest_turns(table, k)
+    dialogue = np.repeat(np.arange(len(table)), np.diff(table.question_offsets))
+    long = np.flatnonzero(np.diff(table.turn_offsets)[dialogue] > k)
+    if len(long) == 0:
+        return latest
+    index = folder / "index"
+    with lock(folder):
+        if is_whole(index, mark):
+            retriever.open(index, mark)
+        else:
+            retriever.index(Collection(table.turns.texts, mark), index)
+    texts = [table.questions.texts[int(row)] for row in long]
+    starts, ends = table.turn_offsets[dialogue[long]], table.turn_offsets[dialogue[long] + 1]
+    results = search_within(retriever, texts, k, starts, ends)
+    retriever.close()
+    turns = np.split(latest.values, latest.offsets[1:-1])
+    for row, hits, start, end in zip(long.tolist(), results, starts.tolist(), ends.tolist(), strict=True):
+        others = np.setdiff1d(np.arange(start, end), hits)[::-1]
+        turns[row] = np.sort(np.concatenate([hits, others[: k - len(hits)]]))
+    return Ragged(np.concatenate(turns), latest.offsets)
 
 
 def search_within(

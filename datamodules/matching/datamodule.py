@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -19,6 +18,7 @@ from typing_extensions import override
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, MatchingSpec
 from datamodules.core.errors import InputError
+from datamodules.core.ragged import Ragged
 from datamodules.core.storage import Part, fingerprint_of, prepared_folder
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.pairs import Pairs
@@ -212,8 +212,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
             if training:
                 parts["pool"] = self._prepare_pool(pool, table, neighbors)
             else:
-                questions = np.repeat(np.arange(table.num_questions), np.diff(pool[1]))
-                table, pool = table.with_pairs(questions, pool[0]), None
+                table, pool = table.with_pairs(pool.list_numbers, pool.values), None
         first = self.words.tokenize(table.first, self.options.first_length)
         second = self.words.tokenize(table.second, self.options.second_length)
         parts |= {
@@ -235,7 +234,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     def _is_listwise(self) -> bool:
         return self.options.chosen_batches == "listwise"
 
-    def _retrieve(self, pairs: Pairs, exclude_all: bool) -> tuple[Pairs, Pool, str]:
+    def _retrieve(self, pairs: Pairs, exclude_all: bool) -> tuple[Pairs, Ragged, str]:
         """Hits of each question that are none of its own texts.
 
         Args:
@@ -243,7 +242,8 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
             exclude_all: exclude all texts of the question, not only its positives.
 
         Returns:
-            The pairs with the hits among the second texts; the hits by question; and the fingerprint of the neighbors.
+            The pairs with the hits among the second texts; the hits of each question; and the fingerprint of the
+            neighbors.
         """
         assert self.memory is not None
         folder, fingerprint = build_neighbors(
@@ -251,20 +251,13 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         )
         store = NeighborStore.open(folder, fingerprint)
         pairs, rows_of = pairs.with_second_texts(store.memories.texts[:])
-        # A question's first text is that of its first pair.
-        rows, offsets = pairs.lists
-        hits = np.append(rows_of, -1)[store.rows[pairs.first_row[rows[offsets[:-1]]]]]
+        hits = np.append(rows_of, -1)[store.rows[pairs.question_row]]
         excluded = np.ones(len(pairs), bool) if exclude_all else pairs.target > 0
         return pairs, foreign_texts(pairs, hits, excluded), fingerprint
 
-    def _prepare_pool(self, pool: Pool, pairs: Pairs, neighbors: str) -> Part:
+    def _prepare_pool(self, pool: Ragged, pairs: Pairs, neighbors: str) -> Part:
         description = {"pairs": pairs.fingerprint, "neighbors": neighbors, "listwise": self._is_listwise}
-
-        def save(folder: Path) -> None:
-            np.save(folder / "rows.npy", pool[0])
-            np.save(folder / "offsets.npy", pool[1])
-
-        return prepared_folder(self.cache, "pool", fingerprint_of(description), save)
+        return prepared_folder(self.cache, "pool", fingerprint_of(description), pool.save)
 
     def _check(self, name: str, split: MatchingSplit) -> None:
         """Refuse training pairs without anything to learn, and a validation that cannot select an epoch."""
@@ -310,7 +303,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     def describe_split(self, name: str, split: MatchingSplit) -> Iterator[Message]:
         pairs = split.pairs
         if self.options.chosen_goal == "ranking":
-            single = int((np.diff(pairs.lists[1]) == 1).sum())
+            single = int((pairs.lists.counts == 1).sum())
             without = int((~pairs.has_positive).sum())
             yield (
                 logging.INFO,
@@ -324,9 +317,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
                     " P@1 and AUC are omitted",
                 )
             if empty := int(split.empty_questions.sum()):
-                rows, offsets = pairs.lists
-                row = rows[offsets[int(split.empty_questions.argmax())]]
-                question = pairs.first.texts[int(pairs.first_row[row])]
+                question = pairs.first.texts[int(pairs.question_row[split.empty_questions.argmax()])]
                 yield (
                     logging.WARNING,
                     f"{pairs.source}: no candidate of {empty} questions has a word (the first is {question!r});"

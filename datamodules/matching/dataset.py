@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datamodules.batch import BatchContents, MatchingBatch, MatchingSpec, as_tensors
+from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.core.storage import check_folder
 from datamodules.corpora.pairs import Pairs
 from datamodules.dataset import BatchDataset
@@ -35,8 +36,8 @@ class MatchingSplit(PreparedSplit):
     pairs: Pairs
     first_tokens: TokenStore
     second_tokens: TokenStore
-    #: retrieved texts that do not match, by question: rows of the second texts, and each question's start.
-    pool: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+    #: for each question, retrieved texts that do not match: rows of the second texts.
+    pool: Ragged | None = None
     origin: Origin | None = None
     #: of pairs to classify, or of questions to rank.
     duplicates: DuplicateMarks | None = None
@@ -76,33 +77,27 @@ class Lists:
     """The pairs that stand together: n lists.
 
     Attributes:
-        rows: int64, rows of the table of pairs, one list after the other.
-        offsets: int64 [n + 1]; list i has `rows[offsets[i]:offsets[i + 1]]`, at least one.
+        rows: rows of the table of pairs, at least one a list.
         negatives: draws more for each list, or None.
     """
 
-    rows: NDArray[np.int64]
-    offsets: NDArray[np.int64]
+    rows: Ragged
     negatives: Negatives | None = None
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.rows)
 
     @staticmethod
     def single(rows: NDArray[np.int64], negatives: Negatives | None = None) -> Lists:
         """Each row a list of its own."""
-        return Lists(rows, np.arange(len(rows) + 1), negatives)
+        return Lists(Ragged(rows, np.arange(len(rows) + 1)), negatives)
 
     @staticmethod
     def of_questions(
         pairs: Pairs, questions: NDArray[np.int64] | None = None, negatives: Negatives | None = None
     ) -> Lists:
         """All candidates of each question, in the order of the table; None = of all questions."""
-        rows, offsets = pairs.lists
-        if questions is None:
-            return Lists(rows, offsets, negatives)
-        places, ends = _stretches(offsets[questions], np.diff(offsets)[questions])
-        return Lists(rows[places], ends, negatives)
+        return Lists(pairs.lists if questions is None else pairs.lists.take(questions), negatives)
 
     @staticmethod
     def to_train_on(split: MatchingSplit, batches: str, negatives: str, count: int, seed: int) -> Lists:
@@ -133,7 +128,7 @@ class Lists:
             positives, own = own_negatives(pairs, positives, count, seed)
             return Lists.single(positives, own)
         if split.pool is not None:
-            positives = positives[np.diff(split.pool[1])[pairs.question[positives]] > 0]
+            positives = positives[split.pool.counts[pairs.question[positives]] > 0]
         return Lists.single(
             positives, _foreign_negatives(split, pairs.question[positives].astype(np.int64), count, seed)
         )
@@ -146,10 +141,11 @@ def _foreign_negatives(split: MatchingSplit, question: NDArray[np.int64], count:
         codes = text_codes(pairs)
         order = np.lexsort((codes[pairs.second_row], pairs.question))
         own = codes[pairs.second_row][order]
-        return RandomNegatives(codes, own, pairs.lists[1], question, count, seed)
-    rows, offsets = split.pool
+        return RandomNegatives(codes, own, pairs.lists.offsets, question, count, seed)
+    rows = split.pool.values
     no_grade, no_row = np.zeros(len(rows), np.float32), np.full(len(rows), -1)
-    return PoolNegatives(rows, no_grade, no_row, offsets[question], np.diff(offsets)[question], count, seed)
+    starts, sizes = split.pool.offsets[question], split.pool.counts[question]
+    return PoolNegatives(rows, no_grade, no_row, starts, sizes, count, seed)
 
 
 class _Members(NamedTuple):
@@ -164,14 +160,6 @@ class _Members(NamedTuple):
     target: NDArray[np.float32]
     #: rows of the table, -1 for drawn pairs that are in no table.
     row: NDArray[np.int64]
-
-
-def _stretches(
-    start: NDArray[np.int64], size: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Numbers of stretches `start[i], start[i] + 1, ...`, one after the other, and offsets [n + 1]."""
-    offsets = np.concatenate([[0], np.cumsum(size)])
-    return np.arange(offsets[-1]) + np.repeat(start - offsets[:-1], size), offsets
 
 
 class MatchingDataset(BatchDataset[MatchingBatch]):
@@ -274,10 +262,8 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
 
     def _members(self, epoch: int, numbers: NDArray[np.int64]) -> _Members:
         pairs, lists = self.split.pairs, self.lists
-        size = np.diff(lists.offsets)[numbers]
-        places, starts = _stretches(lists.offsets[numbers], size)
-        row = lists.rows[places]
-        in_list = np.repeat(np.arange(len(numbers)), size)
+        rows = lists.rows.take(numbers)
+        row, in_list, starts = rows.values, rows.list_numbers, rows.offsets
         first, second = pairs.first_row[row].astype(np.int64), pairs.second_row[row].astype(np.int64)
         target = pairs.target[row]
         if lists.negatives is not None:
@@ -292,10 +278,10 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
             second = np.concatenate([second, drawn.second[found]])[order]
             target = np.concatenate([target, drawn.target[found]])[order]
             row = np.concatenate([row, drawn.row[found]])[order]
-            starts = np.concatenate([[0], np.cumsum(np.bincount(in_list, minlength=len(numbers)))])
+            starts = offsets_of(np.bincount(in_list, minlength=len(numbers)))
         return _Members(first, second, in_list, np.arange(len(in_list)) - starts[in_list], target, row)
 
 
-def _open_pool(folder: Path, fingerprint: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _open_pool(folder: Path, fingerprint: str) -> Ragged:
     check_folder(folder, fingerprint)
-    return np.load(folder / "rows.npy", mmap_mode="r"), np.load(folder / "offsets.npy", mmap_mode="r")
+    return Ragged.load(folder)

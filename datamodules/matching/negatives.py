@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.corpora.pairs import Pairs
 from datamodules.drawing import choose, choose_foreign, key_of
 from datamodules.retrieval.folding import fold_hashes
@@ -124,7 +125,7 @@ def own_negatives(
     first_of_grade = np.maximum.accumulate(np.where(new_grade, np.arange(len(order)), 0))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    start = pairs.lists[1][pairs.question[positives]]
+    start = pairs.lists.offsets[pairs.question[positives]]
     size = first_of_grade[place[positives]] - start
     kept = size > 0
     negatives = PoolNegatives(
@@ -139,9 +140,7 @@ def text_codes(pairs: Pairs) -> NDArray[np.int64]:
     return codes.reshape(-1).astype(np.int64)
 
 
-def foreign_texts(
-    pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def foreign_texts(pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bool_]) -> Ragged:
     """What was retrieved for each question, without some of its own texts, copies of them, and repetitions.
 
     Args:
@@ -150,8 +149,7 @@ def foreign_texts(
         excluded: [P], the pairs whose second texts are to be left out.
 
     Returns:
-        int64, rows of the second texts question by question, best first; and int64 [questions + 1], where
-        each question's start.
+        For each question rows of the second texts, best first.
     """
     codes = text_codes(pairs)
     question = np.repeat(np.arange(len(hits)), hits.shape[1])
@@ -163,4 +161,4 @@ def foreign_texts(
     is_first[np.unique(keys, return_index=True)[1]] = True
     kept = (rows >= 0) & is_first & ~np.isin(keys, own)
     sizes = np.bincount(question[kept], minlength=len(hits))
-    return rows[kept], np.concatenate([[0], np.cumsum(sizes)])
+    return Ragged(rows[kept], offsets_of(sizes))

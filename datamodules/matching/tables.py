@@ -208,8 +208,7 @@ class PairTables:
         first = fold_hashes(table.first.texts)
         keys: NDArray[np.uint64]
         if self.options.chosen_goal == "ranking":
-            rows, offsets = table.lists
-            keys = first[table.first_row[rows[offsets[:-1]]]]
+            keys = first[table.question_row]
             return keys
         one, other = first[table.first_row], fold_hashes(table.second.texts)[table.second_row]
         # The factor distinguishes a pair from another pair of the same sum.
@@ -218,8 +217,7 @@ class PairTables:
 
     def _question_groups(self, table: Pairs) -> NDArray[np.int64]:
         """int64 [questions]: equal for questions that are duplicates or share a duplicate of a pair."""
-        rows, offsets = table.lists
-        texts = fold_hashes(table.first.texts)[table.first_row[rows[offsets[:-1]]]]
+        texts = fold_hashes(table.first.texts)[table.question_row]
         numbers = np.arange(table.num_questions)
         links = [(numbers, np.unique(texts, return_inverse=True)[1].reshape(-1))]
         if self.options.chosen_goal == "classification":

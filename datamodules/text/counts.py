@@ -1,4 +1,4 @@
-"""How many texts have each token, and how often it occurs."""
+"""Document frequencies and counts of tokens."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def count_tokens(
     """Count the tokens of texts.
 
     Args:
-        tokens: [all tokens]; the texts one after the other. Each must be in 0..num_tokens - 1.
+        tokens: [all tokens]; the texts one after another. Each must be in 0..num_tokens - 1.
         offsets: [n + 1]; text i is `tokens[offsets[i]:offsets[i + 1]]`.
         num_tokens: different tokens.
 
     Returns:
-        For each token the number of texts with it and of its occurrences in all texts, int64 [num_tokens].
+        For each token the number of texts with it, and its occurrences in all texts; both int64 [num_tokens].
     """
     texts = np.zeros(num_tokens, np.int64)
     occurrences = np.zeros(num_tokens, np.int64)

@@ -1,17 +1,17 @@
-"""From row numbers to a batch: cut, padded, and every word of the batch once.
+"""From row numbers to a batch: texts shortened and padded, and every word of the batch once.
 
-Three spaces of numbers meet here. A store's tokens are positions in its lexicon. A `WordTable` numbers the
-words of all lexicons that are bound to it in common, and knows each word's vocabulary id and characters. A
-batch numbers the words that occur in it: 0 is padding, then in order of first occurrence. The last step is
-done by a scratch array with one cell per word of the table: a cell that carries the number of this batch
-holds the word's position, any other cell is stale. Nothing is ever cleared, sorted or hashed.
+There are three numberings of words. A store's tokens are positions in its lexicon. A `WordTable` numbers the words of
+all lexicons that are bound to it, and stores each word's vocabulary id and characters. A batch numbers its own words:
+0 is padding, then in order of first occurrence. The last step uses a scratch array with one cell per word of the table.
+A cell with the number of this batch contains the word's position, any other cell is stale. So nothing is cleared,
+sorted or hashed.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -23,10 +23,9 @@ from datamodules.text.vocabulary import Vocabulary
 
 
 class WordTable:
-    """What a vocabulary says about the words of any number of stores.
+    """The vocabulary ids and characters of the words of any number of stores.
 
-    With characters, two unknown words of different spelling are two words; without, a word is its
-    vocabulary id.
+    With characters, unknown words of different spelling are different words. Without, a word is its vocabulary id.
 
     Args:
         vocabulary: the model's.
@@ -37,7 +36,7 @@ class WordTable:
         if max_chars < 1:
             raise InputError(f"max_chars={max_chars}: must be at least 1")
         self.vocabulary, self.max_chars = vocabulary, max_chars
-        # Number 0 is padding: of the batch and, where words are numbered by spelling, of this table.
+        # Number 0 is padding, in a batch and, where words are numbered by spelling, in this table.
         self._numbers: dict[str, int] = {}
         self._size = 1
         ids = np.array([vocabulary.pad_id]) if self._by_spelling else np.arange(len(vocabulary))
@@ -49,11 +48,11 @@ class WordTable:
         return self.vocabulary.characters is not None
 
     def __len__(self) -> int:
-        """Words of this table; `truncate` takes such a length back."""
+        """The number of words; `truncate` restores such a length."""
         return self._size if self._by_spelling else len(self._ids)
 
     def add(self, store: TokenStore) -> TokenTable:
-        """Bind a store, now or at any later time; costs time for the store's lexicon, not for the table."""
+        """Bind a store, at any time. The cost depends on the store's lexicon, not on the table."""
         if not self._by_spelling:
             return TokenTable(store, self, self.vocabulary.lookup(store.lexicon))
         new = [word for word in store.lexicon if word not in self._numbers]
@@ -73,12 +72,12 @@ class WordTable:
         self._ids[: len(ids)], self._chars[: len(chars)] = ids, chars
 
     def truncate(self, length: int) -> None:
-        """Forget the words that came after the table had this length; tables bound since are void.
+        """Remove the words that were added after the table had this length; stores bound since can't be used.
 
-        So a process that predicts for weeks doesn't collect every word that it ever saw.
+        So a process that predicts for weeks does not collect all words of its texts.
         """
         while self._by_spelling and self._size > length:
-            self._numbers.popitem()  # A dict gives back its youngest entry first.
+            self._numbers.popitem()  # the youngest entry
             self._size -= 1
 
 
@@ -98,13 +97,13 @@ class TextGroup(NamedTuple):
 
     table: TokenTable
     #: whole numbers [n]: rows of the table.
-    rows: NDArray[Any]
-    #: tokens kept of a text, those that the vocabulary puts around it included.
+    rows: NDArray[np.integer]
+    #: tokens kept of a text, including the special tokens that the vocabulary puts around it.
     max_length: int
 
 
 class Gathered(NamedTuple):
-    """What `gather` returns; a model's embedding of a text is `f(word, char)[texts[g]]`."""
+    """The result of `gather`; a model's embedding of a text is `f(word, char)[texts[g]]`."""
 
     #: int64 [U]: vocabulary ids of the distinct words of the batch; entry 0 is padding.
     word: NDArray[np.int64]
@@ -121,8 +120,8 @@ def gather(groups: Sequence[TextGroup]) -> Gathered:
         groups: at least one; their tables share one `WordTable`.
 
     Raises:
-        InputError: a maximum length leaves no room for the text.
-        IndexError: a row that its table doesn't have.
+        InputError: a maximum length is too small for the special tokens and a word.
+        IndexError: a table has no such row.
     """
     words = groups[0].table.words
     if any(group.table.words is not words for group in groups):
@@ -154,15 +153,15 @@ def gather(groups: Sequence[TextGroup]) -> Gathered:
     return Gathered(word, char, [texts for _, _, texts in plan])
 
 
-def distinct_rows(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The distinct rows among the memories of a batch.
+def distinct_rows(rows: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Number the distinct rows of a batch.
 
     Args:
-        rows: whole numbers [B, K], -1 where there is no memory.
+        rows: whole numbers [B, K], -1 where there is none.
 
     Returns:
-        int64 [M], the distinct rows in rising order, which is how they lie on the disk; and int64 [B, K],
-        the position of each memory among them, 0 where there is none.
+        int64 [M], the distinct rows in ascending order, which is their order on the disk; and int64 [B, K], the
+        position of each row among them, 0 where there is none.
     """
     unique, inverse = np.unique(np.ascontiguousarray(rows, dtype=np.int64), return_inverse=True)
     inverse = inverse.reshape(rows.shape)
@@ -172,14 +171,14 @@ def distinct_rows(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 class _Scratch(threading.local):
-    """The stamps. One array a thread, whatever the table: a batch's number occurs only once."""
+    """The scratch array of a thread, which all tables share: each batch has a number of its own."""
 
     def __init__(self) -> None:
         self.stamp = np.zeros(0, dtype=np.int64)
         self.batch = 0
 
     def next_batch(self, length: int) -> tuple[NDArray[np.int64], int]:
-        """Stamps for so many words, and a number that none of them carries."""
+        """Cells for this number of words, and the number of the next batch, which no cell contains."""
         self.batch += 1
         if len(self.stamp) < length:
             self.stamp = np.zeros(2 * length, dtype=np.int64)
@@ -191,7 +190,7 @@ _scratch = _Scratch()
 
 @njit(cache=True, nogil=True)
 def _longest(offsets, rows, limit):  # type: ignore[no-untyped-def]
-    """Length of the longest text after cutting to `limit` tokens; -1 if there is no such row."""
+    """Length of the longest text, at most `limit`; -1 if there is no such row."""
     longest = 0
     for row in rows:
         if row < 0 or row >= len(offsets) - 1:
@@ -202,8 +201,8 @@ def _longest(offsets, rows, limit):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _position(number, stamp, batch, distinct, count):  # type: ignore[no-untyped-def]
-    """Position of a word in the batch: `count` if it is new, and then it has been entered there."""
-    # A cell holds the batch in its upper half and the position in its lower half.
+    """Position of a word in the batch; a new word is entered at position `count`."""
+    # The upper half of a cell is the batch, the lower half the position.
     cell = stamp[number]
     if cell >> 32 == batch:
         return cell & 0xFFFFFFFF
@@ -216,7 +215,7 @@ def _position(number, stamp, batch, distinct, count):  # type: ignore[no-untyped
 def _number_words(  # type: ignore[no-untyped-def]
     tokens, offsets, numbers, rows, prefix, suffix, stamp, batch, distinct, count, texts
 ):
-    """Fill `texts`, entering new words in `distinct` from `count` on; the new count."""
+    """Fill `texts` and enter new words in `distinct` from `count` on; returns the new count."""
     limit = texts.shape[1] - len(prefix) - len(suffix)
     for i in range(len(rows)):
         t = 0

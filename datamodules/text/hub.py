@@ -10,13 +10,13 @@ from datamodules.core.errors import InputError
 
 @cache
 def check_reachable(name: str) -> None:
-    """Ask for one file of a pre-trained model, once: `transformers` asks for many, and tries each for a while.
+    """Refuse a pre-trained model that can't be downloaded. `transformers` would retry each of its files for a while.
 
     Args:
         name: of the Hub, or a folder.
 
     Raises:
-        InputError: it is neither on this machine nor can the Hub be asked.
+        InputError: the model is not on this machine, and the Hub can't be reached.
     """
     if os.path.exists(name) or name.count("/") > 1 or name.startswith("."):
         return
@@ -24,13 +24,12 @@ def check_reachable(name: str) -> None:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        snapshot_download(
-            name, allow_patterns=["config.json"]
-        )  # a single file would be tried for half a minute
+        # The function for single files would retry for half a minute.
+        snapshot_download(name, allow_patterns=["config.json"])
     except LocalEntryNotFoundError as error:
         raise InputError(
             f"{name!r}: no folder of this machine, and the Hugging Face Hub can't be reached; check the connection or"
-            " the name. HF_HUB_OFFLINE=1 asks only for what was downloaded before"
+            " the name. HF_HUB_OFFLINE=1 uses only files that were downloaded before"
         ) from error
-    except Exception:  # what is wrong with the name, whoever loads the model says
+    except Exception:  # a wrong name, which loading the model explains
         return

@@ -1,4 +1,4 @@
-"""How a transformer's states become a text's vector: one way for models and for dense retrieval."""
+"""Pooling of a transformer's states into the vector of a text, for models and for dense retrieval."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Pooling: TypeAlias = Literal["mean", "cls"]
 
 
 def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """The mean over the real tokens, or the first token's state.
+    """Return the mean of the tokens' states, or the first token's state.
 
     Args:
         states: [N, T, l].

@@ -1,8 +1,8 @@
-"""Cutting texts into tokens: words by Unicode's rules, white space, characters, or any `transformers` tokenizer.
+"""Splitting texts into tokens: words by Unicode's rules, white space, characters, or any `transformers` tokenizer.
 
 A tokenizer here is a specification: a name and a switch, small enough to pickle, compare and write into a
-fingerprint. Its one job is `encode`: texts in, numbers of a growing `Lexicon` out. Most words of a corpus
-are words seen before, so the work done for each is one look-up, whatever the rules of cutting are.
+fingerprint. Its method `encode` turns texts into numbers of a growing `Lexicon`. Most words of a corpus are repeated,
+so most of them cost one look-up, whatever the rules.
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING
 
 import regex
 
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, reason
 from datamodules.text.hub import check_reachable
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class Lexicon(dict[str, int]):
-    """Numbers words in the order in which they are first asked for: `lexicon[word]` always has an answer."""
+    """Numbers words in the order of their first look-up; `lexicon[word]` never fails."""
 
     def __missing__(self, word: str) -> int:
         self[word] = number = len(self)
@@ -33,11 +36,11 @@ class Lexicon(dict[str, int]):
 
 @dataclass(frozen=True)
 class Tokenizer(ABC):
-    """How texts become tokens.
+    """A way of splitting texts.
 
     Attributes:
-        name: what `make_tokenizer` was asked for.
-        lowercase: fold the case of a text before it is cut.
+        name: the argument of `make_tokenizer`.
+        lowercase: fold the case of a text before it is split.
     """
 
     name: str
@@ -45,64 +48,65 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, texts: Iterable[str], lexicon: Lexicon) -> Iterator[list[int]]:
-        """The numbers of each text's tokens in `lexicon`, which takes up the new ones."""
+        """Yield the tokens of each text as numbers of `lexicon`, to which new tokens are added."""
 
     def describe(self) -> dict[str, str | bool]:
-        """Plain values that change whenever the tokens could: for fingerprints."""
+        """Plain values that change whenever the tokens could change, for fingerprints."""
         return {"name": self.name, "lowercase": self.lowercase}
+
+    def _folded(self, texts: Iterable[str]) -> Iterable[str]:
+        return map(str.lower, texts) if self.lowercase else texts
 
 
 #: Names of the tokenizers whose tokens are words.
 WORD_TOKENIZERS = ("words", "whitespace")
 #: The tokenizer whose tokens are single characters.
 CHARACTERS = "characters"
-#: Names of the tokenizers that are made here; all others are of `transformers`.
+#: Names of the tokenizers of this module; all others are those of `transformers`.
 OWN_TOKENIZERS = (*WORD_TOKENIZERS, CHARACTERS)
 
 
 def make_tokenizer(name: str, lowercase: bool) -> Tokenizer:
-    """Turn the user's option into a tokenizer.
+    """Make the tokenizer that the user's option names.
 
     Args:
         name: `words` (UAX #29 words, and each other character that isn't a space as a token of its own),
             `whitespace`, `characters`, or a `transformers` tokenizer: a name on the Hub or a local folder.
-        lowercase: fold the case of a text before it is cut. A `transformers` tokenizer that folds by itself
-            does so either way.
+        lowercase: fold the case of a text before it is split. A `transformers` tokenizer with a rule of its own
+            applies that as well.
 
     Raises:
         InputError: there is no such tokenizer.
     """
-    if name == "words":
-        return WordTokenizer(name, lowercase)
-    if name == "whitespace":
-        return WhitespaceTokenizer(name, lowercase)
-    if name == CHARACTERS:
-        return CharacterTokenizer(name, lowercase)
-    _load(name)  # A wrong name is better known now than after the corpus is read.
-    return TransformersTokenizer(name, lowercase)
+    kinds: dict[str, Callable[[str, bool], Tokenizer]] = {
+        "words": WordTokenizer,
+        "whitespace": WhitespaceTokenizer,
+        CHARACTERS: CharacterTokenizer,
+    }
+    if name not in kinds:
+        _load(name)  # to refuse a wrong name now, before the corpus is read
+    return kinds.get(name, TransformersTokenizer)(name, lowercase)
 
 
 class WhitespaceTokenizer(Tokenizer):
-    """What stands between white space (`str.split`): for texts that were tokenised before."""
+    """Splits at white space (`str.split`), for texts that are tokenised already."""
 
     def encode(self, texts: Iterable[str], lexicon: Lexicon) -> Iterator[list[int]]:
         """See `Tokenizer.encode`."""
-        for text in texts:
-            yield list(map(lexicon.__getitem__, (text.lower() if self.lowercase else text).split()))
+        return (list(map(lexicon.__getitem__, text.split())) for text in self._folded(texts))
 
 
 class CharacterTokenizer(Tokenizer):
-    """Every code point of a text, spaces included: for models that read texts letter by letter."""
+    """Splits texts into code points, spaces included, for models that read single letters."""
 
     def encode(self, texts: Iterable[str], lexicon: Lexicon) -> Iterator[list[int]]:
         """See `Tokenizer.encode`."""
-        for text in texts:
-            yield list(map(lexicon.__getitem__, text.lower() if self.lowercase else text))
+        return (list(map(lexicon.__getitem__, text)) for text in self._folded(texts))
 
 
-# Unicode Standard Annex #29, "Word Boundary Rules", as one expression: it matches one segment. The names of
-# the rules stand at the right. `_X` is what rule WB4 lets follow any character. Possessive throughout
-# (`++`, `*+`), so a megabyte without a space takes linear time.
+# Unicode Standard Annex #29, "Word Boundary Rules", as one expression that matches one segment. The comments at the
+# right name the rules. `_X` matches the characters that rule WB4 ignores. All quantifiers are possessive (`++`, `*+`),
+# so a megabyte without a space takes linear time.
 _X = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*+"
 _LETTER = rf"[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}]{_X}"
 _HEBREW = rf"\p{{WB=Hebrew_Letter}}{_X}"
@@ -129,81 +133,76 @@ _SEGMENT = regex.compile(
 
 
 class WordTokenizer(Tokenizer):
-    """The segments of Unicode Standard Annex #29, white space left out.
+    """Splits texts into the segments of Unicode Standard Annex #29, without white space.
 
     Words and numbers stay whole (`can't`, `3.14`); punctuation, symbols, emoji, Han and Hiragana characters
-    are tokens of their own.
+    are single tokens.
     """
 
     def encode(self, texts: Iterable[str], lexicon: Lexicon) -> Iterator[list[int]]:
         """See `Tokenizer.encode`."""
-        # No segment that we keep crosses white space, so each stretch between spaces is cut alone.
-        stretches = _Stretches(lexicon)
-        for text in texts:
-            pieces = (text.lower() if self.lowercase else text).split()
-            yield list(chain.from_iterable(map(stretches.__getitem__, pieces)))
+        # No token contains white space, so each piece between spaces is split alone.
+        pieces = _Pieces(lexicon)
+        for text in self._folded(texts):
+            yield list(chain.from_iterable(map(pieces.__getitem__, text.split())))
 
     def describe(self) -> dict[str, str | bool]:
-        """Plain values that change whenever the tokens could: for fingerprints."""
+        """See `Tokenizer.describe`."""
         expression = hashlib.sha256(_SEGMENT.pattern.encode()).hexdigest()[:16]
         return {**super().describe(), "expression": expression}
 
 
-#: Stretches that are kept in memory, some 200 MB of them.
-_REMEMBERED = 1 << 20
+#: Pieces that are kept in memory, about 200 MB.
+_MAX_PIECES = 1 << 20
 
 
-class _Stretches(dict[str, list[int]]):
-    """Remembers how a stretch without spaces is cut, within bounds: texts in Chinese rarely repeat one."""
+class _Pieces(dict[str, list[int]]):
+    """Caches the tokens of a piece without spaces. Its size is limited: texts in Chinese rarely repeat a piece."""
 
     def __init__(self, lexicon: Lexicon) -> None:
         super().__init__()
         self.lexicon = lexicon
 
-    def __missing__(self, stretch: str) -> list[int]:
-        # Letters and digits of ASCII are one segment: most words need no look at the rules.
-        if stretch.isascii() and stretch.isalnum():
-            numbers = [self.lexicon[stretch]]
+    def __missing__(self, piece: str) -> list[int]:
+        # ASCII letters and digits are always one segment, so most words need no regular expression.
+        if piece.isascii() and piece.isalnum():
+            numbers = [self.lexicon[piece]]
         else:
-            numbers = [self.lexicon[token] for token in _SEGMENT.findall(stretch)]
-        if len(stretch) <= 32:
-            if len(self) == _REMEMBERED:
+            numbers = [self.lexicon[token] for token in _SEGMENT.findall(piece)]
+        if len(piece) <= 32:
+            if len(self) == _MAX_PIECES:
                 self.clear()
-            self[stretch] = numbers
+            self[piece] = numbers
         return numbers
 
 
 class TransformersTokenizer(Tokenizer):
-    """A `transformers` tokenizer, used through the strings of its vocabulary.
-
-    Attributes:
-        prefix: ids of the special tokens that its model wants before a text, such as [CLS].
-        suffix: ids of those after it, such as [SEP].
-        pad_id: id that fills up a batch.
-        unk_id: id of a token that the vocabulary doesn't have.
-    """
+    """Splits texts by a `transformers` tokenizer; the tokens are the strings of its vocabulary."""
 
     @property
-    def prefix(self) -> tuple[int, ...]:  # noqa: D102
+    def prefix(self) -> tuple[int, ...]:
+        """The ids of the special tokens that its model expects before a text, such as [CLS]."""
         return _special_ids(self.name)[0]
 
     @property
-    def suffix(self) -> tuple[int, ...]:  # noqa: D102
+    def suffix(self) -> tuple[int, ...]:
+        """The ids of the special tokens that its model expects after a text, such as [SEP]."""
         return _special_ids(self.name)[1]
 
     @property
-    def pad_id(self) -> int:  # noqa: D102
-        # Some models, GPT-2 for one, have no padding; what stands under a mask is then all one.
+    def pad_id(self) -> int:
+        """The id that fills up a batch. For models without one, such as GPT-2, any id does under the mask."""
         ids = (_load(self.name).pad_token_id, _load(self.name).eos_token_id, 0)
         return next(id for id in ids if id is not None)
 
     @property
-    def unk_id(self) -> int:  # noqa: D102
+    def unk_id(self) -> int:
+        """The id of a token that the vocabulary lacks."""
         unk = _load(self.name).unk_token_id
         return self.pad_id if unk is None else int(unk)
 
     def strings(self) -> list[str]:
-        """The vocabulary: the string of each id, "" where an id is not in use."""
+        """The string of each id of the vocabulary, "" where an id is not in use."""
         ids: dict[str, int] = _load(self.name).get_vocab()
         strings = [""] * (max(ids.values()) + 1)
         for token, id in ids.items():
@@ -211,15 +210,12 @@ class TransformersTokenizer(Tokenizer):
         return strings
 
     def encode(self, texts: Iterable[str], lexicon: Lexicon) -> Iterator[list[int]]:
-        """See `Tokenizer.encode`. Special tokens are not added: a batch gets them when it is put together."""
+        """See `Tokenizer.encode`. Special tokens are added to a batch, not here."""
         tokenizer = _load(self.name)
         numbers = _Numbers(self.strings(), lexicon)
-        left = iter(texts)
-        while block := list(islice(left, 1024)):
-            # The library takes no lone surrogates.
-            block = [text.encode("utf-8", "replace").decode() for text in block]
-            if self.lowercase:
-                block = [text.lower() for text in block]
+        # The library refuses lone surrogates.
+        whole = self._folded(text.encode("utf-8", "replace").decode() for text in texts)
+        while block := list(islice(whole, 1024)):
             if tokenizer.is_fast:
                 encodings = tokenizer.backend_tokenizer.encode_batch_fast(block, add_special_tokens=False)
                 rows = [encoding.ids for encoding in encodings]
@@ -229,7 +225,7 @@ class TransformersTokenizer(Tokenizer):
                 yield list(map(numbers.__getitem__, ids))
 
     def describe(self) -> dict[str, str | bool]:
-        """Plain values that change whenever the tokens could: for fingerprints."""
+        """See `Tokenizer.describe`."""
         return {**super().describe(), "contents": _contents(self.name)}
 
 
@@ -246,23 +242,22 @@ class _Numbers(dict[int, int]):
 
 
 @lru_cache(maxsize=4)
-def _load(name: str) -> Any:
-    """The tokenizer object; kept here, and not in the specification, so that the latter stays picklable."""
+def _load(name: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer object. It is cached here and not in the specification, which must be picklable."""
     from transformers import AutoTokenizer
 
-    # The library warns in every process that is forked after its threads ran, unless this is set. Only the
-    # process that builds a store tokenises, so that there is nothing to warn of.
+    # Unless this is set, the library warns in every process that is forked after its threads ran. The warning is
+    # pointless, because only the process that builds a store tokenises.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     check_reachable(name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
         if len(tokenizer) == 0:
             raise ValueError("its vocabulary is empty")
-    except Exception as error:  # Rust code, the network and remote configurations all fail in their own ways.
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    except Exception as error:  # Rust code, the network and remote configurations raise different classes
         raise InputError(
             f"tokenizer {name!r}: use words, whitespace, characters, or the name or folder of a transformers tokenizer "
-            f"(which said: {reason})"
+            f"(its error: {reason(error)})"
         ) from error
     if tokenizer.is_fast:
         tokenizer.backend_tokenizer.no_truncation()
@@ -272,7 +267,7 @@ def _load(name: str) -> Any:
 
 @lru_cache(maxsize=4)
 def _special_ids(name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Find what stands before and after a text by looking at one."""
+    """Find the special tokens before and after a text in the tokens of an example."""
     tokenizer = _load(name)
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     full = tokenizer("a")["input_ids"]

@@ -1,7 +1,7 @@
-"""The words and characters that a model knows, with their numbers.
+"""The words and characters of a model, with their numbers.
 
-A vocabulary belongs to a model and travels in its checkpoint as plain values. The data knows nothing of it:
-`lookup` and `char_table` translate a store's lexicon, whole, into the model's numbers.
+A vocabulary belongs to a model and is stored in its checkpoint as plain values. `lookup` and `char_table` translate
+the whole lexicon of a store into the model's numbers.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
 from datamodules.text.tokenization import Tokenizer, TransformersTokenizer
 from datamodules.text.tokens import TokenStore, word_counts
 
@@ -32,11 +32,11 @@ class Vocabulary:
     Attributes:
         words: the word of each id.
         characters: the character of each id, 0 = padding and 1 = unknown; None: the model reads none.
-        tokenizer: `Tokenizer.describe()` of what cut the texts.
+        tokenizer: `Tokenizer.describe()` of the texts' tokenizer.
         pad_id: the word id that means padding.
-        unk_id: the word id of every word that isn't here.
-        prefix: word ids of the special tokens that a `transformers` model wants before each text.
-        suffix: word ids of those after it.
+        unk_id: the word id of all other words.
+        prefix: word ids of the special tokens that a `transformers` model expects before each text.
+        suffix: the same after each text.
     """
 
     words: list[str]
@@ -59,22 +59,22 @@ class Vocabulary:
         characters: bool,
         counts: Mapping[str, int] | None = None,
     ) -> Vocabulary:
-        """The words of tokenised texts, the frequent ones first and equally frequent ones in their order.
+        """The words of tokenised texts by falling frequency, equally frequent ones in alphabetical order.
 
         Args:
             stores: the texts; their counts are added up.
-            tokenizer: what cut them.
-            min_count: leave out words that occur less often.
-            max_words: keep so many, the most frequent; None keeps all.
+            tokenizer: of the texts.
+            min_count: omit words that occur less often.
+            max_words: keep only the most frequent ones; None keeps all.
             extra_words: words that are kept whatever their count, such as those of a vector file.
-            characters: number the characters of all words too, the left out ones included.
-            counts: what is counted of each word in place of its occurrences.
+            characters: number the characters of all words too, the omitted ones included.
+            counts: the frequency of each word, in place of its occurrences.
         """
         if min_count < 1 or (max_words is not None and max_words < 0):
             raise InputError(f"min_count={min_count}, max_words={max_words}: use at least 1 and at least 0")
         counts = word_counts(stores) if counts is None else counts
         frequent = _ordered({word: n for word, n in counts.items() if n >= min_count})[:max_words]
-        # A text may hold the literal words <pad> and <unk>: both mean an unknown word.
+        # The literal words <pad> and <unk> in a text both mean an unknown word.
         words = dict.fromkeys([PAD, UNK, *frequent, *extra_words])
         alphabet = [PAD, UNK, *_ordered(_character_counts(counts))] if characters else None
         return cls(list(words), alphabet, tokenizer.describe())
@@ -100,7 +100,7 @@ class Vocabulary:
     def _ids(self) -> dict[str, int]:
         ids = {word: id for id, word in enumerate(self.words)}
         if self.words[self.pad_id] == PAD:
-            ids[PAD] = self.unk_id  # The word, that is; padding is never looked up.
+            ids[PAD] = self.unk_id  # for the literal word: padding is never looked up
         return ids
 
     def lookup(self, lexicon: Sequence[str]) -> NDArray[np.int32]:
@@ -129,37 +129,29 @@ class Vocabulary:
         ids[_code_points("".join(self.characters[2:]))] = np.arange(2, len(self.characters))
         return ids
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values: for a checkpoint that is loaded with `weights_only=True`."""
-        return {
-            "words": list(self.words),
-            "characters": None if self.characters is None else list(self.characters),
-            "tokenizer": dict(self.tokenizer),
-            "pad_id": self.pad_id,
-            "unk_id": self.unk_id,
-            "prefix": list(self.prefix),
-            "suffix": list(self.suffix),
-        }
+    def to_dict(self) -> PlainDict:
+        """Plain values, for a checkpoint that is loaded with `weights_only=True`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**values, "prefix": list(self.prefix), "suffix": list(self.suffix)}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Vocabulary:
+    def from_dict(cls, values: PlainDict) -> Vocabulary:
         """The vocabulary that `to_dict` described."""
-        around = {"prefix": tuple(values["prefix"]), "suffix": tuple(values["suffix"])}
-        return cls(**{**values, **around, "tokenizer": dict(values["tokenizer"])})
+        return cls(**{**values, "prefix": tuple(values["prefix"]), "suffix": tuple(values["suffix"])})
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that change whenever any number of any word could."""
+        """16 hexadecimal digits that change whenever the number of a word or character could change."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _ordered(counts: Mapping[str, int]) -> list[str]:
-    """By falling frequency, then by the word: the same whatever the order of the texts."""
+    """Sort by falling frequency, then by the word, so that the order of the texts does not matter."""
     return sorted(counts, key=lambda word: (-counts[word], word))
 
 
 def _character_counts(words: Mapping[str, int]) -> dict[str, int]:
-    """How often each character occurs in words that occur so often."""
+    """The number of occurrences of each character, given those of the words."""
     if not words:
         return {}
     per_character = np.repeat(list(words.values()), list(map(len, words)))

@@ -93,7 +93,7 @@ def test_question_marks_belong_to_no_word() -> None:
         (["1 who ?\tkim\t1"], "line 1: a question before any turn"),
         (["1 hello", "2 who ?\tkim"], "line 2: 2 columns"),
         (["1 hello", "2 who ?\tkim\t1\t2"], "line 2: 4 columns"),
-        (["1 hello", "2 a", "2 b"], "line 3: the id 2 stands twice"),
+        (["1 hello", "2 a", "2 b"], "line 3: the id 2 occurs twice"),
         (["1 hello", "3 b"], "line 2: 3 after 1"),
         (["2 hello"], "line 1: 2 after 0"),
         (["hello"], "line 1: starts with no number"),
@@ -119,7 +119,7 @@ def test_a_published_file_that_is_none(tmp_path: Path, contents: list[str], mess
         ([{"turns": ["a"], "question": "q"}], "no column 'answer'"),
         (
             [{"turns": [t], "question": "q", "answer": t, "id": "x"} for t in "ab"],
-            "line 2: the id 'x' stands for another dialogue",
+            "line 2: the id 'x' belongs to another dialogue",
         ),
     ],
 )
@@ -312,7 +312,7 @@ def test_retrieved_turns_are_the_questions_own(tmp_path: Path) -> None:
     options = {"train_file": str(file), "validation_file": str(file), "turns_kept": "retrieved"}
     data = module(tmp_path, **options, max_turns=1)
     table = data.split("train").dialogues
-    assert [table.turns.texts[turn] for turn in data.split("train").reading.turns.tolist()] == [
+    assert [table.turns.texts[turn] for turn in data.split("train").reading.values.tolist()] == [
         "the ship leaves at dawn",
         "her name is kim",
         "good bye",  # nothing is found: the latest
@@ -329,9 +329,9 @@ def test_retrieved_turns_are_the_questions_own(tmp_path: Path) -> None:
     assert batch.age[1].tolist()[0] == 2
     # In memory as from the cache, and filled up with the latest.
     now = data.split_of(table)
-    assert np.array_equal(now.reading.turns, data.split("train").reading.turns)
+    assert np.array_equal(now.reading.values, data.split("train").reading.values)
     more = module(tmp_path, **options, max_turns=2).split("train").reading
-    assert more.turns[:6].tolist() == [0, 4, 2, 4, 3, 4]
+    assert more.values[:6].tolist() == [0, 4, 2, 4, 3, 4]
 
 
 def test_more_hits_are_asked_for_until_enough_are_inside(tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_more_hits_are_asked_for_until_enough_are_inside(tmp_path: Path) -> None
     data = module(
         tmp_path, train_file=str(file), validation_file=str(file), turns_kept="retrieved", max_turns=1
     )
-    assert data.split("train").reading.turns.tolist()[-1] == 60
+    assert data.split("train").reading.values.tolist()[-1] == 60
 
 
 @pytest.mark.server
@@ -364,4 +364,4 @@ def test_a_server_finds_the_same_turns(tmp_path: Path, elasticsearch_url: str, i
         .reading
         for back_end, options in (("embedded", {}), ("server", {"retriever": server}))
     ]
-    assert np.array_equal(readings[0].turns, readings[1].turns)
+    assert np.array_equal(readings[0].values, readings[1].values)

@@ -1,4 +1,4 @@
-"""Every row once an epoch, on any number of processes, texts of like length together."""
+"""Every row once an epoch, on any number of processes, texts of similar length together."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def rows(batches: list[list[int]]) -> list[int]:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("bucket", [True, False])
 def test_every_row_comes_once_an_epoch(training: bool, bucket: bool) -> None:
-    one = sampler(training=training, bucket=bucket)
+    batch_sampler = sampler(training=training, bucket=bucket)
     for epoch in range(3):
-        one.set_epoch(epoch)
-        batches = list(one)
+        batch_sampler.set_epoch(epoch)
+        batches = list(batch_sampler)
         assert sorted(rows(batches)) == list(range(101))
-        assert len(batches) == len(one) == 13
+        assert len(batches) == len(batch_sampler) == 13
         assert sorted(map(len, batches)) == [5] + [8] * 12
 
 
@@ -37,50 +37,50 @@ def test_evaluation_has_the_same_batches_on_any_number_of_processes(processes: i
     alone = list(sampler(training=False))
     steps, padding = [], []
     for process in range(processes):
-        mine = list(sampler(training=False, process=process, num_processes=processes))
-        assert len(mine) == -(-13 // processes)  # all take as many steps
-        steps.append([batch for batch in mine if batch[0] >= 0])
-        padding += [batch for batch in mine if batch[0] < 0]
+        own = list(sampler(training=False, process=process, num_processes=processes))
+        assert len(own) == -(-13 // processes)  # all processes take the same number of steps
+        steps.append([batch for batch in own if batch[0] >= 0])
+        padding += [batch for batch in own if batch[0] < 0]
     together = [batch for step in range(len(alone)) for part in steps for batch in part[step : step + 1]]
     assert together == alone
     assert len(padding) == -13 % processes
     for batch in padding:
-        # Every row of it is marked, and stands for a real one.
+        # All its rows are marked as padding.
         assert [~row for row in batch] == alone[0]
 
 
 @pytest.mark.parametrize("processes", [2, 3, 20])
-def test_training_gives_all_processes_as_many_real_batches(processes: int) -> None:
+def test_all_processes_train_on_the_same_number_of_batches(processes: int) -> None:
     parts = [list(sampler(training=True, process=p, num_processes=processes)) for p in range(processes)]
     assert {len(part) for part in parts} == {-(-13 // processes)}
     seen = rows([batch for part in parts for batch in part])
     assert set(seen) == set(range(101))
-    # What comes twice is the batches that were missing.
+    # Batches are repeated only to complete the last step.
     assert len(seen) - 101 <= 8 * (-13 % processes)
 
 
-def test_training_order_is_that_of_seed_and_epoch() -> None:
+def test_training_order_depends_on_seed_and_epoch() -> None:
     def order(seed: int, epoch: int, after: int = 0) -> list[list[int]]:
-        one = sampler(training=True, seed=seed)
+        batch_sampler = sampler(training=True, seed=seed)
         for earlier in range(after):
-            one.set_epoch(earlier)
-            list(one)
-        one.set_epoch(epoch)
-        return list(one)
+            batch_sampler.set_epoch(earlier)
+            list(batch_sampler)
+        batch_sampler.set_epoch(epoch)
+        return list(batch_sampler)
 
     assert order(1, 2) == order(1, 2)
-    assert order(1, 2) == order(1, 2, after=2)  # a resumed run sees what an uninterrupted one sees
+    assert order(1, 2) == order(1, 2, after=2)  # a resumed run
     different = [order(seed, epoch) for seed in (0, 1) for epoch in (0, 1, 2)]
     assert len({str(batches) for batches in different}) == 6
 
 
-def test_evaluation_order_knows_neither_seed_nor_epoch() -> None:
-    one, other = sampler(training=False), sampler(training=False, seed=7)
-    other.set_epoch(3)
-    assert list(one) == list(other)
+def test_evaluation_order_depends_on_neither_seed_nor_epoch() -> None:
+    first, second = sampler(training=False), sampler(training=False, seed=7)
+    second.set_epoch(3)
+    assert list(first) == list(second)
 
 
-def test_lengths_within_a_batch_are_alike() -> None:
+def test_lengths_within_a_batch_are_similar() -> None:
     lengths = np.random.default_rng(1).integers(1, 100, 4000)
 
     def padding(**options: int) -> float:
@@ -96,18 +96,18 @@ def test_buckets_leave_the_order_of_training_rows_random() -> None:
     lengths = np.arange(10 * 8 * BATCHES_PER_BUCKET)
     batches = list(sampler(8, training=True, lengths=lengths))
     longest = np.array([lengths[batch].max() for batch in batches])
-    # Neither the batches nor the buckets are in order of length.
+    # Neither the batches nor the buckets are sorted by length.
     assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.15
-    # A batch draws from the whole table, not from neighbouring rows alone.
+    # A batch has rows from all over the table.
     assert np.mean([np.ptp(batch) for batch in batches]) > 8
 
 
-def test_evaluation_meets_the_longest_texts_first() -> None:
+def test_evaluation_starts_with_the_longest_texts() -> None:
     order = LENGTHS[rows(list(sampler(training=False)))]
     assert (np.diff(order) <= 0).all()
 
 
 def test_lightning_reaches_set_epoch() -> None:
-    one = sampler(training=True)
-    one.sampler.set_epoch(5)
-    assert one.epoch == 5
+    batch_sampler = sampler(training=True)
+    batch_sampler.sampler.set_epoch(5)
+    assert batch_sampler.epoch == 5

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 from zoo.comparison.runs import Run, Value
 
 #: Settings that say what is validated, beside files: figures of other tasks and rows can't be compared.
-_DATA = ("data", "data.goal", "data.dataset")
+_DATA = ("data", "data.goal")
 #: Settings that say which rows of it.
 _ROWS = ("data.validation_split", "data.classes")
 #: Settings that say where a run is and what it shows, not what it does.

@@ -165,7 +165,7 @@ def _join_blocks(blocks: Path, folder: Path, k: int) -> None:
     with (
         ArrayWriter(folder / "rows.npy", np.int32, (k,)) as rows,
         ArrayWriter(folder / "scores.npy", np.float32, (k,)) as scores,
-        Rows.writer(folder / "memories.arrow") as writer,
+        Rows.writer(folder / "memories.arrow") as write_memories,
     ):
         for block in sorted(blocks.glob("??????.npz")):
             with np.load(block) as hits:
@@ -175,7 +175,7 @@ def _join_blocks(blocks: Path, folder: Path, k: int) -> None:
             numbers = np.array(
                 [number_of.setdefault(name, len(number_of)) for name in memories.ids], dtype=np.int32
             )
-            writer.write(memories.select(np.flatnonzero(numbers >= before)))
+            write_memories(memories.select(np.flatnonzero(numbers >= before)))
             # A row -1 (no memory) reads the appended -1.
             rows.write(np.append(numbers, np.int32(-1))[block_rows])
             scores.write(block_scores)

@@ -1,4 +1,4 @@
-"""Judged queries of a collection: the layouts that are read, and what is wrong with a file."""
+"""Judged queries of a collection: the formats, and errors in files."""
 
 from __future__ import annotations
 
@@ -46,26 +46,20 @@ def write(path: Path, layout: str) -> Path:
 @pytest.mark.parametrize("layout", ["trec", "beir", "tsv", "jsonl", "parquet"])
 def test_layouts(layout: str, tmp_path: Path) -> None:
     name = {"trec": "qrels", "beir": "test.tsv"}.get(layout, f"judged.{layout}")
-    found = read_judgements(write(tmp_path / name, layout), QUERIES, DOCUMENTS)
-    assert written(found) == EXPECTED
-    assert found.offsets.tolist() == [0, 2, 3]
-    assert found.has_relevant.tolist() == [True, True]
-
-
-def test_qrels_are_written_as_they_are_read(tmp_path: Path) -> None:
-    found = read_judgements(write(tmp_path / "qrels", "trec"), QUERIES, DOCUMENTS)
-    found.write_qrels(tmp_path / "again")
-    assert (tmp_path / "again").read_text() == (tmp_path / "qrels").read_text()
+    judgements = read_judgements(write(tmp_path / name, layout), QUERIES, DOCUMENTS)
+    assert written(judgements) == EXPECTED
+    assert judgements.offsets.tolist() == [0, 2, 3]
+    assert judgements.has_relevant.tolist() == [True, True]
 
 
 def test_is_saved_and_loaded(tmp_path: Path) -> None:
-    found = read_judgements(write(tmp_path / "qrels", "trec"), QUERIES, DOCUMENTS)
-    found.save(tmp_path)
+    judgements = read_judgements(write(tmp_path / "qrels", "trec"), QUERIES, DOCUMENTS)
+    judgements.save(tmp_path)
     again = Judgements.load(tmp_path, DOCUMENTS, "again")
     assert written(again) == EXPECTED
-    assert again.fingerprint == found.fingerprint
-    assert found.select([1]).fingerprint != found.fingerprint
-    assert written(found.select([1, 0])) == [EXPECTED[2], *EXPECTED[:2]]
+    assert again.fingerprint == judgements.fingerprint
+    assert judgements.select([1]).fingerprint != judgements.fingerprint
+    assert written(judgements.select([1, 0])) == [EXPECTED[2], *EXPECTED[:2]]
 
 
 def test_unknown_ids_and_queries_without_judgement_are_counted_and_named(
@@ -74,12 +68,12 @@ def test_unknown_ids_and_queries_without_judgement_are_counted_and_named(
     path = tmp_path / "qrels"
     path.write_text("q1 0 d1 1\nq7 0 d1 1\nq2 0 d8 2\nq2 0 d9 2\nq2 0 d2 1\n")
     with caplog.at_level(logging.WARNING):
-        found = read_judgements(path, QUERIES, DOCUMENTS)
-    assert written(found) == [("q1", "d1", 1), ("q2", "d2", 1)]
+        judgements = read_judgements(path, QUERIES, DOCUMENTS)
+    assert written(judgements) == [("q1", "d1", 1), ("q2", "d2", 1)]
     unknown, without = (record.getMessage() for record in caplog.records)
-    assert "3 judgements are left out" in unknown
-    assert "1 queries (q7) that queries has not and 2 documents (d8, d9) that corpus has not" in unknown
-    assert "1 of 3 queries have no judgement (q3) and are left out" in without
+    assert "3 judgements are skipped" in unknown
+    assert "1 queries (q7) that queries lacks and 2 documents (d8, d9) that corpus lacks" in unknown
+    assert "1 of 3 queries have no judgement (q3) and are skipped" in without
 
 
 def test_a_pair_that_is_judged_twice_keeps_its_higher_grade(tmp_path: Path) -> None:
@@ -98,7 +92,7 @@ def test_a_pair_that_is_judged_twice_keeps_its_higher_grade(tmp_path: Path) -> N
         ("q9 0 d1 1\n", "no judgement of a known query and document"),
     ],
 )
-def test_what_can_not_be_read(text: str, message: str, tmp_path: Path) -> None:
+def test_errors_name_the_line(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "qrels"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
@@ -108,7 +102,7 @@ def test_what_can_not_be_read(text: str, message: str, tmp_path: Path) -> None:
 def test_a_table_without_the_columns(tmp_path: Path) -> None:
     path = tmp_path / "judged.jsonl"
     path.write_text('{"query_id": "q1", "what": "d1", "grade": 1}\n')
-    with pytest.raises(InputError, match=r"judged.jsonl: has none of the columns doc_id, corpus_id"):
+    with pytest.raises(InputError, match=r"judged.jsonl, line 1: has none of the columns doc_id, corpus_id"):
         read_judgements(path, QUERIES, DOCUMENTS)
 
 

@@ -1,11 +1,10 @@
-"""Readers of pairs: what comes out, and every way in which a file can be wrong."""
+"""Readers of pairs: the formats, and errors in files."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -54,14 +53,15 @@ def test_distinct_texts_are_kept_once(tmp_path: Path) -> None:
     assert list(pairs.second.texts) == ["x y", "z"]
     assert pairs.num_questions == 2
     assert pairs.has_positive.tolist() == [True, False]
-    rows, offsets = pairs.lists
-    assert [rows[a:b].tolist() for a, b in pairwise(offsets)] == [[0, 2], [1]]
+    lists = pairs.lists
+    assert (lists.values.tolist(), lists.offsets.tolist()) == ([0, 2, 1], [0, 2, 3])
+    assert pairs.question_row.tolist() == [0, 1]
 
 
-def test_equal_first_texts_are_a_question_where_no_column_says_so(tmp_path: Path) -> None:
+def test_equal_first_texts_are_one_question_without_a_column_of_questions(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", TABLE)
     assert read_pairs(path, "first", "second", "label").question.tolist() == [0, 1, 0]
-    # And one text may be two questions, if a column says so.
+    # With such a column, one text may be two questions.
     assert read_pairs(path, "second", "first", "label", "q").question.tolist() == [0, 1, 0]
     assert read_pairs(path, "second", "first", "label").question.tolist() == [0, 0, 1]
 
@@ -93,7 +93,7 @@ def test_a_column_has_a_number_where_there_is_no_header(tmp_path: Path) -> None:
     assert rows_of(pairs) == [('he said "a', "b", 1, "0"), ("c", "d", 0, "1")]
 
 
-def test_what_was_saved_is_mapped_again(tmp_path: Path) -> None:
+def test_saved_pairs_are_mapped(tmp_path: Path) -> None:
     pairs = read_pairs(write(tmp_path / "a.csv", TABLE), "first", "second", "label", "q")
     (tmp_path / "saved").mkdir()
     pairs.save(tmp_path / "saved")
@@ -103,7 +103,7 @@ def test_what_was_saved_is_mapped_again(tmp_path: Path) -> None:
     assert isinstance(again.target, np.memmap)
 
 
-def test_the_fingerprint_sees_every_field() -> None:
+def test_every_field_changes_the_fingerprint() -> None:
     def pairs(**changed: object) -> str:
         given = {
             "first": ["a", "b"],
@@ -147,7 +147,7 @@ def test_added_texts_and_pairs() -> None:
     assert len(set(more.ids.to_pylist())) == 4
 
 
-# --- what is wrong with a file ------------------------------------------------------------------------------
+# --- errors in files ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,7 @@ def test_swapped_and_missing_columns_are_named(
         ("yes", "classification", "holds the text 'yes' instead of 0 or 1"),
     ],
 )
-def test_a_label_other_than_declared_is_named_with_its_line(
-    tmp_path: Path, label: str, goal: str, part: str
-) -> None:
+def test_a_wrong_label_is_named_with_its_line(tmp_path: Path, label: str, goal: str, part: str) -> None:
     path = write(tmp_path / "a.csv", f"{TABLE}3,d,e,{label}\n")
     with pytest.raises(InputError) as error:
         read_pairs(path, "first", "second", "label", goal=goal)  # type: ignore[arg-type]
@@ -189,7 +187,7 @@ def test_a_label_other_than_declared_is_named_with_its_line(
 
 
 @pytest.mark.parametrize(("label", "number"), [("1", 1), ("1.0", 1), ("True", 1), ("false", 0), (" 0 ", 0)])
-def test_labels_are_numbers_however_they_are_written(tmp_path: Path, label: str, number: float) -> None:
+def test_notations_of_numeric_labels(tmp_path: Path, label: str, number: float) -> None:
     path = write(tmp_path / "a.csv", f"first,second,label\na,b,{label}\n")
     assert read_pairs(path, "first", "second", "label", goal="classification").target.tolist() == [number]
 
@@ -242,7 +240,7 @@ def test_quora_with_and_without_a_header(tmp_path: Path) -> None:
     assert pairs.ids.to_pylist() == ["7", "8"]
 
 
-def test_quotes_that_stand_around_a_text_of_a_headerless_quora_file_go(tmp_path: Path) -> None:
+def test_quotes_around_a_text_of_a_headerless_quora_file_are_removed(tmp_path: Path) -> None:
     file = tmp_path / "quora.tsv"
     rows = [
         '0\t"How ""so""?"\tWhy "not"?\t1',
@@ -300,7 +298,7 @@ def test_trec(tmp_path: Path, collection: tuple[Rows, Rows], lines: str) -> None
         ("q1 0 d9 1", "no text with the id 'd9'"),
         ("q1 d1", "2 fields"),
         ("q1 0 d1 -2", "must be a number of 0 or more"),
-        ("q1 0 d1 good", "holds the text 'good'"),
+        ("q1 0 d1 good", "the grade 'good' must be a number of 0 or more"),
     ],
 )
 def test_wrong_judgements(tmp_path: Path, collection: tuple[Rows, Rows], line: str, part: str) -> None:
@@ -310,8 +308,17 @@ def test_wrong_judgements(tmp_path: Path, collection: tuple[Rows, Rows], line: s
     refused(error, f"{path}, line 2:", part)
 
 
+def test_an_identified_text_may_have_either_name_for_its_id(tmp_path: Path) -> None:
+    for name in ("id", "_id"):
+        path = write(tmp_path / "a.jsonl", json.dumps({name: "q", "text": "a"}))
+        assert read_identified(path).ids == ["q"]
+    path = write(tmp_path / "a.jsonl", '{"number": "q", "text": "a"}')
+    with pytest.raises(InputError, match=r"line 1: has none of the columns _id, id; rename one"):
+        read_identified(path)
+
+
 def test_an_id_of_two_texts_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"row 2: the id 'q' stands"):
+    with pytest.raises(InputError, match=r"row 2: the id 'q' belongs to another text"):
         read_identified(write(tmp_path / "a.tsv", "q\ta\nq\tb\n"))
 
 

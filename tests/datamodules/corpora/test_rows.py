@@ -2,7 +2,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from datamodules.corpora import Rows
+from datamodules.corpora.rows import Rows
 
 TEXTS = ["a first text", 'with "quotes", and a comma', "Grüße 你好 🙂"]
 LABELS = ["News", "Sport", "News"]
@@ -31,7 +31,7 @@ def test_texts_are_a_sequence():
         texts[10]
 
 
-def test_select_keeps_the_order_asked_for_and_the_ids():
+def test_select_keeps_the_given_order_and_the_ids():
     rows = Rows.from_lists(TEXTS, LABELS).select([2, 0])
     assert list(rows.texts) == [TEXTS[2], TEXTS[0]]
     assert rows.ids == ["2", "0"]
@@ -53,10 +53,15 @@ def test_saved_rows_are_mapped(tmp_path):
     loaded = Rows.load(tmp_path / "rows.arrow")
     assert loaded.fingerprint == rows.fingerprint
     assert list(loaded.texts) == TEXTS
-    with Rows.writer(tmp_path / "parts.arrow") as writer:
-        writer.write(rows.select([0]))
-        writer.write(rows.select([1, 2]))
-    assert Rows.load(tmp_path / "parts.arrow").fingerprint == rows.fingerprint
+    with Rows.writer(tmp_path / "parts.arrow") as write:
+        write(rows.select([0]))
+        write(rows.select([1, 2]))
+    parts = Rows.load(tmp_path / "parts.arrow", "parts")
+    assert (parts.fingerprint, parts.source) == (rows.fingerprint, "parts")
+
+
+def test_rows_are_found_by_their_ids():
+    assert Rows.from_lists(TEXTS, ids=["a", "b", "a"]).row_of_id() == {"a": 2, "b": 1}
 
 
 def test_labels_where_only_some_rows_have_one():
@@ -89,7 +94,7 @@ def test_fingerprint_depends_on_contents_alone():
         Rows.from_lists(["ab", "c"], ["x", "z"]),
         Rows.from_lists(["ab", "c"]),
         Rows.from_lists(["ab", "c"], ["", ""]),
-        # The same bytes, cut elsewhere.
+        # The same bytes with other boundaries.
         Rows.from_lists(["a", "bc"], ["x", "y"]),
         Rows.from_lists(["c", "ab"], ["x", "y"]),
     ],
@@ -99,6 +104,6 @@ def test_fingerprint_changes_with_the_contents(other):
 
 
 def test_fingerprint_stays_the_same_over_versions():
-    # Stored with every neighbour store: a change here makes users retrieve anew.
+    # Every neighbour store contains it: after a change here, users must retrieve again.
     rows = Rows.from_lists(["a text", "Grüße"], ["x", "y"])
     assert rows.fingerprint == "093354761305336b44fb23d6b0307795559e900c88908e52b25436b8e67d6029"

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from datamodules.core.errors import InputError
-from datamodules.corpora import Rows, limit_classes, select_classes, stratified_split
+from datamodules.corpora.rows import Rows
+from datamodules.corpora.split import limit_classes, select_classes, stratified_split
 
 #: 20 rows of a, 10 of b and 1 of c, mixed.
 LABELS = [label for i in range(10) for label in ("a", "b", "a")] + ["c"]
@@ -30,7 +31,7 @@ def test_a_number_of_rows_of_each_class():
 
 def test_a_share_of_each_class(caplog):
     train, validation = stratified_split(LABELS, 0.25, seed=0)
-    # 2.5 rows of b are rounded up; the only row of c stays in training, and that is said.
+    # 2.5 rows of b are rounded up; the only row of c stays in training, with a warning.
     assert counts(validation) == {"a": 5, "b": 3}
     assert counts(train) == {"a": 15, "b": 7, "c": 1}
     assert "classes with a single row, which stays in training: 1" in caplog.text
@@ -48,7 +49,7 @@ def test_the_seed_decides():
 
 
 def test_the_sample_is_the_same_everywhere():
-    # Figures are compared over machines and versions: these rows must never change.
+    # Results are compared across machines and versions, so these rows must never change.
     assert stratified_split(LABELS[:-1], 3, seed=42)[1].tolist() == [1, 7, 8, 14, 17, 25]
 
 
@@ -61,9 +62,9 @@ def test_every_row_is_chosen_about_as_often():
     assert chosen.max() < 250
 
 
-def test_classes_are_sampled_apart():
+def test_the_sample_of_a_class_does_not_depend_on_others():
     both = stratified_split(["a", "b"] * 10, 3, seed=0)[1]
-    # The same ten rows of a, at other places.
+    # The same rows of a, with other numbers.
     alone = stratified_split(["a"] * 10, 3, seed=0)[1]
     assert np.array_equal(both[both % 2 == 0] // 2, alone)
     assert not np.array_equal(both[both % 2 == 1] // 2, alone)
@@ -99,7 +100,7 @@ def test_low_resource_case():
 
 def test_unbalanced_case():
     rows = limit_classes(table(), {"a": 2, "b": 5}, seed=0)
-    # Classes that aren't named keep their rows.
+    # Classes without a limit keep their rows.
     assert Counter(rows.labels) == {"a": 2, "b": 5, "c": 1}
     numbers = [int(id_) for id_ in rows.ids]
     assert numbers == sorted(numbers)
@@ -181,7 +182,7 @@ def test_a_group_is_on_one_side(validation):
 
 
 def test_a_class_keeps_rows_to_train_on():
-    # All rows of b are copies of rows of a; c is one row, many times.
+    # All rows of b are duplicates of rows of a; c is a single row, repeated.
     labels = ["a"] * 6 + ["b"] * 3 + ["c"] * 5
     train, _ = stratified_split(labels, 0.5, 0, np.array([0, 1, 2, 3, 4, 5, 0, 1, 2, *[6] * 5]))
     assert {labels[row] for row in train} == {"a", "b", "c"}

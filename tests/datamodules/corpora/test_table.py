@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from datamodules.core.errors import InputError
-from datamodules.corpora import Rows, read_table
+from datamodules.corpora.rows import Rows
+from datamodules.corpora.table import read_table
 
 TEXTS = ["a first text", 'with "quotes", and a comma', "Grüße 你好 🙂"]
 LABELS = ["News", "Sport", "News"]
@@ -33,7 +34,7 @@ def error(path: str | Path, **arguments: object) -> str:
         read_table(path, **arguments)
     message = str(caught.value)
     assert "\n" not in message
-    # Every message says where.
+    # Every message names the file.
     assert Path(path).name in message
     return message
 
@@ -73,7 +74,7 @@ def saved_dataset(text: list[str] = TEXTS) -> datasets.Dataset:
     return datasets.Dataset.from_dict({"text": text, "label": [0, 1, 0]}, features=features)
 
 
-def test_saved_data_set_gives_the_names_of_its_classes(tmp_path):
+def test_saved_data_set_with_class_names(tmp_path):
     saved_dataset().save_to_disk(tmp_path / "saved")
     rows = read_table(tmp_path / "saved")
     assert list(rows.texts) == TEXTS
@@ -200,7 +201,7 @@ def test_ids(tmp_path):
 
 
 def test_ids_count_on_over_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("datamodules.corpora.records.BLOCK", 2)
+    monkeypatch.setattr("datamodules.corpora.readers.BLOCK", 2)
     rows = read_table(write(tmp_path / "t.csv", CSV))
     assert rows.table.column("id").num_chunks == 2
     assert rows.ids == ["0", "1", "2"]
@@ -208,7 +209,7 @@ def test_ids_count_on_over_blocks(tmp_path, monkeypatch):
     assert rows.fingerprint == Rows.from_lists(TEXTS, LABELS).fingerprint
 
 
-def test_missing_column_lists_those_there_are(tmp_path):
+def test_a_missing_column_lists_the_others(tmp_path):
     path = write(tmp_path / "t.csv", CSV)
     assert "no column 'body'; there are 'text', 'label'" in error(path, text_column="body")
     assert "name it with text_column, several as [one,other]" in error(path, text_column="text,label")
@@ -224,13 +225,13 @@ def test_semicolons_between_the_wanted_names(tmp_path, caplog):
     assert rows.labels == ["News", "Sport"]
     assert rows.ids == ["1", "2"]
     assert "separated by semicolons" in caplog.text
-    # In a table of commas they are characters, in names and in texts.
+    # In a table with commas, semicolons are characters, in names and in texts.
     path = write(tmp_path / "u.csv", '"a;text",text,label\nx;y,one; two,News\n')
     assert list(read_table(path).texts) == ["one; two"]
     path = write(tmp_path / "b.csv", "\ntext;label\na;News\n")
     assert read_table(path).labels == ["News"]
     assert "put fields that hold a ';'" in error(write(tmp_path / "m.csv", "text;label\na;b;News\n"))
-    # Numbers of columns say nothing of what parts them.
+    # Numbers of columns do not reveal the delimiter.
     path = write(tmp_path / "v.csv", "one; two\nthree; four\n")
     assert list(read_table(path, text_column=0, label_column=None).texts) == ["one; two", "three; four"]
 
@@ -257,7 +258,7 @@ def test_a_name_for_each_label(tmp_path):
     ]
     message = error(path, text_column=1, label_column=0, class_names={"1": "Sports", "-": "none"})
     assert "line 2: label '0' has no name" in message
-    # A list could be meant either way until the last row has been read: the line to write is told.
+    # A list may count from 0 or 1; the message shows the unambiguous form.
     message = error(path, text_column=1, label_column=0, class_names=["World", "Sports"])
     assert message.endswith("where labels count from 0, name each: '{0: World, 1: Sports}'")
 
@@ -295,7 +296,7 @@ def test_line_numbers_count_lines_inside_quotes(tmp_path):
     assert "line 4: 3 fields, but line 1 has 2" in error(path)
 
 
-def test_tsv_quotes_are_characters_unless_said_otherwise(tmp_path):
+def test_tsv_quotes_are_characters_by_default(tmp_path):
     path = write(tmp_path / "t.tsv", 'text\tlabel\n"open\tx\n"a ""b""\tc"\ty\n')
     assert "line 3: 3 fields" in error(path)
     path = write(tmp_path / "u.tsv", 'text\tlabel\n"a ""b""\tc"\ty\n')
@@ -491,7 +492,7 @@ def test_duplicates_are_kept_and_counted(tmp_path, caplog):
     assert "2 of 5 rows repeat an earlier row" in record.getMessage()
 
 
-def test_a_clean_table_says_nothing(tmp_path, caplog, capsys):
+def test_a_clean_table_logs_nothing(tmp_path, caplog, capsys):
     with caplog.at_level(logging.INFO):
         read_table(write(tmp_path / "t.csv", CSV))
     assert not caplog.records

@@ -28,7 +28,7 @@ def random_texts(seed: int, n: int) -> list[str]:
 def by_hand(
     groups: list[tuple[list[str], list[int], int]], vocabulary: Vocabulary, max_chars: int
 ) -> tuple[list[int], list[list[int]], list[list[list[int]]]]:
-    """What `gather` has to return, from strings, in plain Python."""
+    """The expected result of `gather`, from strings, in plain Python."""
     ids = {word: id for id, word in enumerate(vocabulary.words)}
     chars = {char: id for id, char in enumerate(vocabulary.characters or [])}
     seen: dict[Any, int] = {}
@@ -54,12 +54,14 @@ def by_hand(
     return word, [row + [0] * (width - len(row)) for row in char], texts
 
 
-def assert_same(found: Gathered, expected: tuple[list[int], list[list[int]], list[list[list[int]]]]) -> None:
+def assert_same(
+    gathered: Gathered, expected: tuple[list[int], list[list[int]], list[list[list[int]]]]
+) -> None:
     word, char, texts = expected
-    assert found.word.tolist() == word
-    assert found.char.tolist() == char
-    assert [group.tolist() for group in found.texts] == texts
-    for array in (found.word, found.char, *found.texts):
+    assert gathered.word.tolist() == word
+    assert gathered.char.tolist() == char
+    assert [group.tolist() for group in gathered.texts] == texts
+    for array in (gathered.word, gathered.char, *gathered.texts):
         assert array.dtype == np.int64
         assert array.size == 0 or torch.from_numpy(array).data_ptr() == array.ctypes.data
 
@@ -81,23 +83,23 @@ def test_gather_equals_plain_python(characters: bool, max_length: int, seed: int
     texts, memories = random_texts(seed, 40), random_texts(seed + 100, 50)
     (queries, memory), vocabulary = make_tables(texts, memories, characters=characters)
     random = np.random.default_rng(seed)
-    for _ in range(4):  # Later batches meet the stamps of earlier ones.
+    for _ in range(4):  # later batches find the stamps of earlier ones
         rows, memory_rows = random.integers(40, size=7), random.integers(50, size=19).astype(np.int32)
-        found = gather([TextGroup(queries, rows, max_length), TextGroup(memory, memory_rows, 6)])
+        gathered = gather([TextGroup(queries, rows, max_length), TextGroup(memory, memory_rows, 6)])
         groups = [(texts, rows.tolist(), max_length), (memories, memory_rows.tolist(), 6)]
-        assert_same(found, by_hand(groups, vocabulary, 5))
+        assert_same(gathered, by_hand(groups, vocabulary, 5))
 
 
-def test_stores_on_disk_and_in_memory_are_read_alike(tmp_path: Path) -> None:
+def test_stores_on_disk_and_in_memory_give_the_same_batch(tmp_path: Path) -> None:
     texts = random_texts(1, 20)
     (memory,), vocabulary = make_tables(texts, characters=True)
     disk = WordTable(vocabulary, 5).add(TokenStore.build(texts, SPACES, tmp_path / "s", "f"))
     rows = np.arange(20)
-    one, other = (gather([TextGroup(table, rows, 9)]) for table in (memory, disk))
-    assert_same(one, (other.word.tolist(), other.char.tolist(), [other.texts[0].tolist()]))
+    in_memory, on_disk = (gather([TextGroup(table, rows, 9)]) for table in (memory, disk))
+    assert_same(in_memory, (on_disk.word.tolist(), on_disk.char.tolist(), [on_disk.texts[0].tolist()]))
 
 
-def test_words_without_a_vocabulary_entry_stay_apart_only_where_they_are_spelled() -> None:
+def test_unknown_words_are_distinct_only_with_characters() -> None:
     for characters, distinct in ((True, [0, 2, 1, 1]), (False, [0, 2, 1])):
         (_, table), _ = make_tables(["a"], ["a new newer a"], characters=characters, min_count=1)
         assert gather([TextGroup(table, np.array([0]), 9)]).word.tolist() == distinct
@@ -105,11 +107,13 @@ def test_words_without_a_vocabulary_entry_stay_apart_only_where_they_are_spelled
 
 def test_empty_texts_and_empty_groups_are_padding() -> None:
     (table,), _ = make_tables(["", "a b", " "], characters=True, min_count=1)
-    found = gather([TextGroup(table, np.array([0, 2]), 9), TextGroup(table, np.array([], dtype=np.int64), 9)])
-    assert found.word.tolist() == [0]
-    assert found.char.shape == (1, 0)
-    assert [group.tolist() for group in found.texts] == [[[0], [0]], []]
-    assert found.texts[1].shape == (0, 1)
+    gathered = gather(
+        [TextGroup(table, np.array([0, 2]), 9), TextGroup(table, np.array([], dtype=np.int64), 9)]
+    )
+    assert gathered.word.tolist() == [0]
+    assert gathered.char.shape == (1, 0)
+    assert [group.tolist() for group in gathered.texts] == [[[0], [0]], []]
+    assert gathered.texts[1].shape == (0, 1)
     mixed = gather([TextGroup(table, np.array([0, 1]), 9)])
     assert mixed.texts[0].tolist() == [[0, 0], [1, 2]]
 
@@ -123,16 +127,16 @@ def test_special_tokens_surround_each_text_and_count(
     texts = ["the cat sat the", "", "dog the"]
     table = WordTable(vocabulary).add(TokenStore.from_texts(texts, tokenizer))
     for max_length in (3, 5, 9):
-        found = gather([TextGroup(table, np.array([0, 1, 2]), max_length)])
-        assert_same(found, by_hand([(texts, [0, 1, 2], max_length)], vocabulary, 16))
-    ids = found.word[found.texts[0]]
+        gathered = gather([TextGroup(table, np.array([0, 1, 2]), max_length)])
+        assert_same(gathered, by_hand([(texts, [0, 1, 2], max_length)], vocabulary, 16))
+    ids = gathered.word[gathered.texts[0]]
     assert ids.tolist() == [[2, 4, 5, 8, 4, 3], [2, 3, 0, 0, 0, 0], [2, 1, 4, 3, 0, 0]]
     with pytest.raises(InputError, match="max_length=2: must be at least 3"):
         gather([TextGroup(table, np.array([0]), 2)])
 
 
 @pytest.mark.parametrize("characters", [True, False])
-def test_a_table_grows_and_forgets(characters: bool) -> None:
+def test_a_table_grows_and_is_truncated(characters: bool) -> None:
     texts = random_texts(1, 20)
     (table,), vocabulary = make_tables(texts, characters=characters)
     words = table.words
@@ -141,9 +145,9 @@ def test_a_table_grows_and_forgets(characters: bool) -> None:
         new_texts = random_texts(seed, 30)
         new = words.add(TokenStore.from_texts(new_texts, SPACES))
         assert (len(words) > length) == characters
-        found = gather([TextGroup(new, np.arange(30), 8), TextGroup(table, np.arange(20), 8)])
+        gathered = gather([TextGroup(new, np.arange(30), 8), TextGroup(table, np.arange(20), 8)])
         assert_same(
-            found, by_hand([(new_texts, list(range(30)), 8), (texts, list(range(20)), 8)], vocabulary, 5)
+            gathered, by_hand([(new_texts, list(range(30)), 8), (texts, list(range(20)), 8)], vocabulary, 5)
         )
         words.truncate(length)
         assert len(words) == length
@@ -152,7 +156,7 @@ def test_a_table_grows_and_forgets(characters: bool) -> None:
     assert again.numbers.tolist() == table.numbers.tolist()
 
 
-def test_rows_that_are_not_there_and_foreign_tables_are_refused() -> None:
+def test_missing_rows_and_tables_of_other_vocabularies_are_refused() -> None:
     (one,), _ = make_tables(["a"], characters=True)
     (other,), _ = make_tables(["a"], characters=True)
     for row in (-1, 1):
@@ -170,9 +174,9 @@ def work(table: TokenTable, seed: int) -> list[NDArray[np.int64]]:
 def test_threads_and_forked_workers_do_not_disturb_each_other() -> None:
     (table,), _ = make_tables(random_texts(5, 300), characters=True)
     alone = [work(table, seed) for seed in range(3)]
-    found: dict[int, list[NDArray[np.int64]]] = {}
+    threaded: dict[int, list[NDArray[np.int64]]] = {}
     threads = [
-        threading.Thread(target=lambda seed=seed: found.update({seed: work(table, seed)}))  # type: ignore[misc]
+        threading.Thread(target=lambda seed=seed: threaded.update({seed: work(table, seed)}))  # type: ignore[misc]
         for seed in range(3)
     ]
     for thread in threads:
@@ -182,8 +186,8 @@ def test_threads_and_forked_workers_do_not_disturb_each_other() -> None:
     with multiprocessing.get_context("fork").Pool(2) as pool:
         forked = pool.starmap(work, [(table, seed) for seed in range(3)])
     for seed in range(3):
-        for ours, threaded, other in zip(alone[seed], found[seed], forked[seed], strict=True):
-            assert ours.tolist() == threaded.tolist() == other.tolist()
+        for words in zip(alone[seed], threaded[seed], forked[seed], strict=True):
+            assert words[0].tolist() == words[1].tolist() == words[2].tolist()
 
 
 def test_distinct_rows() -> None:

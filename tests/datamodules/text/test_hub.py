@@ -1,4 +1,4 @@
-"""Names of the Hub: asked for once, and said at once where nobody answers."""
+"""A model that the Hub can't deliver is refused at once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from datamodules.core.errors import InputError
 from datamodules.text.hub import check_reachable
 
 
-def test_a_hub_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_an_unreachable_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requested = []
 
     def refuse(name: str, **options: Any) -> str:
-        asked.append(name)
+        requested.append(name)
         raise LocalEntryNotFoundError("no connection")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
@@ -25,17 +25,17 @@ def test_a_hub_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         check_reachable("me/away")
     for folder in (str(tmp_path), "./away", "a/path/of/folders"):
         check_reachable(folder)
-    assert asked == ["me/away"]
+    assert requested == ["me/away"]
 
 
-def test_it_is_asked_once_and_says_what_is_wrong_with_a_name_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_a_wrong_name_is_requested_once_and_left_to_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    requested = []
 
     def answer(name: str, **options: Any) -> str:
-        asked.append(name)
+        requested.append(name)
         raise ValueError("no such repository")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", answer)
     check_reachable("me/unknown")
     check_reachable("me/unknown")
-    assert asked == ["me/unknown"]
+    assert requested == ["me/unknown"]

@@ -49,8 +49,8 @@ def test_characters_are_code_points_spaces_included() -> None:
     assert tokens("characters", "") == []
 
 
-def test_remembered_stretches_are_forgotten_without_changing_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenization, "_REMEMBERED", 10)
+def test_a_full_cache_of_pieces_does_not_change_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenization, "_MAX_PIECES", 10)
     texts = [f"w{i}, w{i % 7}." for i in range(1000)]
     lexicon = Lexicon()
     rows = list(make_tokenizer("words", False).encode(texts, lexicon))
@@ -66,10 +66,10 @@ def test_long_stretches_are_cut_in_linear_time() -> None:
 
 
 def test_equal_specifications_describe_themselves_alike() -> None:
-    one, other = make_tokenizer("words", True), make_tokenizer("words", True)
-    assert one == other
-    assert pickle.loads(pickle.dumps(one)) == one
-    assert one.describe() == other.describe()
+    first, second = make_tokenizer("words", True), make_tokenizer("words", True)
+    assert first == second
+    assert pickle.loads(pickle.dumps(first)) == first
+    assert first.describe() == second.describe()
     assert len({str(make_tokenizer(*given).describe()) for given in
                 [("words", True), ("words", False), ("whitespace", True), ("characters", True)]}) == 4  # fmt: skip
 
@@ -84,8 +84,7 @@ def test_transformers_tokens_are_strings_of_the_vocabulary(
     assert (tokenizer.prefix, tokenizer.suffix) == ((2,), (3,))
     assert (tokenizer.pad_id, tokenizer.unk_id) == (0, 1)
     assert tokenizer.strings()[4:6] == ["the", "cat"]
-    copy = pickle.loads(pickle.dumps(tokenizer))
-    assert copy.describe() == tokenizer.describe()
+    assert pickle.loads(pickle.dumps(tokenizer)).describe() == tokenizer.describe()
 
 
 def test_transformers_tokenizer_without_special_tokens(tmp_path: Path, save_tokenizer: SaveTokenizer) -> None:

@@ -28,13 +28,13 @@ def test_frequent_words_come_first_and_ties_by_word() -> None:
     assert vocabulary.tokenizer == SPACES.describe()
 
 
-def test_rare_words_are_left_out_but_not_their_characters() -> None:
+def test_rare_words_are_omitted_but_not_their_characters() -> None:
     stores = [store("b a c", "d c b c")]
     assert Vocabulary.from_stores(stores, SPACES, min_count=2, characters=False).words[2:] == ["c", "b"]
-    one = Vocabulary.from_stores(stores, SPACES, max_words=1, extra_words=["q", "c", "a"], characters=True)
-    assert one.words[2:] == ["c", "q", "a"]
-    assert one.characters is not None
-    assert set(one.characters[2:]) == set("abcd")
+    small = Vocabulary.from_stores(stores, SPACES, max_words=1, extra_words=["q", "c", "a"], characters=True)
+    assert small.words[2:] == ["c", "q", "a"]
+    assert small.characters is not None
+    assert set(small.characters[2:]) == set("abcd")
     with pytest.raises(InputError, match="min_count=0"):
         Vocabulary.from_stores(stores, SPACES, min_count=0, characters=False)
 
@@ -63,14 +63,14 @@ def test_empty_texts_give_the_reserved_entries() -> None:
     assert vocabulary.char_table(["ab"], 3).tolist() == [[1, 1, 0]]
 
 
-def test_a_checkpoint_gives_the_vocabulary_back(tmp_path: Path) -> None:
+def test_a_checkpoint_restores_the_vocabulary(tmp_path: Path) -> None:
     vocabulary = Vocabulary.from_stores([store("ab é \ud800 \0 漢")], SPACES, characters=True)
     torch.save({"vocabulary": vocabulary.to_dict()}, tmp_path / "a.ckpt")
     loaded = torch.load(tmp_path / "a.ckpt", weights_only=True)["vocabulary"]
     for values in (loaded, json.loads(json.dumps(vocabulary.to_dict()))):
-        copy = Vocabulary.from_dict(values)
-        assert copy == vocabulary
-        assert copy.fingerprint == vocabulary.fingerprint
+        restored = Vocabulary.from_dict(values)
+        assert restored == vocabulary
+        assert restored.fingerprint == vocabulary.fingerprint
     assert (
         Vocabulary.from_stores([store("ab")], SPACES, characters=True).fingerprint != vocabulary.fingerprint
     )

@@ -151,9 +151,9 @@ def test_the_dashboard_shows_the_pairs_of_the_first_questions(
     pairs = data.split("validation").pairs
     columns, rows = predictor.model.shown_predictions(data, 2)
     assert columns == ["first", "second", "label", "score", "words"]
-    assert len(rows) == np.diff(pairs.lists[1])[:2].sum()
+    assert len(rows) == pairs.lists.counts[:2].sum()
     assert len({first for first, *_ in rows}) == 2
-    assert [grade for _, _, grade, _, _ in rows] == pairs.target[pairs.lists[0][: len(rows)]].tolist()
+    assert [grade for _, _, grade, _, _ in rows] == pairs.target[pairs.lists.values[: len(rows)]].tolist()
     (scored,) = predictor.predict([(rows[0][0], rows[0][1])])
     assert rows[0][3] == pytest.approx(scored.score, abs=1e-5)
     assert rows[0][4].startswith(f"{scored.words[0].strength:+.3f} {scored.words[0].first} - ")

@@ -165,9 +165,8 @@ class _Evidence:
         self.dataset, self.batch, self.output, self.row = dataset, batch, output, row
         self.position = int(batch.dialogue[row])
         dialogue = first + self.position
-        start = int(dataset.kept_starts[dialogue])
         #: numbers of the turns that were read, in the table; and of the dialogue's first turn.
-        self.numbers = dataset.kept[start : start + int(dataset.turn_counts[dialogue])].tolist()
+        self.numbers = dataset.kept[dialogue].tolist()
         self.first = int(dataset.split.dialogues.turn_offsets[dialogue])
 
     @property

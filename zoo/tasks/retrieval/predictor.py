@@ -33,7 +33,7 @@ from zoo.tasks.predictor import (
 )
 
 if TYPE_CHECKING:
-    from zoo.tasks.retrieval.task import RetrievalTask  # noqa: F401 - as a string below
+    from zoo.tasks.retrieval.task import RetrievalTask
 
 
 class RankedDocument(NamedTuple):

@@ -231,7 +231,7 @@ def test_a_damaged_store_is_named_and_made_again(
     path.write_bytes(whole[:-7] + bytes([whole[-7] ^ 1]) + whole[-6:])
     build(memory, tmp_path / "cache")
     assert path.read_bytes() == whole
-    assert f"{path}: damaged (its checksum has changed); it is made again" in caplog.text
+    assert f"{path}: damaged (its checksum has changed); it is built again" in caplog.text
 
     path.write_bytes(whole[:-9])
     with pytest.raises(InputError, match=f"{len(whole) - 9} bytes instead of {len(whole)}") as error:
