@@ -51,7 +51,7 @@ def make_retriever(description: Mapping[str, Any]) -> Retriever:
     made: Callable[..., Retriever] = getattr(import_module(_MODULES[name]), name)
     retriever = made(**arguments)
     for server in servers_of(retriever):
-        server.is_named = False
+        server.trust([])
     return retriever
 
 

@@ -76,7 +76,7 @@ class IndexMemory(Memory):
         own_ids: Sequence[str] | None = None,
     ) -> Neighbors:
         """The k best memories of each text; see `Memory.search`. The index is no table, so `own_ids` say nothing."""
-        documents = self.retriever.search_documents(texts, k, leave_out_copies=leave_out_copies)
+        documents = self.retriever.search_documents(texts, k, leave_out_copies)
         rows = np.full((len(texts), k), -1, np.int32)
         scores = np.zeros((len(texts), k), np.float32)
         position: dict[str, int] = {}

@@ -1,11 +1,10 @@
-"""Servers whose answers are valid JSON, but none of Elasticsearch's: one line that names the server."""
+"""Servers whose answers are valid JSON, but not of Elasticsearch's form: one line that names the server."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from datamodules.core.errors import InputError
 from datamodules.retrieval import ElasticsearchRetriever
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.elasticsearch import connection as server_connection
-from datamodules.retrieval.elasticsearch import server_retriever
 from tests.elasticsearch.faults import Answer, Proxy, Request, proxy
 
 HEADERS = {"content-type": "application/json", "x-elastic-product": "Elasticsearch"}
@@ -85,18 +83,3 @@ def test_answers_of_another_form(asked: str, strange: tuple[Proxy, list[Any]], t
         finally:
             retriever.close()
     assert refused > len(FORMS) // 2
-
-
-def test_what_a_long_wait_is_for_is_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A merge that waits for room on the server's disk, for one."""
-    told = Event()
-    caplog.handler.addFilter(lambda record: told.set() or True)
-    monkeypatch.setattr(server_retriever, "_PATIENCE", 0.01)
-    with caplog.at_level("INFO"):
-        with server_retriever._told_if_long("short"):
-            pass
-        with server_retriever._told_if_long("long"):
-            assert told.wait(30)
-    assert caplog.messages == ["long"]
