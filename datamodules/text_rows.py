@@ -26,16 +26,11 @@ from datamodules.duplicates import CopyMarks
 from datamodules.encodings import Encodings
 from datamodules.options import check_least
 from datamodules.prepared import PreparedSplit
-from datamodules.retrieval import (
-    Memory,
-    NeighborStore,
-    build_neighbors,
-    is_existing_index,
-)
+from datamodules.retrieval import Memory, build_neighbors, is_existing_index, open_neighbors
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.retrieval.memories.memory import Neighbors
-from datamodules.retrieval.memories.near_duplicates import nearly_found
+from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
 from datamodules.sampling import LengthBucketSampler
 from datamodules.text.gather import TextGroup, TokenTable, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
@@ -48,7 +43,7 @@ class TextSplit(PreparedSplit):
     rows: Rows
     tokens: TokenStore
     #: None where the model runs without memories.
-    neighbors: NeighborStore | None
+    neighbors: Neighbors | None
     memory_tokens: TokenStore | None
     #: cache folder, and folder name and fingerprint of each part; None for texts that came just now.
     origin: tuple[Path, Mapping[str, Any]] | None = None
@@ -70,7 +65,7 @@ class TextSplit(PreparedSplit):
             # Messages name the user's table.
             rows=replace(rows, source=parts.get("source", rows.source)),
             tokens=TokenStore.open(*folder["tokens"]),
-            neighbors=NeighborStore.open(*folder["neighbors"]) if with_memories else None,
+            neighbors=open_neighbors(*folder["neighbors"]) if with_memories else None,
             memory_tokens=TokenStore.open(*folder["memory_tokens"]) if with_memories else None,
             copies=CopyMarks.open(*folder["copies"]) if "copies" in folder else None,
             origin=(cache, parts),
@@ -168,18 +163,18 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
                 table,
                 self.opened_memory,
                 self.num_memories,
-                self.leaves_out_copies(name),
+                self.excludes_duplicates(name),
                 self.cache,
                 same_table=self._is_of_memory_table(name),
             )
-            neighbors = NeighborStore.open(folder, fingerprint)
+            neighbors = open_neighbors(folder, fingerprint)
             memory_tokens = self.tokenise(neighbors.memories, memory_length)
             parts |= {"neighbors": (folder.name, fingerprint), "memory_tokens": memory_tokens.part}
         if name != "train":
             copies, parts["copies"] = self._mark_copies(name, table, neighbors)
         return TextSplit(table, tokens, neighbors, memory_tokens, (self.cache, parts), copies)
 
-    def leaves_out_copies(self, name: str) -> bool:
+    def excludes_duplicates(self, name: str) -> bool:
         """Whether the rows of a split must not find themselves, nor copies of themselves."""
         # A memory that the user names may hold the table that the rows were split off.
         is_given = self.options.memory is not None or is_existing_index(self.retriever)
@@ -191,14 +186,14 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
         file = options.train_file if name == "train" else options[f"{name}_file"]
         return self.is_memory_table(options.train_file if file is None else file)
 
-    def _mark_copies(self, name: str, table: Rows, neighbors: NeighborStore | None) -> tuple[CopyMarks, Part]:
+    def _mark_copies(self, name: str, table: Rows, neighbors: Neighbors | None) -> tuple[CopyMarks, Part]:
         # What is left out can't be found.
-        memory = None if neighbors is None or self.leaves_out_copies(name) else self.opened_memory
+        memory = None if neighbors is None or self.excludes_duplicates(name) else self.opened_memory
         marks = self.marks_of(table, neighbors, memory, self._is_of_memory_table(name))
         return marks, self.prepare_marks(marks)
 
     def marks_of(
-        self, rows: Rows, neighbors: NeighborStore | None, memory: Memory | None, same_table: bool = False
+        self, rows: Rows, neighbors: Neighbors | None, memory: Memory | None, same_table: bool = False
     ) -> CopyMarks:
         """Mark the rows of a table that have copies.
 
@@ -210,10 +205,9 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
         """
         in_memory, near = np.zeros(len(rows), bool), None
         if neighbors is not None:
-            found = Neighbors(neighbors.rows, neighbors.scores, neighbors.memories)
-            near = nearly_found(rows.texts, found)
+            near = have_near_duplicates(rows.texts, neighbors)
             if memory is not None:
-                in_memory = memory.holds(rows, same_table, found)
+                in_memory = memory.contains_duplicates_of(rows, same_table, neighbors)
         return self.mark(self.copy_keys(rows), in_memory, near)
 
     @override
@@ -228,20 +222,18 @@ class TextRowsDataModule(TextDataModule[Rows, TextSplit]):
     def open_split(self, parts: Mapping[str, Any]) -> TextSplit:
         return TextSplit.open(self.cache, parts)
 
-    def split_of(self, rows: Rows, memory: Memory | None, leave_out_copies: bool = False) -> TextSplit:
+    def split_of(self, rows: Rows, memory: Memory | None, exclude_duplicates: bool = False) -> TextSplit:
         """A split in memory, for texts that come now (prediction); without a memory, texts alone.
 
         Args:
             rows: the texts.
             memory: where their memories are.
-            leave_out_copies: a text does not find itself nor a copy of itself.
+            exclude_duplicates: a text does not find itself nor a copy of itself.
         """
         length, memory_length = self.lengths
         neighbors = memory_tokens = None
         if memory is not None:
-            neighbors = NeighborStore.from_neighbors(
-                memory.search(rows.texts[:], self.num_memories, leave_out_copies)
-            )
+            neighbors = memory.search(rows.texts[:], self.num_memories, exclude_duplicates)
             if self.with_memory_texts and self.encoded_memory is None:
                 memory_tokens = self.tokenise_now(neighbors.memories, memory_length)
         return TextSplit(rows, self.tokenise_now(rows, length), neighbors, memory_tokens)

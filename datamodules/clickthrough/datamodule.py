@@ -28,7 +28,7 @@ from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.duplicates import CopyMarks, Message
 from datamodules.options import check_choices, check_least
-from datamodules.retrieval import FolderMemory, Memory, NeighborStore, build_neighbors, is_memory
+from datamodules.retrieval import FolderMemory, Memory, build_neighbors, is_memory, open_neighbors
 from datamodules.sampling import LengthBucketSampler, ListSampler
 from datamodules.text.tokenization import WORD_TOKENIZERS
 from datamodules.text.tokens import TokenStore
@@ -208,7 +208,7 @@ class ClickthroughDataModule(ClickTables, TextDataModule[Judgements, ClickSplit]
                 table.queries, self.opened_memory, self.options.num_hits, False, self.cache
             )
             found, parts["found"] = (
-                Found.of(NeighborStore.open(folder, mark), table.documents),
+                Found.of(open_neighbors(folder, mark), table.documents),
                 (folder.name, mark),
             )
         if name != "train":
@@ -264,7 +264,7 @@ class ClickthroughDataModule(ClickTables, TextDataModule[Judgements, ClickSplit]
         found = None
         if memory is not None:
             hits = memory.search(queries.texts[:], self.options.num_hits)
-            found = Found.of(NeighborStore.from_neighbors(hits), documents)
+            found = Found.of(hits, documents)
         return ClickSplit(Judgements.unjudged(queries, documents), query_tokens, document_tokens, found)
 
     def collection(self, memory: Memory | None = None) -> Rows:

@@ -21,7 +21,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.drawing import key_of, uniform
 from datamodules.duplicates import CopyMarks
 from datamodules.prepared import PreparedSplit
-from datamodules.retrieval import NeighborStore
+from datamodules.retrieval import Neighbors, open_neighbors
 from datamodules.text.gather import TextGroup, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
 
@@ -35,7 +35,7 @@ class Found(NamedTuple):
     score: NDArray[np.float32]
 
     @classmethod
-    def of(cls, store: NeighborStore, documents: Rows) -> Found:
+    def of(cls, store: Neighbors, documents: Rows) -> Found:
         """Hits by the documents' rows; what the collection does not hold is left out."""
         row_of = {id_: row for row, id_ in enumerate(documents.ids)}
         rows = np.array([*(row_of.get(id_, -1) for id_ in store.memories.ids), -1], np.int64)
@@ -67,7 +67,7 @@ class ClickSplit(PreparedSplit):
         for name in ("judgements", "documents"):
             check_folder(*folder[name])
         documents = Rows.load(folder["documents"][0] / "rows.arrow")
-        found = NeighborStore.open(*folder["found"]) if "found" in folder else None
+        found = open_neighbors(*folder["found"]) if "found" in folder else None
         return cls(
             Judgements.load(folder["judgements"][0], documents, parts["source"]),
             TokenStore.open(*folder["query_tokens"]),

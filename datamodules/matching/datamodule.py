@@ -27,7 +27,7 @@ from datamodules.matching.dataset import Lists, MatchingDataset, MatchingSplit
 from datamodules.matching.negatives import foreign_texts
 from datamodules.matching.tables import PairTables
 from datamodules.options import check_choices, check_least
-from datamodules.retrieval import NeighborStore, build_neighbors
+from datamodules.retrieval import build_neighbors, open_neighbors
 from datamodules.sampling import ListSampler
 from datamodules.text.counts import count_tokens
 from datamodules.text.tokens import TokenStore
@@ -221,7 +221,7 @@ class MatchingDataModule(PairTables, TextDataModule[Pairs, MatchingSplit]):
         folder, mark = build_neighbors(
             pairs.first, self.opened_memory, self.options.num_candidates, False, self.cache
         )
-        store = NeighborStore.open(folder, mark)
+        store = open_neighbors(folder, mark)
         pairs, rows_of = pairs.with_second_texts(store.memories.texts[:])
         # A question's first text is that of its first pair.
         rows, offsets = pairs.lists

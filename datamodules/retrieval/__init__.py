@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from datamodules.retrieval.memories.index_memory import IndexMemory
     from datamodules.retrieval.memories.memory import Memory, Neighbors, UnknownLabels
-    from datamodules.retrieval.memories.neighbors import NeighborStore, build_neighbors
+    from datamodules.retrieval.memories.neighbors import build_neighbors, open_neighbors
     from datamodules.retrieval.opening import (
         is_existing_index,
         is_memory,
@@ -42,7 +42,6 @@ __all__ = [
     "Hits",
     "IndexMemory",
     "Memory",
-    "NeighborStore",
     "Neighbors",
     "Ranking",
     "Retriever",
@@ -54,6 +53,7 @@ __all__ = [
     "load_all_retrievers",
     "make_retriever",
     "open_memory",
+    "open_neighbors",
     "read_pointer",
     "servers_of",
 ]
@@ -69,7 +69,7 @@ _NAMES = {
     "fused": ("FusedRetriever",),
     "memories.index_memory": ("IndexMemory",),
     "memories.memory": ("Memory", "Neighbors", "UnknownLabels"),
-    "memories.neighbors": ("NeighborStore", "build_neighbors"),
+    "memories.neighbors": ("build_neighbors", "open_neighbors"),
     "opening": (
         "is_existing_index",
         "is_memory",

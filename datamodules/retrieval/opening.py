@@ -87,8 +87,8 @@ def open_memory(location: str, retriever: Retriever | None = None, version: int 
     built_with = make_retriever(pointer["retriever"])
     if retriever is None:
         retriever = built_with
-    # Noted down since an encoder's files may change in their place; memories from before have no note.
-    built_for = pointer.get("ranking") or built_with.ranking.describe()
+    # Noted down since an encoder's files may change in their place.
+    built_for = pointer["ranking"]
     if retriever.ranking.describe() != built_for:
         raise InputError(
             f"{folder}: the memory was built for {built_for}, but the retriever is set to"

@@ -58,7 +58,7 @@ def fit_rest(model: Any, data: TextRowsDataModule) -> Answer:
         bags = bags_of(model, train)
         network.bag_machine.fit(bags, target)
     model.tell("stage 4 of 4: weights are fitted on held-out rows")
-    network.leaves_out_copies = data.leaves_out_copies("validation")
+    network.excludes_duplicates = data.excludes_duplicates("validation")
     is_encoded = network.is_frozen and network.encoder is not None
     judged = judge(model, validation, model.vectors_of(validation) if is_encoded else None)
     crossed = None

@@ -166,7 +166,7 @@ class CrossFit:
         self.texts = split.rows.texts[:]
         self.left_out: list[Any] = []
         if "dense_vote" in self.network.witnesses and self.network.memory is not None:
-            self.left_out = self.network.memory.memory.left_out(self.texts, split.rows.ids)
+            self.left_out = self.network.memory.memory.excluded_rows(self.texts, split.rows.ids)
         self.bags = bags
 
     def judge(self) -> HeldOut:
@@ -234,7 +234,7 @@ class CrossFit:
                 vectors = torch.cat([fresh.encode_texts(batch) for batch in batches])
                 found: dict[str, Opinions] = {"encoder": Scores(fresh.classify(vectors).cpu())}
                 if "dense_vote" in network.witnesses:
-                    memory = None if network.memory is None else network.memory.read_by(model.encode)
+                    memory = None if network.memory is None else network.memory.encoded_by(model.encode)
                     queries = functional.normalize(vectors.float(), dim=1).cpu().numpy()
                     found["dense_vote"] = self._votes(memory, queries, rows)
         finally:

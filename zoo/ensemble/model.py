@@ -409,7 +409,7 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
     def on_validation_start(self) -> None:
         network, data = self.network, self.data_side
         if self.trainer.state.fn == TrainerFn.VALIDATING and network.trust is not None:
-            network.leaves_out_copies = data.leaves_out_copies("validation")
+            network.excludes_duplicates = data.excludes_duplicates("validation")
             self.use_memory(data, data.open_memory() if data.has_memory else None)
 
     @override
@@ -418,7 +418,7 @@ class WitnessEnsemble(EncodesMemory, ReadsTransformer, SpelledWords, Classificat
         network.says_all = network.trust is not None
         self.answer_scores = None
         if network.trust is not None:
-            network.leaves_out_copies = data.leaves_out_copies("test")
+            network.excludes_duplicates = data.excludes_duplicates("test")
             self.use_memory(data, data.open_memory() if data.has_memory else None)
 
     @override

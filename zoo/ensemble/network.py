@@ -110,7 +110,7 @@ class WitnessNetwork(nn.Module):
         #: rows as the others.
         self.new_classes = torch.ones(0)
         #: a text does not find copies of itself there: on where texts come from the table of the memory.
-        self.leaves_out_copies = False
+        self.excludes_duplicates = False
         #: say what every row of the answer's table says, even what has no weight.
         self.says_all = False
 
@@ -255,7 +255,7 @@ class WitnessNetwork(nn.Module):
             nothing = vectors.new_zeros(size, k, dtype=torch.float32)
             return Ballots(nothing, nothing > 0, nothing.long(), self.num_classes), np.full((size, k), -1)
         queries = functional.normalize(vectors.float(), dim=1).cpu().numpy()
-        exclude = self.memory.memory.left_out(texts or []) if self.leaves_out_copies else None
+        exclude = self.memory.memory.excluded_rows(texts or []) if self.excludes_duplicates else None
         return ballots_of(
             self.memory, self.memory_target, queries, k, self.num_classes, exclude, vectors.device
         )

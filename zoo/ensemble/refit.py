@@ -89,14 +89,14 @@ def _added(model: Any, data: TextRowsDataModule, memory: Memory | None) -> list[
         return []
     rows = memory.rows.select(np.arange(memory.versions()[0][1], len(memory)))
     # Their own copies are no evidence.
-    split = data.split_of(rows, memory, leave_out_copies=True)
+    split = data.split_of(rows, memory, exclude_duplicates=True)
     seen = data.marks_of(rows, None, None).in_training
     network = model.network
-    before, network.leaves_out_copies = network.leaves_out_copies, True
+    before, network.excludes_duplicates = network.excludes_duplicates, True
     try:
         judged = _of_witnesses(model, judge(model, split)).select(np.flatnonzero(~seen))
     finally:
-        network.leaves_out_copies = before
+        network.excludes_duplicates = before
     judged = judged.known(network.num_classes)
     return [judged] if len(judged.target) else []
 

@@ -113,7 +113,7 @@ def add(
         note_labels(local_model(checkpoint), fresh)
         if fresh:
             print(f"labels that the memory alone knows, noted in the run's checkpoints: {', '.join(fresh)}")
-    left_out = [(done.copies, "copies left out"), (done.unknown, "rows with unknown labels left out")]
+    left_out = [(done.duplicates, "copies left out"), (done.unknown, "rows with unknown labels left out")]
     kept = [(done.relabelled, "of them with a text that is there with another label")]
     facts = ", ".join(f"{number} {what}" for number, what in [*kept, *left_out] if number)
     print(

@@ -247,7 +247,7 @@ def test_a_memory_knows_its_dense_retriever(tmp_path: Path, tiny_encoder: str) -
     assert found.memories.ids == expected.memories.ids
     # Training texts get neither themselves nor their copies.
     texts = rows(60).texts
-    kept = one.search(texts, 3, leave_out_copies=True)
+    kept = one.search(texts, 3, exclude_duplicates=True)
     for text, found_rows in zip(texts, kept.rows, strict=True):
         assert text not in [kept.memories.texts[int(row)] for row in found_rows]
     with pytest.raises(InputError, match="pooling") as caught:

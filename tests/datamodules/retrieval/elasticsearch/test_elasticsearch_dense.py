@@ -261,8 +261,8 @@ def test_a_memory_grows(
     )
     encoded = count_encoded(monkeypatch)
     addition = one.add(new, progress=False)
-    assert (addition.copies, addition.relabelled) == (1, 1)
-    assert encoded == new.texts[2:]  # and not the copy
+    assert (addition.duplicates, addition.relabelled) == (1, 1)
+    assert encoded == new.texts[2:]  # and not the duplicate
     found = one.search([text, *queries], 9)
     # The copy has the score of the old row and stands behind it.
     assert found.memories.texts[int(found.rows[0, 1])] == text
@@ -275,7 +275,7 @@ def test_a_memory_grows(
     np.testing.assert_array_equal(old.scores, before.scores)
     assert old.memories.ids == before.memories.ids
     # Training texts get neither themselves nor their copies.
-    kept = one.search(one.rows.texts[:], 3, leave_out_copies=True)
+    kept = one.search(one.rows.texts[:], 3, exclude_duplicates=True)
     for own, places in zip(one.rows.texts, kept.rows, strict=True):
         assert own not in [kept.memories.texts[int(place)] for place in places]
 

@@ -14,7 +14,8 @@ from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.folding import fold
 from datamodules.retrieval.memories.folder_memory import FolderMemory
-from datamodules.retrieval.memories.neighbors import NeighborStore, build_neighbors
+from datamodules.retrieval.memories.memory import Neighbors
+from datamodules.retrieval.memories.neighbors import build_neighbors, open_neighbors
 from tests.datamodules.corpus import labelled_texts, write_csv
 
 K = 6
@@ -37,7 +38,7 @@ def pairs(rows: Rows) -> set[tuple[str, str]]:
     return set(zip(rows.texts, rows.labels, strict=True))
 
 
-def neighbor_texts(store: NeighborStore) -> list[list[str]]:
+def neighbor_texts(store: Neighbors) -> list[list[str]]:
     return [[store.memories.texts[i] for i in row if i >= 0] for row in store.rows.tolist()]
 
 
@@ -47,7 +48,7 @@ def test_no_text_of_a_memory_finds_itself_or_a_copy(tmp_path: Path, similarity: 
     table = Rows.from_lists(texts, labels)
     retriever = EmbeddedRetriever(similarity=similarity)  # type: ignore[arg-type]
     memory = FolderMemory.build(table, retriever, tmp_path / "memory", progress=False)
-    store = NeighborStore.open(*build_neighbors(table, memory, K, True, tmp_path, progress=False))
+    store = open_neighbors(*build_neighbors(table, memory, K, True, tmp_path, progress=False))
     found = neighbor_texts(store)
     for text, memories in zip(texts, found, strict=True):
         assert fold(text) not in map(fold, memories)
@@ -55,7 +56,7 @@ def test_no_text_of_a_memory_finds_itself_or_a_copy(tmp_path: Path, similarity: 
     assert sum(map(len, found)) > 0.9 * K * len(texts)
 
     # Without the exclusion nearly every text is its own best memory: the check above can fail.
-    leaky = NeighborStore.open(*build_neighbors(table, memory, K, False, tmp_path, progress=False))
+    leaky = open_neighbors(*build_neighbors(table, memory, K, False, tmp_path, progress=False))
     own = [
         fold(text) in map(fold, memories) for text, memories in zip(texts, neighbor_texts(leaky), strict=True)
     ]
@@ -65,7 +66,7 @@ def test_no_text_of_a_memory_finds_itself_or_a_copy(tmp_path: Path, similarity: 
 def test_a_text_with_nothing_but_copies_has_no_memory(tmp_path: Path) -> None:
     table = Rows.from_lists(["the lion", "The  Lion", "sail"], ["a", "b", "b"])
     memory = FolderMemory.build(table, EmbeddedRetriever(), tmp_path / "m", progress=False)
-    assert (memory.search(table.texts[:], 2, leave_out_copies=True).rows == -1).all()
+    assert (memory.search(table.texts[:], 2, exclude_duplicates=True).rows == -1).all()
 
 
 def _check_data_module(tmp_path: Path, retriever: Retriever) -> None:
