@@ -1,4 +1,4 @@
-"""A cluster of three real servers that loses one in the middle of the work."""
+"""A cluster of three real servers that loses one during retrieval."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def news(elasticsearch_url: str, index_prefix: str) -> str:
-    """An index as a user may have it: other names, another analyzer, unmapped fields."""
+    """An existing index with other names, another analyzer and unmapped fields."""
     name = f"{index_prefix}-news"
     with Elasticsearch(elasticsearch_url) as client:
         client.indices.create(
@@ -89,9 +89,9 @@ def news(elasticsearch_url: str, index_prefix: str) -> str:
     return name
 
 
-def same(one: Hits, other: Hits) -> None:
-    np.testing.assert_array_equal(one.rows, other.rows)
-    np.testing.assert_allclose(one.scores, other.scores, rtol=1e-6)
+def same(hits: Hits, expected: Hits) -> None:
+    np.testing.assert_array_equal(hits.rows, expected.rows)
+    np.testing.assert_allclose(hits.scores, expected.scores, rtol=1e-6)
 
 
 def built(url: str, prefix: str, texts: list[str] = TEXTS, **options: Any) -> ElasticsearchRetriever:
@@ -140,10 +140,10 @@ def test_excluded_rows_are_replaced_by_the_next(elasticsearch_url: str, index_pr
 
 @pytest.mark.server
 @pytest.mark.parametrize("similarity", ["BM25", "LMDirichlet"])
-def test_shards_rank_alike(elasticsearch_url: str, index_prefix: str, similarity: Any) -> None:
-    one = built(elasticsearch_url, f"{index_prefix}-1", similarity=similarity, mu=10.0)
+def test_shards_do_not_change_the_ranking(elasticsearch_url: str, index_prefix: str, similarity: Any) -> None:
+    single = built(elasticsearch_url, f"{index_prefix}-1", similarity=similarity, mu=10.0)
     three = built(elasticsearch_url, f"{index_prefix}-3", similarity=similarity, mu=10.0, shards=3)
-    same(one.search(TEXTS, 20), three.search(TEXTS, 20))
+    same(single.search(TEXTS, 20), three.search(TEXTS, 20))
 
 
 @pytest.mark.server
@@ -258,7 +258,7 @@ def test_half_loaded_index(
         retriever.open(Path(), FINGERPRINT)
     with proxy(elasticsearch_url) as between:
         built(between.url, index_prefix)
-        # What is there is not sent again.
+        # Existing documents are not sent again.
         assert sum(request.body.count(b'{"create"') for request in between.paths("_bulk")) == len(TEXTS) - 100
     retriever = built(elasticsearch_url, index_prefix)
     same(expected, retriever.search(TEXTS, 10))
@@ -285,7 +285,7 @@ def test_add_grows_the_collection(elasticsearch_url: str, index_prefix: str) -> 
 
 
 @pytest.mark.server
-def test_indexes_that_are_not_ours_stay_untouched(elasticsearch_url: str, index_prefix: str) -> None:
+def test_indexes_of_others_are_not_changed(elasticsearch_url: str, index_prefix: str) -> None:
     name = f"{index_prefix}-{FINGERPRINT[:16]}"
     with Elasticsearch(elasticsearch_url) as client:
         client.index(index=name, document={"text": "mine"}, refresh=True)
@@ -373,7 +373,7 @@ def test_search_survives(
         same(expected, retriever.search(TEXTS[:64], 10))
         sent = [len(request.body.splitlines()) // 2 for request in between.paths("_msearch")]
     assert len(no_pauses) == 2
-    # Of an answer with failures inside only these are sent again.
+    # If only some items fail, only these are sent again.
     again = 2 * 16 if fault in ANYWHERE else {"items": 12, "timed out": 4, "failed shards": 4}[fault]
     assert sum(sent) in ({64 + again} if fault in ANYWHERE or fault != "items" else {64 + 12, 64 + 8})
 
@@ -410,7 +410,7 @@ def test_the_server_is_given_up_in_the_end(
 
 
 @pytest.mark.server
-def test_what_can_not_succeed_is_not_tried_again(
+def test_hopeless_requests_are_not_repeated(
     elasticsearch_url: str, index_prefix: str, no_pauses: list[float]
 ) -> None:
     retriever = built(elasticsearch_url, index_prefix)
@@ -430,20 +430,20 @@ def test_search_documents(elasticsearch_url: str, news: str) -> None:
     retriever = ElasticsearchRetriever(
         url=elasticsearch_url, index=news, text_field="content.body", label_field="topic", id_field="key"
     )
-    found = retriever.search_documents(["floods of the river", "nothing"], 2)
-    assert found[1] == []
-    (hit,) = found[0]
+    results = retriever.search_documents(["floods of the river", "nothing"], 2)
+    assert results[1] == []
+    (hit,) = results[0]
     assert hit == Document("e", NEWS[4][1], None, hit.score)
     assert hit.score > 0
     rain = retriever.search_documents(["rain on the coast"], 10)[0]
-    assert [one.id for one in rain] == ["c", "a", "b", "e"] or {one.id for one in rain} == {
+    assert [hit.id for hit in rain] == ["c", "a", "b", "e"] or {hit.id for hit in rain} == {
         "a",
         "b",
         "c",
         "e",
     }
-    assert {one.id: one.label for one in rain} == {"a": "weather", "b": "weather", "c": "sport", "e": None}
-    assert [one.score for one in rain] == sorted((one.score for one in rain), reverse=True)
+    assert {hit.id: hit.label for hit in rain} == {"a": "weather", "b": "weather", "c": "sport", "e": None}
+    assert [hit.score for hit in rain] == sorted((hit.score for hit in rain), reverse=True)
     plain = ElasticsearchRetriever(url=elasticsearch_url, index=news, text_field="content.body")
     assert plain.search_documents(["floods"], 1)[0][0][:3] == ("_e", NEWS[4][1], None)
 
@@ -451,10 +451,14 @@ def test_search_documents(elasticsearch_url: str, news: str) -> None:
 @pytest.mark.server
 def test_duplicates_are_excluded(elasticsearch_url: str, news: str) -> None:
     retriever = ElasticsearchRetriever(url=elasticsearch_url, index=news, text_field="content.body")
-    found = retriever.search_documents([NEWS[0][1], "bank"], 2, exclude_duplicates=True)
-    assert [one.id for one in found[0]] == ["_c", "_d"] or {one.id for one in found[0]} <= {"_c", "_d", "_e"}
-    assert len(found[0]) == 2
-    assert {one.id for one in found[1]} == {"_d", "_e"}
+    results = retriever.search_documents([NEWS[0][1], "bank"], 2, exclude_duplicates=True)
+    assert [hit.id for hit in results[0]] == ["_c", "_d"] or {hit.id for hit in results[0]} <= {
+        "_c",
+        "_d",
+        "_e",
+    }
+    assert len(results[0]) == 2
+    assert {hit.id for hit in results[1]} == {"_d", "_e"}
 
 
 @pytest.mark.server
@@ -465,9 +469,9 @@ def test_more_hits_are_requested_behind_many_duplicates(elasticsearch_url: str, 
             text = "Red  apple" if number < 38 else f"red apple number {number}"
             client.index(index=name, id=str(number), document={"text": text}, refresh=number == 39)
     retriever = ElasticsearchRetriever(url=elasticsearch_url, index=name)
-    found = retriever.search_documents(["red apple", "red"], 3, exclude_duplicates=True)
-    assert {one.id for one in found[0]} == {"38", "39"}
-    assert len(found[1]) == 3
+    results = retriever.search_documents(["red apple", "red"], 3, exclude_duplicates=True)
+    assert {hit.id for hit in results[0]} == {"38", "39"}
+    assert len(results[1]) == 3
 
 
 @pytest.mark.server
@@ -477,12 +481,12 @@ def test_equal_ids_of_two_indexes_are_two_documents(elasticsearch_url: str, inde
         for name, text in texts.items():
             client.index(index=name, id="1", document={"text": text}, refresh=True)
     pattern = ElasticsearchRetriever(url=elasticsearch_url, index=f"{index_prefix}-*")
-    found = IndexMemory(pattern).search(["red"], 5).memories
-    assert dict(zip(found.ids, found.texts, strict=True)) == {
+    memories = IndexMemory(pattern).search(["red"], 5).memories
+    assert dict(zip(memories.ids, memories.texts, strict=True)) == {
         f"{name}/1": text for name, text in texts.items()
     }
     alone = ElasticsearchRetriever(url=elasticsearch_url, index=f"{index_prefix}-one")
-    assert [one.id for one in alone.search_documents(["red"], 5)[0]] == ["1"]
+    assert [hit.id for hit in alone.search_documents(["red"], 5)[0]] == ["1"]
 
 
 @pytest.mark.server
@@ -514,17 +518,17 @@ def test_description_follows_the_contents(elasticsearch_url: str, news: str) -> 
     assert retriever.describe_index() != before
 
 
-def test_an_index_without_a_name_is_not_every_index() -> None:
+def test_an_empty_index_name_is_refused() -> None:
     with pytest.raises(InputError, match=r"retriever\.index='': that would be every index"):
         ElasticsearchRetriever(index="")
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("change", ["write", "close", "delete"])
-def test_nothing_is_kept_of_an_index_that_changed_meanwhile(
+def test_neighbors_of_an_index_that_changes_are_not_stored(
     elasticsearch_url: str, news: str, index_prefix: str, tmp_path: Path, change: str
 ) -> None:
-    """Of an alias for two indexes, one of which is written to, closed or deleted after the first block."""
+    """An alias has two indexes, one of which is written to, closed or deleted after the first block."""
     other, alias = f"{index_prefix}-other", f"{index_prefix}-both"
     texts = Rows.from_lists([body for _, body, _ in NEWS])
     with Elasticsearch(elasticsearch_url) as client:
@@ -535,16 +539,18 @@ def test_nothing_is_kept_of_an_index_that_changed_meanwhile(
 
         class Changed(IndexMemory):
             def search(self, *arguments: Any, **options: Any) -> Neighbors:
-                found = super().search(*arguments, **options)
+                neighbors = super().search(*arguments, **options)
                 if change == "write":
                     client.index(index=other, id="2", document=document, refresh=True)
                 else:
                     getattr(client.indices, change)(index=other)
-                return found
+                return neighbors
 
         retriever = ElasticsearchRetriever(url=elasticsearch_url, index=alias, text_field="content.body")
-        said = "index_closed" if change == "close" else f"index:{alias}: the index was changed while memories"
-        with pytest.raises(InputError, match=said):
+        message = (
+            "index_closed" if change == "close" else f"index:{alias}: the index was changed while memories"
+        )
+        with pytest.raises(InputError, match=message):
             build_neighbors(texts, Changed(retriever), 2, False, tmp_path, progress=False)
         assert not [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
         if change == "close":

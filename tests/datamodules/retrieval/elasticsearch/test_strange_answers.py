@@ -17,7 +17,7 @@ from tests.elasticsearch.faults import Answer, Proxy, Request, proxy
 
 HEADERS = {"content-type": "application/json", "x-elastic-product": "Elasticsearch"}
 COLLECTION = Collection(["red apple", "blue sky"], "f" * 64)
-#: What a server may answer to anything.
+#: Answers of other forms.
 FORMS: list[Any] = [
     {},
     [],
@@ -35,12 +35,13 @@ FORMS: list[Any] = [
     {"zoo": {"mappings": None}},
     {"zoo": {"mappings": {"_meta": 3}}},
     {"zoo": {"mappings": {"properties": [1]}}},
+    *({"indices": ["zoo"], "fields": fields} for fields in (3, [3], {"text": None}, {"text": {"text": {}}})),
     {"responses": [{"status": "bad"}]},
     {"responses": [{"hits": {"hits": 3}}]},
     {"responses": [{"hits": {"hits": [{"sort": ["a", "b"]}]}}]},
     {"items": [{"create": 3}]},
 ]
-ASKED: dict[str, Callable[[ElasticsearchRetriever, Path], object]] = {
+REQUESTS: dict[str, Callable[[ElasticsearchRetriever, Path], object]] = {
     "index": lambda retriever, folder: retriever.index(COLLECTION, folder, progress=False),
     "open": lambda retriever, folder: retriever.open(folder, "f" * 64),
     "search_documents": lambda retriever, _: retriever.search_documents(["red"], 3),
@@ -51,7 +52,7 @@ ASKED: dict[str, Callable[[ElasticsearchRetriever, Path], object]] = {
 
 @pytest.fixture
 def strange(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, list[Any]]]:
-    """A server, and the list whose first item it answers to everything."""
+    """A server, and a list whose first item is its answer to every request."""
     monkeypatch.setattr(server_connection.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(server_connection, "TRIES", 1)
     form: list[Any] = []
@@ -64,18 +65,20 @@ def strange(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, list[Any]]
         yield server, form
 
 
-@pytest.mark.parametrize("asked", ASKED)
-def test_answers_of_another_form(asked: str, strange: tuple[Proxy, list[Any]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("request_name", REQUESTS)
+def test_answers_of_another_form(request_name: str, strange: tuple[Proxy, list[Any]], tmp_path: Path) -> None:
     server, form = strange
     existing = (
-        {"index": "zoo", "text_field": "text", "label_field": "label"} if asked in list(ASKED)[2:] else {}
+        {"index": "zoo", "text_field": "text", "label_field": "label"}
+        if request_name in list(REQUESTS)[2:]
+        else {}
     )
     refused = 0
     for answer in FORMS:
         form[:] = [answer]
         retriever = ElasticsearchRetriever(url=server.url, **existing)
         try:
-            ASKED[asked](retriever, tmp_path)
+            REQUESTS[request_name](retriever, tmp_path)
         except InputError as error:
             refused += 1
             assert server.url in str(error), error  # noqa: PT017

@@ -1,4 +1,4 @@
-"""The environment's credentials go to servers that the user named, and to this machine."""
+"""The environment's credentials are sent to servers that the user named and to this machine only."""
 
 from __future__ import annotations
 
