@@ -24,10 +24,10 @@ from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import TextOptions
 from datamodules.prepared import Origin, PreparedSplit
-from datamodules.retrieval import Memory, NeighborStore, Retriever, build_neighbors
+from datamodules.retrieval import Memory, Retriever, build_neighbors, open_neighbors
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.memory import Neighbors
-from datamodules.retrieval.memories.near_duplicates import nearly_found
+from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
 from datamodules.sampling import LengthBucketSampler
 from datamodules.state import DataState, resolved
 from datamodules.text.gather import TextGroup, distinct_rows, gather
@@ -43,7 +43,7 @@ class TextSplit(PreparedSplit):
     rows: Rows
     tokens: TokenStore
     #: None where the model runs without memories.
-    neighbors: NeighborStore | None
+    neighbors: Neighbors | None
     memory_tokens: TokenStore | None
     origin: Origin | None = None
     duplicates: DuplicateMarks | None = None
@@ -57,7 +57,7 @@ class TextSplit(PreparedSplit):
         return cls(
             rows=replace(rows, source=origin.source),
             tokens=TokenStore.open(*origin.folder("tokens")),
-            neighbors=NeighborStore.open(*origin.folder("neighbors")) if "neighbors" in parts else None,
+            neighbors=open_neighbors(*origin.folder("neighbors")) if "neighbors" in parts else None,
             memory_tokens=TokenStore.open(*origin.folder("memory_tokens")) if "neighbors" in parts else None,
             origin=origin,
             duplicates=DuplicateMarks.open(*origin.folder("duplicates")) if "duplicates" in parts else None,
@@ -137,7 +137,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
                 self.cache,
                 same_table=self._is_of_memory_table(name),
             )
-            neighbors = NeighborStore.open(folder, fingerprint)
+            neighbors = open_neighbors(folder, fingerprint)
             memory_tokens = self.words.tokenize(neighbors.memories, memory_length)
             parts |= {"neighbors": (folder.name, fingerprint), "memory_tokens": memory_tokens.part}
         if name != "train":
@@ -165,7 +165,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     def marks_of(
         self,
         rows: Rows,
-        neighbors: NeighborStore | None,
+        neighbors: Neighbors | None,
         memory: Memory | None,
         seen: NDArray[np.uint64] | None,
         same_table: bool = False,
@@ -181,10 +181,9 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         """
         in_memory, near = np.zeros(len(rows), bool), None
         if neighbors is not None:
-            retrieved = Neighbors(neighbors.rows, neighbors.scores, neighbors.memories)
-            near = nearly_found(rows.texts, retrieved)
+            near = have_near_duplicates(rows.texts, neighbors)
             if memory is not None:
-                in_memory = memory.holds(rows, same_table, retrieved)
+                in_memory = memory.contains_duplicates_of(rows, same_table, neighbors)
         return DuplicateMarks.of(self.duplicate_keys(rows), seen, in_memory, near)
 
     @override
@@ -213,8 +212,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         length, memory_length = self.lengths
         neighbors = memory_tokens = None
         if memory is not None:
-            results = memory.search(rows.texts[:], self.num_memories, exclude_duplicates)
-            neighbors = NeighborStore.from_neighbors(results)
+            neighbors = memory.search(rows.texts[:], self.num_memories, exclude_duplicates)
             if contents.memory_texts and contents.encoded_memory is None:
                 memory_tokens = self.words.tokenize_now(neighbors.memories, memory_length)
         return TextSplit(rows, self.words.tokenize_now(rows, length), neighbors, memory_tokens)

@@ -21,7 +21,9 @@ class Entry(NamedTuple):
 
 
 _ZHANG = "Zhang, Zhao, LeCun: Character-level Convolutional Networks for Text Classification (2015)"
-_HUANG = "Huang et al.: Learning Deep Structured Semantic Models for Web Search using Clickthrough Data (2013)"
+_HUANG = (
+    "Huang et al.: Learning Deep Structured Semantic Models for Web Search using Clickthrough Data (2013)"
+)
 _SHEN = "Shen et al.: A Latent Semantic Model with Convolutional-Pooling Structure for IR (2014)"
 _HU = "Hu, Lu, Li, Chen: Convolutional Neural Network Architectures for Matching Sentences (2014)"
 _ROBERTSON = "Robertson et al.: Okapi at TREC-3 (1994), as Lucene computes it"

@@ -40,10 +40,10 @@ from datamodules.prepared import Origin
 from datamodules.retrieval import (
     FolderMemory,
     Memory,
-    NeighborStore,
     Retriever,
     build_neighbors,
     is_memory,
+    open_neighbors,
 )
 from datamodules.text.tokenization import WORD_TOKENIZERS
 from datamodules.text.tokens import TokenStore
@@ -248,7 +248,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
                 table.queries, self.memory.opened, self.options.num_hits, False, self.cache
             )
             parts["hits"] = folder.name, fingerprint
-            hits = DocumentHits.of(NeighborStore.open(folder, fingerprint), table.documents)
+            hits = DocumentHits.of(open_neighbors(folder, fingerprint), table.documents)
         if name != "train":
             # A collection of documents reveals no judgement.
             marks = DuplicateMarks.of(self.duplicate_keys(table), seen)
@@ -303,8 +303,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         query_tokens = self.words.tokenize_now(queries, query_length)
         hits = None
         if memory is not None:
-            neighbors = memory.search(queries.texts[:], self.options.num_hits)
-            hits = DocumentHits.of(NeighborStore.from_neighbors(neighbors), documents)
+            hits = DocumentHits.of(memory.search(queries.texts[:], self.options.num_hits), documents)
         return ClickSplit(Judgements.unjudged(queries, documents), query_tokens, document_tokens, hits)
 
     @override

@@ -21,7 +21,7 @@ from datamodules.dataset import BatchDataset
 from datamodules.drawing import key_of, uniform
 from datamodules.duplicates import DuplicateMarks
 from datamodules.prepared import Origin, PreparedSplit
-from datamodules.retrieval import NeighborStore
+from datamodules.retrieval import Neighbors, open_neighbors
 from datamodules.text.gather import TextGroup, WordTable, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
 
@@ -35,11 +35,11 @@ class DocumentHits(NamedTuple):
     score: NDArray[np.float32]
 
     @classmethod
-    def of(cls, store: NeighborStore, documents: Rows) -> DocumentHits:
+    def of(cls, neighbors: Neighbors, documents: Rows) -> DocumentHits:
         """Hits by the documents' rows; documents outside the collection are skipped."""
         row_of = documents.row_of_id()
-        rows = np.array([*(row_of.get(id_, -1) for id_ in store.memories.ids), -1], np.int64)
-        return cls(rows[store.rows], np.asarray(store.scores))
+        rows = np.array([*(row_of.get(id_, -1) for id_ in neighbors.memories.ids), -1], np.int64)
+        return cls(rows[neighbors.rows], np.asarray(neighbors.scores))
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ClickSplit(PreparedSplit):
         for name in ("judgements", "documents"):
             check_folder(*origin.folder(name))
         documents = Rows.load(origin.folder("documents")[0] / "rows.arrow")
-        hits = NeighborStore.open(*origin.folder("hits")) if "hits" in origin.parts else None
+        hits = open_neighbors(*origin.folder("hits")) if "hits" in origin.parts else None
         return cls(
             Judgements.load(origin.folder("judgements")[0], documents, origin.source),
             TokenStore.open(*origin.folder("query_tokens")),

@@ -203,9 +203,7 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
             }
         )
 
-    def _select_turns(
-        self, table: Dialogues, retriever: Retriever, folder: Path, fingerprint: str
-    ) -> Ragged:
+    def _select_turns(self, table: Dialogues, retriever: Retriever, folder: Path, fingerprint: str) -> Ragged:
         if self.options.turns_kept == "latest":
             return latest_turns(table, self.options.max_turns)
         return retrieved_turns(table, self.options.max_turns, retriever, folder, fingerprint)

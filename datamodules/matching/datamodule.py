@@ -31,7 +31,7 @@ from datamodules.matching.tables import PairTableOptions, PairTables
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import MemoryOptions, VectorOptions, check_choice, check_least
 from datamodules.prepared import Origin
-from datamodules.retrieval import NeighborStore, Retriever, build_neighbors
+from datamodules.retrieval import Retriever, build_neighbors, open_neighbors
 from datamodules.text.counts import count_tokens
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -249,7 +249,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         folder, fingerprint = build_neighbors(
             pairs.first, self.memory.opened, self.options.num_candidates, False, self.cache
         )
-        store = NeighborStore.open(folder, fingerprint)
+        store = open_neighbors(folder, fingerprint)
         pairs, rows_of = pairs.with_second_texts(store.memories.texts[:])
         hits = np.append(rows_of, -1)[store.rows[pairs.question_row]]
         excluded = np.ones(len(pairs), bool) if exclude_all else pairs.target > 0

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from datamodules.retrieval.memories.memory import Memory as Memory
     from datamodules.retrieval.memories.memory import Neighbors as Neighbors
     from datamodules.retrieval.memories.memory import UnknownLabels as UnknownLabels
-    from datamodules.retrieval.memories.neighbors import NeighborStore as NeighborStore
     from datamodules.retrieval.memories.neighbors import build_neighbors as build_neighbors
+    from datamodules.retrieval.memories.neighbors import open_neighbors as open_neighbors
     from datamodules.retrieval.memories.opening import is_memory as is_memory
     from datamodules.retrieval.memories.opening import open_memory as open_memory
 
@@ -47,8 +47,8 @@ LAZY = {
     "Memory": "datamodules.retrieval.memories.memory",
     "Neighbors": "datamodules.retrieval.memories.memory",
     "UnknownLabels": "datamodules.retrieval.memories.memory",
-    "NeighborStore": "datamodules.retrieval.memories.neighbors",
     "build_neighbors": "datamodules.retrieval.memories.neighbors",
+    "open_neighbors": "datamodules.retrieval.memories.neighbors",
     "is_memory": "datamodules.retrieval.memories.opening",
     "open_memory": "datamodules.retrieval.memories.opening",
 }

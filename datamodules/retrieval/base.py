@@ -19,6 +19,8 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 
 Similarity: TypeAlias = Literal["BM25", "LMDirichlet"]
+#: For each query, the rows that it must not retrieve.
+ExcludedRows: TypeAlias = "Sequence[Sequence[int] | NDArray[np.int32]]"
 AnalyzerName: TypeAlias = Literal["standard", "english", "cjk"]
 
 #: All back ends use only the first 512 different terms of a query, because servers refuse long queries.
@@ -185,7 +187,7 @@ class Retriever(ABC):
         self.index(collection, folder, progress)
 
     @abstractmethod
-    def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
+    def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """Rank the collection for each query text.
 
         Args:
@@ -202,7 +204,7 @@ class Retriever(ABC):
         """Release files and connections; `open` may follow."""
 
 
-def check_search(texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None) -> None:
+def check_search(texts: Sequence[str], k: int, exclude: ExcludedRows | None) -> None:
     """Refuse arguments of `Retriever.search` that do not fit together.
 
     Raises:

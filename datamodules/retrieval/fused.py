@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of, is_whole
 from datamodules.core.types import PlainDict
-from datamodules.retrieval.base import Collection, Hits, Retriever, check_search
+from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever, check_search
 
 Method: TypeAlias = Literal["reciprocal_rank", "score"]
 
@@ -148,7 +148,7 @@ class FusedRetriever(Retriever):
         for member in self.retrievers:
             member.close()
 
-    def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
+    def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """Return the best k rows of the fused lists; see `Retriever.search`."""
         check_search(texts, k, exclude)
         ranking = self.ranking

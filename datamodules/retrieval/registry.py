@@ -62,7 +62,7 @@ def make_retriever(description: PlainDict) -> Retriever:
         arguments["retrievers"] = [make_retriever(member) for member in arguments["retrievers"]]
     retriever = retriever_class(description["class_path"])(**arguments)
     for server in servers_of(retriever):
-        server.is_named = False
+        server.trust([])
     return retriever
 
 

@@ -200,7 +200,7 @@ def test_neighbors_are_those_of_the_memory(tmp_path: Path, files: dict[str, str]
     for name in ("train", "validation", "test"):
         split = data.split(name)
         assert split.neighbors is not None
-        found = memory.search(split.rows.texts[:], 3, leave_out_copies=name == "train")
+        found = memory.search(split.rows.texts[:], 3, exclude_duplicates=name == "train")
         np.testing.assert_array_equal(split.neighbors.scores, found.scores)
         stored, expected = split.neighbors.memories.ids, found.memories.ids
         for a, b in zip(split.neighbors.rows.ravel(), found.rows.ravel(), strict=True):

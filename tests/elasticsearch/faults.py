@@ -1,4 +1,4 @@
-"""A loopback HTTP server between a client and Elasticsearch that makes requests fail to order."""
+"""A loopback HTTP server between a client and Elasticsearch, which makes chosen requests fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Answer(NamedTuple):
     headers: dict[str, str]
 
 
-#: What goes wrong with one request: an answer instead of the server's, a change of the server's answer, or
+#: The fault of one request: an answer instead of the server's, a change of the server's answer, or
 #: None = the connection is dropped.
 Fault = Answer | Callable[[Answer], Answer] | None
 
@@ -55,9 +55,9 @@ class Proxy:
 
     def _forward(self, request: Request) -> Answer:
         assert self.upstream is not None, f"no answer was prepared for {request.method} {request.path}"
-        place = urlsplit(self.upstream)
-        connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
-        # An encoding that the tests can read and change.
+        address = urlsplit(self.upstream)
+        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=60)
+        # Uncompressed, so that the tests can read and change the body.
         headers = {
             name: value for name, value in request.headers.items() if name.lower() != "accept-encoding"
         }
@@ -73,7 +73,7 @@ class Proxy:
         return Answer(response.status, body, kept)
 
     def paths(self, ending: str) -> list[Request]:
-        return [one for one in self.requests if urlsplit(one.path).path.endswith(ending)]
+        return [request for request in self.requests if urlsplit(request.path).path.endswith(ending)]
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def proxy(upstream: str | None = None, kind: type[Proxy] = Proxy) -> Iterator[Pr
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(answer.body)
-            if "Content-Length" in answer.headers:  # one that lies: the rest never comes
+            if "Content-Length" in answer.headers:  # it is too large: the rest never comes
                 self.close_connection = True
 
         do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = answer
@@ -124,7 +124,7 @@ def proxy(upstream: str | None = None, kind: type[Proxy] = Proxy) -> Iterator[Pr
 
 
 def failing_items(key: str, error: dict[str, Any], which: slice) -> Callable[[Answer], Answer]:
-    """Replaces some answers inside a 200 with an error, or with what a stopped search says."""
+    """Replace some answers inside a 200 with an error, or with the answer of a stopped search."""
 
     def change(answer: Answer) -> Answer:
         content = json.loads(answer.body)
@@ -138,6 +138,6 @@ def failing_items(key: str, error: dict[str, Any], which: slice) -> Callable[[An
 
 
 def cut_short(answer: Answer) -> Answer:
-    """Half of the body under the length of the whole."""
+    """Return half of the body with the length of the whole."""
     headers = {**answer.headers, "Content-Length": str(len(answer.body))}
     return answer._replace(body=answer.body[: len(answer.body) // 2], headers=headers)

@@ -1,7 +1,7 @@
-"""A server 8 that speaks to clients of version 9, so that the tests can be run with one where no server 9 is at hand.
+"""A server 8 for clients of version 9, to run the tests with such a client where no server 9 is available.
 
-A client says in its headers for which major version its requests are, and a server of another one answers alike or
-refuses. Between the two, this rewrites the version that is named, and refuses what names another one than 9:
+The headers of a client name the major version of its requests; a server answers with the same version or refuses. This
+proxy rewrites the version between the two, and refuses requests of other versions than 9:
 
     pip install --target CLIENT9 "elasticsearch>=9,<10"
     python -m tests.elasticsearch.next_major              # starts a server, prints its URL, ends with Ctrl-C
@@ -23,12 +23,14 @@ _NAMED = re.compile(r"compatible-with=(\d+)")
 
 
 class NextMajor(Proxy):
-    """Stands before a server and takes what a client of the next major version sends."""
+    """A proxy that accepts requests of the next major version only."""
 
     def respond(self, request: Request) -> Answer | None:
-        named = {int(found) for value in request.headers.values() for found in _NAMED.findall(value)}
-        if named - {CLIENT}:
-            return Answer(400, f"for version {named}, not {CLIENT}".encode(), {"Content-Type": "text/plain"})
+        versions = {int(match) for value in request.headers.values() for match in _NAMED.findall(value)}
+        if versions - {CLIENT}:
+            return Answer(
+                400, f"for version {versions}, not {CLIENT}".encode(), {"Content-Type": "text/plain"}
+            )
         answer = super().respond(request._replace(headers=_rewritten(request.headers, SERVER)))
         return None if answer is None else answer._replace(headers=_rewritten(answer.headers, CLIENT))
 

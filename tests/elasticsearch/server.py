@@ -1,8 +1,8 @@
 """A real Elasticsearch for the tests, from Maven Central alone.
 
-The server's minimal distribution is fetched with Maven, once a machine. It lacks the analyzers `english` and
-`cjk`, so a plugin of two classes that hand out Lucene's own is compiled into it. A server needs a JDK 17 or
-newer, Maven and 1 GB of memory, and is ready in about ten seconds.
+The server's minimal distribution is downloaded by Maven, once for each machine. It lacks the analyzers `english` and
+`cjk`, so a plugin of two classes that provide Lucene's own is compiled into it. A server needs a JDK 17 or
+newer, Maven and 1 GB of memory, and starts in about ten seconds.
 
 By hand, for instance to try the examples:
 
@@ -10,7 +10,7 @@ By hand, for instance to try the examples:
     python -m tests.elasticsearch.server url
     python -m tests.elasticsearch.server stop
 
-`ZOO_TEST_CACHE` is the folder that keeps the unpacked distribution.
+`ZOO_TEST_CACHE` is the folder of the unpacked distribution.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ AS_ROOT = hasattr(os, "getuid") and os.getuid() == 0
 
 
 class NoServerError(Exception):
-    """This machine can't run the server; the message is one line that says what is missing."""
+    """This machine can't run the server; the message names in one line what is missing."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,18 @@ class Server:
 
 
 def start(folder: Path, port: int | None = None, secured: bool = False, heap: str = "1g") -> Server:
-    """Start a server that keeps its data in `folder`, or find the one that runs there already.
+    """Start a server with its data in `folder`, unless one is running there.
 
     Processes that call this at the same time (pytest's workers) get the same server.
 
     Args:
         folder: for data, logs, configuration and the note `server.json` on how to reach it.
-        port: of the loopback interface; None = one that is free.
-        secured: https with a certificate of its own, and a password.
+        port: of the loopback interface; None = any free one.
+        secured: https with a self-signed certificate, and a password.
         heap: memory of the Java machine.
 
     Raises:
-        NoServerError: no suitable Java or no Maven here, or the server didn't come up.
+        NoServerError: there is no suitable Java or no Maven, or the server didn't start.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / "lock"):
@@ -85,19 +85,19 @@ def start(folder: Path, port: int | None = None, secured: bool = False, heap: st
 
 
 def start_cluster(folder: Path, nodes: int = 3, heap: str = "400m") -> list[Server]:
-    """Start servers that form one cluster; each keeps its data in a folder of its own, `node-0`, `node-1` ...
+    """Start servers that form one cluster, with their data in the folders `node-0`, `node-1` ...
 
     Raises:
         NoServerError: as `start`.
     """
     folders = [folder / f"node-{number}" for number in range(nodes)]
-    for one in folders:
-        one.mkdir(parents=True)
+    for node_folder in folders:
+        node_folder.mkdir(parents=True)
     return _launch(folders, [_free_port() for _ in folders], secured=False, heap=heap)
 
 
 def running(folder: Path) -> Server | None:
-    """The server that `start` left running in `folder`."""
+    """Return the server that runs in `folder`; None if there is none."""
     try:
         server = Server(**json.loads((folder / "server.json").read_text()))
         os.killpg(server.process, 0)
@@ -107,13 +107,13 @@ def running(folder: Path) -> Server | None:
 
 
 def kill(server: Server) -> None:
-    """End a server as a power cut would, and wait until it has gone."""
+    """Kill a server, as a power cut would, and wait for its end."""
     os.killpg(server.process, signal.SIGKILL)
     _wait_for_end(server.process, seconds=20)
 
 
 def stop(folder: Path) -> None:
-    """Stop the server that runs in `folder`, if there is one, and wait until it has gone."""
+    """Stop the server that runs in `folder`, if there is one, and wait for its end."""
     server = running(folder)
     if server is None:
         return
@@ -129,7 +129,7 @@ def stop(folder: Path) -> None:
 def _wait_for_end(process: int, seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        # Only the process that launched the server can (and must) collect what it leaves behind.
+        # Only the parent process can (and must) collect the exit status.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process, os.WNOHANG)
         try:
@@ -141,7 +141,7 @@ def _wait_for_end(process: int, seconds: float) -> None:
 
 
 class _Started(NamedTuple):
-    """A server's process, which may not answer yet."""
+    """A server's process, which may not accept requests yet."""
 
     server: Server
     process: subprocess.Popen[bytes]
@@ -149,7 +149,7 @@ class _Started(NamedTuple):
 
 
 def _launch(folders: list[Path], ports: list[int], secured: bool, heap: str) -> list[Server]:
-    """Start a cluster of servers, most often of one, and wait until each knows all."""
+    """Start a cluster of one or more servers, and wait until all have joined it."""
     java_home = _java_home()
     distribution = _distribution(java_home)
     transports = [_free_port() for _ in folders]
@@ -164,17 +164,17 @@ def _launch(folders: list[Path], ports: list[int], secured: bool, heap: str) -> 
     for folder, name, port, transport in zip(folders, names, ports, transports, strict=True):
         own = {**settings, "node.name": name, "http.port": port, "transport.port": transport}
         started.append(_start_process(folder, own, secured, heap, java_home, distribution))
-    for one in started:
+    for each in started:
         try:
-            _wait_for_health(one.server, set(names), one.process, one.folder / "output.txt")
+            _wait_for_health(each.server, set(names), each.process, each.folder / "output.txt")
         except NoServerError:
             for other in started:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(other.process.pid, signal.SIGKILL)
             raise
-        (one.folder / "server.json").write_text(json.dumps(asdict(one.server)))
-        (one.folder / "server.json").chmod(0o600)
-    return [one.server for one in started]
+        (each.folder / "server.json").write_text(json.dumps(asdict(each.server)))
+        (each.folder / "server.json").chmod(0o600)
+    return [each.server for each in started]
 
 
 def _start_process(
@@ -201,7 +201,7 @@ def _start_process(
         "path.data": folder / "data",
         "path.logs": folder / "logs",
         "cluster.routing.allocation.disk.threshold_enabled": "false",
-        # Nor does a merge wait for room on a disk that is nearly full.
+        # Otherwise a merge waits for free space on a disk that is nearly full.
         "indices.merge.disk.check_interval": "0s",
         "xpack.security.enabled": str(secured).lower(),
     }
@@ -252,7 +252,7 @@ def _start_process(
 def _wait_for_health(
     server: Server, nodes: set[str], process: subprocess.Popen[bytes], output: Path, seconds: float = 300
 ) -> None:
-    """Wait until the nodes that were started are one cluster; the server's port may be another's."""
+    """Wait until the started nodes are one cluster; the server's port may belong to another program."""
     context = ssl.create_default_context(cafile=server.ca_certs) if server.ca_certs else None
 
     def ask(path: str) -> str:
@@ -282,7 +282,7 @@ def _wait_for_health(
 
 
 def _java_home() -> Path:
-    """The home of a JDK (not only a runtime: the plugin is compiled) of version 17 or newer."""
+    """Return the home of a JDK (not only a runtime: the plugin is compiled) of version 17 or newer."""
     tried = []
     for candidate in (os.environ.get("ES_JAVA_HOME"), os.environ.get("JAVA_HOME"), shutil.which("javac")):
         if not candidate:
@@ -301,8 +301,8 @@ def _java_home() -> Path:
 
 
 def _distribution(java_home: Path) -> Path:
-    """The unpacked distribution with the plugin in it, made once."""
-    # Root's home is closed to the user that the server will run as.
+    """Return the unpacked distribution with the plugin, which is made once."""
+    # The user of the server can't read root's home.
     default = Path("/var/cache/memory-zoo-tests") if AS_ROOT else Path.home() / ".cache/memory-zoo-tests"
     cache = Path(os.environ.get("ZOO_TEST_CACHE") or default).absolute()
     cache.mkdir(parents=True, exist_ok=True)
@@ -327,7 +327,7 @@ def _distribution(java_home: Path) -> Path:
 def _download(folder: Path) -> Path:
     maven = shutil.which("mvn")
     if maven is None:
-        raise NoServerError("Maven (mvn) is needed to fetch the server, and was not found")
+        raise NoServerError("Maven (mvn), which downloads the server, was not found")
     done = subprocess.run(
         [maven, "-q", "-B", "dependency:copy", f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={folder}"],
         capture_output=True,
@@ -336,8 +336,8 @@ def _download(folder: Path) -> Path:
     )
     archive = folder / f"elasticsearch-{VERSION}.zip"
     if done.returncode != 0 or not archive.is_file():
-        said = (done.stdout + done.stderr).strip().splitlines()
-        raise NoServerError(f"Maven could not fetch {ARTIFACT}: {said[0] if said else 'it said nothing'}")
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        raise NoServerError(f"Maven could not download {ARTIFACT}: {lines[0] if lines else 'no output'}")
     return archive
 
 
@@ -366,7 +366,7 @@ def _add_plugin(distribution: Path, java_home: Path) -> None:
 def _certificate(folder: Path) -> None:
     openssl = shutil.which("openssl")
     if openssl is None:
-        raise NoServerError("openssl is needed to make the certificate of a secured server")
+        raise NoServerError("openssl, which makes the certificate of a secured server, was not found")
     kind = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650", "-subj", "/CN=memory-zoo-tests"]
     names = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
     files = ["-keyout", folder / "http.key", "-out", folder / "http.crt"]
@@ -389,7 +389,7 @@ def _must_be_reachable(path: Path) -> None:
     for folder in (path, *path.parents):
         if not folder.stat().st_mode & 0o001 and folder.owner() != UNPRIVILEGED:
             raise NoServerError(
-                f"the server runs as {UNPRIVILEGED}, who may not enter {folder}; "
+                f"the server runs as {UNPRIVILEGED}, who may not read {folder}; "
                 "choose other folders with TMPDIR and ZOO_TEST_CACHE"
             )
 
@@ -399,7 +399,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.elasticsearch.server", description=__doc__)
     parser.add_argument("command", choices=("start", "stop", "url"))
     parser.add_argument("--port", type=int, default=9250)
-    parser.add_argument("--folder", type=Path, help="for its data; one for each port unless given")
+    parser.add_argument("--folder", type=Path, help="for its data; default: one for each port")
     arguments = parser.parse_args()
     folder = arguments.folder or Path(tempfile.gettempdir()) / f"memory-zoo-elasticsearch-{arguments.port}"
     if arguments.command == "stop":

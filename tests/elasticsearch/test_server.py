@@ -1,4 +1,4 @@
-"""The test server's own start."""
+"""Starting the test server."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class _AnotherServer(BaseHTTPRequestHandler):
         self.wfile.write(b"another-node\n")
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
-def test_a_server_that_has_the_port_already_is_not_taken_for_the_one_that_was_started(tmp_path: Path) -> None:
+def test_another_server_on_the_port_is_recognised(tmp_path: Path) -> None:
     output = tmp_path / "output.txt"
     output.write_text("address already in use")
     process = subprocess.Popen(["sleep", "60"], start_new_session=True)

@@ -15,11 +15,10 @@ import torch
 
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
-from datamodules.core.storage import fingerprint_of
 from datamodules.corpora.rows import Rows
 from datamodules.matching import MatchingDataModule
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
-from datamodules.retrieval.folding import FOLDING, fold
+from datamodules.retrieval.folding import fold
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.memory import Memory
 from datamodules.retrieval.memories.near_duplicates import are_near, signatures
@@ -185,23 +184,8 @@ def test_a_memory_that_keeps_no_hashes_judges_by_what_it_found(tmp_path: Path) -
     memory = FolderMemory.build(table, EmbeddedRetriever(), tmp_path / "m", progress=False)
     queries = Rows.from_lists(["The LION", "the tiger", "xyzzy"])
     found = memory.search(queries.texts[:], 2)
-    for holds in (memory.holds, partial(Memory.holds, memory)):
-        assert holds(queries, False, found).tolist() == [True, False, False]
-
-
-def test_hashes_of_an_older_memory_are_made_anew(tmp_path: Path) -> None:
-    table = Rows.from_lists(["the lion.", "the boat"], ["a", "b"])
-    FolderMemory.build(table, EmbeddedRetriever(), tmp_path / "m", progress=False)
-    folder = tmp_path / "m" / "rows-1"
-    manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest.pop("folding") == FOLDING
-    del manifest["checksum"]
-    manifest["checksum"] = fingerprint_of(manifest)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    memory = FolderMemory(tmp_path / "m", EmbeddedRetriever())
-    memory._hashes = np.zeros(2, np.uint64)
-    memory._open(1)
-    assert memory.search(["The lion"], 1, leave_out_copies=True).memories.texts[:] == ["the boat"]
+    for check in (memory.contains_duplicates_of, partial(Memory.contains_duplicates_of, memory)):
+        assert check(queries, False, found).tolist() == [True, False, False]
 
 
 # --- splits ---

@@ -17,6 +17,7 @@ from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytorch_lightning as pl
 import yaml
@@ -198,7 +199,9 @@ class ZooCLI(LightningCLI):
             self.datamodule.leave_out_memory()
         if self.trained is not None:
             for server in servers_of(self.datamodule.retriever):
-                server.is_named = all(_is_host_in(self.said, host) for host in server.hosts)
+                server.trust(
+                    url for url in server.urls if _is_host_in(self.said, urlsplit(url).hostname or "")
+                )
         if self.subcommand in ("validate", "test") and self.trained is not None:
             name = "validation" if self.subcommand == "validate" else "test"
             if self.datamodule.spec_type is not self.model.spec_type:

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from datamodules.retrieval.base import ExcludedRows
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.ensemble.outputs import Outputs, Votes
 
@@ -34,7 +35,7 @@ class Readings(NamedTuple):
     #: float32 [n, d], weighted means of word vectors.
     bags: Tensor | None = None
     #: rows of the memory that each text must not retrieve; None = it may retrieve all.
-    excluded: Sequence[NDArray[np.int32]] | None = None
+    excluded: ExcludedRows | None = None
 
     def select(self, rows: NDArray[np.int64]) -> Readings:
         """The inputs for some of the texts."""

@@ -117,7 +117,7 @@ def add(
         print(f"labels that only the memory has: {', '.join(fresh)}")
     facts = [
         (done.relabelled, "with the text of a memory with another label"),
-        (done.copies, "duplicates skipped"),
+        (done.duplicates, "duplicates skipped"),
         (done.unknown, "rows with unknown labels skipped"),
     ]
     listed = ", ".join(f"{number} {what}" for number, what in facts if number)

@@ -114,7 +114,9 @@ class SavedModel:
         trained = self.checkpoint.data.memory
         if trained is None or (trained.rows is None and trained.path != MEMORY):
             if trained is not None and self.path.is_dir() and not trained.path.startswith("index:"):
-                raise InputError(f"{self.source}: names a memory outside of its folder; name one with --memory")
+                raise InputError(
+                    f"{self.source}: names a memory outside of its folder; name one with --memory"
+                )
             return trained
         if is_memory(str(self.own_memory)):
             return MemoryLocation(str(self.own_memory), None, trained.version)

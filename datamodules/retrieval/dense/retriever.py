@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.retrieval.base import LAST_ROW, Hits, check_search
+from datamodules.retrieval.base import LAST_ROW, ExcludedRows, Hits, check_search
 from datamodules.retrieval.dense.ranking import LEAST_SCORE, DenseRanking, Pooling
 from datamodules.retrieval.dense.text_vectors import TextVectors, look_up_vectors
 from datamodules.retrieval.embedded.folder_retriever import FolderRetriever
@@ -124,7 +124,7 @@ class DenseRetriever(FolderRetriever[_Index]):
         super().close()
         self.vectors.close()
 
-    def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
+    def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """Return the best k rows for each text; see `Retriever.search`. A text without tokens has no hits."""
         check_search(texts, k, exclude)
         index = self._opened()
@@ -148,7 +148,7 @@ def nearest(
     empty: NDArray[np.integer],
     queries: NDArray[np.float32],
     k: int,
-    exclude: Sequence[Sequence[int]] | None = None,
+    exclude: ExcludedRows | None = None,
 ) -> Hits:
     """Return the best k vectors for each query, with the scores of `DenseRetriever`; exact.
 
@@ -173,7 +173,7 @@ def _best_keys(
     empty: NDArray[np.integer],
     queries: NDArray[np.float32],
     k: int,
-    exclude: Sequence[Sequence[int]] | None,
+    exclude: ExcludedRows | None,
 ) -> NDArray[np.int64]:
     """The largest k keys for each query, descending [queries, <= k]; an excluded row has the score 0."""
     best = np.empty((len(queries), 0), np.int64)

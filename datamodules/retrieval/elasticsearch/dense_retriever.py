@@ -1,9 +1,8 @@
-"""The retriever that asks an Elasticsearch server for texts of like meaning.
+"""The retriever that searches an Elasticsearch server for texts of similar meaning.
 
-What the dense retriever does with files, done by a server: texts are encoded here, their vectors lie and are
-compared there. The server also keeps each vector's bits beside a hash of its text, so that no text of the
-collection is encoded again, be it as a query, as a copy or after an interruption; and copies of a text have
-equal scores for ever.
+Texts are encoded here; their vectors are stored and compared on the server. The server also stores each vector's bits
+with a hash of its text. So no text of the collection is encoded again, be it as a query, as a duplicate or after an
+interruption, and duplicates of a text always have equal scores.
 """
 
 from __future__ import annotations
@@ -14,22 +13,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from datamodules.core.errors import InputError
-from datamodules.retrieval.base import Hits, check_search
+from datamodules.core.types import PlainDict
+from datamodules.retrieval.base import ExcludedRows, Hits, check_search
 from datamodules.retrieval.dense.ranking import LEAST_SCORE, DenseRanking, Pooling
 from datamodules.retrieval.dense.text_vectors import TextVectors
-from datamodules.retrieval.elasticsearch.connection import reads_answers
-from datamodules.retrieval.elasticsearch.server_retriever import NO_HITS, ROW, SORTED, ServerRetriever
+from datamodules.retrieval.elasticsearch.server_retriever import SORTED, ServerRetriever, reads_answers
 from datamodules.retrieval.folding import text_hashes
 
-#: What a server accepts as `num_candidates`, and so the most neighbours of a text.
+#: The largest `num_candidates` that a server accepts, and so the most neighbors of a text.
 MOST_CANDIDATES = 10_000
 
-# Queries in a request (a vector takes some KB as text), and requests under way at the same time.
+# Queries in a request (a vector takes some KB as text), and concurrent requests.
 _QUERIES = 64
 _REQUESTS = 2
-# Texts that are encoded in one go, and looked up in one query.
+# Texts that are encoded together, and hashes that are looked up in one query.
 _TEXTS = 4096
 _HASHES = 256
 
@@ -41,20 +41,20 @@ class ElasticsearchDenseRetriever(ServerRetriever):
     Credentials are given and kept secret as for `ElasticsearchRetriever`.
 
     Args:
-        encoder: what makes vectors of texts; see `DenseRetriever`, also for the next five.
+        encoder: the encoder of the texts; see `DenseRetriever`, also for the next five.
         pooling: how tokens become a text's vector.
         batch_size: texts encoded at once.
         max_length: tokens kept of a text.
         device: where the encoder runs.
         threads: of the encoder on a CPU.
-        num_candidates: None compares a query with every text. A number (100, say; at least as many as
-            neighbours are wanted) builds a graph of near vectors (HNSW) and compares a query with about so
+        num_candidates: None compares a query with every text. A number (such as 100; at least as many as
+            neighbors are retrieved) builds a graph of near vectors (HNSW) and compares a query with about that
             many texts of each shard: for millions of texts, of which it may miss some near ones.
-        server: where the server is and what its indexes are like, see `ServerRetriever`: `url`,
+        server: address of the server and settings of its indexes, see `ServerRetriever`: `url`,
             `index_prefix`, `shards`, `replicas`, `timeout`, `client_args`.
 
     Raises:
-        InputError: an argument is out of range. A missing encoder is named when it is first needed.
+        InputError: an argument is out of range. A missing encoder is refused when it is first needed.
     """
 
     ranking: DenseRanking
@@ -74,32 +74,26 @@ class ElasticsearchDenseRetriever(ServerRetriever):
             raise InputError(f"num_candidates={num_candidates}: use 1 to {MOST_CANDIDATES}, or null")
         self.ranking = DenseRanking(encoder, pooling, max_length, num_candidates)
         self.vectors = TextVectors(self.ranking, batch_size, device, threads)
-        #: name of the open index -> numbers in its vectors.
-        self._sizes: dict[str, int | None] = {}
         super().__init__(batch_size=_QUERIES, threads=_REQUESTS, **server)
 
-    def _init_args(self) -> dict[str, Any]:
+    def _init_args(self) -> PlainDict:
         return {
             **self.vectors.describe(),
             "num_candidates": self.ranking.num_candidates,
             **super()._init_args(),
         }
 
+    @override
     def close(self) -> None:
-        """Close the connections and let go of the encoder; `open` may follow."""
         super().close()
         self.vectors.close()
 
     @reads_answers
-    def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
-        """The best k rows for each text; see `Retriever.search`. A text without tokens has no hits.
-
-        Raises:
-            InputError: k is out of range, or the server can't be reached or refuses.
-        """
+    def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
+        """Return the best k rows for each text; see `Retriever.search`. A text without tokens has no hits."""
         most = self.ranking.num_candidates or MOST_CANDIDATES
         if not 0 <= k <= most:
-            raise InputError(f"k={k}: must be 0 to {most}, the most candidates that the server looks at")
+            raise InputError(f"k={k}: must be 0 to {most}, the most candidates that the server compares")
         check_search(texts, k, exclude)
         hits = Hits.none(len(texts), k)
         name = self._opened()
@@ -109,13 +103,11 @@ class ElasticsearchDenseRetriever(ServerRetriever):
             vectors = self.vectors.of(texts, _TEXTS, queries=True)
         else:
             vectors = self._vectors_of(name, texts)
-        if (there := self._size(name)) is not None:
-            self.vectors.check_size(vectors.shape[1], there, f"index {name}")
 
         def item(query: int) -> bytes:
             filtered = ""
             if exclude is not None and len(exclude[query]):
-                # Left out before the search and not after it: an approximate one finds k others all the same.
+                # Excluded before the search and not after it: an approximate one then still has k hits.
                 rows = ",".join(f'"{int(row)}"' for row in exclude[query])
                 filtered = f',"filter":{{"bool":{{"must_not":{{"ids":{{"values":[{rows}]}}}}}}}}'
             knn = (
@@ -128,27 +120,28 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         np.clip(hits.scores, LEAST_SCORE, 1, out=hits.scores, where=hits.rows >= 0)
         return hits
 
-    def _mapping(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    @override
+    def _mapping(self) -> tuple[PlainDict, PlainDict]:
         kind = "flat" if self.ranking.num_candidates is None else "hnsw"
         properties = {
-            "row": ROW,
-            # Of vectors of length 1 the product is the cosine. The server scores (1 + product) / 2.
+            # The product of vectors of length 1 is their cosine. The server scores (1 + product) / 2.
             "vector": {
                 "type": "dense_vector",
                 "index": True,
                 "similarity": "dot_product",
-                # Without the quantisation that is the default: it rounds scores.
+                # Not the default, which quantises vectors and so rounds scores.
                 "index_options": {"type": kind},
             },
             "hash": {"type": "keyword"},
             "bits": {"type": "binary", "doc_values": True},
         }
-        # Documents lie in row order: among equal scores the server keeps those that come first.
+        # Documents are stored in row order: of equal scores the server keeps the first.
         order = {"sort.field": "row", "sort.order": "asc"}
         return order, {"_source": {"excludes": ["vector", "hash", "bits"]}, "properties": properties}
 
+    @override
     def _documents(self, name: str, texts: Sequence[str]) -> Iterator[tuple[int, str]]:
-        self.server.call(lambda client: client.indices.refresh(index=name))  # to find what is there already
+        # `_load` has refreshed the index, so the vectors of an interrupted load are found.
         positions: dict[str, list[int]] = {}
         for position, text in enumerate(texts):
             positions.setdefault(text, []).append(position)
@@ -164,43 +157,32 @@ class ElasticsearchDenseRetriever(ServerRetriever):
                 for position in positions[text]:
                     yield position, fields
 
-    def _size(self, name: str) -> int | None:
-        """Numbers in a vector of the open index; None where no text has one. Asked for once."""
-        if self._sizes.get(name) is None:
-            mappings = self.server.call(lambda client: client.indices.get_mapping(index=name))
-            field = next(iter(mappings.values()))["mappings"]["properties"]["vector"]
-            self._sizes = {name: field.get("dims")}
-        return self._sizes[name]
-
     def _vectors_of(self, name: str, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The vectors of at least one text [n, d]; those that the index has are not encoded again."""
+        """Return the vectors of at least one text [n, d]; those in the index are not encoded again."""
         hashes = _hashes(texts)
-        there = self._look_up(name, list(dict.fromkeys(hashes)))
-        unknown = [text for text, hashed in zip(texts, hashes, strict=True) if hashed not in there]
-        if not unknown:
-            return np.stack([there[hashed] for hashed in hashes])
-        encoded = iter(self.vectors.of(unknown, _TEXTS))
-        return np.stack([there[hashed] if hashed in there else next(encoded) for hashed in hashes])
+        known = self._look_up(name, list(dict.fromkeys(hashes)))
+        unknown = [text for text, hashed in zip(texts, hashes, strict=True) if hashed not in known]
+        encoded = iter(self.vectors.of(unknown, _TEXTS) if unknown else ())
+        return np.stack([known[hashed] if hashed in known else next(encoded) for hashed in hashes])
 
     def _look_up(self, name: str, hashes: list[str]) -> dict[str, NDArray[np.float32]]:
-        """The vectors of the texts with these hashes, by hash, as far as the index has them."""
-        there: dict[str, NDArray[np.float32]] = {}
+        """Return the vectors of the texts with these hashes, by hash, as far as they are in the index."""
+        vectors: dict[str, NDArray[np.float32]] = {}
 
-        def search_batch(start: int) -> None:
-            some = hashes[start : start + _HASHES]
-            wanted = ",".join(f'"{hashed}"' for hashed in some)
-            # One document stands for all copies of a text.
+        def search_batch(batch: Sequence[str]) -> None:
+            values = ",".join(f'"{hashed}"' for hashed in batch)
+            # One document represents all duplicates of a text.
             query = (
-                f'{{"query":{{"terms":{{"hash":[{wanted}]}}}},"size":{len(some)},"collapse":{{"field":"hash"}}'
+                f'{{"query":{{"terms":{{"hash":[{values}]}}}},"size":{len(batch)},"collapse":{{"field":"hash"}}'
                 ',"docvalue_fields":["hash","bits"],"_source":false,"track_total_hits":false}'
             )
-            (answer,) = self.server.search(name, [f"{{}}\n{query}\n".encode()], "responses.hits.hits.fields")
-            for hit in answer.get("hits", NO_HITS)["hits"]:
+            (hits,) = self.server.search(name, [f"{{}}\n{query}\n".encode()], ["fields"])
+            for hit in hits:
                 bits = b64decode(hit["fields"]["bits"][0])
-                there[hit["fields"]["hash"][0]] = np.frombuffer(bits, "<f4").astype(np.float32)
+                vectors[hit["fields"]["hash"][0]] = np.frombuffer(bits, "<f4").astype(np.float32)
 
-        self.server.in_threads(search_batch, range(0, len(hashes), _HASHES))
-        return there
+        self.server.in_threads(search_batch, hashes, _HASHES)
+        return vectors
 
 
 def _hashes(texts: Sequence[str]) -> list[str]:
@@ -208,5 +190,5 @@ def _hashes(texts: Sequence[str]) -> list[str]:
 
 
 def _as_json(vector: NDArray[np.float32]) -> str:
-    # Nine digits tell any two numbers of this precision apart.
+    # Nine digits identify a number of this precision.
     return "[" + ",".join(["%.9g"] * len(vector)) % tuple(vector.tolist()) + "]"

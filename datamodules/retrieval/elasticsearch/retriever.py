@@ -1,7 +1,7 @@
-"""The retriever that asks an Elasticsearch server for shared words.
+"""The retriever that searches an Elasticsearch server for common words.
 
-Two ways to use it. Without `index` it builds indexes of its own, one a memory, whose documents are the rows
-of the memory. With `index` it reads an index that is there already and writes nothing to it.
+Without `index` it builds indexes of its own, one for each memory, whose documents are the rows of the memory. With
+`index` it reads an existing index and writes nothing to it.
 """
 
 from __future__ import annotations
@@ -9,38 +9,42 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, excerpt
+from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import (
     MAX_QUERY_TERMS,
     AnalyzerName,
+    ExcludedRows,
     Hits,
     Ranking,
     Similarity,
     check_search,
 )
-from datamodules.retrieval.elasticsearch.connection import FIRST_TRIES, reads_answers
 from datamodules.retrieval.elasticsearch.server_retriever import (
-    NO_HITS,
-    ROW,
     SORTED,
     ServerRetriever,
     as_json,
+    reads_answers,
     whole_characters,
 )
 from datamodules.retrieval.embedded.analysis import Analyzer as TermMaker
 from datamodules.retrieval.folding import fold
 
+_MOST_LABELS = 10_000
+
 
 class Document(NamedTuple):
-    """A hit in an index of the user's."""
+    """A hit in an existing index."""
 
     id: str
     text: str
@@ -54,27 +58,24 @@ class ElasticsearchRetriever(ServerRetriever):
 
     Credentials come from the environment: `ELASTICSEARCH_API_KEY`, or `ELASTICSEARCH_USERNAME` and
     `ELASTICSEARCH_PASSWORD`; `ELASTICSEARCH_CA_CERTS` names a PEM file for https. Those of a URL
-    (`https://user:password@host:9200`) or of `client_args` work too. None of them is ever printed,
-    logged, pickled or described, so a pickled copy has what the environment of its process gives.
+    (`https://user:password@host:9200`) or of `client_args` work too. They are never printed, logged, pickled or
+    described, so an unpickled retriever has the credentials of the environment of its process.
 
     Args:
-        similarity: see `Ranking`; with `index`, the index has its own and this isn't used.
-        analyzer: see `Ranking`; with `index`, as above.
+        similarity: see `Ranking`; not used with `index`, which has its own.
+        analyzer: see `Ranking`; not used with `index`.
         k1: see `Ranking`.
         b: see `Ranking`.
         mu: see `Ranking`.
         index: an existing index (or alias, or pattern) to retrieve from with `search_documents`.
         text_field: field of the existing index that is searched and returned.
         label_field: its field with the label; None = documents have no labels.
-        id_field: its field with the id; None = Elasticsearch's `_id`, behind the index's own name where
+        id_field: its field with the id; None = Elasticsearch's `_id`, after the name of the document's index if
             `index` is an alias or a pattern.
         batch_size: queries in one request.
-        threads: requests under way at the same time.
-        server: where the server is and what own indexes are like, see `ServerRetriever`: `url`,
+        threads: the number of concurrent requests.
+        server: address of the server and settings of own indexes, see `ServerRetriever`: `url`,
             `index_prefix`, `shards`, `replicas`, `timeout`, `client_args`.
-
-    Raises:
-        InputError: an argument is out of range.
     """
 
     ranking: Ranking
@@ -97,37 +98,28 @@ class ElasticsearchRetriever(ServerRetriever):
         self.ranking = Ranking(similarity, analyzer, k1, b, mu)
         super().__init__(batch_size=batch_size, threads=threads, **server)
         if index is not None and not index.strip():
-            raise InputError(
-                "retriever.index='': that would be every index of the server; name one, or leave it out"
-            )
+            raise InputError("retriever.index='': that would be every index; name one, or omit the option")
         self.existing_index = index
         self.text_field = text_field
         self.label_field = label_field
         self.id_field = id_field
+        self._field_options = {"text_field": text_field, "label_field": label_field, "id_field": id_field}
 
     def _forget(self) -> None:
         super()._forget()
         self._warned = False
-        self._cutter: TermMaker | None = None
+        # The fields of the existing index, and whether their values can be listed.
+        self._fields: dict[str, bool] = {}
 
-    def _init_args(self) -> dict[str, Any]:
+    def _init_args(self) -> PlainDict:
         return {
             **super()._init_args(),
             **asdict(self.ranking),
             "index": self.existing_index,
-            "text_field": self.text_field,
-            "label_field": self.label_field,
-            "id_field": self.id_field,
+            **self._field_options,
             "batch_size": self.batch_size,
             "threads": self.server.threads,
         }
-
-    def __repr__(self) -> str:
-        what = f"index={self.existing_index!r}" if self.existing_index else f"ranking={self.ranking}"
-        return f"ElasticsearchRetriever(url={', '.join(self.server.urls)}, {what})"
-
-    # -----------------------------------------------------------------------------------------------------
-    # Own indexes
 
     @reads_answers
     def open(self, folder: Path, fingerprint: str) -> None:
@@ -136,212 +128,182 @@ class ElasticsearchRetriever(ServerRetriever):
             super().open(folder, fingerprint)
         else:
             self._forget()
-            self._open_existing(self.existing_index)
+            self._existing()
 
-    def _mapping(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        parameters: dict[str, Any] = self.ranking.describe()
+    @override
+    def _mapping(self) -> tuple[PlainDict, PlainDict]:
+        parameters: PlainDict = self.ranking.describe()
         similarity = {"type": parameters.pop("similarity")} | parameters
         analyzer = similarity.pop("analyzer")
         # Phrases aren't searched: no positions.
         text = {"type": "text", "analyzer": analyzer, "similarity": "memory", "index_options": "freqs"}
-        return {"similarity": {"memory": similarity}}, {"properties": {"row": ROW, "text": text}}
+        return {"similarity": {"memory": similarity}}, {"properties": {"text": text}}
 
+    @override
     def _documents(self, name: str, texts: Sequence[str]) -> Iterator[tuple[int, str]]:
         return ((position, "") for position in range(len(texts)))
 
     @reads_answers
-    def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
+    def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """Rank the rows of an own index; see `Retriever.search`."""
-        if self.existing_index is not None:
-            raise RuntimeError("an existing index has no row numbers: use search_documents")
+        assert self.existing_index is None, "an existing index has no row numbers: use search_documents"
         check_search(texts, k, exclude)
         hits = Hits.none(len(texts), k)
 
         def item(query: int) -> bytes:
-            # Leaving rows out costs the server more than a few more hits.
+            # Excluding rows in the query costs the server more than a few more hits.
             size = k if exclude is None else k + len(exclude[query])
             return self._item(texts[query], "text", min(size, self._window), SORTED)
 
         self._fill(hits, range(len(texts)), item, exclude)
         return hits
 
-    # -----------------------------------------------------------------------------------------------------
-    # An existing index
-
     @reads_answers
     def search_documents(
-        self, texts: Sequence[str], k: int, leave_out_copies: bool = False
+        self, texts: Sequence[str], k: int, exclude_duplicates: bool = False
     ) -> list[list[Document]]:
-        """The best documents of the existing index for each query text, best first.
+        """Return the best documents of the existing index for each query text, best first.
 
         Args:
             texts: n queries.
-            k: documents a query at most.
-            leave_out_copies: leave out documents whose text is a copy of the query's.
-
-        Returns:
-            n lists of at most k documents.
+            k: the maximum number of documents for each query.
+            exclude_duplicates: exclude documents whose text is a duplicate of the query's.
 
         Raises:
             InputError: no such index or field, or the server can't be reached or refuses.
         """
         name = self._existing()
-        fields = [self.text_field, *filter(None, (self.label_field, self.id_field))]
-        asked = ",".join(f'{{"field":{as_json(field)},"include_unmapped":true}}' for field in fields)
-        tail = f'"fields":[{asked}],"_source":false,"track_total_hits":false}}\n'
-        wanted = ("_index", "_id", "_score", "fields")
-        filter_path = ",".join(f"responses.hits.hits.{part}" for part in wanted)
-        found: list[list[Document]] = [[] for _ in texts]
+        names = filter(None, self._field_options.values())
+        fields = ",".join(f'{{"field":{as_json(field)},"include_unmapped":true}}' for field in names)
+        tail = f'"fields":[{fields}],"_source":false,"track_total_hits":false}}\n'
+        best: list[list[Document]] = [[] for _ in texts]
 
-        def search_batch(start: int) -> None:
-            waiting = list(range(start, min(start + self.batch_size, len(texts))))
-            # A few more from the start, since a text has few copies.
-            size = min(k + 4 if leave_out_copies else k, self._window)
+        def search_batch(waiting: Sequence[int]) -> None:
+            # A few more hits from the start, since a text has few duplicates.
+            size = min(k + 4 if exclude_duplicates else k, self._window)
             while waiting:
                 items = [self._item(texts[query], self.text_field, size, tail) for query in waiting]
-                answers = self.server.search(name, items, filter_path)
+                results = self.server.search(name, items, ("_index", "_id", "_score", "fields"))
                 short = []
-                for query, answer in zip(waiting, answers, strict=True):
-                    hits = answer.get("hits", NO_HITS)["hits"]
+                for query, hits in zip(waiting, results, strict=True):
                     documents = [self._document(hit) for hit in hits]
-                    if leave_out_copies:
+                    if exclude_duplicates:
                         own = fold(texts[query])
                         documents = [document for document in documents if fold(document.text) != own]
-                    found[query] = documents[:k]
+                    best[query] = documents[:k]
                     if len(documents) < k and len(hits) == size < self._window:
                         short.append(query)
                 waiting, size = short, min(4 * size, self._window)
 
-        self.server.in_threads(search_batch, range(0, len(texts), self.batch_size))
-        return found
+        self.server.in_threads(search_batch, range(len(texts)), self.batch_size)
+        return best
 
     @reads_answers
-    def describe_index(self) -> dict[str, Any]:
-        """What identifies the contents of the existing index: any write to it changes the answer."""
+    def describe_index(self) -> PlainDict:
+        """Identify the contents of the existing index: any write to it changes the description."""
         name = self._existing()
-        fields = {"index": name, "text": self.text_field, "label": self.label_field, "id": self.id_field}
         stats = self.server.call(
             lambda client: client.indices.stats(index=name, metric="docs", level="shards")
         )
         state = sorted(
-            (one["uuid"], shard, primary["seq_no"]["max_seq_no"], primary["docs"]["count"])
-            for one in stats["indices"].values()
-            for shard, copies in one["shards"].items()
-            for primary in copies
+            (index["uuid"], shard, primary["seq_no"]["max_seq_no"], primary["docs"]["count"])
+            for index in stats["indices"].values()
+            for shard, replicas in index["shards"].items()
+            for primary in replicas
             if primary["routing"]["primary"]
         )
-        return {**fields, "state": sha256(json.dumps(state).encode()).hexdigest()}
+        return {"index": name, **self._field_options, "state": sha256(json.dumps(state).encode()).hexdigest()}
 
     @reads_answers
     def distinct_labels(self) -> list[str]:
-        """The different labels of the existing index, sorted; none without a `label_field`."""
+        """Return the distinct labels of the existing index, sorted; empty without a `label_field`."""
         if self.label_field is None:
             return []
-        name, most = self._existing(), 10_000
-        tried = (self.label_field, f"{self.label_field}.keyword")
-        able = self.server.call(lambda client: client.field_caps(index=name, fields=list(tried)))["fields"]
-        for field in tried:
-            kinds = able.get(field, {}).values()
-            if kinds and all(kind.get("aggregatable", False) for kind in kinds):
-                break
-        else:
-            raise self.server.error(
-                f"index {name}: field {self.label_field} can't list its values;"
-                " give a keyword field as label_field"
-            )
-        terms = {"terms": {"field": field, "size": most}}
+        name = self._existing()
+        candidates = (self.label_field, f"{self.label_field}.keyword")
+        field = next((field for field in candidates if self._fields.get(field)), None)
+        if field is None:
+            message = f"can't list the values of {self.label_field}; give a keyword field as label_field"
+            raise self._error(name, message)
+        terms = {"terms": {"field": field, "size": _MOST_LABELS}}
         answer = self.server.call(lambda client: client.search(index=name, size=0, aggs={"labels": terms}))
         values = answer["aggregations"]["labels"]
         if values["sum_other_doc_count"] > 0:
-            raise self.server.error(
-                f"index {name}: field {field} has more than {most} values; is it a label?"
-            )
-        return sorted(str(one.get("key_as_string", one["key"])) for one in values["buckets"])
+            raise self._error(name, f"has more than {_MOST_LABELS} values of {field}; is it a label?")
+        return sorted(str(bucket.get("key_as_string", bucket["key"])) for bucket in values["buckets"])
 
     def _existing(self) -> str:
-        """The name of the existing index, which is open."""
-        if self.existing_index is None:
-            raise RuntimeError("no existing index: give `index`")
+        """Return the name of the existing index, after opening it."""
+        name = self.existing_index
+        assert name is not None, "no existing index: give `index`"
         if self._name is None:
-            self._open_existing(self.existing_index)
-        return self.existing_index
+            self._read_fields(name)
+            self._open_index(name)
+        return name
 
-    def _open_existing(self, name: str) -> None:
-        mappings = self.server.call(
-            lambda client: client.indices.get_mapping(index=name),
-            tries=FIRST_TRIES,
+    def _read_fields(self, name: str) -> None:
+        """Read the fields of an existing index; refuse an index without those of the options."""
+        answer = self.server.call(
+            lambda client: client.field_caps(index=name, fields="*"),
             expected=("index_not_found_exception",),
         )
-        if not mappings:
-            raise self.server.error(f"index {name} is not there{self._others()}")
-        there: set[str] = set()
-        for one in mappings.values():
-            there.update(_field_names(one["mappings"].get("properties", {})))
-        if self.text_field not in there:
-            raise self.server.error(
-                f"index {name} has no field {self.text_field} (text_field); it has {_some(there)}"
-            )
-        for option, field in (("label_field", self.label_field), ("id_field", self.id_field)):
-            if field is None or field in there:
+        if not answer.get("indices"):
+            raise self._error(name, "is not there; GET _cat/indices lists those there are")
+        self._fields = {
+            field: all(kind["aggregatable"] for kind in kinds.values())
+            for field, kinds in answer["fields"].items()
+            if not field.startswith("_") and not kinds.keys() & {"object", "nested"}
+        }
+        for option, field in self._field_options.items():
+            if field is None or field in self._fields:
                 continue
-            if not self._is_in_documents(name, field):
-                raise self.server.error(
-                    f"index {name} has no field {field} ({option}); it has {_some(there)}"
-                )
-        self._open_index(name)
+            if option == "text_field" or not self._is_in_documents(name, field):
+                fields = excerpt(", ".join(sorted(self._fields)) or "none")
+                raise self._error(name, f"has no field {field} ({option}); it has {fields}")
 
     def _is_in_documents(self, name: str, field: str) -> bool:
-        """What isn't mapped can still be in the documents."""
-        asked = [{"field": field, "include_unmapped": True}]
+        # Labels and ids can be in the documents without being mapped.
+        fields = [{"field": field, "include_unmapped": True}]
         answer = self.server.call(
-            lambda client: client.search(index=name, size=100, source=False, fields=asked)
+            lambda client: client.search(index=name, size=100, source=False, fields=fields)
         )
         return any(hit.get("fields") for hit in answer["hits"]["hits"])
 
-    def _others(self) -> str:
-        try:
-            found = self.server.call(lambda client: client.indices.get_alias(index="*"), tries=1)
-        except InputError:  # not everyone may list the indexes
-            return ""
-        return f"; there are {_some(set(found))}" if found else "; there is none"
-
-    def _document(self, hit: Mapping[str, Any]) -> Document:
-        fields = hit.get("fields", {})
+    def _document(self, hit: PlainDict) -> Document:
+        fields, name, id_ = hit.get("fields", {}), self._opened(), hit["_id"]
         if self.text_field not in fields:
-            raise self.server.error(
-                f"index {self._opened()}: document {hit['_id']} matches, but its {self.text_field}"
-                " can't be read (the index keeps no _source)"
-            )
-        # Of several indexes (a pattern, an alias) two may have documents of the same id.
-        own = hit["_id"] if hit["_index"] == self._opened() else f"{hit['_index']}/{hit['_id']}"
-        name = own if self.id_field is None else _value(fields, self.id_field)
-        if name is None:
-            raise self.server.error(
-                f"index {self._opened()}: document {hit['_id']} has no {self.id_field} (id_field)"
-            )
+            message = f"keeps no _source: document {id_} matches, but its {self.text_field} can't be read"
+            raise self._error(name, message)
+        # Two indexes of a pattern or an alias may have documents of the same id.
+        document_id = id_ if hit["_index"] == name else f"{hit['_index']}/{id_}"
+        if self.id_field is not None:
+            document_id = _value(fields, self.id_field)
+        if document_id is None:
+            raise self._error(name, f"has the document {id_} without {self.id_field} (id_field)")
         label = None if self.label_field is None else _value(fields, self.label_field)
         text = " ".join(str(part) for part in fields[self.text_field])
-        return Document(name, text, label, float(np.float32(hit["_score"])))
-
-    # -----------------------------------------------------------------------------------------------------
-    # Queries
+        return Document(document_id, text, label, float(np.float32(hit["_score"])))
 
     def _item(self, text: str, field: str, size: int, tail: str) -> bytes:
-        """The two lines of a query in a multi-search request."""
+        """Return the two lines of a query in a multi-search request."""
         query = f'{{"match":{{{as_json(field)}:{as_json(text)}}}}}'
-        # A term takes a character, in ASCII also one that parts it from the next.
+        # A term takes a character and, in ASCII, another one that separates it from the next.
         if len(text) > (2 * MAX_QUERY_TERMS if text.isascii() else MAX_QUERY_TERMS):
             query = self._long_query(text, field) or query
-        search_type = '"search_type":"dfs_query_then_fetch"' if self._global_statistics else ""
+        parameters = []
+        if self._global_statistics:
+            parameters.append('"search_type":"dfs_query_then_fetch"')
         if self.existing_index is not None:
-            # Always the same copy of a shard: replicas may break ties differently.
-            search_type += ("," if search_type else "") + '"preference":"memory-zoo"'
-        return f'{{{search_type}}}\n{{"query":{query},"size":{size},{tail}'.encode()
+            # Always the same replica of a shard: replicas may break ties differently.
+            parameters.append('"preference":"memory-zoo"')
+        return f'{{{",".join(parameters)}}}\n{{"query":{query},"size":{size},{tail}'.encode()
+
+    @cached_property
+    def _cutter(self) -> TermMaker:
+        return TermMaker("standard" if self.existing_index else self.ranking.analyzer)
 
     def _long_query(self, text: str, field: str) -> str | None:
-        """The query of the first terms of a long text, None if the text has few terms after all."""
-        if self._cutter is None:
-            self._cutter = TermMaker("standard" if self.existing_index else self.ranking.analyzer)
+        """Return the query of the first terms of a long text, None if the text has few terms after all."""
         terms = self._cutter.terms(whole_characters(text))
         counts = Counter(terms)
         if len(terms) <= 2 * MAX_QUERY_TERMS and len(counts) <= MAX_QUERY_TERMS:
@@ -355,7 +317,7 @@ class ElasticsearchRetriever(ServerRetriever):
             )
         first = list(counts.items())[:MAX_QUERY_TERMS]
         if self.existing_index is not None:
-            # The field's analyzer is the user's, so it is given words.
+            # The field has an analyzer of the user's, which needs words.
             return f'{{"match":{{{as_json(field)}:{as_json(" ".join(term for term, _ in first))}}}}}'
         clauses = ",".join(
             f'{{"term":{{"text":{{"value":{as_json(term)},"boost":{count}}}}}}}' for term, count in first
@@ -363,23 +325,8 @@ class ElasticsearchRetriever(ServerRetriever):
         return f'{{"bool":{{"should":[{clauses}]}}}}'
 
 
-def _field_names(properties: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted names of all fields of a mapping."""
-    for name, field in properties.items():
-        if "properties" in field:
-            yield from _field_names(field["properties"], f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}"
-        yield from _field_names(field.get("fields", {}), f"{prefix}{name}.")
-
-
-def _some(names: set[str], most: int = 20) -> str:
-    ordered = sorted(name for name in names if not name.startswith("."))
-    return ", ".join(ordered[:most]) + (" …" if len(ordered) > most else "") if ordered else "none"
-
-
-def _value(fields: Mapping[str, Any], name: str) -> str | None:
-    """The first value of a field as text."""
+def _value(fields: PlainDict, name: str) -> str | None:
+    """Return the first value of a field as text."""
     values = fields.get(name)
     if not values or values[0] is None:
         return None

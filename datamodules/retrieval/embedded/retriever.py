@@ -18,6 +18,7 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import (
     MAX_QUERY_TERMS,
     AnalyzerName,
+    ExcludedRows,
     Hits,
     Ranking,
     Similarity,
@@ -88,7 +89,7 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_term_ids": None, "_known": np.empty(0, np.int32)}
 
-    def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
+    def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """Return the best k rows for each text; see `Retriever.search`."""
         check_search(texts, k, exclude)
         index = self._opened()
@@ -116,7 +117,7 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
         return Hits.of_keys(keys)
 
     def _queries(
-        self, index: InvertedIndex, texts: Sequence[str], exclude: Sequence[Sequence[int]] | None
+        self, index: InvertedIndex, texts: Sequence[str], exclude: ExcludedRows | None
     ) -> maxscore.Queries:
         """Return the queries with the term ids of the index. Each term is looked up once."""
         if self._term_ids is None or len(self._term_ids.ids) > _MOST_TERMS:

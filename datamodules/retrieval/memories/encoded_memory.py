@@ -1,7 +1,7 @@
-"""What one encoder makes of a memory's texts: vectors on the disk beside the memory, which grow with it.
+"""The vectors of a memory's texts by one encoder, stored in the memory's folder.
 
-The vectors belong to the memory and to the encoder, so everyone who reads both shares them: training, tuning, test
-and prediction. A version of the memory adds a folder with the vectors of its new rows and nothing else.
+Training, tuning, test and prediction with the same memory and encoder share them. A version of the memory adds one
+folder, with the vectors of its new rows.
 """
 
 from __future__ import annotations
@@ -13,40 +13,28 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.core import storage
 from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
-from datamodules.core.storage import (
-    check_folder,
-    fingerprint_of,
-    is_whole,
-    lock,
-    named_disk_errors,
-    new_folder,
-)
-from datamodules.retrieval.base import Hits
+from datamodules.retrieval.base import ExcludedRows, Hits
 from datamodules.retrieval.dense.retriever import nearest
 from datamodules.retrieval.dense.text_vectors import look_up_vectors
 from datamodules.retrieval.folding import text_hashes
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 
-#: Texts in, vectors [n, d] out; 0 for a text without tokens.
+#: An encoder of n texts: their vectors [n, d], which are 0 for a text without tokens.
 Encode: TypeAlias = Callable[[list[str]], NDArray[np.float32]]
 
-#: Texts that are encoded and written together.
+# Texts that are encoded and written together.
 _TEXTS = 4096
 
 
 class EncodedMemory:
-    """A memory with the vectors of its rows.
-
-    Attributes:
-        memory: whose rows.
-        vectors: float32 [n, d]; 0 for a text without tokens.
-    """
+    """A memory with the vectors of its rows, float32 [n, d]; 0 for a text without tokens."""
 
     def __init__(
         self, memory: FolderMemory, vectors: NDArray[np.float32], encode: Encode, encoder: str | None = None
     ) -> None:
-        """Put together what `open` found; `vectors` may also be another encoder's, kept in no file (None)."""
+        """Join vectors to their memory; `encoder` is the fingerprint of their encoder, None if they are not stored."""
         self.memory = memory
         self.encoder = encoder
         self.vectors = vectors
@@ -56,67 +44,49 @@ class EncodedMemory:
 
     @classmethod
     def open(cls, memory: FolderMemory, encoder: str, encode: Encode) -> EncodedMemory:
-        """Map the vectors of a memory's version; those that are missing are made.
-
-        Processes that make the same ones wait for the first.
-
-        Args:
-            memory: whose rows.
-            encoder: fingerprint of the encoder.
-            encode: the encoder.
-
-        Raises:
-            InputError: the folder can't be written.
-        """
+        """Map the vectors of a memory's version by an encoder with this fingerprint; missing ones are encoded."""
         parts, start = [], 0
         for version, end in memory.versions():
-            rows = str(check_folder(memory.folder / f"rows-{version}")["fingerprint"])
-            fingerprint = fingerprint_of({"rows": rows, "encoder": encoder})
+            rows = str(storage.check_folder(memory.folder / f"rows-{version}")["fingerprint"])
+            fingerprint = storage.fingerprint_of({"rows": rows, "encoder": encoder})
             folder = encodings_folder(memory.folder, encoder) / f"rows-{version}"
-            # What is whole is read without a lock: the folder may be one that nobody can write to.
-            if not is_whole(folder, fingerprint):
-                with lock(folder), named_disk_errors(folder):
-                    if not is_whole(folder, fingerprint):
-                        with new_folder(folder, fingerprint) as partial:
+            # A whole folder is read without a lock: nobody may be permitted to write to it.
+            if not storage.is_whole(folder, fingerprint):
+                with storage.lock(folder), storage.named_disk_errors(folder):
+                    if not storage.is_whole(folder, fingerprint):
+                        with storage.new_folder(folder, fingerprint) as partial:
                             _write(memory.rows.texts, start, end, encode, partial)
             parts.append(map_array(folder / "vectors.npy"))
             start = end
         return cls(memory, parts[0] if len(parts) == 1 else np.concatenate(parts), encode, encoder)
 
     def is_of(self, memory: FolderMemory, encoder: str) -> bool:
-        """Whether it is this version of this memory, read by the encoder with this fingerprint."""
+        """Return whether these are the vectors of this version of a memory by the encoder with this fingerprint."""
         return (self.memory.fingerprint, self.encoder) == (memory.fingerprint, encoder)
 
     @staticmethod
     def missing(memory: FolderMemory, encoder: str) -> int:
-        """How many rows of a memory's version `open` would have to encode."""
-        folder, start, rows = encodings_folder(memory.folder, encoder), 0, 0
-        for version, end in memory.versions():
-            if not (folder / f"rows-{version}").exists():
-                rows += end - start
-            start = end
-        return rows
+        """Return the number of rows of a memory's version that `open` would encode."""
+        folder, ends = encodings_folder(memory.folder, encoder), dict(memory.versions())
+        absent = [version for version in ends if not (folder / f"rows-{version}").exists()]
+        return sum(ends[version] - ends.get(version - 1, 0) for version in absent)
 
-    def read_by(self, encode: Encode) -> EncodedMemory:
-        """The same memory read by another encoder; its vectors are kept in no file."""
-        vectors = [
-            encode(list(self.memory.rows.texts[first : first + _TEXTS]))
-            for first in range(0, len(self.memory), _TEXTS)
-        ]
+    def encoded_by(self, encode: Encode) -> EncodedMemory:
+        """Return the same memory with the vectors of another encoder, which are not stored."""
+        texts = self.memory.rows.texts
+        vectors = [encode(texts[first : first + _TEXTS]) for first in range(0, len(texts), _TEXTS)]
         return EncodedMemory(self.memory, np.concatenate(vectors), encode)
 
-    def search(
-        self, queries: NDArray[np.float32], k: int, exclude: Sequence[Sequence[int]] | None = None
-    ) -> Hits:
-        """The best k rows of the memory for each vector [q, d]; all vectors have length 1; see `dense.nearest`."""
+    def search(self, queries: NDArray[np.float32], k: int, exclude: ExcludedRows | None = None) -> Hits:
+        """Return the best k rows for each vector [q, d]; all vectors have length 1; see `dense.nearest`."""
         return nearest(self.vectors, self._empty, queries, k, exclude)
 
     def rows_of(self, texts: Iterable[str]) -> NDArray[np.int64]:
-        """A row with each text [n]; -1 where there is none."""
+        """Return a row with each text [n]; -1 where there is none."""
         return self._lookup.first_rows(text_hashes(texts)).astype(np.int64)
 
     def vectors_of(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The vectors of texts [n, d]: those of the memory's own texts are looked up, the others encoded once."""
+        """Return the vectors of texts [n, d]; texts outside the memory are encoded, each distinct text once."""
 
         def encode(new: list[str]) -> NDArray[np.float32]:
             number = {text: position for position, text in enumerate(dict.fromkeys(new))}
@@ -126,7 +96,7 @@ class EncodedMemory:
 
 
 def encodings_folder(memory: Path, encoder: str) -> Path:
-    """Where a memory keeps what an encoder made of its rows."""
+    """Return the folder of a memory with the vectors of its rows by an encoder."""
     return memory / f"encodings-{encoder[:16]}"
 
 

@@ -1,8 +1,8 @@
-"""A memory: texts with labels that a model can retrieve, and the index that finds them.
+"""A memory: texts with labels that a model can retrieve, and the index that searches them.
 
-A memory is a thing of its own. It may hold the training rows, another corpus, or an Elasticsearch index
-that was there before us; it has a version, so that it can grow while a trained model keeps its weights.
-Models never see a memory: they see what was retrieved, through the batch.
+A memory is independent of any model. It contains the training rows, another corpus, or an existing Elasticsearch index.
+It has versions, so it can grow while a trained model keeps its weights. Models never read a memory: each batch contains
+what was retrieved from it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.folding import fold_hashes
@@ -22,7 +23,7 @@ UnknownLabels: TypeAlias = Literal["refuse", "skip"]
 
 
 class Neighbors(NamedTuple):
-    """What a memory returns for n texts: the best k memories of each, best first."""
+    """The best k memories of each of n texts, best first."""
 
     #: int32 [n, k]: rows of `memories`, -1 where there are fewer than k.
     rows: NDArray[np.int32]
@@ -32,27 +33,36 @@ class Neighbors(NamedTuple):
     memories: Rows
 
 
-class Addition(NamedTuple):
-    """What `Memory.add` did with the rows that it got."""
+class AddOptions(NamedTuple):
+    """The options of `Memory.add`."""
 
-    #: the memory's version now; without a new row it is the old one.
+    labels: Sequence[str] | None
+    unknown_labels: UnknownLabels
+    keep_ids: bool
+    progress: bool
+
+
+class Addition(NamedTuple):
+    """The result of `Memory.add`."""
+
+    #: the memory's version; without a new row it is the old one.
     version: int
-    #: rows of the memory now.
+    #: rows of the memory.
     rows: int
     #: new rows.
     added: int
-    #: rows left out because the memory has a copy of the text with the same label.
-    copies: int
-    #: of the new rows, those whose text the memory has with another label.
+    #: skipped rows: the memory has a duplicate of the text with the same label.
+    duplicates: int
+    #: new rows whose text the memory has with another label.
     relabelled: int
-    #: rows left out because their label is not among those asked for.
+    #: skipped rows: their label is not among the labels that may be added.
     unknown: int
 
 
 class Memory(ABC):
     """Texts with labels, searchable."""
 
-    #: identifies the rows and the ranking: equal fingerprints give equal neighbours.
+    #: identifies the rows and the ranking: equal fingerprints give equal neighbors.
     fingerprint: str
     retriever: Retriever
 
@@ -61,38 +71,40 @@ class Memory(ABC):
         self,
         texts: Sequence[str],
         k: int,
-        leave_out_copies: bool = False,
+        exclude_duplicates: bool = False,
         own_ids: Sequence[str] | None = None,
     ) -> Neighbors:
-        """The k best memories of each text.
+        """Retrieve the k best memories of each text.
 
         Args:
             texts: n query texts.
-            k: memories a text at most.
-            leave_out_copies: a text gets neither itself nor a copy of itself (see
-                `datamodules.retrieval.folding`). On for training texts, whose own labels must not leak through
+            k: the maximum number of memories for each text.
+            exclude_duplicates: no text retrieves itself or a duplicate of itself (see
+                `datamodules.retrieval.folding`). Set for training texts, whose own labels must not leak through
                 the memory.
-            own_ids: where the texts are rows of the table that the memory was made of, their ids: a text's own row
-                and copies of it are then left out as well, even if the memory has other columns of them.
+            own_ids: the ids of the texts, if they are rows of the table that the memory was built from. A text's own
+                row and its duplicates are then excluded even if the memory contains other columns of the rows.
         """
 
-    def holds(self, texts: Rows, same_table: bool, found: Neighbors) -> NDArray[np.bool_]:
-        """Whether a copy of each text is in the memory, bool [n].
+    def contains_duplicates_of(
+        self, texts: Rows, same_table: bool, neighbors: Neighbors
+    ) -> NDArray[np.bool_]:
+        """Return whether the memory contains a duplicate of each text, bool [n].
 
-        This version looks at what was found: a copy has all of a text's words, so it is among the best.
+        This version searches the neighbors: a duplicate has all words of a text, so it is among the best.
 
         Args:
             texts: n texts.
-            same_table: they are rows of the table that the memory was made of: equal ids are the same row.
-            found: their memories.
+            same_table: the texts are rows of the table that the memory was built from: equal ids are duplicates, too.
+                This version ignores it: the table of an existing index is unknown.
+            neighbors: the memories of the texts.
         """
-        del same_table  # an index of the user's is made of no table that we know
-        hashes = np.append(fold_hashes(found.memories.texts), np.uint64(0))
-        is_copy = hashes[found.rows] == fold_hashes(texts.texts)[:, None]
-        held: NDArray[np.bool_] = (is_copy & (found.rows >= 0)).any(axis=1)
-        return held
+        # Row -1 (no memory) reads the appended hash.
+        hashes = np.append(fold_hashes(neighbors.memories.texts), np.uint64(0))
+        is_duplicate = hashes[neighbors.rows] == fold_hashes(texts.texts)[:, None]
+        contained: NDArray[np.bool_] = (is_duplicate & (neighbors.rows >= 0)).any(axis=1)
+        return contained
 
-    @abstractmethod
     def add(
         self,
         rows: Rows,
@@ -101,37 +113,40 @@ class Memory(ABC):
         keep_ids: bool = False,
         progress: bool = True,
     ) -> Addition:
-        """Grow: searches find the new rows at once, and a model that uses the memory needs no training.
+        """Add rows: searches return them at once, and a model that uses the memory needs no training.
 
-        A copy of a row that is there (or earlier in `rows`), with its label, is left out: it would take a
-        neighbour's place and say nothing new. A copy with another label is kept beside the old row: people
-        do disagree, and a model should see that they do.
+        A row is skipped if the memory, or an earlier row of `rows`, has a duplicate with the same label: it would
+        take a neighbor's place and add no information. A duplicate with another label is added: annotators
+        disagree, and a model should get both labels.
 
         Args:
-            rows: labelled if the memory is, without labels otherwise.
-            labels: the labels that may be added, such as those that a model knows; None = any.
-            unknown_labels: `refuse` all rows if a label is not among them, or `skip` those rows.
-            keep_ids: keep the ids of `rows`. Otherwise a row is called VERSION:POSITION, so that 2:0 is the
-                first row that was given to the addition that made version 2.
+            rows: with labels if the memory has labels, without labels otherwise.
+            labels: the labels that may be added, such as those that a model predicts; None = any.
+            unknown_labels: `refuse` all rows if one has another label, or `skip` such rows.
+            keep_ids: keep the ids of `rows`. Otherwise the id of a row is VERSION:POSITION: 2:0 is the first of the
+                rows that were given to the addition that made version 2.
             progress: show progress on standard error.
 
         Raises:
-            InputError: no rows, one without or with a label too many, an unknown label, an id that is taken,
-                or a memory that is not ours to write to. The memory stays as it was.
+            InputError: there are no rows, a row has no label or one too many, a label is unknown, an id is taken, or
+                the memory is read-only. The memory is unchanged.
         """
+        if len(rows) == 0:
+            raise InputError(f"{rows.source}: no rows to add")
+        return self._add(rows, AddOptions(labels, unknown_labels, keep_ids, progress))
+
+    @abstractmethod
+    def _add(self, rows: Rows, options: AddOptions) -> Addition:
+        """Add at least one row; see `add`."""
 
     def check_unchanged(self) -> None:
-        """Refuse what was found so far if the memory has changed meanwhile.
-
-        Raises:
-            InputError: it has; only a memory that is not ours can.
-        """
+        """Raise an `InputError` if the memory, which is then an existing index, has changed since it was opened."""
         return
 
     @abstractmethod
     def labels(self) -> list[str]:
-        """The distinct labels of the memory, sorted; empty if it has none."""
+        """Return the distinct labels, sorted; empty if the memory has none."""
 
     @abstractmethod
     def location(self) -> str:
-        """Where `open_memory` finds it again: a folder, or `index:NAME`. Holds no secret."""
+        """Return the folder, or `index:NAME`, that `open_memory` opens. Contains no secret."""

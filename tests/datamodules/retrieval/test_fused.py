@@ -17,7 +17,7 @@ from elasticsearch import Elasticsearch
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import make_retriever, open_memory
-from datamodules.retrieval.base import Collection, Hits, Retriever
+from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
@@ -36,16 +36,14 @@ class Fixed(EmbeddedRetriever):
         super().__init__()
         self.hits = list(zip(rows, scores, strict=True))
 
-    def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
+    def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         hits = Hits.none(len(texts), k)
         for rank, (row, score) in enumerate(self.hits[:k]):
             hits.rows[:, rank], hits.scores[:, rank] = row, score
         return hits
 
 
-def by_hand(
-    fused: FusedRetriever, k: int, exclude: Sequence[Sequence[int]] | None
-) -> list[list[tuple[int, float]]]:
+def by_hand(fused: FusedRetriever, k: int, exclude: ExcludedRows | None) -> list[list[tuple[int, float]]]:
     """(row, score) best first for each of QUERIES, from the members' lists and the definitions."""
     ranking = fused.ranking
     depth = max(ranking.depth, k)

@@ -17,7 +17,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.storage import check_folder, new_folder
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory, FusedRetriever, make_retriever, open_memory
-from datamodules.retrieval.base import Collection, Hits, Retriever, check_search
+from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever, check_search
 from datamodules.retrieval.registry import RETRIEVERS, retriever_class
 from tests.datamodules.corpus import labelled_texts, rows
 
@@ -58,7 +58,7 @@ class OverlapRetriever(Retriever):
         check_folder(folder, fingerprint)
         self.texts = json.loads((folder / "texts.json").read_text())
 
-    def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
+    def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         check_search(texts, k, exclude)
         hits = Hits.none(len(texts), k)
         for query, text in enumerate(texts):

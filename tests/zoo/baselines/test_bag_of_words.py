@@ -50,12 +50,12 @@ def expanded(
     return np.stack(rows)
 
 
-def memories_of(texts: list[str], folder: Path, leave_out_copies: bool = False) -> list[list[str]]:
+def memories_of(texts: list[str], folder: Path, exclude_duplicates: bool = False) -> list[list[str]]:
     rows = Rows.from_lists(*zip(*TRAIN, strict=True))
     memory = FolderMemory.build(rows, EmbeddedRetriever(), folder)
-    found = memory.search(texts, 4 + len(TRAIN) * leave_out_copies)
+    found = memory.search(texts, 4 + len(TRAIN) * exclude_duplicates)
     lists = [[found.memories.texts[int(row)] for row in one if row >= 0] for one in found.rows]
-    if leave_out_copies:
+    if exclude_duplicates:
         lists = [
             [other for other in one if other != text][:4] for text, one in zip(texts, lists, strict=True)
         ]
@@ -66,7 +66,7 @@ def test_rocchio_is_equation_14(tmp_path: Path) -> None:
     texts, classes = map(list, zip(*TRAIN, strict=True))
     assert len({frozenset(text.split()) for text in texts}) == len(texts)  # no copies but a text itself
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(texts)
-    train = expanded(texts, memories_of(texts, tmp_path / "train", leave_out_copies=True), 0.4, vectorizer)
+    train = expanded(texts, memories_of(texts, tmp_path / "train", exclude_duplicates=True), 0.4, vectorizer)
     queries = [*QUERIES, "unheard words"]
     test = expanded(queries, memories_of(queries, tmp_path / "test"), 0.4, vectorizer)
     machine = LinearSVC(C=0.5, random_state=0).fit(train, classes)

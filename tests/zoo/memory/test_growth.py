@@ -130,7 +130,7 @@ def test_no_row_is_classified_by_a_vote_that_was_tuned_on_it(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (Rows.from_lists(["tungsten"], ["ore"]), "has the label 'ore', which the model does not know"),
+        (Rows.from_lists(["tungsten"], ["ore"]), "has the label 'ore', which the model cannot predict"),
         (Rows.from_lists(["tungsten"]), "has no label; give it one"),
     ],
 )

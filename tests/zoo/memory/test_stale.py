@@ -16,6 +16,7 @@ import torch
 
 import zoo
 from datamodules.core.errors import InputError
+from datamodules.retrieval.memories.folder_memory import read_pointer, write_pointer
 from tests.zoo.conftest import Result, pair_rows, sentences, write_pairs, write_table
 from zoo.saving.checkpoint import CHECKPOINT_KEY, read_checkpoint
 
@@ -152,12 +153,11 @@ def test_copies_and_links_of_a_checkpoint_know_its_memory(grown: Path, tmp_path:
 def test_a_memory_that_is_not_there_or_older_is_named(grown: Path, tmp_path: Path) -> None:
     lone = Path(shutil.copy(best(grown), tmp_path / "lone.ckpt"))
     memory = best(grown).with_name("memory")
-    pointer = json.loads((memory / "memory.json").read_text())
-    older = {name: pointer[name] for name in ("retriever", "ranking")} | {"version": 1}
-    (memory / "memory.json").write_text(json.dumps(older))
+    pointer = read_pointer(memory)
+    write_pointer(memory, {**pointer, "version": 1})
     with pytest.raises(InputError, match="is at version 1, but the model was last used with version 2"):
         zoo.load(lone)
-    (memory / "memory.json").write_text(json.dumps(pointer))
+    write_pointer(memory, pointer)
     moved = memory.rename(tmp_path / "moved")
     with pytest.raises(
         InputError, match=r"memory: the memory that the model was last used with is not there"

@@ -1,4 +1,4 @@
-"""A cluster of three real servers that loses one in the middle of the work."""
+"""A cluster of three real servers that loses one during retrieval."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from elasticsearch import Elasticsearch
 
 from datamodules.retrieval.base import Collection
+from datamodules.retrieval.elasticsearch import connection
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from tests.datamodules.retrieval.elasticsearch.test_elasticsearch import FINGERPRINT, some_texts
 from tests.elasticsearch import server
@@ -18,7 +19,7 @@ TEXTS = some_texts(2000)
 
 
 def master_of(nodes: list[server.Server]) -> server.Server:
-    """The node that the others follow, so that they must choose another when it is gone."""
+    """Return the elected master: the others must elect a new one when it is gone."""
     with Elasticsearch(nodes[0].url) as client:
         listed = client.cat.nodes(h="http_address,master", format="json").body
     address = next(node["http_address"] for node in listed if node["master"] == "*")
@@ -27,8 +28,10 @@ def master_of(nodes: list[server.Server]) -> server.Server:
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_a_node_that_is_lost_during_retrieval_changes_no_result(
-    elasticsearch_cluster: list[server.Server], monkeypatch: pytest.MonkeyPatch
+def test_losing_a_node_during_retrieval_changes_no_result(
+    elasticsearch_cluster: list[server.Server],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     urls = [node.url for node in elasticsearch_cluster]
     options: dict[str, Any] = {"url": urls, "timeout": 10.0, "batch_size": 20}
@@ -43,25 +46,21 @@ def test_a_node_that_is_lost_during_retrieval_changes_no_result(
     assert (expected.rows[:, 0] >= 0).all()
 
     victim = master_of(elasticsearch_cluster)
-    search, pause, asked, pauses = retriever.server.search, retriever.server._pause, [], []
+    search, requests = retriever.server.search, []
 
     def searching(*arguments: Any) -> Any:
-        asked.append(arguments)
-        if len(asked) == 30:
+        requests.append(arguments)
+        if len(requests) == 30:
             server.kill(victim)
         return search(*arguments)
 
-    def pausing(*arguments: Any) -> None:
-        pauses.append(arguments)
-        pause(*arguments)
-
     monkeypatch.setattr(retriever.server, "search", searching)
-    monkeypatch.setattr(retriever.server, "_pause", pausing)
-    found = retriever.search(TEXTS, 10)
-    assert len(asked) == len(TEXTS) / 20
-    assert pauses, "no request noticed"
-    np.testing.assert_array_equal(found.rows, expected.rows)
-    np.testing.assert_array_equal(found.scores, expected.scores)
+    with caplog.at_level("INFO", logger=connection.__name__):
+        hits = retriever.search(TEXTS, 10)
+    assert len(requests) == len(TEXTS) / 20
+    assert "next try in" in caplog.text, "no request failed"
+    np.testing.assert_array_equal(hits.rows, expected.rows)
+    np.testing.assert_array_equal(hits.scores, expected.scores)
     assert users.search_documents(TEXTS[:100], 10) == documents
     with Elasticsearch(urls) as client:
         assert client.cluster.health()["number_of_nodes"] == 2

@@ -1,4 +1,4 @@
-"""Dense retrieval on a real server, against the dense retriever that needs none."""
+"""Dense retrieval on a real server, compared with the embedded dense retriever."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def local(folder: Path, encoder: str, texts: list[str] = TEXTS, **options: Any) 
     return retriever
 
 
-def same(found: Hits, wanted: Hits) -> None:
-    """Equal up to rounding, by which near scores may change places."""
-    np.testing.assert_allclose(found.scores, wanted.scores, atol=1e-6)
-    np.testing.assert_array_equal(found.rows == -1, wanted.rows == -1)
-    for query in range(len(found.rows)):
-        score_of = dict(zip(wanted.rows[query].tolist(), wanted.scores[query].tolist(), strict=True))
-        worst = float(wanted.scores[query].min())
-        for row, score in zip(found.rows[query].tolist(), found.scores[query].tolist(), strict=True):
+def same(hits: Hits, expected: Hits) -> None:
+    """Check that hits are equal up to rounding, which may change the order of near scores."""
+    np.testing.assert_allclose(hits.scores, expected.scores, atol=1e-6)
+    np.testing.assert_array_equal(hits.rows == -1, expected.rows == -1)
+    for query in range(len(hits.rows)):
+        score_of = dict(zip(expected.rows[query].tolist(), expected.scores[query].tolist(), strict=True))
+        worst = float(expected.scores[query].min())
+        for row, score in zip(hits.rows[query].tolist(), hits.scores[query].tolist(), strict=True):
             assert score == pytest.approx(score_of.get(row, worst), abs=1e-6)
 
 
@@ -86,31 +86,31 @@ def test_scores_and_ranking_are_those_of_the_dense_retriever(
     options: Any,
     num_candidates: int | None,
 ) -> None:
-    # As many candidates as there are texts make the approximate search exact.
+    # The approximate search is exact if all texts are candidates.
     retriever = built(elasticsearch_url, index_prefix, tiny_encoder, num_candidates=num_candidates, **options)
     options = {name: value for name, value in options.items() if name != "shards"}
     reference = local(tmp_path, tiny_encoder, **options)
     rng = random.Random(0)
     exclude = [rng.sample(range(90), rng.choice([0, 3, 87])) for _ in QUERIES]
-    for left_out in (None, exclude):
+    for excluded in (None, exclude):
         for k in (1, 10, 90):
-            hits = retriever.search(QUERIES, k, left_out)
+            hits = retriever.search(QUERIES, k, excluded)
             assert (hits.rows.dtype, hits.scores.dtype) == (np.int32, np.float32)
-            same(hits, reference.search(QUERIES, k, left_out))
+            same(hits, reference.search(QUERIES, k, excluded))
     assert retriever.search([], 5).rows.shape == (0, 5)
     assert retriever.search(QUERIES, 0).rows.shape == (len(QUERIES), 0)
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("shards", [1, 3])
-def test_copies_have_equal_scores_and_stand_in_row_order(
+def test_duplicates_have_equal_scores_and_are_in_row_order(
     elasticsearch_url: str,
     index_prefix: str,
     tiny_encoder: str,
     monkeypatch: pytest.MonkeyPatch,
     shards: int,
 ) -> None:
-    monkeypatch.setattr(elasticsearch_dense, "_TEXTS", 16)  # other batches, other roundings
+    monkeypatch.setattr(elasticsearch_dense, "_TEXTS", 16)  # rounding depends on the batch
     monkeypatch.setattr(server_retriever, "_BULK_ROWS", 7)
     texts = [TEXTS[number % 6] for number in range(300)]
     retriever = built(elasticsearch_url, index_prefix, tiny_encoder, texts, shards=shards)
@@ -126,7 +126,7 @@ def test_opposite_texts_have_the_least_score(
     elasticsearch_url: str, index_prefix: str, tiny_encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Angles:
-        """A text is the angle of its vector in degrees."""
+        """Reads a text as the angle of its vector in degrees."""
 
         size = 2
 
@@ -145,12 +145,12 @@ def test_opposite_texts_have_the_least_score(
 
 
 @pytest.mark.server
-def test_texts_without_tokens_find_nothing_and_are_not_found(
+def test_texts_without_tokens_have_no_hits_and_are_no_hits(
     elasticsearch_url: str, index_prefix: str, tiny_encoder: str
 ) -> None:
     texts = ["", "lion", "  ", "the sail", "\ud800"]
     hits = built(elasticsearch_url, index_prefix, tiny_encoder, texts).search(["lion", "", "\n", "\udfff"], 5)
-    assert [sorted(found.tolist()) for found in hits.rows] == [
+    assert [sorted(rows.tolist()) for rows in hits.rows] == [
         [-1, -1, 1, 3, 4],
         [-1] * 5,
         [-1] * 5,
@@ -170,21 +170,21 @@ def test_no_text_of_the_collection_is_encoded_again(
     retriever = built(elasticsearch_url, index_prefix, tiny_encoder)
     assert sorted(encoded) == sorted(set(TEXTS))
     encoded.clear()
-    again = built(elasticsearch_url, index_prefix, tiny_encoder)  # it is whole
+    again = built(elasticsearch_url, index_prefix, tiny_encoder)  # it is complete
     full = [text for text in TEXTS if text]
     hits = again.search(full, 1)
     assert encoded == []
     assert not again.vectors.is_loaded
     assert [TEXTS[row] for row in hits.rows[:, 0]] == full
-    retriever.search(["unheard of", full[0], "unheard of"], 1)
-    assert encoded == ["unheard of"]
+    retriever.search(["a new text", full[0], "a new text"], 1)
+    assert encoded == ["a new text"]
     assert retriever.vectors.is_loaded
     retriever.close()
     assert not retriever.vectors.is_loaded
 
 
 @pytest.mark.server
-def test_a_half_loaded_index_goes_on(
+def test_loading_resumes(
     elasticsearch_url: str,
     index_prefix: str,
     tmp_path: Path,
@@ -206,7 +206,7 @@ def test_a_half_loaded_index_goes_on(
         halfway.open(Path(), FINGERPRINT)
     encoded = count_encoded(monkeypatch)
     retriever = built(elasticsearch_url, index_prefix, tiny_encoder)
-    # 40 rows were there; the text without tokens is tokenised anew.
+    # 40 rows were loaded; the text without tokens is tokenised again.
     assert 0 < len(encoded) <= len(set(TEXTS)) - 35
     same(retriever.search(QUERIES, 20), local(tmp_path, tiny_encoder).search(QUERIES, 20))
     with Elasticsearch(elasticsearch_url) as client:
@@ -233,10 +233,10 @@ def test_loading_and_searching_survive_faults(
         between.target = action
         between.faults.extend([None, failing_items(key, item, slice(None, None, 3))])
         retriever = built(between.url, index_prefix, tiny_encoder)
-        found = retriever.search(QUERIES, 10)
+        hits = retriever.search(QUERIES, 10)
         assert not between.faults
     assert len(no_pauses) == 2
-    same(found, local(tmp_path, tiny_encoder).search(QUERIES, 10))
+    same(hits, local(tmp_path, tiny_encoder).search(QUERIES, 10))
 
 
 @pytest.mark.server
@@ -251,56 +251,56 @@ def test_a_memory_grows(
 ) -> None:
     options = {"index_prefix": index_prefix, "url": elasticsearch_url, "num_candidates": num_candidates}
     retriever = ElasticsearchDenseRetriever(tiny_encoder, device="cpu", **options)
-    one = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
+    memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
     queries = labelled_texts(12, seed=1)[0]
-    before = one.search(queries, 9)
+    before = memory.search(queries, 9)
     text, label = rows(60).texts[5], rows(60).label(5)
     new = Rows.from_lists(
         [text, text, *labelled_texts(20, seed=2)[0]],
         [str(label), "boats" if label != "boats" else "bread", *labelled_texts(20, seed=2)[1]],
     )
     encoded = count_encoded(monkeypatch)
-    addition = one.add(new, progress=False)
-    assert (addition.copies, addition.relabelled) == (1, 1)
-    assert encoded == new.texts[2:]  # and not the copy
-    found = one.search([text, *queries], 9)
-    # The copy has the score of the old row and stands behind it.
-    assert found.memories.texts[int(found.rows[0, 1])] == text
-    assert found.scores[0, 0] == found.scores[0, 1]
-    assert found.memories.ids[int(found.rows[0, 0])] == "r5"
+    addition = memory.add(new, progress=False)
+    assert (addition.duplicates, addition.relabelled) == (1, 1)
+    assert encoded == new.texts[2:]  # and not the duplicate
+    neighbors = memory.search([text, *queries], 9)
+    # The duplicate has the score of the old row and follows it.
+    assert neighbors.memories.texts[int(neighbors.rows[0, 1])] == text
+    assert neighbors.scores[0, 0] == neighbors.scores[0, 1]
+    assert neighbors.memories.ids[int(neighbors.rows[0, 0])] == "r5"
     whole = DenseRetriever(tiny_encoder, device="cpu")
-    whole.index(Collection(one.rows.texts, "whole"), tmp_path / "whole", progress=False)
-    same(one.retriever.search(queries, 9), whole.search(queries, 9))
+    whole.index(Collection(memory.rows.texts, "whole"), tmp_path / "whole", progress=False)
+    same(memory.retriever.search(queries, 9), whole.search(queries, 9))
     old = open_memory(str(tmp_path / "memory"), version=1).search(queries, 9)
     np.testing.assert_array_equal(old.scores, before.scores)
     assert old.memories.ids == before.memories.ids
-    # Training texts get neither themselves nor their copies.
-    kept = one.search(one.rows.texts[:], 3, leave_out_copies=True)
-    for own, places in zip(one.rows.texts, kept.rows, strict=True):
-        assert own not in [kept.memories.texts[int(place)] for place in places]
+    # Training texts retrieve neither themselves nor duplicates of themselves.
+    kept = memory.search(memory.rows.texts[:], 3, exclude_duplicates=True)
+    for own, numbers in zip(memory.rows.texts, kept.rows.tolist(), strict=True):
+        assert own not in [kept.memories.texts[number] for number in numbers]
 
 
 @pytest.mark.server
 def test_fused_with_words(
     elasticsearch_url: str, index_prefix: str, tmp_path: Path, tiny_encoder: str
 ) -> None:
-    place: dict[str, Any] = {"url": elasticsearch_url, "index_prefix": index_prefix}
-    words = ElasticsearchRetriever(**place)
-    meaning = ElasticsearchDenseRetriever(tiny_encoder, device="cpu", **place)
+    server: dict[str, Any] = {"url": elasticsearch_url, "index_prefix": index_prefix}
+    words = ElasticsearchRetriever(**server)
+    meaning = ElasticsearchDenseRetriever(tiny_encoder, device="cpu", **server)
     fused = FusedRetriever([words, meaning], depth=200)
     FolderMemory.build(rows(60), fused, tmp_path / "memory", progress=False)
     queries = labelled_texts(6, seed=1)[0]
     again = open_memory(str(tmp_path / "memory"))
     assert again.retriever.describe() == fused.describe()
-    found = again.retriever.search(queries, 5)
+    hits = again.retriever.search(queries, 5)
     for query in range(len(queries)):
-        worth: dict[int, float] = {}
+        fused_score: dict[int, float] = {}
         for member in (words, meaning):
             for rank, row in enumerate(member.search(queries, 200).rows[query].tolist(), 1):
                 if row >= 0:
-                    worth[row] = worth.get(row, 0.0) + 1 / (60 + rank)
-        best = sorted(worth.items(), key=lambda pair: (-np.float32(pair[1]), pair[0]))[:5]
-        assert found.rows[query].tolist() == [row for row, _ in best]
+                    fused_score[row] = fused_score.get(row, 0.0) + 1 / (60 + rank)
+        best = sorted(fused_score.items(), key=lambda pair: (-np.float32(pair[1]), pair[0]))[:5]
+        assert hits.rows[query].tolist() == [row for row, _ in best]
 
 
 @pytest.mark.server
@@ -334,7 +334,7 @@ def test_descriptions(tiny_encoder: str) -> None:
     assert isinstance(again, ElasticsearchDenseRetriever)
     assert again.describe() == described
     assert again.ranking.describe() == retriever.ranking.describe()
-    # Exact, it ranks as the embedded one.
+    # The exact search has the ranking of the embedded retriever.
     exact = ElasticsearchDenseRetriever(tiny_encoder).ranking.describe()
     assert exact == DenseRetriever(tiny_encoder).ranking.describe()
     assert retriever.ranking.describe() == {

@@ -1,4 +1,4 @@
-"""The options of the retrievers on a server, as the command line sees them."""
+"""The command-line options of the retrievers on a server."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Servers whose answers are valid JSON, but none of Elasticsearch's: one line that names the server."""
+"""Servers whose answers are valid JSON, but not of Elasticsearch's form: one line that names the server."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -14,12 +13,11 @@ from datamodules.core.errors import InputError
 from datamodules.retrieval import ElasticsearchRetriever
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.elasticsearch import connection as server_connection
-from datamodules.retrieval.elasticsearch import server_retriever
 from tests.elasticsearch.faults import Answer, Proxy, Request, proxy
 
 HEADERS = {"content-type": "application/json", "x-elastic-product": "Elasticsearch"}
 COLLECTION = Collection(["red apple", "blue sky"], "f" * 64)
-#: What a server may answer to anything.
+#: Answers of other forms.
 FORMS: list[Any] = [
     {},
     [],
@@ -37,12 +35,13 @@ FORMS: list[Any] = [
     {"zoo": {"mappings": None}},
     {"zoo": {"mappings": {"_meta": 3}}},
     {"zoo": {"mappings": {"properties": [1]}}},
+    *({"indices": ["zoo"], "fields": fields} for fields in (3, [3], {"text": None}, {"text": {"text": {}}})),
     {"responses": [{"status": "bad"}]},
     {"responses": [{"hits": {"hits": 3}}]},
     {"responses": [{"hits": {"hits": [{"sort": ["a", "b"]}]}}]},
     {"items": [{"create": 3}]},
 ]
-ASKED: dict[str, Callable[[ElasticsearchRetriever, Path], object]] = {
+REQUESTS: dict[str, Callable[[ElasticsearchRetriever, Path], object]] = {
     "index": lambda retriever, folder: retriever.index(COLLECTION, folder, progress=False),
     "open": lambda retriever, folder: retriever.open(folder, "f" * 64),
     "search_documents": lambda retriever, _: retriever.search_documents(["red"], 3),
@@ -53,7 +52,7 @@ ASKED: dict[str, Callable[[ElasticsearchRetriever, Path], object]] = {
 
 @pytest.fixture
 def strange(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, list[Any]]]:
-    """A server, and the list whose first item it answers to everything."""
+    """A server, and a list whose first item is its answer to every request."""
     monkeypatch.setattr(server_connection.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(server_connection, "TRIES", 1)
     form: list[Any] = []
@@ -66,18 +65,20 @@ def strange(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, list[Any]]
         yield server, form
 
 
-@pytest.mark.parametrize("asked", ASKED)
-def test_answers_of_another_form(asked: str, strange: tuple[Proxy, list[Any]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("request_name", REQUESTS)
+def test_answers_of_another_form(request_name: str, strange: tuple[Proxy, list[Any]], tmp_path: Path) -> None:
     server, form = strange
     existing = (
-        {"index": "zoo", "text_field": "text", "label_field": "label"} if asked in list(ASKED)[2:] else {}
+        {"index": "zoo", "text_field": "text", "label_field": "label"}
+        if request_name in list(REQUESTS)[2:]
+        else {}
     )
     refused = 0
     for answer in FORMS:
         form[:] = [answer]
         retriever = ElasticsearchRetriever(url=server.url, **existing)
         try:
-            ASKED[asked](retriever, tmp_path)
+            REQUESTS[request_name](retriever, tmp_path)
         except InputError as error:
             refused += 1
             assert server.url in str(error), error  # noqa: PT017
@@ -85,18 +86,3 @@ def test_answers_of_another_form(asked: str, strange: tuple[Proxy, list[Any]], t
         finally:
             retriever.close()
     assert refused > len(FORMS) // 2
-
-
-def test_what_a_long_wait_is_for_is_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A merge that waits for room on the server's disk, for one."""
-    told = Event()
-    caplog.handler.addFilter(lambda record: told.set() or True)
-    monkeypatch.setattr(server_retriever, "_PATIENCE", 0.01)
-    with caplog.at_level("INFO"):
-        with server_retriever._told_if_long("short"):
-            pass
-        with server_retriever._told_if_long("long"):
-            assert told.wait(30)
-    assert caplog.messages == ["long"]

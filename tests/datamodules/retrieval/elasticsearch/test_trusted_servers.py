@@ -1,4 +1,4 @@
-"""The environment's credentials go to servers that the user named, and to this machine."""
+"""The environment's credentials are sent to servers that the user named and to this machine only."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ FAR = "https://far.example:9200"
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The arguments of the client that was made last."""
+    """The arguments of the last client."""
     arguments: dict[str, Any] = {}
     monkeypatch.setenv("ELASTICSEARCH_API_KEY", "hunter2")
     monkeypatch.setattr("elasticsearch.Elasticsearch", lambda urls, **given: arguments.update(given))
     return arguments
+
+
+def from_file(url: str | list[str]) -> Any:
+    """Return a retriever whose servers a file names."""
+    return make_retriever(ElasticsearchRetriever(url=url).describe())
 
 
 def test_a_server_that_the_user_named(sent: dict[str, Any]) -> None:
@@ -27,30 +32,65 @@ def test_a_server_that_the_user_named(sent: dict[str, Any]) -> None:
     assert sent["api_key"] == "hunter2"
 
 
-@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("is_pickled", [False, True])
 def test_a_server_that_a_file_named(
-    copied: bool, sent: dict[str, Any], caplog: pytest.LogCaptureFixture
+    is_pickled: bool, sent: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    retriever: Any = make_retriever(ElasticsearchRetriever(url=FAR).describe())
-    retriever = pickle.loads(pickle.dumps(retriever)) if copied else retriever
+    retriever = from_file(FAR)
+    retriever = pickle.loads(pickle.dumps(retriever)) if is_pickled else retriever
     retriever.server._connect()
     assert "api_key" not in sent
     assert "not sent the credentials" in caplog.text
     assert FAR in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("named", "is_trusted"),
+    [
+        ([FAR], True),
+        (["https://user:password@far.example:9200/"], True),
+        ([], False),
+        (["https://far.example:9300"], False),
+        (["https://near.example:9200"], False),
+    ],
+)
+def test_a_server_that_a_file_and_the_user_named(
+    named: list[str], is_trusted: bool, sent: dict[str, Any]
+) -> None:
+    retriever = from_file(FAR)
+    retriever.server.trust(named)
+    retriever.server._connect()
+    assert ("api_key" in sent) == is_trusted
+
+
+def test_one_server_of_a_cluster_that_nobody_named(sent: dict[str, Any]) -> None:
+    retriever = from_file([FAR, "https://other.example:9200"])
+    retriever.server.trust([FAR])
+    retriever.server._connect()
+    assert "api_key" not in sent
+
+
 @pytest.mark.parametrize("url", ["http://localhost:9200", "http://127.0.0.1:9201"])
 def test_a_server_of_this_machine(url: str, sent: dict[str, Any]) -> None:
-    retriever: Any = make_retriever(ElasticsearchRetriever(url=url).describe())
-    retriever.server._connect()
+    from_file(url).server._connect()
     assert sent["api_key"] == "hunter2"
 
 
-def test_a_server_that_the_environment_names(sent: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ELASTICSEARCH_HOSTS", "near.example, far.example")
-    retriever: Any = make_retriever(ElasticsearchRetriever(url=[FAR, "http://near.example:9200"]).describe())
-    retriever.server._connect()
-    assert sent["api_key"] == "hunter2"
+@pytest.mark.parametrize(
+    ("hosts", "is_trusted"),
+    [
+        ("near.example, far.example", True),
+        ("near.example:9200,far.example:9200", True),
+        ("near.example", False),
+        ("near.example,far.example:9300", False),
+    ],
+)
+def test_servers_that_the_environment_names(
+    hosts: str, is_trusted: bool, sent: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELASTICSEARCH_HOSTS", hosts)
+    from_file([FAR, "http://near.example:9200"]).server._connect()
+    assert ("api_key" in sent) == is_trusted
 
 
 def test_what_the_user_said_is_his_options_and_his_files(tmp_path: Any) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from datamodules.core.errors import InputError
-from datamodules.retrieval.base import Collection, Ranking
+from datamodules.retrieval.base import Collection, ExcludedRows, Ranking
 from datamodules.retrieval.embedded import inverted_index
 from datamodules.retrieval.embedded import retriever as embedded
 from datamodules.retrieval.embedded.lucene import LENGTHS, length_bytes
@@ -73,7 +73,7 @@ def check(
     texts: Sequence[str],
     queries: Sequence[str],
     k: int,
-    exclude: Sequence[Sequence[int]] | None = None,
+    exclude: ExcludedRows | None = None,
 ) -> None:
     """Compare every score, check that no better row is missing and that equal scores are in row order."""
     hits = retriever.search(queries, k, exclude)

@@ -1,4 +1,4 @@
-"""A training text retrieves neither itself nor a copy; evaluation retrieves training texts only."""
+"""A training text retrieves neither itself nor a duplicate; evaluation retrieves training texts only."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.folding import fold
 from datamodules.retrieval.memories.folder_memory import FolderMemory
-from datamodules.retrieval.memories.neighbors import NeighborStore, build_neighbors
+from datamodules.retrieval.memories.memory import Neighbors
+from datamodules.retrieval.memories.neighbors import build_neighbors, open_neighbors
 from tests.datamodules.corpus import labelled_texts, write_csv
 
 K = 6
 
 
-def with_copies(n: int, seed: int) -> tuple[list[str], list[str]]:
-    """Texts of which a third has copies that differ in case and white space, some with another label."""
+def with_duplicates(n: int, seed: int) -> tuple[list[str], list[str]]:
+    """Return texts of which a third has duplicates that differ in case and white space, some with another label."""
     texts, labels = labelled_texts(n, seed)
     rng = random.Random(seed)
     for text in rng.sample(texts, n // 3):
@@ -32,45 +33,45 @@ def with_copies(n: int, seed: int) -> tuple[list[str], list[str]]:
 
 
 def pairs(rows: Rows) -> set[tuple[str, str]]:
-    """The texts with their labels."""
+    """Return the texts with their labels."""
     assert rows.labels is not None
     return set(zip(rows.texts, rows.labels, strict=True))
 
 
-def neighbor_texts(store: NeighborStore) -> list[list[str]]:
-    return [[store.memories.texts[i] for i in row if i >= 0] for row in store.rows.tolist()]
+def neighbor_texts(neighbors: Neighbors) -> list[list[str]]:
+    return [[neighbors.memories.texts[i] for i in row if i >= 0] for row in neighbors.rows.tolist()]
 
 
 @pytest.mark.parametrize("similarity", ["BM25", "LMDirichlet"])
-def test_no_text_of_a_memory_finds_itself_or_a_copy(tmp_path: Path, similarity: str) -> None:
-    texts, labels = with_copies(90, seed=0)
+def test_no_text_of_a_memory_retrieves_itself_or_a_duplicate(tmp_path: Path, similarity: str) -> None:
+    texts, labels = with_duplicates(90, seed=0)
     table = Rows.from_lists(texts, labels)
     retriever = EmbeddedRetriever(similarity=similarity)  # type: ignore[arg-type]
     memory = FolderMemory.build(table, retriever, tmp_path / "memory", progress=False)
-    store = NeighborStore.open(*build_neighbors(table, memory, K, True, tmp_path, progress=False))
-    found = neighbor_texts(store)
-    for text, memories in zip(texts, found, strict=True):
+    neighbors = open_neighbors(*build_neighbors(table, memory, K, True, tmp_path, progress=False))
+    retrieved = neighbor_texts(neighbors)
+    for text, memories in zip(texts, retrieved, strict=True):
         assert fold(text) not in map(fold, memories)
-    # The place of what was left out is taken by the next best: nearly all have all neighbours.
-    assert sum(map(len, found)) > 0.9 * K * len(texts)
+    # Excluded rows are replaced by the next best: nearly all texts have all neighbors.
+    assert sum(map(len, retrieved)) > 0.9 * K * len(texts)
 
     # Without the exclusion nearly every text is its own best memory: the check above can fail.
-    leaky = NeighborStore.open(*build_neighbors(table, memory, K, False, tmp_path, progress=False))
+    leaky = open_neighbors(*build_neighbors(table, memory, K, False, tmp_path, progress=False))
     own = [
         fold(text) in map(fold, memories) for text, memories in zip(texts, neighbor_texts(leaky), strict=True)
     ]
     assert sum(own) > 0.9 * len(texts)
 
 
-def test_a_text_with_nothing_but_copies_has_no_memory(tmp_path: Path) -> None:
+def test_a_text_with_duplicates_only_has_no_memory(tmp_path: Path) -> None:
     table = Rows.from_lists(["the lion", "The  Lion", "sail"], ["a", "b", "b"])
     memory = FolderMemory.build(table, EmbeddedRetriever(), tmp_path / "m", progress=False)
-    assert (memory.search(table.texts[:], 2, leave_out_copies=True).rows == -1).all()
+    assert (memory.search(table.texts[:], 2, exclude_duplicates=True).rows == -1).all()
 
 
 def _check_data_module(tmp_path: Path, retriever: Retriever) -> None:
-    """End to end, from files: a third of all texts is also in another split."""
-    texts, labels = with_copies(120, seed=1)
+    """Check a data module end to end: a third of all texts is also in another split."""
+    texts, labels = with_duplicates(120, seed=1)
     held_out, held_out_labels = labelled_texts(20, seed=2)
     copied = slice(0, 30)
     files = {
@@ -94,13 +95,15 @@ def _check_data_module(tmp_path: Path, retriever: Retriever) -> None:
         split = data.split(name)
         assert split.neighbors is not None
         assert pairs(split.neighbors.memories) <= training_rows
-        found = neighbor_texts(split.neighbors)
-        assert sum(map(len, found)) > 0.8 * K * len(found)
-        own = [fold(t) in map(fold, memories) for t, memories in zip(split.rows.texts, found, strict=True)]
+        retrieved = neighbor_texts(split.neighbors)
+        assert sum(map(len, retrieved)) > 0.8 * K * len(retrieved)
+        own = [
+            fold(t) in map(fold, memories) for t, memories in zip(split.rows.texts, retrieved, strict=True)
+        ]
         if name == "train":
             assert not any(own)
         else:
-            # A held-out text that training has as well may find it there: that is what memory is.
+            # A held-out text may retrieve its duplicate among the training texts.
             assert all(own[-30:])
 
 

@@ -1,4 +1,4 @@
-"""A memory in a folder: what it returns, and what it says when something is wrong with it."""
+"""A memory in a folder: its neighbors, and its errors."""
 
 from __future__ import annotations
 
@@ -39,70 +39,70 @@ def message(error: pytest.ExceptionInfo[InputError], *parts: object) -> None:
 @pytest.mark.parametrize("similarity", ["BM25", "LMDirichlet"])
 def test_hits_come_with_their_own_texts_labels_and_ids(tmp_path: Path, similarity: str) -> None:
     table, retriever = rows(60), EmbeddedRetriever(similarity=similarity)  # type: ignore[arg-type]
-    found = build(tmp_path / "m", table, retriever).search(QUERIES, 7)
-    expected = retriever.search(QUERIES, 7)
-    assert found.rows.dtype == np.int32
-    assert found.scores.dtype == np.float32
-    np.testing.assert_array_equal(found.scores, expected.scores)
-    np.testing.assert_array_equal(found.rows == -1, expected.rows == -1)
-    assert (expected.rows[:3] >= 0).any(axis=1).all()
-    for here, there in zip(found.rows.ravel(), expected.rows.ravel(), strict=True):
-        if there >= 0:
-            assert found.memories.ids[here] == f"r{there}"
-            assert found.memories.texts[int(here)] == table.texts[int(there)]
-            assert found.memories.label(int(here)) == table.label(int(there))
-    # Each distinct memory once, and none that nobody asked for.
-    assert len(set(found.memories.ids)) == len(found.memories)
-    assert set(found.rows[found.rows >= 0].tolist()) == set(range(len(found.memories)))
+    neighbors = build(tmp_path / "m", table, retriever).search(QUERIES, 7)
+    hits = retriever.search(QUERIES, 7)
+    assert neighbors.rows.dtype == np.int32
+    assert neighbors.scores.dtype == np.float32
+    np.testing.assert_array_equal(neighbors.scores, hits.scores)
+    np.testing.assert_array_equal(neighbors.rows == -1, hits.rows == -1)
+    assert (hits.rows[:3] >= 0).any(axis=1).all()
+    for own, row in zip(neighbors.rows.ravel().tolist(), hits.rows.ravel().tolist(), strict=True):
+        if row >= 0:
+            assert neighbors.memories.ids[own] == f"r{row}"
+            assert neighbors.memories.texts[own] == table.texts[row]
+            assert neighbors.memories.label(own) == table.label(row)
+    # Each distinct memory once, and no others.
+    assert len(set(neighbors.memories.ids)) == len(neighbors.memories)
+    assert set(neighbors.rows[neighbors.rows >= 0].tolist()) == set(range(len(neighbors.memories)))
 
 
 def test_missing_hits_are_minus_one_and_zero(tmp_path: Path) -> None:
     table = Rows.from_lists(["lion heron", "lion", "sail"], ["a", "a", "b"])
-    found = build(tmp_path / "m", table).search(["lion", "unknown", ""], 5)
-    assert (found.rows >= 0).sum(axis=1).tolist() == [2, 0, 0]
-    np.testing.assert_array_equal(found.rows[0, 2:], [-1, -1, -1])
-    np.testing.assert_array_equal(found.scores[found.rows == -1], 0)
-    assert (found.scores[found.rows >= 0] > 0).all()
-    assert sorted(found.memories.texts) == ["lion", "lion heron"]
+    neighbors = build(tmp_path / "m", table).search(["lion", "unknown", ""], 5)
+    assert (neighbors.rows >= 0).sum(axis=1).tolist() == [2, 0, 0]
+    np.testing.assert_array_equal(neighbors.rows[0, 2:], [-1, -1, -1])
+    np.testing.assert_array_equal(neighbors.scores[neighbors.rows == -1], 0)
+    assert (neighbors.scores[neighbors.rows >= 0] > 0).all()
+    assert sorted(neighbors.memories.texts) == ["lion", "lion heron"]
 
 
 def test_no_hit_at_all_is_an_empty_table(tmp_path: Path) -> None:
-    found = build(tmp_path / "m").search(["unknown"], 3)
-    assert found.rows.tolist() == [[-1, -1, -1]]
-    assert len(found.memories) == 0
+    neighbors = build(tmp_path / "m").search(["unknown"], 3)
+    assert neighbors.rows.tolist() == [[-1, -1, -1]]
+    assert len(neighbors.memories) == 0
 
 
 def test_labels_and_location_and_length(tmp_path: Path) -> None:
-    one = build(tmp_path / "m")
-    assert one.labels() == sorted(LABELS)
-    assert len(one) == 60
-    again = open_memory(one.location(), EmbeddedRetriever())
-    assert again.fingerprint == one.fingerprint
-    for a, b in zip(again.search(QUERIES, 4)[:2], one.search(QUERIES, 4)[:2], strict=True):
+    memory = build(tmp_path / "m")
+    assert memory.labels() == sorted(LABELS)
+    assert len(memory) == 60
+    again = open_memory(memory.location(), EmbeddedRetriever())
+    assert again.fingerprint == memory.fingerprint
+    for a, b in zip(again.search(QUERIES, 4)[:2], memory.search(QUERIES, 4)[:2], strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_memory_knows_its_retriever(tmp_path: Path) -> None:
-    one = build(tmp_path / "m", retriever=EmbeddedRetriever(similarity="LMDirichlet", mu=50.0))
-    again = open_memory(one.location())
-    assert again.retriever.describe() == one.retriever.describe()
-    np.testing.assert_array_equal(again.search(QUERIES, 4).scores, one.search(QUERIES, 4).scores)
+def test_a_memory_opens_with_its_retriever(tmp_path: Path) -> None:
+    memory = build(tmp_path / "m", retriever=EmbeddedRetriever(similarity="LMDirichlet", mu=50.0))
+    again = open_memory(memory.location())
+    assert again.retriever.describe() == memory.retriever.describe()
+    np.testing.assert_array_equal(again.search(QUERIES, 4).scores, memory.search(QUERIES, 4).scores)
 
 
 def test_unlabelled_memories_have_no_labels(tmp_path: Path) -> None:
-    one = build(tmp_path / "m", Rows.from_lists(["lion", "sail"]))
-    assert one.labels() == []
-    assert one.search(["lion"], 1).memories.label(0) is None
+    memory = build(tmp_path / "m", Rows.from_lists(["lion", "sail"]))
+    assert memory.labels() == []
+    assert memory.search(["lion"], 1).memories.label(0) is None
 
 
-def test_copies_are_found_whatever_their_case_and_space(tmp_path: Path) -> None:
+def test_duplicates_are_found_whatever_their_case_and_space(tmp_path: Path) -> None:
     table = Rows.from_lists(["The lion", "a lion", "the  LION ", "sail", "the lion"])
-    one = build(tmp_path / "m", table)
-    found = [sorted(copies.tolist()) for copies in one.copies(["the lion", "SAIL", "lion"])]
-    assert found == [[0, 2, 4], [3], []]
-    kept = one.search(["the lion"], 5, leave_out_copies=True).memories
+    memory = build(tmp_path / "m", table)
+    duplicates = [sorted(rows.tolist()) for rows in memory.excluded_rows(["the lion", "SAIL", "lion"])]
+    assert duplicates == [[0, 2, 4], [3], []]
+    kept = memory.search(["the lion"], 5, exclude_duplicates=True).memories
     assert list(kept.texts) == ["a lion"]
-    assert len(one.search(["the lion"], 5).memories) == 4
+    assert len(memory.search(["the lion"], 5).memories) == 4
 
 
 def test_the_fingerprint_is_that_of_rows_and_ranking(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_second_build_uses_the_first(tmp_path: Path, monkeypatch: pytest.Monke
     first = build(tmp_path / "m").search(QUERIES, 4)
 
     def never(*_: object, **__: object) -> None:
-        raise AssertionError("worked again")
+        raise AssertionError("built again")
 
     monkeypatch.setattr(EmbeddedRetriever, "index", never)
     monkeypatch.setattr(folder_memory, "fold_hashes", never)
@@ -136,15 +136,15 @@ def _kill(*_: object) -> None:
 
 
 @pytest.mark.parametrize("where", ["fold_hashes", "_write_postings"])
-def test_a_build_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_a_killed_build_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(folder_memory if where == "fold_hashes" else inverted_index, where, _kill)
         assert in_processes(1, build, tmp_path / "m") == [-signal.SIGKILL]
     with pytest.raises(InputError, match="no memory here"):
         open_memory(str(tmp_path / "m"), EmbeddedRetriever())
-    found, expected = build(tmp_path / "m").search(QUERIES, 5), build(tmp_path / "n").search(QUERIES, 5)
-    np.testing.assert_array_equal(found.scores, expected.scores)
-    assert found.memories.ids == expected.memories.ids
+    rebuilt, expected = build(tmp_path / "m").search(QUERIES, 5), build(tmp_path / "n").search(QUERIES, 5)
+    np.testing.assert_array_equal(rebuilt.scores, expected.scores)
+    assert rebuilt.memories.ids == expected.memories.ids
     assert {p.name for p in (tmp_path / "m").iterdir()} == {p.name for p in (tmp_path / "n").iterdir()}
 
 
@@ -158,18 +158,18 @@ def test_two_processes_build_one_memory(tmp_path: Path) -> None:
 
 
 def test_other_rows_do_not_replace_a_memory(tmp_path: Path) -> None:
-    one = build(tmp_path / "m")
-    with pytest.raises(InputError, match="is a memory of other rows already") as error:
+    memory = build(tmp_path / "m")
+    with pytest.raises(InputError, match="was built from other texts or settings") as error:
         build(tmp_path / "m", rows(30))
-    message(error, tmp_path / "m", "name another folder")
+    message(error, tmp_path / "m", "build the memory again in another folder")
     build(tmp_path / "other", rows(30))  # as the message says
-    assert len(open_memory(one.location(), EmbeddedRetriever()).search(["lion"], 3).memories) == 3
+    assert len(open_memory(memory.location(), EmbeddedRetriever()).search(["lion"], 3).memories) == 3
 
 
 def test_a_memory_needs_rows_with_ids_of_their_own(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least one row"):
         build(tmp_path / "m", Rows.from_lists([]))
-    with pytest.raises(InputError, match="id 'b' stands for 2 rows") as error:
+    with pytest.raises(InputError, match="2 rows have the id 'b'") as error:
         build(tmp_path / "m", Rows.from_lists(["x", "y", "z"], ids=["a", "b", "b"], source="my.csv"))
     message(error, "my.csv")
     assert not (tmp_path / "m").exists()
@@ -219,7 +219,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, name: str) -> None:
 
 
 def flip_a_bit(path: Path) -> bytes:
-    """Damage a file; what it held."""
+    """Damage a file and return its undamaged contents."""
     whole = path.read_bytes()
     damaged = bytearray(whole)
     damaged[len(whole) // 2] ^= 1
@@ -227,39 +227,39 @@ def flip_a_bit(path: Path) -> bytes:
     return whole
 
 
-def test_a_memory_is_told_apart_from_others_that_took_its_place(tmp_path: Path) -> None:
-    """Without a look at its rows or its index: a start must not read gigabytes."""
-    found = []
+def test_memories_in_the_same_folder_are_identified(tmp_path: Path) -> None:
+    """Neither rows nor index are read: a start must not read gigabytes."""
+    contents = []
     for texts in (rows(20), rows(30)):
         shutil.rmtree(tmp_path / "m", ignore_errors=True)
         memory = build(tmp_path / "m", texts)
-        found.append(contents_of_memory(str(tmp_path / "m")))
+        contents.append(contents_of_memory(str(tmp_path / "m")))
     memory.add(Rows.from_lists(["a new zebra"], LABELS[:1]), progress=False)
-    found.append(contents_of_memory(str(tmp_path / "m")))
-    assert len({str(one) for one in found}) == 3
-    assert set(found[-1]) == {"memory.json", "rows-1/manifest.json", "rows-2/manifest.json"}
+    contents.append(contents_of_memory(str(tmp_path / "m")))
+    assert len(set(map(str, contents))) == 3
+    assert set(contents[-1]) == {"memory.json", "rows-1/manifest.json", "rows-2/manifest.json"}
 
 
 def test_damaged_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """They are in no other place: only who builds from the same rows has them."""
+    """The rows are stored nowhere else: only a build from the same rows restores them."""
     build(tmp_path / "m")
     path = tmp_path / "m" / "rows-1" / "rows.arrow"
     whole = flip_a_bit(path)
     with pytest.raises(InputError, match="checksum") as error:
         open_memory(str(tmp_path / "m"), EmbeddedRetriever())
-    message(error, path, "put it back from a copy, or build the memory again in another folder")
+    message(error, path, "restore it from a backup, or build the memory again in another folder")
     build(tmp_path / "other")  # as the message says
     build(tmp_path / "m")
     assert path.read_bytes() == whole
 
 
 @pytest.mark.parametrize("name", ["posting_scores.npy", "manifest.json"])
-def test_a_damaged_index_is_made_again(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_index_is_rebuilt(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     before = build(tmp_path / "m").search(["lion", "a cat"], 3)
     (path,) = (tmp_path / "m").glob(f"index-*/{name}")
     whole = flip_a_bit(path)
     memory = open_memory(str(tmp_path / "m"), EmbeddedRetriever())
-    assert "the index is made again" in caplog.text
+    assert "the index is rebuilt" in caplog.text
     assert path.read_bytes() == whole
     after = memory.search(["lion", "a cat"], 3)
     assert np.array_equal(after.rows, before.rows)

@@ -1,4 +1,4 @@
-"""A memory that grows: what is new is found at once, what is old stays, and nothing breaks it half-way."""
+"""A memory that grows: new rows are searched at once, old versions stay, and interruptions do no harm."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MakeRetriever = Callable[..., Retriever]
 
 @pytest.fixture(params=["embedded", pytest.param("elasticsearch", marks=pytest.mark.server)])
 def make(request: pytest.FixtureRequest) -> MakeRetriever:
-    """Makes a retriever of either back end, always the same one."""
+    """Makes a retriever of either back end, always the same memory."""
     if request.param == "embedded":
         return EmbeddedRetriever
     url = request.getfixturevalue("elasticsearch_url")
@@ -50,8 +50,8 @@ def more(texts: list[str] = NEW[0], labels: list[str] | None = NEW[1]) -> Rows:
     return Rows.from_lists(texts, labels, source="more.csv")
 
 
-def found(neighbors: Neighbors) -> list[list[tuple[str, str, str | None, float]]]:
-    """(id, text, label, score) of every hit."""
+def hits_of(neighbors: Neighbors) -> list[list[tuple[str, str, str | None, float]]]:
+    """Return (id, text, label, score) of every hit."""
     ids, table = neighbors.memories.ids, neighbors.memories
     return [
         [
@@ -72,60 +72,60 @@ def test_new_rows_are_found_at_once_and_old_versions_stay(
     tmp_path: Path, make: MakeRetriever, similarity: str
 ) -> None:
     grown = build(tmp_path / "m", retriever=make(similarity=similarity))
-    before = found(grown.search(QUERIES, 5))
+    before = hits_of(grown.search(QUERIES, 5))
     assert before[3] == []
     assert grown.add(more(), progress=False) == (2, 63, 3, 0, 0, 0)
-    after = found(grown.search(QUERIES, 5))
+    after = hits_of(grown.search(QUERIES, 5))
     assert {hit[:3] for hit in after[3]} == {
         ("2:0", "zebra crossing", "beasts"),
         ("2:1", "old zebra", "beasts"),
     }
     assert grown.add(more(["zebra zebra"], ["boats"]), progress=False).version == 3
-    assert {hit[0] for hit in found(grown.search(["zebra"], 5))[0]} == {"2:0", "2:1", "3:0"}
+    assert {hit[0] for hit in hits_of(grown.search(["zebra"], 5))[0]} == {"2:0", "2:1", "3:0"}
 
     # Every version ranks like a memory that was built of its rows at once, now and later.
     together = build(tmp_path / "n", Rows(grown.rows.table.slice(0, 63), "n"), make(similarity=similarity))
-    assert found(together.search(QUERIES, 5)) == after
+    assert hits_of(together.search(QUERIES, 5)) == after
     assert together.fingerprint == FolderMemory(tmp_path / "m", make(similarity=similarity), 2).fingerprint
     for version, expected in ((1, before), (2, after)):
         old = FolderMemory(tmp_path / "m", make(similarity=similarity), version)
-        assert (old.version, found(old.search(QUERIES, 5))) == (version, expected)
-    assert found(open_memory(str(tmp_path / "m"), version=1).search(QUERIES, 5)) == before
+        assert (old.version, hits_of(old.search(QUERIES, 5))) == (version, expected)
+    assert hits_of(open_memory(str(tmp_path / "m"), version=1).search(QUERIES, 5)) == before
     current = open_memory(str(tmp_path / "m"))
     assert isinstance(current, FolderMemory)
     assert current.versions() == [(1, 60), (2, 63), (3, 64)]
-    assert found(build(tmp_path / "m", retriever=make(similarity=similarity)).search(QUERIES, 5)) == before
+    assert hits_of(build(tmp_path / "m", retriever=make(similarity=similarity)).search(QUERIES, 5)) == before
     assert len(open_memory(str(tmp_path / "m")).search(["zebra"], 5).memories) == 3
 
 
 def test_rows_keep_their_numbers_and_ids(tmp_path: Path) -> None:
-    one = build(tmp_path / "m")
-    ids = one.rows.ids
-    one.add(more(["otter", "Old  ZEBRA", "old zebra", "zebra"], ["bread", "boats", "boats", "boats"]))
-    # 2:2 would be a copy of 2:1: a position in the table that was given.
-    assert one.rows.ids == [*ids, "2:0", "2:1", "2:3"]
-    assert one.rows.texts[0] == rows(60).texts[0]
-    one.add(Rows.from_lists(["new keel"], ["boats"], ["mine"]), keep_ids=True)
-    assert one.rows.ids[-1] == "mine"
+    memory = build(tmp_path / "m")
+    ids = memory.rows.ids
+    memory.add(more(["otter", "Old  ZEBRA", "old zebra", "zebra"], ["bread", "boats", "boats", "boats"]))
+    # 2:2 would be a duplicate of 2:1; the number is the position in the given table.
+    assert memory.rows.ids == [*ids, "2:0", "2:1", "2:3"]
+    assert memory.rows.texts[0] == rows(60).texts[0]
+    memory.add(Rows.from_lists(["new keel"], ["boats"], ["mine"]), keep_ids=True)
+    assert memory.rows.ids[-1] == "mine"
     before = contents(tmp_path / "m")
-    with pytest.raises(InputError, match=r"more.csv: the id 'mine' stands for 2 rows") as error:
-        one.add(Rows.from_lists(["newer keel"], ["boats"], ["mine"], "more.csv"), keep_ids=True)
+    with pytest.raises(InputError, match=r"more.csv: 2 rows have the id 'mine'") as error:
+        memory.add(Rows.from_lists(["newer keel"], ["boats"], ["mine"], "more.csv"), keep_ids=True)
     assert "\n" not in str(error.value)
     assert contents(tmp_path / "m") == before
 
 
-def test_copies_are_left_out_and_other_labels_kept(tmp_path: Path) -> None:
-    one = build(
+def test_duplicates_are_skipped_and_other_labels_kept(tmp_path: Path) -> None:
+    memory = build(
         tmp_path / "m", Rows.from_lists(["The lion", "a sail", "a sail"], ["beasts", "boats", "bread"])
     )
-    addition = one.add(
+    addition = memory.add(
         more(
             ["the  LION", "the lion", "a sail", "A Sail", "new", "NEW", "new"],
             ["beasts", "boats", "bread", "beasts", "boats", "boats", "bread"],
         )
     )
     assert addition == (2, 7, 4, 3, 3, 0)
-    assert list(zip(one.rows.texts, one.rows.labels or [], strict=True))[3:] == [
+    assert list(zip(memory.rows.texts, memory.rows.labels or [], strict=True))[3:] == [
         ("the lion", "boats"),
         ("A Sail", "beasts"),
         ("new", "boats"),
@@ -133,18 +133,19 @@ def test_copies_are_left_out_and_other_labels_kept(tmp_path: Path) -> None:
     ]
     # Nothing new: no version.
     before = contents(tmp_path / "m")
-    assert one.add(more(["new", "THE LION"], ["bread", "boats"])) == (2, 7, 0, 2, 0, 0)
+    assert memory.add(more(["new", "THE LION"], ["bread", "boats"])) == (2, 7, 0, 2, 0, 0)
     assert contents(tmp_path / "m") == before
 
 
-def test_training_texts_do_not_find_copies_among_the_new_rows(tmp_path: Path) -> None:
-    one = build(tmp_path / "m", Rows.from_lists(["the lion", "a lion"], ["beasts", "beasts"]))
-    one.add(more(["The  Lion", "lion sail", "unrelated"], ["boats", "boats", "boats"]))
-    for memory_ in (one, FolderMemory(tmp_path / "m", EmbeddedRetriever())):
-        assert [sorted(c.tolist()) for c in memory_.copies(["THE lion", "lion sail"])] == [[0, 2], [3]]
-        kept = memory_.search(["the lion"], 5, leave_out_copies=True)
-        assert {hit[1] for hit in found(kept)[0]} == {"a lion", "lion sail"}
-    assert {h[1] for h in found(one.search(["lion sail"], 5, leave_out_copies=True))[0]} == {
+def test_training_texts_retrieve_no_duplicates_among_the_new_rows(tmp_path: Path) -> None:
+    memory = build(tmp_path / "m", Rows.from_lists(["the lion", "a lion"], ["beasts", "beasts"]))
+    memory.add(more(["The  Lion", "lion sail", "unrelated"], ["boats", "boats", "boats"]))
+    for opened in (memory, FolderMemory(tmp_path / "m", EmbeddedRetriever())):
+        duplicates = opened.excluded_rows(["THE lion", "lion sail"])
+        assert [sorted(rows.tolist()) for rows in duplicates] == [[0, 2], [3]]
+        kept = opened.search(["the lion"], 5, exclude_duplicates=True)
+        assert {hit[1] for hit in hits_of(kept)[0]} == {"a lion", "lion sail"}
+    assert {h[1] for h in hits_of(memory.search(["lion sail"], 5, exclude_duplicates=True))[0]} == {
         "the lion",
         "a lion",
         "The  Lion",
@@ -162,32 +163,32 @@ def test_training_texts_do_not_find_copies_among_the_new_rows(tmp_path: Path) ->
 def test_rows_that_do_not_fit_are_refused(
     tmp_path: Path, table: Rows, labels: list[str] | None, expected: str
 ) -> None:
-    one = build(tmp_path / "m")
+    memory = build(tmp_path / "m")
     before = contents(tmp_path / "m")
     with pytest.raises(InputError) as error:
-        one.add(table, labels)
+        memory.add(table, labels)
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
     assert contents(tmp_path / "m") == before
-    assert one.add(more()).version == 2
+    assert memory.add(more()).version == 2
 
 
 def test_unknown_labels_can_be_skipped(tmp_path: Path) -> None:
-    one = build(tmp_path / "m")
+    memory = build(tmp_path / "m")
     table = more(["zebra", "car", "auto", "zebra"], ["beasts", "cars", "cars", "beasts"])
-    assert one.add(table, ["beasts", "boats", "bread"], "skip") == (2, 61, 1, 1, 0, 2)
-    assert one.rows.ids[60:] == ["2:0"]
+    assert memory.add(table, ["beasts", "boats", "bread"], "skip") == (2, 61, 1, 1, 0, 2)
+    assert memory.rows.ids[60:] == ["2:0"]
 
 
 def test_a_memory_without_labels_grows_without_labels(tmp_path: Path) -> None:
-    one = build(tmp_path / "m", Rows.from_lists(["a lion", "a sail"]))
+    memory = build(tmp_path / "m", Rows.from_lists(["a lion", "a sail"]))
     with pytest.raises(InputError, match=r"row 1 .'zebra crossing'. has a label, but the memory has none"):
-        one.add(more())
-    assert one.add(more(["zebra", "A LION"], None), labels=[]) == (2, 3, 1, 1, 0, 0)
-    assert one.search(["zebra"], 1).memories.label(0) is None
+        memory.add(more())
+    assert memory.add(more(["zebra", "A LION"], None), labels=[]) == (2, 3, 1, 1, 0, 0)
+    assert memory.search(["zebra"], 1).memories.label(0) is None
 
 
-def test_an_index_of_the_users_is_not_written_to() -> None:
+def test_an_existing_index_is_not_written_to() -> None:
     mine = object.__new__(IndexMemory)
     mine.retriever = ElasticsearchRetriever(index="mine")
     with pytest.raises(InputError, match="index:mine: this index is yours"):
@@ -206,11 +207,11 @@ def test_versions_that_are_not_there(tmp_path: Path) -> None:
 def test_any_version_that_is_open_grows_the_current_one(tmp_path: Path) -> None:
     first, second = build(tmp_path / "m"), build(tmp_path / "m")
     first.add(more(["zebra"], ["beasts"]))
-    assert found(second.search(["zebra"], 5)) == [[]]
+    assert hits_of(second.search(["zebra"], 5)) == [[]]
     assert second.add(more(["old zebra"], ["boats"])).version == 3
-    assert {hit[0] for hit in found(second.search(["zebra"], 5))[0]} == {"2:0", "3:0"}
-    assert [hit[0] for hit in found(first.search(["zebra"], 5))[0]] == ["2:0"]
-    # What the first one has already is a copy for the other.
+    assert {hit[0] for hit in hits_of(second.search(["zebra"], 5))[0]} == {"2:0", "3:0"}
+    assert [hit[0] for hit in hits_of(first.search(["zebra"], 5))[0]] == ["2:0"]
+    # A row of the second is a duplicate for the first.
     assert first.add(more(["old zebra"], ["boats"])) == (3, 62, 0, 1, 0, 0)
 
 
@@ -246,22 +247,22 @@ PLACES = [
 def test_a_killed_addition_leaves_the_old_memory_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, after: bool, same: bool
 ) -> None:
-    before = found(build(tmp_path / "m").search(QUERIES, 5))
+    before = hits_of(build(tmp_path / "m").search(QUERIES, 5))
     with monkeypatch.context() as patch:
         patch.setattr(module, name, _kill_after(getattr(module, name)) if after else _kill)
         assert in_processes(1, _add, tmp_path / "m", more()) == [-signal.SIGKILL]
     done = name == "write_pointer" and after
     opened = FolderMemory(tmp_path / "m", EmbeddedRetriever())
     assert opened.version == (2 if done else 1)
-    assert found(FolderMemory(tmp_path / "m", EmbeddedRetriever(), 1).search(QUERIES, 5)) == before
-    # The next addition works, of the same rows or of others, and leaves nothing of the killed one.
+    assert hits_of(FolderMemory(tmp_path / "m", EmbeddedRetriever(), 1).search(QUERIES, 5)) == before
+    # The next addition works, of the same rows or of others, and leaves nothing of the killed memory.
     table = more() if same else more(["other zebra"], ["bread"])
     opened.add(table, progress=False)
     expected = build(tmp_path / "n")
     if done:
         expected.add(more(), progress=False)
     expected.add(table, progress=False)
-    assert found(opened.search(QUERIES, 5)) == found(expected.search(QUERIES, 5))
+    assert hits_of(opened.search(QUERIES, 5)) == hits_of(expected.search(QUERIES, 5))
     assert {p.name for p in (tmp_path / "m").iterdir() if p.suffix != ".lock"} == {
         p.name for p in (tmp_path / "n").iterdir() if p.suffix != ".lock"
     }
@@ -280,7 +281,7 @@ def test_a_killed_addition_on_a_server(
     def retriever() -> ElasticsearchRetriever:
         return ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
 
-    before = found(build(tmp_path / "m", retriever=retriever()).search(QUERIES, 5))
+    before = hits_of(build(tmp_path / "m", retriever=retriever()).search(QUERIES, 5))
     expected = build(tmp_path / "n")
     expected.add(more(), progress=False)
     with monkeypatch.context() as patch:
@@ -288,19 +289,21 @@ def test_a_killed_addition_on_a_server(
         patch.setattr(ElasticsearchRetriever, name, _kill_after(whole) if after else _kill)
         assert in_processes(1, _add, tmp_path / "m", more(), retriever()) == [-signal.SIGKILL]
     opened = FolderMemory(tmp_path / "m", retriever())
-    assert found(opened.search(QUERIES, 5)) == before
+    assert hits_of(opened.search(QUERIES, 5)) == before
     opened.add(more(), progress=False)
-    for mine, other in zip(found(opened.search(QUERIES, 5)), found(expected.search(QUERIES, 5)), strict=True):
+    for mine, other in zip(
+        hits_of(opened.search(QUERIES, 5)), hits_of(expected.search(QUERIES, 5)), strict=True
+    ):
         assert [hit[:3] for hit in mine] == [hit[:3] for hit in other]
         np.testing.assert_allclose([hit[3] for hit in mine], [hit[3] for hit in other], rtol=1e-5)
-    assert found(FolderMemory(tmp_path / "m", retriever(), 1).search(QUERIES, 5)) == before
+    assert hits_of(FolderMemory(tmp_path / "m", retriever(), 1).search(QUERIES, 5)) == before
 
 
 def test_a_failed_addition_leaves_the_open_memory_usable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = build(tmp_path / "m")
-    before = found(one.search(QUERIES, 5))
+    memory = build(tmp_path / "m")
+    before = hits_of(memory.search(QUERIES, 5))
 
     def fail(self: EmbeddedRetriever, *_: Any, **__: Any) -> None:
         self.close()
@@ -309,15 +312,15 @@ def test_a_failed_addition_leaves_the_open_memory_usable(
     with monkeypatch.context() as patch:
         patch.setattr(EmbeddedRetriever, "add", fail)
         with pytest.raises(InputError, match="the disk is full"):
-            one.add(more())
-    assert (one.version, len(one), found(one.search(QUERIES, 5))) == (1, 60, before)
-    assert one.add(more()).version == 2
+            memory.add(more())
+    assert (memory.version, len(memory), hits_of(memory.search(QUERIES, 5))) == (1, 60, before)
+    assert memory.add(more()).version == 2
 
 
 def test_two_processes_add(tmp_path: Path) -> None:
     build(tmp_path / "m")
     assert in_processes(2, _add, tmp_path / "m", more()) == [0, 0]
-    # The second one found only copies.
+    # The second process has added duplicates only.
     assert FolderMemory(tmp_path / "m", EmbeddedRetriever()).versions() == [(1, 60), (2, 63)]
 
 
@@ -334,17 +337,17 @@ def test_the_index_of_a_grown_collection_is_the_index_of_all_its_texts(tmp_path:
         grown.add(Collection(texts, "f"), 200, tmp_path / "other", progress=False)
 
 
-def test_a_back_end_that_can_not_append_builds_anew(tmp_path: Path) -> None:
+def test_a_back_end_that_can_not_append_builds_again(tmp_path: Path) -> None:
     class Plain(EmbeddedRetriever):
         add = Retriever.add
 
-    one = build(tmp_path / "m", retriever=Plain())
-    before = found(one.search(QUERIES, 5))
-    one.add(more(), progress=False)
+    memory = build(tmp_path / "m", retriever=Plain())
+    before = hits_of(memory.search(QUERIES, 5))
+    memory.add(more(), progress=False)
     expected = build(tmp_path / "n")
     expected.add(more(), progress=False)
-    assert found(one.search(QUERIES, 5)) == found(expected.search(QUERIES, 5))
-    assert found(FolderMemory(tmp_path / "m", Plain(), 1).search(QUERIES, 5)) == before
+    assert hits_of(memory.search(QUERIES, 5)) == hits_of(expected.search(QUERIES, 5))
+    assert hits_of(FolderMemory(tmp_path / "m", Plain(), 1).search(QUERIES, 5)) == before
 
 
 def test_a_grown_memory_can_be_built_for_another_ranking(tmp_path: Path) -> None:
@@ -359,7 +362,9 @@ def test_a_grown_memory_can_be_built_for_another_ranking(tmp_path: Path) -> None
 def test_a_damaged_pointer_does_not_lose_what_was_added(tmp_path: Path) -> None:
     build(tmp_path / "m").add(more())
     (tmp_path / "m" / POINTER).write_text("{")
-    with pytest.raises(InputError, match="damaged, and the memory had grown") as error:
+    with pytest.raises(
+        InputError, match=r"memory\.json: damaged; restore it from a backup or, if the memory has not grown"
+    ) as error:
         build(tmp_path / "m")
     assert "\n" not in str(error.value)
     assert (tmp_path / "m" / "rows-2").exists()
@@ -379,9 +384,9 @@ def test_a_table_that_is_read_twice_adds_nothing_new(tmp_path: Path) -> None:
 
     texts, labels = labelled_texts(40, seed=9)
     file = write_csv(tmp_path / "more.csv", texts, labels)
-    one = build(tmp_path / "m")
-    first = one.add(read_table(file))
-    assert first.added + first.copies == 40
+    memory = build(tmp_path / "m")
+    first = memory.add(read_table(file))
+    assert first.added + first.duplicates == 40
     assert first.added > 20
-    again = one.add(read_table(file))
-    assert (again.added, again.copies, again.version) == (0, 40, 2)
+    again = memory.add(read_table(file))
+    assert (again.added, again.duplicates, again.version) == (0, 40, 2)
