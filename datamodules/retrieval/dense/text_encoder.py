@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias
 
@@ -44,9 +45,9 @@ class TextEncoder(Protocol):
         """
 
 
-#: Loaders of encoders that are one file, by the file's suffix. `zoo` registers its checkpoints here, because this
-#: package may not import a model.
-FILE_ENCODERS: dict[str, Callable[[str, torch.device], TextEncoder]] = {}
+#: Entry points of installed packages, by the suffix of a file: each makes a `TextEncoder` from the file's name and a
+#: device. `zoo` registers its checkpoints this way, because this package imports no model.
+FILE_ENCODERS = "memory_zoo.file_encoders"
 
 
 def load_encoder(ranking: DenseRanking, device: str | None) -> TextEncoder:
@@ -70,13 +71,14 @@ def load_encoder(ranking: DenseRanking, device: str | None) -> TextEncoder:
             from datamodules.retrieval.dense.transformer_encoder import TransformerEncoder
 
             return TransformerEncoder(ranking, chosen)
-        if path.suffix not in FILE_ENCODERS:
-            known = f"a checkpoint ({', '.join(FILE_ENCODERS)})"
+        makers = {f".{entry.name}": entry for entry in entry_points(group=FILE_ENCODERS)}
+        if path.suffix not in makers:
             raise InputError(
-                f"encoder {ranking.encoder!r}: not a file of a known kind; use"
-                f" {known if FILE_ENCODERS else 'checkpoints after `import zoo`'}, or a folder"
+                f"encoder {ranking.encoder!r}: not a file of a known kind; use a checkpoint"
+                f" ({', '.join(makers)}) or a folder"
             )
-        return FILE_ENCODERS[path.suffix](ranking.encoder, chosen)
+        encoder: TextEncoder = makers[path.suffix].load()(ranking.encoder, chosen)
+        return encoder
 
 
 @contextmanager
