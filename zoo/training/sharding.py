@@ -12,8 +12,7 @@ from pytorch_lightning.strategies import ModelParallelStrategy
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import nn
 
-from callbacks.charts import Charts
-from callbacks.prediction_table import PredictionTable
+from callbacks.charts import ValidationReport
 from datamodules.core.errors import InputError
 from zoo.layers.encoders import transformer_of
 
@@ -73,7 +72,7 @@ def _check(model: Any, transformer: Any) -> None:
             " to false"
         )
     for callback in trainer.callbacks:
-        if isinstance(callback, (Charts, PredictionTable)):
+        if isinstance(callback, ValidationReport):
             raise InputError(
                 f"{strategy}: {type(callback).__name__} has one process predict, which holds a part of the weights;"
                 " leave the callback out"

@@ -16,7 +16,7 @@ from zoo.tasks.base import Task, check_choices
 from zoo.tasks.matching.losses import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.matching.metrics import MatchingScores, PairScores, RankingScores
 from zoo.tasks.matching.predictor import MatchingPredictor
-from zoo.tasks.ranking_charts import hits_by_rank, scores_by_label
+from zoo.tasks.ranking_charts import hits_by_rank
 
 Loss: TypeAlias = Literal["hinge", "softmax", "cross_entropy"]
 
@@ -162,9 +162,6 @@ class MatchingTask(Task):
             # Of equal scores, the worse first.
             grades = [[grade for _, grade in sorted(one)] for one in ranked.values()]
             yield from hits_by_rank(grades, [sum(grade > 0 for grade in one) for one in grades])
-        yield from scores_by_label(
-            [prediction.score for prediction in found.values()], [target[row] > 0 for row in found]
-        )
         # The first pair that matches, word by word.
         for prediction in (found[row] for row in found if target[row] > 0):
             words = predictor.interaction(prediction.first, prediction.second)
@@ -174,7 +171,7 @@ class MatchingTask(Task):
             if first and second:
                 yield Chart(
                     "interaction",
-                    "How strongly the words of the first pair that matches interact",
+                    "Interaction of the words of the first matching pair",
                     ["word of the first text", *second],
                     [[word, *line] for word, line in zip(first, values.tolist(), strict=True)],
                     "map",
