@@ -8,17 +8,11 @@ evaluation, CIKM 2007).
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from datamodules.core.storage import write_json
-
-#: The file in a run's folder with each query's figure: stage (`val`, `test`) -> query -> figure.
-QUERIES = "queries.json"
 #: Draws of signs, unless there are fewer combinations of them; a p of 0.05 is then known to about 0.002.
 DRAWS = 10_000
 
@@ -56,17 +50,7 @@ def compare(first: Mapping[str, float], second: Mapping[str, float]) -> Differen
     return Difference(float(difference.mean()), float(p), len(both))
 
 
-def keep_queries(run: Path, stage: str, figures: Mapping[str, float]) -> None:
-    """Write each query's figure of a run's `val` or `test`, if there are any."""
-    if figures:
-        file = run / QUERIES
-        known = json.loads(file.read_text()) if file.exists() else {}
-        write_json(file, {**known, stage: dict(figures)})
-
-
-def kept_queries(row: Path, stage: str) -> dict[str, float]:
-    """Return each query's mean over the runs of a row, for queries that all of these runs have."""
-    files = [json.loads(file.read_text()) for file in sorted(row.glob(f"seed-*/{QUERIES}"))]
-    runs = [file[stage] for file in files if stage in file]
+def mean_by_query(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return each query's mean over runs, for queries that all runs have."""
     common = set(runs[0]).intersection(*runs[1:]) if runs else set()
     return {query: float(np.mean([run[query] for run in runs])) for query in sorted(common)}

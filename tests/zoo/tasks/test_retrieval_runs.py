@@ -381,7 +381,7 @@ def test_a_table_compares_rows_query_by_query(
     assert figures["LSTM"]["test/ndcg@10"]["n"] == 2
     assert figures["BM25"]["test/ndcg@10"]["n"] == 1
     told = Path("out/table.md").read_text()
-    assert "## Beside LSTM, test" in told
+    assert "## Against LSTM, test" in told
     (line,) = [line for line in told.splitlines() if line.startswith("| BM25 | ") and line.count("|") == 5]
     difference = figures["BM25"]["test/ndcg@10"]["mean"] - figures["LSTM"]["test/ndcg@10"]["mean"]  # type: ignore[operator]
     assert line.split("|")[2].strip() == f"{100 * difference:+.1f}"
