@@ -22,7 +22,7 @@ Cell: TypeAlias = "str | int | float | None"
 
 #: An axis with more names than this has none.
 _MOST_NAMES = 120
-#: Longer names are shortened.
+#: Longer names are cut.
 _LONGEST_NAME = 40
 
 
@@ -125,15 +125,10 @@ def _name(axes: Axes, axis: Literal["x", "y"], names: Sequence[Cell]) -> float:
     """Write readable names at an axis; return the inches that they take."""
     if len(names) > _MOST_NAMES:
         return 0.0
-    labels = [_short(str(name)) for name in names]
+    texts = map(str, names)
+    labels = [text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…" for text in texts]
     longest = max(map(len, labels))
     is_upright = axis == "x" and longest > 2 and longest * len(labels) > 40
     set_ticks = axes.set_xticks if axis == "x" else axes.set_yticks
     set_ticks(range(len(labels)), labels, rotation=90 if is_upright else 0)
     return 0.08 * longest if axis == "y" or is_upright else 0.2
-
-
-def _short(name: str) -> str:
-    """Cut the middle of a long name: names with the same beginning stay distinct."""
-    half = _LONGEST_NAME // 2
-    return name if len(name) <= _LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"

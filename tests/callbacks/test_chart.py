@@ -59,16 +59,6 @@ def test_a_picture_that_fails_is_logged_and_its_table_is_there(
     assert [file.name for file in tmp_path.iterdir()] == ["name.csv"]
 
 
-def test_long_names_keep_both_ends() -> None:
-    first, second = (
-        chart._short(f"Administrative law and the regulation of {topic}")
-        for topic in ("public procurement", "telecommunications")
-    )
-    assert first != second
-    assert len(first) == len(second) == 40
-    assert chart._short("a" * 40) == "a" * 40
-
-
 def test_one_row_sets_no_scale_and_missing_values_have_no_color(tmp_path: Path) -> None:
     """Thirty texts with twenty memories of weight 0.05, one with a single memory that has all of the weight."""
     rows = [[f"text {row}", *[0.05] * 20] for row in range(30)]

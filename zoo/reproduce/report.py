@@ -24,7 +24,7 @@ class Report:
     table: Table
     #: rows of the report, in order.
     rows: Sequence[Row]
-    #: row -> its finished runs, with `metrics` (metric -> value) and `queries` (split -> query -> value).
+    #: row -> its finished runs, with `metrics` and, of the test, `queries` (query -> value).
     results: Mapping[str, Sequence[PlainDict]]
     #: row, or run -> the reason.
     skipped: Mapping[str, str]
@@ -82,7 +82,7 @@ class Report:
         unit = f"Percent, but {counts} are numbers" if counts else "Percent"
         yield f"\n{unit}; mean ± standard deviation over seeds. Epochs are chosen on validation rows."
         if any(row.grow for row in self.rows):
-            yield "Rows whose memory grew have the model of another row, tuned on the validation rows."
+            yield "Where a memory grew, the model is another row's, tuned on the validation rows."
         yield from (f"\nSkipped: {row}: {reason}." for row, reason in self.skipped.items())
         yield from (f"\nFailed: {run}: {reason}" for run, reason in self.failed.items())
 
@@ -98,14 +98,13 @@ class Report:
         other = self.table.compare_with
         if other is None:
             return
-        stage = "test" if self._queries(other, "test") else "val"
         differences = {
-            row.name: compare(self._queries(row.name, stage), self._queries(other, stage))
+            row.name: compare(self._queries(row.name), self._queries(other))
             for row in self.rows
             if row.name != other
         }
         if any(differences.values()):
-            yield f"\n## Against {other}, {SPLITS[stage]}\n"
+            yield f"\n## Against {other}, test\n"
             yield "| row | difference | p | queries |\n|---|---|---|---|"
             for name, difference in differences.items():
                 if difference is not None:
@@ -116,7 +115,6 @@ class Report:
                 " randomization test with two sides (10,000 draws)."
             )
 
-    def _queries(self, row: str, stage: str) -> dict[str, float]:
+    def _queries(self, row: str) -> dict[str, float]:
         """Each query's mean over the runs of a row."""
-        runs = [result["queries"].get(stage) for result in self.results[row]]
-        return mean_by_query([run for run in runs if run])
+        return mean_by_query([run["queries"] for run in self.results.get(row, ()) if run["queries"]])

@@ -19,16 +19,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import yaml
+from pyarrow import parquet
 
 from datamodules.core.errors import InputError
 from datamodules.core.storage import contents_of, write_json
 from datamodules.core.types import PlainDict
-from datamodules.corpora.rows import Rows
 from zoo.comparison.runs import read_run
 from zoo.reproduce.data import RowData, read_test, without_absent_tests
 from zoo.reproduce.report import Report
-from zoo.reproduce.table import SPLITS, Row, Table
-from zoo.saving.checkpoint import CHECKPOINT_KEY, read_checkpoint
+from zoo.reproduce.table import SPLITS, Metrics, Row, Table
 
 #: How a run is started.
 ZOO: tuple[str, ...] = (sys.executable, "-m", "zoo")
@@ -66,7 +65,7 @@ class Reproduction:
     def _check_files(self, names: Sequence[str]) -> list[Row]:
         """The rows whose files exist."""
         rows = []
-        for row in self.table.in_order(names):
+        for row in self.table.with_starts(names):
             missing = self._data(row).missing()
             if not missing:
                 rows.append(row)
@@ -123,7 +122,7 @@ class Reproduction:
         """Return the table so far: the wanted rows, and others with finished runs in the folder."""
         results = {row.name: self._results(row) for row in self.table.rows.values()}
         wanted = {row.name for row in self.rows}
-        rows = self.table.in_order([name for name in self.table.rows if name in wanted or results[name]])
+        rows = self.table.with_starts([name for name in self.table.rows if name in wanted or results[name]])
         return Report(self.table, rows, results, self.skipped, self.failed)
 
     def _results(self, row: Row) -> list[PlainDict]:
@@ -145,8 +144,8 @@ class Reproduction:
             shutil.rmtree(folder, ignore_errors=True)  # an interrupted run
             folder.with_suffix(".log").unlink(missing_ok=True)
             folder.parent.mkdir(parents=True, exist_ok=True)
-            scores = self._train(row, seed) if row.grow is None else self._grow(row, seed)
-            write_json(folder / "result.json", {"run": self._identity(row, seed), **scores})
+            metrics = self._train(row, seed) if row.grow is None else self._grow(row, seed)
+            write_json(folder / "result.json", {"run": self._identity(row, seed), "metrics": metrics})
         is_tested = test is None or self._tested(row, seed) is not None
         if not is_tested:
             write_json(folder / "tested.json", {"test": test, **self._test(row, folder)})
@@ -156,9 +155,10 @@ class Reproduction:
         return self.out / row.name / f"seed-{seed}"
 
     def _result(self, row: Row, seed: int) -> PlainDict:
-        """Metrics and queries of a trained run, and of its test."""
+        """Metrics of a trained run and of its test, and the test's queries."""
         trained, tested = self._trained(row, seed) or {}, self._tested(row, seed) or {}
-        return {key: {**trained[key], **tested.get(key, {})} for key in ("metrics", "queries")}
+        metrics = {**trained.get("metrics", {}), **tested.get("metrics", {})}
+        return {"metrics": metrics, "queries": tested.get("queries", {})}
 
     def _trained(self, row: Row, seed: int) -> PlainDict | None:
         """Scores after training; None for an unfinished run."""
@@ -195,7 +195,7 @@ class Reproduction:
             return "its own"
         return None if self.test_file is None else [self.test_file.name, contents_of(self.test_file)]
 
-    def _train(self, row: Row, seed: int) -> PlainDict:
+    def _train(self, row: Row, seed: int) -> Metrics:
         folder = self._folder(row, seed)
         base, log = self.out / "base.yaml", folder.with_suffix(".log")
         base.write_text(yaml.safe_dump(self.table.base, sort_keys=False))
@@ -208,14 +208,9 @@ class Reproduction:
         if not (folder / "summary.json").exists():  # written last
             raise RowFailed(f"the run ended before its end ({log})")
         _, figures = read_run(folder).best()
-        queries = {}
-        if self.table.compare_with is not None:
-            best = read_checkpoint(folder / "checkpoints" / "best.ckpt")
-            queries = {"val": best[CHECKPOINT_KEY].get("by_query", {})}
-        metrics = {name: value for name, value in figures.items() if name.startswith("val/")}
-        return {"metrics": metrics, "queries": queries}
+        return {name: value for name, value in figures.items() if name.startswith("val/")}
 
-    def _grow(self, row: Row, seed: int) -> PlainDict:
+    def _grow(self, row: Row, seed: int) -> Metrics:
         """Add training rows to the memory of another row's model, and tune it on the validation rows."""
         assert row.grow is not None
         start, folder = self._start(row, seed), self._folder(row, seed)
@@ -224,13 +219,14 @@ class Reproduction:
         model, log = folder / "checkpoints" / "best.ckpt", folder.with_suffix(".log")
         model.parent.mkdir(parents=True)
         shutil.copyfile(start, model)  # `add` copies the memory, too
-        added = _write_rows(folder / "added.jsonl", rows["train"])
-        tuned = _write_rows(folder / "tuned.jsonl", rows["validation"])
+        added, tuned = folder / "added.parquet", folder / "tuned.parquet"
+        parquet.write_table(rows["train"].table, added)
+        parquet.write_table(rows["validation"].table, tuned)
         columns = ["--text_column=text", "--label_column=label"]
         _zoo(["memory", "add", str(model), str(added), *columns], log)
         _zoo(["memory", "tune", str(model), str(tuned), f"--output={model}", *columns], log)
         _zoo(["validate", f"--ckpt_path={model}", f"--output={folder / 'validation.json'}"], log)
-        return _read_scores(folder / "validation.json", "val")
+        return _metrics(json.loads((folder / "validation.json").read_text()), "val")
 
     def _start(self, row: Row, seed: int) -> Path:
         """The checkpoint that a run starts from."""
@@ -246,11 +242,10 @@ class Reproduction:
         options = own if data.has_test else self.test_options
         arguments = as_arguments({f"data.{name}": value for name, value in options.items()})
         checkpoint = folder / "checkpoints" / "best.ckpt"
-        _zoo(
-            ["test", f"--ckpt_path={checkpoint}", f"--output={output}", *arguments],
-            folder.with_suffix(".log"),
-        )
-        return _read_scores(output, "test")
+        command = ["test", f"--ckpt_path={checkpoint}", f"--output={output}", *arguments]
+        _zoo(command, folder.with_suffix(".log"))
+        scores = json.loads(output.read_text())
+        return {"metrics": _metrics(scores, "test"), "queries": scores.get("by_query", {})}
 
 
 def as_arguments(options: Mapping[str, object]) -> list[str]:
@@ -287,20 +282,9 @@ def _die_with_parent() -> None:
 _LIBC = ctypes.CDLL(None)  # opened beforehand: a forked process should do little
 
 
-def _read_scores(file: Path, stage: str) -> PlainDict:
-    """Metrics, those of a model's own table included, and queries in an output of `zoo validate` or `zoo test`."""
-    scores = json.loads(file.read_text())
-    scores |= {line["name"]: line["accuracy"] for line in scores.pop("answer", {"rows": []})["rows"]}
+def _metrics(scores: PlainDict, stage: str) -> Metrics:
+    """The metrics in an output of `zoo validate` or `zoo test`, with those of a model's own table."""
+    rows = {row["name"]: row["accuracy"] for row in scores.get("answer", {"rows": []})["rows"]}
     # Values that are not finite are null.
-    numbers = {name: value for name, value in scores.items() if isinstance(value, int | float)}
-    metrics = {f"{stage}/{name}": float(value) for name, value in numbers.items()}
-    return {"metrics": metrics, "queries": {stage: scores.get("by_query", {})}}
-
-
-def _write_rows(file: Path, rows: object) -> Path:
-    """Write labelled rows as a table."""
-    if not isinstance(rows, Rows) or rows.labels is None:
-        raise RowFailed("grow: only a memory of labelled training rows can grow")
-    pairs = zip(rows.texts, rows.labels, strict=True)
-    file.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in pairs))
-    return file
+    numbers = {name: value for name, value in {**scores, **rows}.items() if isinstance(value, int | float)}
+    return {f"{stage}/{name}": float(value) for name, value in numbers.items()}

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
@@ -27,6 +27,8 @@ from datamodules.core.types import PlainDict
 from zoo.ensemble.answer import TITLES
 from zoo.saving.loading import model_class, option_names
 
+#: metric -> value, such as `val/accuracy` -> 0.9.
+Metrics: TypeAlias = dict[str, float]
 #: How the names of metrics begin, and their split.
 SPLITS = {"val": "validation", "test": "test"}
 SHIPPED = Path(__file__).with_name("tables")
@@ -89,7 +91,7 @@ class Table:
     profiles: Sequence[str] = ()
     #: name of the x axis; None = the table is no curve.
     x_label: str | None = None
-    #: the row that the others are compared with, query by query.
+    #: the row that the others are compared with on the test, query by query.
     compare_with: str | None = None
     #: whether rows without data in --data_dir are skipped.
     skip_absent: bool = False
@@ -115,21 +117,13 @@ class Table:
         model = model_class(str(row.overrides.get("model", self.base["model"].get("class_path"))))
         return seeds if model is None or model.depends_on_seed else 1
 
-    def in_order(self, names: Sequence[str]) -> list[Row]:
-        """Return the named rows and those that they start from, each after the one that it starts from."""
-        ordered: dict[str, Row] = {}
-
-        def add(name: str, later: tuple[str, ...]) -> None:
-            row = self.rows[name]
-            if name in later:
-                raise InputError(f"{self.name}: row {name} starts from itself; correct its init_from")
-            if row.starts_from is not None:
-                add(row.starts_from, (*later, name))
-            ordered.setdefault(name, row)
-
-        for name in names:
-            add(name, ())
-        return list(ordered.values())
+    def with_starts(self, names: Sequence[str]) -> list[Row]:
+        """Return the named rows and those that they start from, in the table's order."""
+        wanted = set(names)
+        for row in reversed([*self.rows.values()]):
+            if row.name in wanted and row.starts_from is not None:
+                wanted.add(row.starts_from)
+        return [row for row in self.rows.values() if row.name in wanted]
 
 
 #: Types of the values in a table's YAML and in its rows.
@@ -198,23 +192,15 @@ def load_table(name: str, encoder: str | None = None) -> Table:
     data = contents["base"].get("data")
     if not isinstance(data, dict) or not isinstance(data.get("init_args"), dict):
         raise InputError(f"{path}: base must be a configuration for `zoo fit` with data.init_args")
-    overrides = contents.pop("overrides", {})
+    shared = contents.pop("overrides", {})
     contents.pop("encoder", None)
-    table = Table(**{**contents, "name": path.stem, "rows": {}})
-    rows = {
-        str(row): _make_row(path, str(row), entry, table, overrides)
-        for row, entry in contents["rows"].items()
-    }
-    for row in [row for row in rows.values() if row.starts_from is not None]:
-        start = rows.get(str(row.starts_from))
-        if start is None or start.grow:
-            key = "init_from" if row.grow is None else "grow: from"
-            raise InputError(f"{path}: row {row.name}: {key} names no trained row: {row.starts_from}")
-        if row.grow is not None:
-            rows[row.name] = replace(row, overrides=start.overrides)
+    rows: dict[str, Row] = {}
+    table = Table(**{**contents, "name": path.stem, "rows": rows})
+    for row_name, entry in contents["rows"].items():
+        rows[str(row_name)] = _make_row(path, str(row_name), entry or {}, table, shared)
     if table.compare_with is not None and table.compare_with not in rows:
         raise InputError(f"{path}: compare_with names no row: {table.compare_with}")
-    return replace(table, rows=rows)
+    return table
 
 
 def _replaced(value: Any, old: str, new: str) -> Any:
@@ -271,38 +257,43 @@ def _check_keys(place: str, mapping: object, types: Mapping[str, tuple[type, ...
             raise InputError(f"{place}: {name}: must be {names}, not {excerpt(repr(value))}")
 
 
-def _make_row(path: Path, name: str, entry: PlainDict | None, table: Table, shared: PlainDict) -> Row:
+def _make_row(path: Path, name: str, entry: PlainDict, table: Table, shared: PlainDict) -> Row:
+    """A row, in which the table's shared overrides are overridden by its own; the table has the rows before it."""
     place = f"{path}: row {name}"
     if not re.fullmatch(r"\w[\w .=+%-]*", name):
         raise InputError(f"{path}: row {name!r}: name it with letters, digits, spaces and .=+%-")
-    given = entry or {}
-    own, growth, paper = given.get("overrides") or {}, given.get("grow"), given.get("paper") or {}
-    if growth is not None:
-        if growth.keys() != {"from", "rows_per_class"}:
-            raise InputError(f"{place}: grow: give `from`, a row, and `rows_per_class`, or all")
-        if useless := given.keys() & {"overrides", "init_from"}:
-            raise InputError(f"{place}: {min(useless)} has no effect with grow: nothing is trained")
-        limit = growth["rows_per_class"]
-        growth = Growth(str(growth["from"]), None if limit == "all" else limit)
+    own, paper = entry.get("overrides") or {}, entry.get("paper") or {}
     if not isinstance(paper, dict):
         paper = {table.paper_metric: paper}
     for metric, figure in paper.items():
         if not isinstance(figure, int | float):
             raise InputError(f"{place}: paper: {metric}: must be a number, not {excerpt(repr(figure))}")
-    # A row of another model takes the shared options that this model has.
-    kind = model_class(own["model"]) if "model" in own else None
-    known = None if kind is None else option_names(kind)
-    shared = {
-        key: value
-        for key, value in shared.items()
-        if known is None or not key.startswith("model.") or key.split(".")[1] in known
-    }
-    shares = {metric: figure / table.percent(metric, 1) for metric, figure in paper.items()}
-    rest = {key: given[key] for key in ("init_from", "x", "curve", "plot") if key in given}
-    return Row(
+    row = Row(
         name,
-        overrides={**shared, **own},
-        paper={metric: round(share, 6) for metric, share in shares.items()},
-        grow=growth,
-        **rest,
+        overrides={**_options_of(own.get("model"), shared), **own},
+        paper={metric: round(figure / table.percent(metric, 1), 6) for metric, figure in paper.items()},
+        **{key: entry[key] for key in ("init_from", "x", "curve", "plot") if key in entry},
     )
+    if (growth := entry.get("grow")) is not None:
+        if growth.keys() != {"from", "rows_per_class"}:
+            raise InputError(f"{place}: grow: give `from`, a row, and `rows_per_class`, or all")
+        if useless := entry.keys() & {"overrides", "init_from"}:
+            raise InputError(f"{place}: {min(useless)} has no effect with grow: nothing is trained")
+        limit = growth["rows_per_class"]
+        row = replace(row, grow=Growth(growth["from"], None if limit == "all" else limit))
+    if row.starts_from is None:
+        return row
+    start = table.rows.get(row.starts_from)
+    if start is None or start.grow is not None:
+        key = "init_from" if row.grow is None else "grow: from"
+        raise InputError(f"{place}: {key} names no trained row before it: {row.starts_from}")
+    return row if row.grow is None else replace(row, overrides=start.overrides)
+
+
+def _options_of(model: str | None, overrides: PlainDict) -> PlainDict:
+    """Those of the overrides that a row's own model has."""
+    kind = None if model is None else model_class(model)
+    if kind is None:
+        return overrides
+    known = option_names(kind)
+    return {k: v for k, v in overrides.items() if not k.startswith("model.") or k.split(".")[1] in known}

@@ -162,16 +162,16 @@ def test_every_run_is_a_fit_and_a_test_with_its_options(
     data_dir: Path, test_csv: Path, stand_in: Callable[[], list[list[str]]]
 ) -> None:
     rows = {
+        "first": {"overrides": {"model.features": "M1"}},
         "later": {
             "init_from": "first",
             "overrides": {"data.rows_per_class": {"fruit": 5}, "data.memory": None},
         },
-        "first": {"overrides": {"model.features": "M1"}},
     }
     reproduce(write_yaml(rows, overrides={"data.max_length": 9}), str(data_dir), str(test_csv), run_dir="out")
     calls = stand_in()
     assert [call[0] for call in calls] == ["fit", "test"] * 4
-    # A row follows the one that it starts from, and starts from the same seed's checkpoint.
+    # A row starts from the same seed's checkpoint.
     runs = [next(a for a in call if a.startswith("--run_dir")) for call in calls[::2]]
     out = Path("out").resolve()
     assert runs == [f"--run_dir={out}/{row}/seed-{seed}" for seed in (1, 2) for row in ("first", "later")]
@@ -228,7 +228,7 @@ def test_profiles_are_drawn_over_their_places(
         str(data_dir),
         run_dir="out",
     )
-    assert drawn == {"M1: hop1": ([1, 2, 10], pytest.approx([70, 20, 10]))}
+    assert drawn == {"M1: hop1": ((1, 2, 10), pytest.approx((70, 20, 10)))}
     assert Path("out/table.png").stat().st_size > 5000
 
 
@@ -251,9 +251,9 @@ def test_the_rows_of_a_models_own_table_are_metrics(
 
 GROWING: dict[str, Any] = {
     "majority": MAJORITY,
+    "M1": {"overrides": {"model.features": "M1", "data.rows_per_class": 5}},
     "grown to 30": {"x": 30, "curve": "M1, grown", "grow": {"from": "M1", "rows_per_class": 10}},
     "grown": {"x": 72, "curve": "M1, grown", "grow": {"from": "M1", "rows_per_class": "all"}},
-    "M1": {"overrides": {"model.features": "M1", "data.rows_per_class": 5}},
 }
 
 
@@ -271,13 +271,13 @@ def test_a_row_grows_the_memory_of_another_rows_model(
     for row, (add, tune, validate) in (("grown to 30", calls[1:4]), ("grown", calls[4:])):
         folder = out / row / "seed-1"
         model = str(folder / "checkpoints" / "best.ckpt")
-        assert add == ["memory", "add", model, str(folder / "added.jsonl"), *columns]
-        assert tune == ["memory", "tune", model, str(folder / "tuned.jsonl"), f"--output={model}", *columns]
+        assert add == ["memory", "add", model, str(folder / "added.parquet"), *columns]
+        assert tune == ["memory", "tune", model, str(folder / "tuned.parquet"), f"--output={model}", *columns]
         assert validate == ["validate", f"--ckpt_path={model}", f"--output={folder / 'validation.json'}"]
         assert Path(model).read_text() == "weights"
     all_rows = read_table(str(data_dir / "corpus" / "train.csv"))
     for row, number in (("grown to 30", 30), ("grown", 72)):
-        added, tuned = (read_table(out / row / "seed-1" / f"{name}.jsonl") for name in ("added", "tuned"))
+        added, tuned = (read_table(out / row / "seed-1" / f"{name}.parquet") for name in ("added", "tuned"))
         assert (len(added), len(tuned)) == (number, 18)
         assert added.labels is not None
         assert not set(added.texts) & set(tuned.texts) - repeated(all_rows)
@@ -296,7 +296,7 @@ def test_a_row_grows_the_memory_of_another_rows_model(
     assert second["grown"]["test/accuracy"]["mean"] == 0.75
     markdown = Path("out/table.md").read_text()
     assert "| grown | 75.0 | 75.0 | 1 |" in markdown
-    assert "Rows whose memory grew have the model of another row" in markdown
+    assert "Where a memory grew, the model is another row's" in markdown
 
 
 def repeated(rows: Rows) -> set[str]:
@@ -318,8 +318,8 @@ def test_a_memory_that_can_not_grow_is_named(data_dir: Path, stand_in: Any) -> N
     rows = {
         "broken": {"overrides": {"model.features": "M2"}},
         "of broken": {"grow": {"from": "broken", "rows_per_class": "all"}},
-        "too many": {"grow": {"from": "M1", "rows_per_class": 1000}},
         **GROWING,
+        "too many": {"grow": {"from": "M1", "rows_per_class": 1000}},
     }
     with pytest.raises(
         RowFailed, match="3 of the runs failed: broken, seed 1, of broken, seed 1, too many, seed 1"
@@ -374,7 +374,7 @@ def test_a_real_memory_grows_without_training(
     predictor = zoo.load("out/grown/seed-1/checkpoints/best.ckpt")
     assert isinstance(predictor.memory, FolderMemory)
     assert len(predictor.memory) > 60  # of 72, without duplicates
-    test, validation = read_table(str(test_csv)), read_table("out/grown/seed-1/tuned.jsonl")
+    test, validation = read_table(str(test_csv)), read_table("out/grown/seed-1/tuned.parquet")
     for split, table in (("test", test), ("val", validation)):
         predicted = predictor.predict(table.texts[:])
         right = [p.label == label for p, label in zip(predicted, table.labels or [], strict=True)]
@@ -594,10 +594,10 @@ def test_bad_input_is_one_line(
         ({"base": "absent.yaml"}, "absent.yaml: can't be read"),
         ({"rows": {"a/b": {}}}, "row 'a/b': name it with letters"),
         ({"rows": {"a": {"override": {}}}}, "row a: override: no such key"),
-        ({"rows": {"a": {"init_from": "b"}}}, "init_from names no trained row: b"),
+        ({"rows": {"a": {"init_from": "b"}}}, "init_from names no trained row before it: b"),
         (
             {"rows": {"a": {"grow": {"from": "b", "rows_per_class": 9}}}},
-            "row a: grow: from names no trained row: b",
+            "row a: grow: from names no trained row before it: b",
         ),
         ({"rows": {"a": {"grow": "b"}}}, "row a: grow: must be dict, not 'b'"),
         ({"rows": {"a": {"grow": {"from": "M1"}}}}, "row a: grow: give `from`, a row, and `rows_per_class`"),
@@ -605,7 +605,7 @@ def test_bad_input_is_one_line(
             {"rows": {**ROWS, "a": {"grow": {"from": "M1", "rows_per_class": 9}, "init_from": "M1"}}},
             "row a: init_from has no effect with grow",
         ),
-        ({"rows": {"a": {"init_from": "b"}, "b": {"init_from": "a"}}}, "row a starts from itself"),
+        ({"rows": {"a": {"init_from": "b"}, "b": {}}}, "init_from names no trained row before it: b"),
         ({"rows": ["a"]}, "rows: must be dict, not"),
         ({"rows": {"a": {"overrides": ["b"]}}}, "row a: overrides: must be dict, not"),
         ({"rows": {"a": {"overrides": "b"}}}, "row a: overrides: must be dict, not 'b'"),
