@@ -7,7 +7,6 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 from typing_extensions import override
 
@@ -28,7 +27,8 @@ class GradientNorms(Callback):
         gradients = [weight.grad for weight in pl_module.parameters() if weight.grad is not None]
         if not gradients:
             return
-        norm = get_total_norm(gradients)
+        norms = [torch.linalg.vector_norm(gradient.detach().float()) for gradient in gradients]
+        norm = torch.linalg.vector_norm(torch.stack(norms))
         # With sharded weights each process has the norm of its own part.
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         pl_module.log("train/gradient_norm", norm)

@@ -7,8 +7,7 @@ on top of it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -97,23 +96,12 @@ def run_table(
     reproduction = Reproduction(table, wanted, number, Path(data_dir), test, out)
     for row, reason in reproduction.skipped.items():
         print(f"{row}: skipped: {reason}")
-    with _locked(out):
-        reproduction.run()
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(out / ".lock", timeout=0):
+            reproduction.run()
+    except Timeout:
+        raise InputError(f"{out}: another `zoo reproduce` is at work there; give another --run_dir") from None
     if failed := reproduction.failed:
         raise RowFailed(f"{len(failed)} of the runs failed: {', '.join(failed)}")
     return reproduction.report().figures()
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Refuse a folder that another `zoo reproduce` uses."""
-    out.mkdir(parents=True, exist_ok=True)
-    held = FileLock(out / ".lock")
-    try:
-        held.acquire(timeout=0)
-    except Timeout:
-        raise InputError(f"{out}: another `zoo reproduce` is at work there; give another --run_dir") from None
-    try:
-        yield
-    finally:
-        held.release()
