@@ -42,7 +42,7 @@ class Run:
     mode: str | None
 
     def lower_is_better(self, metric: str) -> bool:
-        """Whether less of a metric is better: by the run's mode for the monitored one, else by its name."""
+        """Return True if less of a metric is better: by the run's mode for the monitored one, else by its name."""
         if metric == self.monitor and self.mode is not None:
             return self.mode == "min"
         return _LOWER.search(metric) is not None

@@ -57,7 +57,7 @@ class RowData:
 
     @property
     def has_test(self) -> bool:
-        """Whether the data set comes with a test."""
+        """True if the data set comes with a test."""
         return self.module().has_test_table
 
     def _options(self) -> PlainDict:

@@ -243,23 +243,23 @@ def _read_table(path: Path) -> PlainDict:
     return {**other, "rows": rows, **contents, "overrides": overrides}
 
 
-def _check_keys(place: str, mapping: object, types: Mapping[str, tuple[type, ...]]) -> None:
+def _check_keys(where: str, mapping: object, types: Mapping[str, tuple[type, ...]]) -> None:
     """Refuse unknown keys and values of other types."""
     if not isinstance(mapping, dict):
-        raise InputError(f"{place}: must be a mapping, not {excerpt(repr(mapping))}")
+        raise InputError(f"{where}: must be a mapping, not {excerpt(repr(mapping))}")
     if unknown := mapping.keys() - types.keys():
         raise InputError(
-            f"{place}: {excerpt(min(map(str, unknown)))}: no such key; use {', '.join(sorted(types))}"
+            f"{where}: {excerpt(min(map(str, unknown)))}: no such key; use {', '.join(sorted(types))}"
         )
     for name, value in mapping.items():
         if value is not None and not isinstance(value, types[name]):
             names = " or ".join(kind.__name__ for kind in types[name])
-            raise InputError(f"{place}: {name}: must be {names}, not {excerpt(repr(value))}")
+            raise InputError(f"{where}: {name}: must be {names}, not {excerpt(repr(value))}")
 
 
 def _make_row(path: Path, name: str, entry: PlainDict, table: Table, shared: PlainDict) -> Row:
     """A row, in which the table's shared overrides are overridden by its own; the table has the rows before it."""
-    place = f"{path}: row {name}"
+    where = f"{path}: row {name}"
     if not re.fullmatch(r"\w[\w .=+%-]*", name):
         raise InputError(f"{path}: row {name!r}: name it with letters, digits, spaces and .=+%-")
     own, paper = entry.get("overrides") or {}, entry.get("paper") or {}
@@ -267,7 +267,7 @@ def _make_row(path: Path, name: str, entry: PlainDict, table: Table, shared: Pla
         paper = {table.paper_metric: paper}
     for metric, figure in paper.items():
         if not isinstance(figure, int | float):
-            raise InputError(f"{place}: paper: {metric}: must be a number, not {excerpt(repr(figure))}")
+            raise InputError(f"{where}: paper: {metric}: must be a number, not {excerpt(repr(figure))}")
     row = Row(
         name,
         overrides={**_options_of(own.get("model"), shared), **own},
@@ -276,9 +276,9 @@ def _make_row(path: Path, name: str, entry: PlainDict, table: Table, shared: Pla
     )
     if (growth := entry.get("grow")) is not None:
         if growth.keys() != {"from", "rows_per_class"}:
-            raise InputError(f"{place}: grow: give `from`, a row, and `rows_per_class`, or all")
+            raise InputError(f"{where}: grow: give `from`, a row, and `rows_per_class`, or all")
         if useless := entry.keys() & {"overrides", "init_from"}:
-            raise InputError(f"{place}: {min(useless)} has no effect with grow: nothing is trained")
+            raise InputError(f"{where}: {min(useless)} has no effect with grow: nothing is trained")
         limit = growth["rows_per_class"]
         row = replace(row, grow=Growth(growth["from"], None if limit == "all" else limit))
     if row.starts_from is None:
@@ -286,7 +286,7 @@ def _make_row(path: Path, name: str, entry: PlainDict, table: Table, shared: Pla
     start = table.rows.get(row.starts_from)
     if start is None or start.grow is not None:
         key = "init_from" if row.grow is None else "grow: from"
-        raise InputError(f"{place}: {key} names no trained row before it: {row.starts_from}")
+        raise InputError(f"{where}: {key} names no trained row before it: {row.starts_from}")
     return row if row.grow is None else replace(row, overrides=start.overrides)
 
 
