@@ -1,7 +1,7 @@
 """Retrieval-augmented models for short text.
 
-`zoo.load` opens a trained model. Every model of `zoo.registry.MODELS` is an attribute of this package, imported on first
-use. A model of your own is known as soon as its module is imported.
+`zoo.load` opens a trained model. Every model of `zoo.registry.MODELS` is an attribute of this package, imported on
+first use. A model of your own is known as soon as its module is imported.
 """
 
 # Nothing of ours is imported here: `python -m zoo` runs this file before it can protect the imports from a folder

@@ -7,7 +7,7 @@ import sys
 if os.path.abspath(sys.path[0]) == os.getcwd():
     del sys.path[0]
 
-from zoo.cli.main import main  # noqa: E402 - see above
+from zoo.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

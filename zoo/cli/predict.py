@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
 from jsonargparse import ArgumentParser
@@ -82,7 +82,7 @@ def predict(
             f"--output {output}: predictions are JSON lines; name it {path.with_suffix('.jsonl')}"
         )
     predictor = model.predictor(memory, retriever, device, memory_version)
-    records = predictor.records(input, batch_size, **options)
+    records: Iterable[PlainDict | str] = predictor.records(input, batch_size, **options)
     with ExitStack() as stack:
         file = sys.stdout
         if path is not None:

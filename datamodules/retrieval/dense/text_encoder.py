@@ -19,7 +19,7 @@ from datamodules.core.errors import InputError
 from datamodules.retrieval.dense.ranking import DenseRanking
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 #: A bar that is updated by hand.
 ProgressBar: TypeAlias = "tqdm[NoReturn]"
