@@ -10,9 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-if TYPE_CHECKING:
-    pass
-
 #: A bar that is updated by hand.
 ProgressBar: TypeAlias = "tqdm[NoReturn]"
 
