@@ -199,7 +199,9 @@ class ZooCLI(LightningCLI):
             self.datamodule.leave_out_memory()
         if self.trained is not None:
             for server in servers_of(self.datamodule.retriever):
-                server.trust(url for url in server.urls if _is_host_in(self.said, urlsplit(url).hostname or ""))
+                server.trust(
+                    url for url in server.urls if _is_host_in(self.said, urlsplit(url).hostname or "")
+                )
         if self.subcommand in ("validate", "test") and self.trained is not None:
             name = "validation" if self.subcommand == "validate" else "test"
             if self.datamodule.spec_type is not self.model.spec_type:
