@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from datamodules.core.classes import imported_subclass
 from datamodules.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,20 +52,9 @@ def find(name: str) -> type[TextDataModule[Any, Any]]:
     if short in MODULES:
         found: type[TextDataModule[Any, Any]] = __getattr__(short)
         return found
-    own: type[TextDataModule[Any, Any]] | None = subclass(TextDataModule, short)
+    own: type[TextDataModule[Any, Any]] | None = imported_subclass(TextDataModule, short)
     if own is None:
         raise InputError(
             f"no data module {name!r}; there are {', '.join(MODULES)}, and one of your own must be imported before"
         )
     return own
-
-
-def subclass(base: type[Any], name: str) -> Any:
-    """The class of this name among all that derive from another one and were imported; None if there is none."""
-    left = [base]
-    while left:
-        kind = left.pop()
-        if kind.__name__ == name:
-            return kind
-        left += kind.__subclasses__()
-    return None

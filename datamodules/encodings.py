@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
+from datamodules.core.arrays import ArrayWriter
 from datamodules.core.storage import check_folder, is_whole, lock, new_folder
 
 #: Texts, and tokens with their padding, that are encoded together.
@@ -98,10 +99,8 @@ class Encodings:
 def _write(size: NDArray[np.int64], encode: Callable[[NDArray[np.int64]], Tensor], folder: Path) -> None:
     # Texts of like length together, longest first: what does not fit the device's memory is met at once.
     order = np.argsort(-size, kind="stable")
-    shape: tuple[int, int] | None = None
     with (
-        # A file and no map: on a full disk a write to a map kills the process instead of raising an error.
-        (folder / "values.npy").open("wb") as file,
+        ArrayWriter(folder / "values.npy", np.float32) as writer,
         tqdm(total=len(size), desc="encoding", unit=" texts", delay=2, disable=None) as bar,
     ):
         done = 0
@@ -110,14 +109,11 @@ def _write(size: NDArray[np.int64], encode: Callable[[NDArray[np.int64]], Tensor
             rows = order[done : done + at_once]
             encoded = encode(rows).float().cpu().numpy()
             by_token = encoded.ndim == 3
-            if shape is None:
-                shape = (int(size.sum()) if by_token else len(size), encoded.shape[-1])
-                header = {"descr": "<f4", "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_1_0(file, header)
+            if done == 0:
                 _write_places(size, order, by_token, folder)
             if by_token:
                 encoded = encoded[np.arange(encoded.shape[1]) < size[rows][:, None]]
-            file.write(encoded.astype("<f4").tobytes())
+            writer.write(encoded)
             done += len(rows)
             bar.update(len(rows))
 

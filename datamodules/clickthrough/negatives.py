@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.core.arrays import find_sorted
 from datamodules.corpora.judgements import Judgements
 from datamodules.drawing import choose, choose_foreign, key_of
 from datamodules.retrieval.folding import fold_hashes
@@ -47,11 +48,7 @@ class Relevant(NamedTuple):
     def holds(self, query: NDArray[np.int64], document: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether documents answer queries; arrays of row numbers that broadcast."""
         wanted = query * len(self.codes) + self.codes[document]
-        if len(self.keys) == 0:
-            return np.zeros(wanted.shape, bool)
-        place = np.searchsorted(self.keys, wanted).clip(max=len(self.keys) - 1)
-        found: NDArray[np.bool_] = self.keys[place] == wanted
-        return found
+        return find_sorted(self.keys, wanted) >= 0
 
     @property
     def answers_all(self) -> NDArray[np.bool_]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from datamodules.batch import DialogueBatch
+from datamodules.core.arrays import find_sorted
 from datamodules.core.storage import check_folder
 from datamodules.corpora.dialogues import Dialogues, ragged, within
 from datamodules.dialogue.reading import Reading
@@ -232,10 +233,10 @@ class DialogueDataset(Dataset[DialogueBatch]):
         own = padded(position[is_own][first], sizes)
         answer = np.where(answers == 0, NO_ANSWER, self.ids[answers])
         wanted = dialogue * len(self.ids) + answers
-        place = np.searchsorted(pairs, wanted)
-        there = np.append(pairs, -1)[place] == wanted
+        # Position -1, of a word that the dialogue does not have, reads the appended number.
+        numbers = np.append(number, NO_CHOICE)[find_sorted(pairs, wanted)]
         unknown = (answers > 0) & self.unknown[answers]
-        answer[unknown] = np.where(there, np.append(number, NO_CHOICE)[place], NO_CHOICE)[unknown]
+        answer[unknown] = numbers[unknown]
         return choice, own, answer
 
 

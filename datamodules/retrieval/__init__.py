@@ -1,88 +1,60 @@
-"""Finding memories: rankings, the back ends that compute them, and what they return kept on disk."""
+"""Retrieval: retrievers, and the memories that they search."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from datamodules.retrieval.base import Collection as Collection
+from datamodules.retrieval.base import Hits as Hits
+from datamodules.retrieval.base import Ranking as Ranking
+from datamodules.retrieval.base import Retriever as Retriever
+from datamodules.retrieval.registry import RETRIEVERS
+from datamodules.retrieval.registry import is_existing_index as is_existing_index
+from datamodules.retrieval.registry import load_all_retrievers as load_all_retrievers
+from datamodules.retrieval.registry import make_retriever as make_retriever
+from datamodules.retrieval.registry import servers_of as servers_of
+
 if TYPE_CHECKING:
-    from datamodules.retrieval.base import Collection, Hits, Ranking, Retriever
-    from datamodules.retrieval.dense.retriever import DenseRetriever
-    from datamodules.retrieval.elasticsearch.dense_retriever import ElasticsearchDenseRetriever
-    from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
-    from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
-    from datamodules.retrieval.fused import FusedRetriever
-    from datamodules.retrieval.memories.folder_memory import (
-        POINTER,
-        FolderMemory,
-        contents_of_memory,
-        read_pointer,
+    from datamodules.retrieval.dense.retriever import DenseRetriever as DenseRetriever
+    from datamodules.retrieval.elasticsearch.dense_retriever import (
+        ElasticsearchDenseRetriever as ElasticsearchDenseRetriever,
     )
-    from datamodules.retrieval.memories.index_memory import IndexMemory
-    from datamodules.retrieval.memories.memory import Memory, Neighbors, UnknownLabels
-    from datamodules.retrieval.memories.neighbors import build_neighbors, open_neighbors
-    from datamodules.retrieval.opening import (
-        is_existing_index,
-        is_memory,
-        load_all_retrievers,
-        make_retriever,
-        open_memory,
-        servers_of,
-    )
+    from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever as ElasticsearchRetriever
+    from datamodules.retrieval.embedded.retriever import EmbeddedRetriever as EmbeddedRetriever
+    from datamodules.retrieval.fused import FusedRetriever as FusedRetriever
+    from datamodules.retrieval.memories.folder_memory import POINTER as POINTER
+    from datamodules.retrieval.memories.folder_memory import FolderMemory as FolderMemory
+    from datamodules.retrieval.memories.folder_memory import contents_of_memory as contents_of_memory
+    from datamodules.retrieval.memories.folder_memory import read_pointer as read_pointer
+    from datamodules.retrieval.memories.index_memory import IndexMemory as IndexMemory
+    from datamodules.retrieval.memories.memory import Memory as Memory
+    from datamodules.retrieval.memories.memory import Neighbors as Neighbors
+    from datamodules.retrieval.memories.memory import UnknownLabels as UnknownLabels
+    from datamodules.retrieval.memories.neighbors import build_neighbors as build_neighbors
+    from datamodules.retrieval.memories.neighbors import open_neighbors as open_neighbors
+    from datamodules.retrieval.memories.opening import is_memory as is_memory
+    from datamodules.retrieval.memories.opening import open_memory as open_memory
 
-__all__ = [
-    "POINTER",
-    "Collection",
-    "DenseRetriever",
-    "ElasticsearchDenseRetriever",
-    "ElasticsearchRetriever",
-    "EmbeddedRetriever",
-    "FolderMemory",
-    "FusedRetriever",
-    "Hits",
-    "IndexMemory",
-    "Memory",
-    "Neighbors",
-    "Ranking",
-    "Retriever",
-    "UnknownLabels",
-    "build_neighbors",
-    "contents_of_memory",
-    "is_existing_index",
-    "is_memory",
-    "load_all_retrievers",
-    "make_retriever",
-    "open_memory",
-    "open_neighbors",
-    "read_pointer",
-    "servers_of",
-]
-
-# Imported when asked for: each back end brings packages that the others do without.
-_NAMES = {
-    "base": ("Collection", "Hits", "Ranking", "Retriever"),
-    "dense.retriever": ("DenseRetriever",),
-    "elasticsearch.retriever": ("ElasticsearchRetriever",),
-    "elasticsearch.dense_retriever": ("ElasticsearchDenseRetriever",),
-    "embedded.retriever": ("EmbeddedRetriever",),
-    "memories.folder_memory": ("POINTER", "FolderMemory", "contents_of_memory", "read_pointer"),
-    "fused": ("FusedRetriever",),
-    "memories.index_memory": ("IndexMemory",),
-    "memories.memory": ("Memory", "Neighbors", "UnknownLabels"),
-    "memories.neighbors": ("build_neighbors", "open_neighbors"),
-    "opening": (
-        "is_existing_index",
-        "is_memory",
-        "load_all_retrievers",
-        "make_retriever",
-        "open_memory",
-        "servers_of",
-    ),
+#: Name -> module of what is imported on first use: each module needs packages that the others do not.
+LAZY = {
+    **RETRIEVERS,
+    "POINTER": "datamodules.retrieval.memories.folder_memory",
+    "FolderMemory": "datamodules.retrieval.memories.folder_memory",
+    "contents_of_memory": "datamodules.retrieval.memories.folder_memory",
+    "read_pointer": "datamodules.retrieval.memories.folder_memory",
+    "IndexMemory": "datamodules.retrieval.memories.index_memory",
+    "Memory": "datamodules.retrieval.memories.memory",
+    "Neighbors": "datamodules.retrieval.memories.memory",
+    "UnknownLabels": "datamodules.retrieval.memories.memory",
+    "build_neighbors": "datamodules.retrieval.memories.neighbors",
+    "open_neighbors": "datamodules.retrieval.memories.neighbors",
+    "is_memory": "datamodules.retrieval.memories.opening",
+    "open_memory": "datamodules.retrieval.memories.opening",
 }
-_MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
+    if name in LAZY:
+        return getattr(import_module(LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,7 @@
-"""What a retriever is: a ranking that two back ends compute alike.
+"""The interface of retrievers, and the lexical ranking that two of them share.
 
-The ranking is Lucene's, its one-byte document lengths included, so an embedded index and an Elasticsearch
-server return the same rows in the same order with the same scores. Retrievers that compare vectors or fuse
-several lists rank in ways of their own.
+That ranking is Lucene's, its one-byte document lengths included. So an embedded index and an Elasticsearch server
+return the same rows in the same order with the same scores. Dense and fused retrievers have rankings of their own.
 """
 
 from __future__ import annotations
@@ -11,37 +10,40 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
 
 Similarity: TypeAlias = Literal["BM25", "LMDirichlet"]
-Analyzer: TypeAlias = Literal["standard", "english", "cjk"]
+AnalyzerName: TypeAlias = Literal["standard", "english", "cjk"]
 
-#: A query is cut to this many different terms, by every back end alike: servers refuse long queries.
+#: All back ends use only the first 512 different terms of a query, because servers refuse long queries.
 MAX_QUERY_TERMS = 512
-#: Memories or candidates that a memory is asked for at most: as many as Elasticsearch gives.
+#: The largest number of hits for a query: the limit of Elasticsearch.
 MOST_HITS = 10_000
+#: Largest row number in a key, see `Hits.of_keys`.
+LAST_ROW = 2**32 - 1
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """A similarity with its parameters, and the analyzer that makes terms of texts.
+    """A lexical similarity with its parameters, and the analyzer that splits texts into terms.
 
     Attributes:
         similarity: `BM25` or `LMDirichlet` (Dirichlet-smoothed query likelihood).
         analyzer: `standard` (UAX#29 words, lower case), `english` (also stop words and Porter's stemmer)
             or `cjk` (bigrams of Chinese, Japanese and Korean characters).
-        k1: BM25's saturation of the term frequency.
-        b: BM25's weight of the document length.
-        mu: LMDirichlet's pseudo-count, in words.
+        k1: saturation of the term frequency, for BM25.
+        b: weight of the document length, for BM25.
+        mu: pseudo-count in words, for LMDirichlet.
     """
 
     similarity: Similarity = "BM25"
-    analyzer: Analyzer = "standard"
+    analyzer: AnalyzerName = "standard"
     k1: float = 1.2
     b: float = 0.75
     mu: float = 2000.0
@@ -57,18 +59,16 @@ class Ranking:
             raise InputError(f"mu={self.mu}: must be positive")
 
     def describe(self) -> dict[str, str | float]:
-        """Only what changes the ranking: BM25 has no mu and LMDirichlet neither k1 nor b."""
-        values = asdict(self)
-        for name in ("mu",) if self.similarity == "BM25" else ("k1", "b"):
-            del values[name]
-        return values
+        """Return the fields that affect the ranking: BM25 has no mu, LMDirichlet neither k1 nor b."""
+        unused = ("mu",) if self.similarity == "BM25" else ("k1", "b")
+        return {name: value for name, value in asdict(self).items() if name not in unused}
 
 
 class AnyRanking(Protocol):
-    """What a retriever ranks by: terms (`Ranking`), vectors, or several retrievers together."""
+    """The order of a retriever's hits: by terms (`Ranking`), by vectors, or fused."""
 
-    def describe(self) -> dict[str, Any]:
-        """Plain values that change whenever the order or the scores of hits could: for fingerprints."""
+    def describe(self) -> PlainDict:
+        """Return values for a fingerprint: they change whenever the order or the scores of hits could."""
 
 
 class Hits(NamedTuple):
@@ -76,13 +76,23 @@ class Hits(NamedTuple):
 
     #: int32 [n, k]: row numbers of the collection, -1 where there are fewer than k hits.
     rows: NDArray[np.int32]
-    #: float32 [n, k]: their scores, 0 where there is no hit.
+    #: float32 [n, k]: scores, 0 where there is no hit.
     scores: NDArray[np.float32]
 
     @classmethod
     def none(cls, n: int, k: int) -> Hits:
-        """Room for the hits of n queries."""
+        """Return n queries without hits."""
         return cls(np.full((n, k), -1, np.int32), np.zeros((n, k), np.float32))
+
+    @classmethod
+    def of_keys(cls, keys: NDArray[np.int64]) -> Hits:
+        """Return the hits with these keys [n, k].
+
+        The key of a hit is one number: the bits of its score, whose order is that of positive scores, and below them
+        `LAST_ROW` - row. A better hit has a larger key, and equal scores are in row order. Key 0 is no hit.
+        """
+        rows = np.where(keys == 0, -1, LAST_ROW - (keys & LAST_ROW)).astype(np.int32)
+        return cls(rows, (keys >> 32).astype(np.int32).view(np.float32))
 
 
 @dataclass(frozen=True)
@@ -91,12 +101,12 @@ class Collection:
 
     Attributes:
         texts: n texts.
-        fingerprint: identifies the texts and the ranking; stored with their index.
-        ids: an id for each text, and
-        labels: a label for each, for back ends whose index other programs can read; not needed to search.
+        fingerprint: identifies the texts and the ranking; stored with the index.
+        ids: an id for each text. Ids and labels are for indexes that other programs read; no search needs them.
+        labels: a label for each text.
 
     Raises:
-        InputError: not as many ids or labels as texts.
+        InputError: the number of ids or labels is not n.
     """
 
     texts: Sequence[str]
@@ -105,73 +115,72 @@ class Collection:
     labels: Sequence[str | None] | None = None
 
     def __post_init__(self) -> None:
-        for what, values in (("ids", self.ids), ("labels", self.labels)):
+        for name, values in (("ids", self.ids), ("labels", self.labels)):
             if values is not None and len(values) != len(self.texts):
                 raise InputError(
-                    f"{what}: {len(values)} values for {len(self.texts)} texts; give one for each"
+                    f"{name}: {len(values)} values for {len(self.texts)} texts; give one for each"
                 )
 
 
 class Retriever(ABC):
-    """Ranks the rows of one collection of texts against query texts.
+    """Ranks the rows of one collection of texts for query texts.
 
-    An object starts as a specification (what the user configures). `index` builds an index of a collection
-    or `open` opens one that is there; after either, `search` answers, and `add` builds the index of a larger
-    collection.
+    A new object is a specification: the options of a user. `index` builds an index of a collection, `open` opens an
+    existing one, and then `search` and `add` can be called.
+
+    A subclass of your own works like the built-in ones as soon as its module is imported (`zoo --import MODULE`).
     """
 
     ranking: AnyRanking
-    #: an index of the user's that is searched as it is, and never written to; None = an index of our own.
+    #: name of an index of the user's that is searched and never written to; None for an index of our own.
     existing_index: str | None = None
+    #: the members of a retriever that combines several.
+    retrievers: Sequence[Retriever] = ()
 
-    def describe(self) -> dict[str, Any]:
-        """`class_path` and `init_args` that make this specification again: plain values without secrets."""
-        return {
-            "class_path": f"{type(self).__module__}.{type(self).__name__}",
-            "init_args": self._init_args(),
-        }
+    def describe(self) -> PlainDict:
+        """Return `class_path` and `init_args`, without secrets, for `make_retriever`."""
+        class_path = f"{type(self).__module__}.{type(self).__name__}"
+        return {"class_path": class_path, "init_args": self._init_args()}
 
     @abstractmethod
-    def _init_args(self) -> dict[str, Any]:
-        """The arguments for `describe`."""
+    def _init_args(self) -> PlainDict:
+        """Return the constructor's arguments, JSON values; `retrievers`, if it takes them, as their descriptions."""
 
     @abstractmethod
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
-        """Build the index of a collection and open it. What was half built before is done anew or resumed.
+        """Build the index of a collection and open it. An interrupted build is resumed or repeated.
 
         Args:
             collection: the texts.
-            folder: a folder of the memory's own, for back ends that keep files.
+            folder: place for the files of the index, of back ends that have files.
             progress: show a progress bar on standard error.
 
         Raises:
-            InputError: the folder can't be written, the disk is full, or a server or an encoder isn't there.
+            InputError: the folder is not writable, the disk is full, or a server or an encoder is missing.
         """
 
     @abstractmethod
     def open(self, folder: Path, fingerprint: str) -> None:
-        """Open the index that `index` built of the collection with this fingerprint in this folder.
+        """Open the index that `index` built in this folder, of the collection with this fingerprint.
 
         Raises:
-            InputError: no such index, one of another fingerprint, a half-built or damaged one.
+            InputError: the index is missing, of another collection, unfinished or damaged.
         """
 
     def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
-        """Build the index of a collection that has grown, beside the open one; `open` opens it.
+        """Build the index of a collection that has grown, in another folder; `open` opens it.
 
-        It is the index that `index` builds of the same texts, so it ranks alike. The old index is not
-        changed: if `add` is interrupted, it is whole, and its rankings can always be had again.
-
-        A back end that can do with the new texts alone does so; this one builds the whole index.
+        It is the index that `index` builds of the same texts, so it ranks alike. The open index stays unchanged, also
+        when `add` is interrupted. Subclasses may process only the new texts; this method indexes all of them.
 
         Args:
-            collection: the grown one.
-            start_row: how many of its texts the open collection has; they come first.
+            collection: the texts of the open index, then the new ones.
+            start_row: the number of texts in the open index.
             folder: of the new index, see `index`.
             progress: show a progress bar on standard error.
 
         Raises:
-            InputError: as `index`; no index is open, or it hasn't `start_row` texts.
+            InputError: as `index`; no index is open, or its number of texts is not `start_row`.
         """
         self.index(collection, folder, progress)
 
@@ -180,24 +189,24 @@ class Retriever(ABC):
         """Rank the collection for each query text.
 
         Args:
-            texts: n queries. An empty text, or one without a term of the collection, has no hits.
-            k: how many hits a query gets at most.
-            exclude: n lists of row numbers that the query must not get (its own row and copies of it).
+            texts: n queries. A query without a term of the collection has no hits.
+            k: the maximum number of hits for a query.
+            exclude: n lists of row numbers, which are no hits of the query (such as its own row).
 
         Raises:
-            InputError: arguments out of range, no index is open, or one that was open has gone.
+            InputError: arguments out of range, no index is open, or the open index was deleted.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files and connections; `open` may follow."""
+        """Release files and connections; `open` may follow."""
 
 
 def check_search(texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None) -> None:
-    """Refuse arguments of `Retriever.search` that don't fit together.
+    """Refuse arguments of `Retriever.search` that do not fit together.
 
     Raises:
-        InputError: k is negative, or there isn't a list to exclude for each text.
+        InputError: k is negative, or the number of lists in `exclude` is not that of the texts.
     """
     if k < 0:
         raise InputError(f"k={k}: must be 0 or more")

@@ -1,7 +1,7 @@
-"""Hashes of texts, and when two texts are copies of each other.
+"""Hashes of texts, and the folding that makes two texts duplicates of each other.
 
-Copies are equal after folding Unicode's compatibility forms, case, punctuation and white space. So a row with a full
-stop more, or written with combining accents, is still the same row.
+Duplicates are equal after folding Unicode's compatibility forms, case, punctuation and white space. So a text with one
+more full stop, or with combining accents, is still a duplicate.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 import regex
 from numpy.typing import NDArray
 
-#: Hashes on disk were made by this way of folding; another one makes them anew.
+#: Version of `fold`, part of the fingerprints of everything that was built with its hashes.
 FOLDING = 2
 
-# Symbols (+, $, emoji) are no punctuation in Unicode, and mean something: only their invisible companions go.
+# Symbols (+, $, emoji) are not punctuation in Unicode and carry meaning, so they stay.
 _PUNCTUATION = regex.compile(r"\p{P}+")
 _INVISIBLE = regex.compile(r"[\p{Cf}\p{Variation_Selector}]+")
 _ASCII_PUNCTUATION = str.maketrans({mark: " " for mark in punctuation if _PUNCTUATION.match(mark)})
 
 
 def text_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
-    """A 64-bit hash of each text [n], the same on every machine.
+    """Return a 64-bit hash of each text [n], the same on every machine.
 
     Two different texts collide with probability n^2 / 2^65: 3e-8 for a million texts.
     """
@@ -36,15 +36,15 @@ def text_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
 
 
 def fold(text: str) -> str:
-    """The text in NFKC, its case folded, and runs of white space and punctuation made one space.
+    """Return the text in NFKC, its case folded, each run of white space and punctuation replaced by a space.
 
-    A text of punctuation alone keeps it, or all such texts would be copies.
+    A text of punctuation alone keeps it; otherwise all such texts would be duplicates.
     """
-    if text.isascii():  # nearly all are, and this is ten times as fast
+    if text.isascii():  # most texts are, and this branch is ten times as fast
         plain = text.lower()
         words = plain.translate(_ASCII_PUNCTUATION).split()
     else:
-        # Folding case may leave what NFKC would join again.
+        # Case folding may leave characters that NFKC combines, so it is applied twice.
         plain = normalize("NFKC", normalize("NFKC", text).casefold())
         plain = _INVISIBLE.sub("", plain)
         words = _PUNCTUATION.sub(" ", plain).split()
@@ -52,5 +52,5 @@ def fold(text: str) -> str:
 
 
 def fold_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
-    """The hash of each folded text [n]: those of copies are equal. A collision only hides one neighbour."""
+    """Return the hash of each folded text [n]: duplicates have equal hashes. A collision only hides one neighbour."""
     return text_hashes(map(fold, texts))

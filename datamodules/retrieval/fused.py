@@ -1,21 +1,22 @@
-"""Several retrievers, one list.
+"""Several retrievers whose hits are fused into one list.
 
-A query's words and its meaning find different neighbours, and a row that both find is rarely wrong.
+The words and the meaning of a query retrieve different neighbours, and a row that both retrieve is rarely wrong.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of, is_whole
+from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Collection, Hits, Retriever, check_search
 
 Method: TypeAlias = Literal["reciprocal_rank", "score"]
@@ -23,7 +24,7 @@ Method: TypeAlias = Literal["reciprocal_rank", "score"]
 
 @dataclass(frozen=True)
 class FusedRanking:
-    """What members return, as one list; see `FusedRetriever`."""
+    """The ranking of a `FusedRetriever`, which describes the fields."""
 
     members: tuple[Retriever, ...]
     weights: tuple[float, ...]
@@ -31,12 +32,14 @@ class FusedRanking:
     depth: int
     rank_constant: int
 
-    def describe(self) -> dict[str, Any]:
-        """Plain values that change whenever the ranking could."""
+    def describe(self) -> PlainDict:
+        """Return values that change whenever the ranking could."""
         return {
             "similarity": "fused",
-            # The back end too: the members' indexes lie where it keeps them.
-            "members": [{"back end": type(one).__name__, **one.ranking.describe()} for one in self.members],
+            # The class decides where a member keeps its index.
+            "members": [
+                {"back end": type(member).__name__, **member.ranking.describe()} for member in self.members
+            ],
             "weights": list(self.weights),
             "method": self.method,
             "depth": self.depth,
@@ -45,24 +48,24 @@ class FusedRanking:
 
 
 class FusedRetriever(Retriever):
-    """Asks several retrievers and fuses their lists.
+    """Searches with several retrievers and fuses their hits.
 
-    Each member gives its best `depth` rows (or k, if that is more). A row's score is the sum, over the
-    members that found it, of weight times
+    Each member returns its best `depth` rows (or k, if that is more). The score of a row is the sum, over the members
+    that return it, of the member's weight times
 
     - `reciprocal_rank`: 1 / (rank_constant + rank), rank = 1, 2, ... (Cormack, Clarke and Buettcher 2009).
-      Only the order counts, so members with scores of any kind fit together.
+      Only the order counts, so the members' scores need not be comparable.
     - `score`: s + (1 - s) / depth with s = (score - lowest) / (highest - lowest) within the member's list:
-      1 for its best row, 1 / depth for its worst (above 0, as no hit is). s = 1 if all scores are equal.
+      1 for its best row, 1 / depth for its worst, so always positive. s = 1 if all scores are equal.
 
-    Every member has an index of its own; other weights make another memory.
+    Every member has an index of its own. Memories with different weights are different memories.
 
     Args:
-        retrievers: the members, two or more, of any kind; an `ElasticsearchRetriever` without `index`.
+        retrievers: two or more members of any kind; an `ElasticsearchRetriever` without `index`.
         method: `reciprocal_rank` or `score`.
-        weights: one for each member, above 0; None weighs them alike.
-        depth: hits that a member is asked for.
-        rank_constant: how little the first ranks stand out, for `reciprocal_rank`.
+        weights: a positive weight for each member; None weights all equally.
+        depth: the number of hits that each member returns.
+        rank_constant: for `reciprocal_rank`; the larger it is, the less the first ranks stand out.
 
     Raises:
         InputError: an argument is out of range.
@@ -80,120 +83,108 @@ class FusedRetriever(Retriever):
     ) -> None:
         if len(retrievers) < 2:
             raise InputError(f"retrievers: {len(retrievers)} given; name two or more to fuse")
-        for one in retrievers:
-            if one.existing_index is not None:
+        for member in retrievers:
+            if member.existing_index is not None:
                 raise InputError(
-                    f"retrievers: the existing index {one.existing_index!r} has no row numbers to fuse by;"
+                    f"retrievers: the existing index {member.existing_index!r} has no row numbers to fuse by;"
                     " leave `index` out to build one"
                 )
         if method not in ("reciprocal_rank", "score"):
             raise InputError(f"method {method!r}: use reciprocal_rank or score")
-        if weights is not None and len(weights) != len(retrievers):
+        if weights is None:
+            weights = [1.0] * len(retrievers)
+        if len(weights) != len(retrievers):
             raise InputError(f"weights: {len(weights)} for {len(retrievers)} retrievers; give one for each")
-        if weights is not None and not all(0 < weight < math.inf for weight in weights):
+        if not all(0 < weight < math.inf for weight in weights):
             raise InputError(f"weights={weights}: each must be above 0")
         if depth < 1:
             raise InputError(f"depth={depth}: use 1 or more")
         if rank_constant < 0:
             raise InputError(f"rank_constant={rank_constant}: use 0 or more")
-        given = [1.0] * len(retrievers) if weights is None else map(float, weights)
-        self.retrievers = list(retrievers)
-        self.ranking = FusedRanking(tuple(retrievers), tuple(given), method, depth, rank_constant)
+        self.retrievers = tuple(retrievers)
+        self.ranking = FusedRanking(self.retrievers, tuple(map(float, weights)), method, depth, rank_constant)
 
-    def _init_args(self) -> dict[str, Any]:
+    def _init_args(self) -> PlainDict:
+        ranking = self.ranking
         return {
-            "retrievers": [one.describe() for one in self.retrievers],
-            "method": self.ranking.method,
-            "weights": list(self.ranking.weights),
-            "depth": self.ranking.depth,
-            "rank_constant": self.ranking.rank_constant,
+            "retrievers": [member.describe() for member in self.retrievers],
+            "method": ranking.method,
+            "weights": list(ranking.weights),
+            "depth": ranking.depth,
+            "rank_constant": ranking.rank_constant,
         }
 
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
-        """Build the members' indexes and open them; see `Retriever.index`. Whole ones are not built again."""
-        for one, own_folder, own in self._places(folder, collection.fingerprint):
-            if is_whole(own_folder, own):
-                one.open(own_folder, own)
+        """Build the members' indexes and open them; see `Retriever.index`. Complete ones are only opened."""
+        for member, own_folder, fingerprint in self._parts(folder, collection.fingerprint):
+            if is_whole(own_folder, fingerprint):
+                member.open(own_folder, fingerprint)
             else:
-                one.index(replace(collection, fingerprint=own), own_folder, progress)
+                member.index(replace(collection, fingerprint=fingerprint), own_folder, progress)
 
     def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
-        """Let each member build the index of a collection that has grown; see `Retriever.add`."""
-        for one, own_folder, own in self._places(folder, collection.fingerprint):
-            if not is_whole(own_folder, own):
-                one.add(replace(collection, fingerprint=own), start_row, own_folder, progress)
+        """Build each member's index of a collection that has grown; see `Retriever.add`."""
+        for member, own_folder, fingerprint in self._parts(folder, collection.fingerprint):
+            if not is_whole(own_folder, fingerprint):
+                member.add(replace(collection, fingerprint=fingerprint), start_row, own_folder, progress)
 
     def open(self, folder: Path, fingerprint: str) -> None:
         """Open the members' indexes; see `Retriever.open`."""
-        for one, own_folder, own in self._places(folder, fingerprint):
-            one.open(own_folder, own)
+        for member, own_folder, own_fingerprint in self._parts(folder, fingerprint):
+            member.open(own_folder, own_fingerprint)
 
-    def _places(self, folder: Path, fingerprint: str) -> list[tuple[Retriever, Path, str]]:
-        """Each member with its folder and the fingerprint of its index.
+    def _parts(self, folder: Path, fingerprint: str) -> Iterator[tuple[Retriever, Path, str]]:
+        """Yield each member with the folder and the fingerprint of its index.
 
-        The folders lie beside `folder`, which itself is never made: it alone could not tell whether the
-        index of a member that lives on a server is whole.
+        The folders lie next to `folder`, which itself is never made: a folder does not show whether the index of a
+        member on a server is complete.
         """
-        return [
-            (
-                one,
-                folder.with_name(f"{folder.name}.{number}"),
-                fingerprint_of({"fused": fingerprint, "member": number}),
-            )
-            for number, one in enumerate(self.retrievers)
-        ]
+        for number, member in enumerate(self.retrievers):
+            own_fingerprint = fingerprint_of({"fused": fingerprint, "member": number})
+            yield member, folder.with_name(f"{folder.name}.{number}"), own_fingerprint
 
     def close(self) -> None:
         """Close the members; `open` may follow."""
-        for one in self.retrievers:
-            one.close()
+        for member in self.retrievers:
+            member.close()
 
     def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
-        """The best k rows of the fused lists; see `Retriever.search`."""
+        """Return the best k rows of the fused lists; see `Retriever.search`."""
         check_search(texts, k, exclude)
         ranking = self.ranking
         depth = max(ranking.depth, k)
-        lists = [one.search(texts, depth, exclude) for one in self.retrievers]
-        if ranking.method == "reciprocal_rank":
-            worth = [_by_rank(hits, ranking.rank_constant) for hits in lists]
-        else:
-            worth = [_by_score(hits) for hits in lists]
-        weighted = [weight * one for weight, one in zip(ranking.weights, worth, strict=True)]
-        return _best(np.hstack([hits.rows for hits in lists]), np.hstack(weighted), k)
+        lists = [member.search(texts, depth, exclude) for member in self.retrievers]
+        weighted = zip(ranking.weights, lists, strict=True)
+        shares = np.hstack([weight * _shares(hits, ranking) for weight, hits in weighted])
+        return _fuse(np.hstack([hits.rows for hits in lists]), shares, k)
 
 
-def _by_rank(hits: Hits, rank_constant: int) -> NDArray[np.float64]:
-    ranks = np.arange(1, hits.rows.shape[1] + 1)
-    return np.broadcast_to(1 / (rank_constant + ranks), hits.rows.shape)
-
-
-def _by_score(hits: Hits) -> NDArray[np.float64]:
-    """[n, depth]; what stands where there is no hit is not read."""
-    found = hits.rows >= 0
+def _shares(hits: Hits, ranking: FusedRanking) -> NDArray[np.float64]:
+    """Return the contributions of one member's hits [n, depth], not weighted; arbitrary where there is no hit."""
+    if ranking.method == "reciprocal_rank":
+        ranks = np.arange(1, hits.rows.shape[1] + 1)
+        return np.broadcast_to(1 / (ranking.rank_constant + ranks), hits.rows.shape)
     scores = hits.scores.astype(np.float64)
-    highest = scores.max(axis=1, keepdims=True)
-    lowest = np.where(found, scores, np.inf).min(axis=1, keepdims=True)
-    spread = highest - lowest
+    lowest = np.where(hits.rows >= 0, scores, np.inf).min(axis=1, keepdims=True)
+    spread = scores.max(axis=1, keepdims=True) - lowest
     share = np.divide(scores - lowest, spread, out=np.ones_like(scores), where=spread > 0)
-    worth: NDArray[np.float64] = share + (1 - share) / scores.shape[1]
-    return worth
+    return np.asarray(share + (1 - share) / scores.shape[1])
 
 
-def _best(rows: NDArray[np.int32], worth: NDArray[np.float64], k: int) -> Hits:
-    """Sum what each row [n, all hits] is worth to each query, and take the best k."""
-    query, place = np.nonzero(rows >= 0)
-    # A query and a row as one number: ascending, they stand query by query in row order.
+def _fuse(rows: NDArray[np.int32], shares: NDArray[np.float64], k: int) -> Hits:
+    """Sum the shares [n, all hits] of each row for each query, and return the best k rows."""
+    query, column = np.nonzero(rows >= 0)
+    # Query and row in one number: in ascending order, the queries follow one another, each in row order.
     pairs, inverse = np.unique(
-        query.astype(np.int64) << 32 | rows[query, place].astype(np.int64), return_inverse=True
+        query.astype(np.int64) << 32 | rows[query, column].astype(np.int64), return_inverse=True
     )
-    # Summed in double precision, compared as returned: members in another order make the same ties.
-    scores = np.bincount(inverse, worth[query, place], len(pairs)).astype(np.float32)
-    of_query = pairs >> 32
-    order = np.lexsort((-scores, of_query))  # stable: equal scores stay in row order
-    of_query = of_query[order]
-    rank = np.arange(len(order)) - np.searchsorted(of_query, of_query)
-    kept = rank < k
+    # Summed in double precision and rounded: ties do not depend on the order of the members.
+    scores = np.bincount(inverse, shares[query, column], len(pairs)).astype(np.float32)
+    order = np.lexsort((-scores, pairs >> 32))  # stable: equal scores stay in row order
+    query = pairs[order] >> 32
+    rank = np.arange(len(order)) - np.searchsorted(query, query)
+    best = rank < k
     hits = Hits.none(len(rows), k)
-    hits.rows[of_query[kept], rank[kept]] = (pairs & (2**32 - 1))[order][kept]
-    hits.scores[of_query[kept], rank[kept]] = scores[order][kept]
+    hits.rows[query[best], rank[best]] = (pairs & (2**32 - 1))[order][best]
+    hits.scores[query[best], rank[best]] = scores[order][best]
     return hits

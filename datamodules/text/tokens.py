@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from datamodules.core.arrays import ArrayWriter, offsets_of
 from datamodules.core.errors import InputError
 from datamodules.core.storage import Part, check_folder, is_whole, lock, new_folder
 from datamodules.text.tokenization import Lexicon, Tokenizer
@@ -107,7 +108,7 @@ class TokenStore:
         cutter = _Cutter(max_tokens)
         rows = list(cutter.cut(tokenizer.encode(texts, lexicon)))
         tokens = np.fromiter(chain.from_iterable(rows), dtype=np.int32)
-        return cls(tokens, _offsets(map(len, rows)), list(lexicon), cutter.texts, cutter.tokens)
+        return cls(tokens, offsets_of([*map(len, rows)]), list(lexicon), cutter.texts, cutter.tokens)
 
     def __len__(self) -> int:
         """The number of texts."""
@@ -174,35 +175,21 @@ def _write(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, max_tokens:
     lengths: list[int] = []
     total = len(texts) if isinstance(texts, Sequence) else None
     bar = tqdm(texts, "tokenising", total, delay=3, unit=" texts", disable=None)
-    with (folder / "tokens.npy").open("wb") as file:
-        _write_header(file, 0)
+    with ArrayWriter(folder / "tokens.npy", np.int32) as writer:
         block: list[int] = []
         for row in cutter.cut(tokenizer.encode(bar, lexicon)):
             block += row
             lengths.append(len(row))
             if len(block) >= _BLOCK:
-                file.write(np.array(block, dtype=np.int32).data)
+                writer.write(np.array(block, dtype=np.int32))
                 block.clear()
-        file.write(np.array(block, dtype=np.int32).data)
-        _write_header(file, sum(lengths))
-    np.save(folder / "offsets.npy", _offsets(lengths))
+        writer.write(np.array(block, dtype=np.int32))
+    np.save(folder / "offsets.npy", offsets_of(lengths))
     # A word may hold any code point, a line break or half a surrogate pair included, so the boundaries are
     # kept aside, in characters.
     (folder / "lexicon.utf8").write_bytes("".join(lexicon).encode("utf-8", "surrogatepass"))
-    np.save(folder / "lexicon_offsets.npy", _offsets(map(len, lexicon)))
+    np.save(folder / "lexicon_offsets.npy", offsets_of([*map(len, lexicon)]))
     (folder / "cut.json").write_text(json.dumps({"texts": cutter.texts, "tokens": cutter.tokens}))
-
-
-def _write_header(file: BinaryIO, length: int) -> None:
-    """The header of a .npy file; numpy leaves room in it for the length to grow in place."""
-    file.seek(0)
-    header = {"descr": "<i4", "fortran_order": False, "shape": (length,)}
-    np.lib.format.write_array_header_1_0(file, header)
-
-
-def _offsets(lengths: Iterable[int]) -> NDArray[np.int64]:
-    """int64 [n + 1]: where each of n consecutive pieces starts, and where the last one ends."""
-    return np.cumsum([0, *lengths], dtype=np.int64)
 
 
 def _map(path: Path) -> NDArray[Any]:

@@ -27,10 +27,10 @@ from datamodules.classification import datamodule as module
 from datamodules.classification.datamodule import in_natural_order
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import SCHEMA, Rows
+from datamodules.retrieval import open_memory
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.folding import fold
 from datamodules.retrieval.memories.folder_memory import FolderMemory
-from datamodules.retrieval.opening import open_memory
 from datamodules.text.tokens import TokenStore
 from datamodules.text_rows import TextSplit, first_of_equal_texts
 from datamodules.words import WordPart

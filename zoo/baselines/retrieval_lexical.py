@@ -16,8 +16,7 @@ from typing_extensions import override
 from datamodules.base import TextDataModule
 from datamodules.batch import ClickBatch, ClickSpec, QueryBatch
 from datamodules.clickthrough.dataset import RankingDataset
-from datamodules.retrieval.base import Analyzer as AnalyzerName
-from datamodules.retrieval.base import Ranking
+from datamodules.retrieval.base import AnalyzerName, Ranking
 from datamodules.retrieval.embedded.analysis import Analyzer
 from datamodules.retrieval.embedded.lucene import (
     Statistics,

@@ -9,7 +9,7 @@ from datamodules.core.errors import InputError, check_count
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, Retriever
-from datamodules.retrieval.dense.embeddings import Embeddings, MadeBy, Side, check_place
+from datamodules.retrieval.dense.embeddings import Embeddings, MadeBy, Side, check_output
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
 
@@ -52,10 +52,10 @@ def encode(
     check_count("batch_size", batch_size)
     # Before hours of encoding, not after.
     folder = Path(output)
-    check_place(folder)
+    check_output(folder)
     checkpoint = str(Path(ckpt_path).absolute())
     ranking = DenseRanking(checkpoint)
-    made_by = MadeBy(checkpoint, str(ranking.describe()["encoder"]), side)
+    made_by = MadeBy(checkpoint, ranking.contents, side)
     vectors = TextVectors(ranking, batch_size, device, threads=None)
     size, queries = vectors.size, side == "query"
     if queries and not vectors.has_query_side:

@@ -15,6 +15,7 @@ from tqdm import tqdm
 import datamodules
 import zoo
 from datamodules.base import TextDataModule
+from datamodules.core.classes import imported_subclass
 from datamodules.core.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever, Retriever, make_retriever
 from zoo.saving.checkpoint import CHECKPOINT_KEY, making_of, model_options, read_checkpoint
@@ -123,9 +124,7 @@ def known_model(contents: Mapping[str, Any], source: str | Path) -> type[Task]:
 def model_class(name: str) -> type[Task] | None:
     """A model by its name, with or without its module's: one of the zoo, or of a module that was imported."""
     short = name.rpartition(".")[2]
-    found: type[Task] | None = (
-        getattr(zoo, short) if short in zoo.MODELS else datamodules.subclass(Task, short)
-    )
+    found: type[Task] | None = getattr(zoo, short) if short in zoo.MODELS else imported_subclass(Task, short)
     return found
 
 

@@ -1,10 +1,10 @@
-"""Embeddings of a table that were made once: a folder with its rows, and a vector for each of them.
+"""Embeddings of a table, made once: a folder with its rows and a vector for each of them.
 
     rows.arrow      ids, texts and labels, an Arrow file (`Rows.load`)
     vectors.npy     float32 [n, d], the rows' vectors in the same order, of length 1; 0 for a text without words
-    manifest.json   sizes and checksums of both, and what made the vectors
+    manifest.json   sizes and checksums of both, and the encoder
 
-Like every folder of the project it is whole or absent, see `datamodules.core.storage`.
+The folder is complete or absent, see `datamodules.core.storage`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
 from datamodules.core.errors import InputError
 from datamodules.core.storage import (
     MANIFEST,
@@ -31,7 +32,7 @@ from datamodules.core.storage import (
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.folding import text_hashes
 
-#: Which of a model's encoders made the vectors; of a model that has one for all texts, it is `document`.
+#: The encoder of a model; `document` for a model that encodes queries and documents alike.
 Side: TypeAlias = Literal["document", "query"]
 
 _ADVICE = "run `zoo encode` again"
@@ -39,12 +40,12 @@ _ADVICE = "run `zoo encode` again"
 
 @dataclass(frozen=True)
 class MadeBy:
-    """What made vectors.
+    """The encoder that made vectors.
 
     Attributes:
-        encoder: a checkpoint, by the place where it was.
-        contents: identifies what the checkpoint held, see `DenseRanking.describe`.
-        side: of the model.
+        encoder: path of a checkpoint.
+        contents: identifies the checkpoint's contents, see `DenseRanking.contents`.
+        side: the encoder in the model.
     """
 
     encoder: str
@@ -54,7 +55,7 @@ class MadeBy:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The rows of a table with their vectors, which stay on the disk."""
+    """The rows of a table with their vectors, which are memory-mapped."""
 
     folder: Path
     rows: Rows
@@ -65,17 +66,17 @@ class Embeddings:
     def write(
         cls, folder: Path, rows: Rows, blocks: Iterable[NDArray[np.float32]], size: int, made_by: MadeBy
     ) -> Embeddings:
-        """Write a folder, unless it holds just this already.
+        """Write a folder, unless it contains the same embeddings already.
 
         Args:
-            folder: its place; only embeddings that are there are replaced.
+            folder: a new folder, or one with other embeddings, which are replaced.
             rows: n rows.
-            blocks: their vectors [.., size], one block after another; not asked for if nothing is to be done.
+            blocks: their vectors [.., size], one block after another; not read if nothing is written.
             size: d.
-            made_by: what makes the vectors.
+            made_by: the encoder.
 
         Raises:
-            InputError: something else is there, the disk is full, or a vector is no finite number.
+            InputError: the folder contains something else, the disk is full, or a vector is not finite.
         """
         fingerprint = fingerprint_of(
             {"rows": rows.fingerprint, "contents": made_by.contents, "side": made_by.side}
@@ -83,93 +84,77 @@ class Embeddings:
         with named_disk_errors(folder, "--output"):
             folder.parent.mkdir(parents=True, exist_ok=True)
         with lock(folder):
-            check_place(folder)
+            check_output(folder)
             if not _is_done(folder, fingerprint):
                 with (
                     new_folder(folder, fingerprint, kind="embeddings", **vars(made_by)) as partial,
                     named_disk_errors(folder, "--output"),
                 ):
                     rows.save(partial / "rows.arrow")
-                    _write_vectors(partial / "vectors.npy", blocks, (len(rows), size), made_by.encoder)
+                    with ArrayWriter(partial / "vectors.npy", np.float32, (size,)) as writer:
+                        for vectors in blocks:
+                            _check_finite(vectors, made_by.encoder)
+                            writer.write(vectors)
+                    if writer.length != len(rows):
+                        raise ValueError(f"{writer.length} vectors for {len(rows)} rows")
         return cls.open(folder)
 
     @classmethod
     def open(cls, folder: Path) -> Embeddings:
-        """Map what `write` wrote.
+        """Map the files that `write` wrote.
 
         Raises:
-            InputError: there is no such folder, or it is damaged.
+            InputError: the folder is missing or damaged.
         """
         manifest = check_folder(folder, contents=True, advice=_ADVICE)
         if manifest.get("kind") != "embeddings":
-            raise InputError(f"{folder}: holds no embeddings; name a folder that `zoo encode` made")
+            raise InputError(f"{folder}: contains no embeddings; name a folder that `zoo encode` made")
         rows = Rows.load(folder / "rows.arrow")
-        vectors = np.load(folder / "vectors.npy", mmap_mode="r")
         made_by = MadeBy(manifest["encoder"], manifest["contents"], manifest["side"])
-        return cls(folder, Rows(rows.table, str(folder)), np.asarray(vectors), made_by)
+        return cls(folder, Rows(rows.table, str(folder)), map_array(folder / "vectors.npy"), made_by)
 
     @property
     def size(self) -> int:
-        """d, numbers in a vector."""
+        """The length d of a vector."""
         return int(self.vectors.shape[1])
 
     @cached_property
-    def _order(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """The hashes of the texts, ascending, and their rows."""
-        hashes = text_hashes(self.rows.texts)
-        order = np.argsort(hashes, kind="stable")
-        return hashes[order], order
+    def _lookup(self) -> RowLookup:
+        return RowLookup.of(text_hashes(self.rows.texts))
 
-    def rows_of(self, texts: Sequence[str]) -> NDArray[np.int64]:
-        """A row with each text [n]; -1 where there is none."""
-        hashes, order = self._order
-        wanted = text_hashes(texts)
-        if len(hashes) == 0:
-            return np.full(len(wanted), -1)
-        places = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
-        return np.where(hashes[places] == wanted, order[places], -1)
+    def rows_of(self, texts: Sequence[str]) -> NDArray[np.int32]:
+        """Return a row with each text [n], -1 where there is none."""
+        return self._lookup.first_rows(text_hashes(texts))
 
 
-def check_place(folder: Path) -> None:
-    """Refuse a place where something else than embeddings is: it would be replaced.
+def check_output(folder: Path) -> None:
+    """Refuse a folder with other contents than embeddings, because it would be replaced.
 
     Raises:
-        InputError: a file or another folder is there.
+        InputError: it is a file or another folder.
     """
     if not folder.name:
         raise InputError(f"--output {folder}: names no folder; name one")
     manifest = folder / MANIFEST
     if manifest.exists():
-        ours = '"kind": "embeddings"' in manifest.read_text(errors="replace")
+        is_replaceable = '"kind": "embeddings"' in manifest.read_text(errors="replace")
     else:
-        ours = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    if not ours:
-        raise InputError(f"--output {folder}: is there and holds no embeddings; name another folder")
+        is_replaceable = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not is_replaceable:
+        raise InputError(f"--output {folder}: exists and contains no embeddings; name another folder")
 
 
 def _is_done(folder: Path, fingerprint: str) -> bool:
-    """Whether just these embeddings are there; those of another table or model are replaced."""
+    """False also for embeddings of another table or model: they are replaced."""
     try:
         return is_whole(folder, fingerprint)
     except InputError:
         return False
 
 
-def _write_vectors(
-    path: Path, blocks: Iterable[NDArray[np.float32]], shape: tuple[int, int], encoder: str
-) -> None:
-    """Write an .npy file block by block; no more than a block is in memory."""
-    written = 0
-    with path.open("wb") as file:
-        header: dict[str, Any] = {"descr": "<f4", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        for vectors in blocks:
-            if not np.isfinite(vectors).all():
-                raise InputError(
-                    f"{encoder}: its vectors are no finite numbers: its training diverged, or its weights are"
-                    " damaged; use another checkpoint"
-                )
-            np.ascontiguousarray(vectors, "<f4").tofile(file)
-            written += len(vectors)
-    if written != shape[0]:
-        raise ValueError(f"{written} vectors for {shape[0]} rows")
+def _check_finite(vectors: NDArray[np.float32], encoder: str) -> None:
+    if not np.isfinite(vectors).all():
+        raise InputError(
+            f"{encoder}: its vectors are not finite: its training diverged, or its weights are damaged; use another"
+            " checkpoint"
+        )

@@ -1,4 +1,4 @@
-"""Ranking by meaning: which encoder makes vectors of texts, and what identifies it."""
+"""The ranking of dense retrieval: an encoder, its options, and what identifies its weights."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, reason
+from datamodules.core.types import PlainDict
 
 Pooling: TypeAlias = Literal["mean", "cls"]
 
 #: The score of an opposite direction: above 0, because 0 means no hit and models take logarithms.
 LEAST_SCORE = 1e-6
+
+_ENCODER_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
 
 
 @dataclass(frozen=True)
@@ -21,12 +24,9 @@ class DenseRanking:
     """Texts ranked by the cosine of their vectors and the query's: the score is (1 + cos) / 2.
 
     Attributes:
-        encoder: what makes vectors of texts: a `transformers` encoder, by its name on the Hub or its folder,
-            or a checkpoint of this zoo.
-        pooling: a text's vector is the `mean` of its tokens' last states, or that of the first (`cls`). A
-            checkpoint has a way of its own.
-        max_length: tokens kept of a text; fewer if the encoder can't read as many. A checkpoint keeps as many
-            as in its training.
+        encoder: see `DenseRetriever`.
+        pooling: the vector of a text is the `mean` of its tokens' last states, or the first state (`cls`).
+        max_length: see `DenseRetriever`.
         num_candidates: texts that an approximate search compares with a query; None compares all.
     """
 
@@ -41,9 +41,9 @@ class DenseRanking:
         if self.max_length < 3:
             raise InputError(f"max_length={self.max_length}: use 3 or more, the special tokens count")
 
-    def describe(self) -> dict[str, Any]:
-        """Plain values that change whenever the ranking could: the encoder's weights, not its place."""
-        described: dict[str, Any] = {"similarity": "dense", "encoder": self._contents}
+    def describe(self) -> PlainDict:
+        """Return values that change whenever the ranking could: with the encoder's weights, not its location."""
+        described: PlainDict = {"similarity": "dense", "encoder": self.contents}
         if not Path(self.encoder).is_file():
             described |= {"pooling": self.pooling, "max_length": self.max_length}
         if self.num_candidates is not None:
@@ -51,27 +51,29 @@ class DenseRanking:
         return described
 
     @cached_property
-    def _contents(self) -> str:
-        """Identifies the encoder: a hash of the file or the files of a folder, or the Hub's name and revision."""
+    def contents(self) -> str:
+        """Identifies the encoder: a hash of its files, or the Hub's name and revision."""
         if self.revision is not None:
             return f"{self.encoder}@{self.revision}"
         path = Path(self.encoder)
-        digest = sha256()
         if path.is_file():
-            _update(digest, path)
+            files = {"": path}  # its name does not count
         else:
-            for one in sorted(path.iterdir()):
-                if one.suffix in (".json", ".txt", ".model", ".safetensors", ".bin"):
-                    digest.update(one.name.encode())
-                    _update(digest, one)
+            files = {file.name: file for file in sorted(path.iterdir()) if file.suffix in _ENCODER_FILES}
+        digest = sha256()
+        for name, file in files.items():
+            digest.update(name.encode())
+            with file.open("rb") as opened:
+                while block := opened.read(1 << 20):
+                    digest.update(block)
         return f"sha256:{digest.hexdigest()}"
 
     @cached_property
     def revision(self) -> str | None:
         """The commit of an encoder of the Hub; None for files.
 
-        It is the one that was downloaded before, if there is one: no question to the network at each start,
-        and no other ranking because someone has uploaded something.
+        The downloaded commit is used, if there is one: no request to the network at each start, and an upload by
+        someone else does not change the ranking.
         """
         path = Path(self.encoder)
         if path.exists():
@@ -84,21 +86,14 @@ class DenseRanking:
             config = try_to_load_from_cache(self.encoder, "config.json")
             if not isinstance(config, str):
                 config = hf_hub_download(self.encoder, "config.json")
-        except Exception as error:  # The network, the name and the cache fail in their own ways.
+        except Exception as error:  # the network, the name and the cache raise different exceptions
             raise unreadable(self.encoder, error) from error
         return Path(config).parent.name
 
 
-def _update(digest: Any, path: Path) -> None:
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-
-
 def unreadable(encoder: str, error: Exception) -> InputError:
-    """What to say of an encoder that can't be loaded."""
-    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    """Return the error for an encoder that can't be loaded."""
     return InputError(
         f"encoder {encoder!r}: use the name or folder of a transformers encoder, or a checkpoint of this zoo"
-        f" (transformers said: {reason})"
+        f" (transformers: {reason(error)})"
     )

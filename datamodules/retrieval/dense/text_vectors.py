@@ -1,33 +1,38 @@
-"""Texts as vectors: blocks of them, copies once, by an encoder that is loaded when it is needed."""
+"""Vectors of texts, from an encoder that is loaded when it is first needed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
 from datamodules.retrieval.dense.embeddings import Embeddings
 from datamodules.retrieval.dense.ranking import DenseRanking
-from datamodules.retrieval.dense.text_encoder import TextEncoder, inference, load_encoder
+from datamodules.retrieval.dense.text_encoder import ProgressBar, TextEncoder, inference, load_encoder
+
+
+def look_up_vectors(
+    texts: Sequence[str],
+    known: NDArray[np.float32],
+    rows: NDArray[np.integer],
+    encode: Callable[[list[str]], NDArray[np.float32]],
+) -> NDArray[np.float32]:
+    """Return the vectors of texts [n, d]: the `rows` [n] of `known` [m, d], and where a row is -1, the encoded text."""
+    vectors = np.empty((len(texts), known.shape[1]), np.float32)
+    vectors[rows >= 0] = known[rows[rows >= 0]]
+    unknown = [texts[position] for position in np.flatnonzero(rows < 0).tolist()]
+    if unknown:
+        vectors[rows < 0] = encode(unknown)
+    return vectors
 
 
 class TextVectors:
-    """Turns texts into vectors, with an encoder that is loaded when it is needed.
-
-    Args:
-        ranking: names the encoder.
-        batch_size: texts encoded at once.
-        device: where the encoder runs, such as `cpu` or `cuda:1`; None takes a GPU if there is one.
-        threads: of the encoder on a CPU; None leaves torch's setting.
-
-    Raises:
-        InputError: an argument is out of range.
-    """
+    """Encodes texts with the encoder of a ranking; for the other arguments see `DenseRetriever`."""
 
     def __init__(
         self, ranking: DenseRanking, batch_size: int, device: str | None, threads: int | None
@@ -41,10 +46,10 @@ class TextVectors:
         self.device = device
         self.threads = threads
         self._encoder: TextEncoder | None = None
-        self._known: Embeddings | None = None
+        self._embeddings: Embeddings | None = None
 
-    def describe(self) -> dict[str, Any]:
-        """The arguments of a retriever that make this again."""
+    def describe(self) -> PlainDict:
+        """Return the arguments of a retriever."""
         return {
             "encoder": self.ranking.encoder,
             "pooling": self.ranking.pooling,
@@ -54,85 +59,75 @@ class TextVectors:
             "threads": self.threads,
         }
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_encoder": None, "_known": None}
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_encoder": None, "_embeddings": None}
 
-    def use(self, known: Embeddings) -> None:
-        """Take the vectors of texts that were encoded before, in place of encoding them again.
+    def use(self, embeddings: Embeddings) -> None:
+        """Look up the vectors of these texts instead of encoding the texts again.
 
         Raises:
-            InputError: another encoder made them, or they are of queries.
+            InputError: they are vectors of queries, or another encoder made them.
         """
-        made_by, encoder = known.made_by, self.ranking.encoder
+        made_by, encoder = embeddings.made_by, self.ranking.encoder
         if made_by.side == "query":
             raise InputError(
-                f"{known.folder}: embeddings of queries; what is searched is encoded with --side document"
+                f"{embeddings.folder}: embeddings of queries; encode the texts of a memory with --side document"
             )
-        if self.ranking.describe()["encoder"] != made_by.contents:
+        if self.ranking.contents != made_by.contents:
             size = self._loaded().size
-            differ = (
-                f"holds vectors of {known.size} numbers, but the encoder {encoder} makes {size}"
-                if size != known.size
+            difference = (
+                f"holds vectors of {embeddings.size} numbers, but the encoder {encoder} makes {size}"
+                if size != embeddings.size
                 else f"was not made by the encoder {encoder}"
             )
-            raise InputError(f"{known.folder}: {differ}; encode the table with it, or name {made_by.encoder}")
-        self._known = known
+            raise InputError(
+                f"{embeddings.folder}: {difference}; encode the table with it, or name {made_by.encoder}"
+            )
+        self._embeddings = embeddings
 
     @property
     def size(self) -> int:
-        """Numbers in a vector."""
-        return self._loaded().size if self._known is None else self._known.size
+        """The length of a vector."""
+        return self._loaded().size if self._embeddings is None else self._embeddings.size
 
     @property
     def has_query_side(self) -> bool:
-        """Whether a text has another vector as a query than as a text of the collection."""
+        """Return True if queries have an encoder of their own."""
         return Path(self.ranking.encoder).is_file() and self._loaded().query_encoder is not None
 
     @property
-    def loaded(self) -> bool:
-        """Whether the encoder takes up memory."""
+    def is_loaded(self) -> bool:
+        """Return True if the encoder is in memory."""
         return self._encoder is not None
 
-    def check_size(self, made: int, there: int, index: str) -> None:
-        """Refuse to compare vectors of different sizes.
-
-        Args:
-            made: numbers in the vectors of queries.
-            there: numbers in those of an index.
-            index: what messages call it.
-
-        Raises:
-            InputError: they differ.
-        """
-        if made != there:
+    def check_size(self, size: int, index_size: int, index: str) -> None:
+        """Raise an InputError unless the vectors of queries and of the named index have the same length."""
+        if size != index_size:
             raise InputError(
-                f"{index} holds vectors of {there} numbers, but the encoder {self.ranking.encoder} makes {made};"
+                f"{index} holds vectors of {index_size} numbers, but the encoder {self.ranking.encoder} makes {size};"
                 " build the index again with `zoo index`, or name the encoder that it was built with"
             )
 
     def close(self) -> None:
-        """Give back the encoder's memory; it is loaded again when it is needed."""
-        self._encoder = self._known = None
+        """Release the encoder; it is loaded again when it is needed."""
+        self._encoder = self._embeddings = None
 
     def of(self, texts: Sequence[str], block: int, queries: bool = False) -> NDArray[np.float32]:
-        """The vectors of at least one text [n, d]; copies are encoded once. Shows progress if it takes long.
+        """Return the vectors of at least one text [n, d], with progress if it takes long.
 
         Args:
-            texts: n texts.
-            block: texts of one round of tokenisation.
-            queries: whether they are queries, which some models encode in a way of their own.
+            texts: n texts; equal ones are encoded once.
+            block: texts tokenized at once.
+            queries: use the encoder of queries, if there is one.
         """
         number = {text: position for position, text in enumerate(dict.fromkeys(texts))}
-        encoded = np.concatenate(
-            list(self.blocks(list(number), block, progress=True, delay=5, queries=queries))
-        )
-        vectors: NDArray[np.float32] = encoded[[number[text] for text in texts]]
-        return vectors
+        blocks = self.blocks(list(number), block, progress=True, delay=5, queries=queries)
+        return np.concatenate(list(blocks))[[number[text] for text in texts]]
 
     def blocks(
         self, texts: Sequence[str], block: int, progress: bool, delay: float, queries: bool = False
     ) -> Iterator[NDArray[np.float32]]:
-        """Yields the vectors of the texts, float32 [at most `block`, d] at a time.
+        """Yield the vectors of the texts in blocks, float32 [at most `block`, d].
 
         A vector has length 1; that of a text without tokens is 0.
         """
@@ -144,21 +139,20 @@ class TextVectors:
                     vectors = self._block(list(texts[first : first + block]), queries, bar)
                 yield vectors
 
-    def _block(self, texts: list[str], queries: bool, bar: tqdm[Any]) -> NDArray[np.float32]:
-        """The vectors [n, d] of some texts; what is known is not encoded."""
-        if queries and self.has_query_side:
-            encode = self._loaded().query_encoder
-            assert encode is not None
+    def _block(self, texts: list[str], queries: bool, bar: ProgressBar) -> NDArray[np.float32]:
+        """Return the vectors [n, d] of some texts."""
+        if queries and (encode := self._loaded().query_encoder) is not None:
             return encode(texts, self.batch_size, bar)
-        if self._known is None:
+        if self._embeddings is None:
             return self._loaded()(texts, self.batch_size, bar)
-        rows = self._known.rows_of(texts)
-        vectors = np.empty((len(texts), self.size), np.float32)
-        vectors[rows >= 0] = self._known.vectors[rows[rows >= 0]]
+        rows = self._embeddings.rows_of(texts)
         bar.update(int((rows >= 0).sum()))
-        if unknown := [texts[place] for place in np.flatnonzero(rows < 0).tolist()]:
-            vectors[rows < 0] = self._loaded()(unknown, self.batch_size, bar)
-        return vectors
+        return look_up_vectors(
+            texts,
+            self._embeddings.vectors,
+            rows,
+            lambda unknown: self._loaded()(unknown, self.batch_size, bar),
+        )
 
     def _loaded(self) -> TextEncoder:
         if self._encoder is None:

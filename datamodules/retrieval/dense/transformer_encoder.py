@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from datamodules.core.errors import InputError
 from datamodules.retrieval.dense.ranking import DenseRanking, unreadable
+from datamodules.retrieval.dense.text_encoder import ProgressBar
 
 
 class TransformerEncoder:
@@ -22,12 +21,14 @@ class TransformerEncoder:
     def __init__(self, ranking: DenseRanking, device: torch.device) -> None:
         from transformers import AutoModel, AutoTokenizer
 
-        # Without it the library warns in every process that is forked later on; those don't tokenise.
+        # Without it the library warns in every process that is forked later; those do not tokenize.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(ranking.encoder, revision=ranking.revision)
-            model: Any = AutoModel.from_pretrained(ranking.encoder, revision=ranking.revision)
-        except Exception as error:  # Rust code, the network and remote configurations fail in their own ways.
+            self.tokenizer = AutoTokenizer.from_pretrained(ranking.encoder, revision=ranking.revision)
+            model = AutoModel.from_pretrained(ranking.encoder, revision=ranking.revision)
+        except (
+            Exception
+        ) as error:  # Rust code, the network and remote configurations raise different exceptions
             raise unreadable(ranking.encoder, error) from error
         if model.config.is_encoder_decoder:
             raise InputError(f"encoder {ranking.encoder!r}: has a decoder; use an encoder such as BERT")
@@ -38,10 +39,10 @@ class TransformerEncoder:
         readable = getattr(model.config, "max_position_embeddings", None) or ranking.max_length
         self.max_length = min(ranking.max_length, self.tokenizer.model_max_length, readable)
 
-    def __call__(self, texts: list[str], batch_size: int, bar: tqdm[Any]) -> NDArray[np.float32]:
+    def __call__(self, texts: list[str], batch_size: int, bar: ProgressBar) -> NDArray[np.float32]:
         """See `TextEncoder`."""
         encodings = self.tokenizer(
-            # The library takes no lone surrogates.
+            # The library refuses lone surrogates.
             [text.encode("utf-8", "replace").decode() for text in texts],
             truncation=True,
             max_length=self.max_length,
@@ -50,10 +51,11 @@ class TransformerEncoder:
             verbose=False,
         )
         tokens: list[list[int]] = encodings["input_ids"]
-        full = [not all(special) for special in encodings["special_tokens_mask"]]
+        has_tokens = [not all(special) for special in encodings["special_tokens_mask"]]
         vectors = np.zeros((len(texts), self.size), np.float32)
-        # Texts of like length together: little padding. The longest first: what is too big fails at once.
-        order = sorted(np.flatnonzero(full).tolist(), key=lambda position: -len(tokens[position]))
+        # Batches of texts of similar length need little padding. The longest come first, so that a batch that does not
+        # fit the device's memory fails at once.
+        order = sorted(np.flatnonzero(has_tokens).tolist(), key=lambda position: -len(tokens[position]))
         bar.update(len(texts) - len(order))
         for first in range(0, len(order), batch_size):
             batch = order[first : first + batch_size]
@@ -64,7 +66,7 @@ class TransformerEncoder:
                 mask[line, : len(tokens[position])] = 1
             mask = mask.to(self.device)
             states = self.model(input_ids=ids.to(self.device), attention_mask=mask).last_hidden_state
-            # The sum does for the mean: the length goes with the next line.
+            # The sum replaces the mean, because the next line divides by the length.
             pooled = states[:, 0] if self.pooling == "cls" else (states * mask.unsqueeze(2)).sum(dim=1)
             vectors[batch] = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
             bar.update(len(batch))

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict
-from datamodules.retrieval.base import MAX_QUERY_TERMS, Analyzer, Hits, Ranking, Similarity, check_search
+from datamodules.retrieval.base import MAX_QUERY_TERMS, AnalyzerName, Hits, Ranking, Similarity, check_search
 from datamodules.retrieval.elasticsearch.server_retriever import (
     SORTED,
     ServerRetriever,
@@ -75,7 +75,7 @@ class ElasticsearchRetriever(ServerRetriever):
     def __init__(
         self,
         similarity: Similarity = "BM25",
-        analyzer: Analyzer = "standard",
+        analyzer: AnalyzerName = "standard",
         k1: float = 1.2,
         b: float = 0.75,
         mu: float = 2000.0,

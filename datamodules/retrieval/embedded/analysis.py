@@ -1,8 +1,7 @@
-"""From a text to its terms, as Lucene's analyzers `standard`, `english` and `cjk` do it.
+"""Terms of texts, as Lucene's analyzers `standard`, `english` and `cjk` make them.
 
-`Analyzer.terms` is the definition; `TermIds` does the same for many texts at once and returns numbers.
-Both work on pieces between white space, because no token spans white space: a piece is analysed the first
-time that it is seen and looked up afterwards.
+`Analyzer.terms` is the definition; `TermIds` returns the terms of many texts as numbers. Both work on the pieces
+between white space, because no token spans white space: each piece is analysed once and looked up afterwards.
 """
 
 from __future__ import annotations
@@ -16,18 +15,19 @@ import numpy as np
 import regex
 from numpy.typing import NDArray
 
-from datamodules.retrieval.base import Analyzer as AnalyzerName
+from datamodules.core.arrays import offsets_of
+from datamodules.retrieval.base import AnalyzerName
 
 # ---------------------------------------------------------------------------------------------------------
-# Tokens: the word boundaries of Unicode's annex 29, in the form of Lucene's StandardTokenizer
+# Tokens: the word boundaries of Unicode's annex 29, as in Lucene's StandardTokenizer
 
-#: Lucene's scanner sees this many UTF-16 units at once: a longer token falls into pieces.
+#: Lucene's scanner reads this many UTF-16 units at once and splits longer tokens.
 MAX_TOKEN_UNITS = 255
-# Texts are scanned in windows of this many characters: room for the longest token and what follows it.
+# Texts are scanned in windows of this many characters, enough for the longest token and its context.
 _WINDOW = 512
 
 # Marks, format characters and joiners belong to the character before them (rule WB4). The colon and the
-# full-width digits are named because Lucene follows Unicode 9 here.
+# full-width digits are listed because Lucene follows Unicode 9 here.
 _MARK = r"[\p{WB=Format}\p{WB=Extend}\p{WB=ZWJ}]*+"
 _LETTER = rf"[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}]{_MARK}"
 _HEBREW = rf"\p{{WB=Hebrew_Letter}}{_MARK}"
@@ -40,7 +40,7 @@ _IN_NUMBERS = rf"[\p{{WB=MidNum}}\p{{WB=MidNumLet}}\p{{WB=Single_Quote}}]{_MARK}
 # Letters and digits run together; a full stop or an apostrophe stays between two letters or two digits.
 # Katakana joins them over an underscore only (WB13a, WB13b).
 _RUN = (
-    # A letter beside a double quotation mark is used up: it joins nothing else.
+    # A letter next to a double quotation mark joins nothing else.
     rf"(?:(?:{_HEBREW}(?:\"{_MARK}{_HEBREW}|'{_MARK})"
     rf"|{_LETTER}(?:{_IN_WORDS}{_LETTER})*+"
     rf"|{_DIGIT}(?:{_IN_NUMBERS}(?={_DIGIT}))?)++|(?:{_KATAKANA})++)"
@@ -48,7 +48,7 @@ _RUN = (
 _WORD = rf"(?:{_JOINER})*+{_RUN}(?:(?:{_JOINER})++{_RUN})*+(?:{_JOINER})*+"
 
 # Emoji are tokens too: single, with a skin tone, joined to sequences, key caps and flags. Digits, skin tones
-# and flag letters are emoji characters of Unicode that make a token only in such a sequence.
+# and flag letters are emoji characters in Unicode, but tokens only in such a sequence.
 _TAIL = r"(?:(?![\uFE0E\uFE0F])[\p{WB=Format}\p{WB=Extend}\p{WB=ZWJ}])*"
 _PICTURE = r"(?:\p{Extended_Pictographic}|(?![0-9#*\p{RI}\p{Emoji_Modifier}©®™\u3030\u303D])\p{Emoji})"
 _ONE_EMOJI = (
@@ -60,19 +60,19 @@ _EMOJI = (
     rf"|[0-9#*]{_TAIL}\uFE0F?\u20E3{_TAIL}|\p{{RI}}{_MARK}\p{{RI}}{_MARK}"
 )
 
-# One expression, first alternative first. South-East Asian scripts stay together (they need a dictionary),
-# Chinese characters and Hiragana come one by one.
+# One expression, first alternative first. Words of South-East Asian scripts are not split, which would need a
+# dictionary; each Chinese character and each Hiragana is a token.
 _TOKEN = regex.compile(
     rf"(?P<word>{_WORD})|(?P<emoji>{_EMOJI})|(?P<asian>(?:\p{{LB=SA}}{_MARK})++)"
     rf"|(?P<cjk>[\p{{Script=Han}}\p{{Script=Hiragana}}]{_MARK})"
-    # Joiners without a word: named so that they are passed over in one step.
+    # Joiners without a word: a group of their own, so that they are skipped in one step.
     rf"|(?P<joiners>\p{{WB=ExtendNumLet}}++)"
 )
 _ONE_SCRIPT = regex.compile(rf"(?:{_KATAKANA})++|(?:(?=\p{{Script=Hangul}})[\p{{WB=ALetter}}]{_MARK})++")
 
 
 def tokens(text: str) -> list[tuple[int, str, bool]]:
-    """The tokens of a text by Lucene's StandardTokenizer.
+    """Split a text as Lucene's StandardTokenizer does.
 
     Args:
         text: any string, lone surrogates and NUL included.
@@ -80,14 +80,14 @@ def tokens(text: str) -> list[tuple[int, str, bool]]:
     Returns:
         (position of the first character, token, True if all of it is Chinese, Japanese or Korean).
     """
-    found = []
+    results = []
     position = 0
     while position < len(text):
-        # In windows, so that the time stays linear in the length of a text that is all one word.
+        # Windows keep the time linear in the length of a text that is a single word.
         window = min(position + _WINDOW, len(text))
         match = _TOKEN.search(text, position, window)
         if match is None:
-            # A token may begin before the window's end and show only behind it.
+            # A token may begin in this window and match only in the next one.
             position = window if window == len(text) else window - MAX_TOKEN_UNITS
             continue
         if match.end() == window < len(text) and match.start() > position:
@@ -107,13 +107,13 @@ def tokens(text: str) -> list[tuple[int, str, bool]]:
         is_cjk = match.lastgroup == "cjk" or (
             match.lastgroup == "word" and not token.isascii() and _ONE_SCRIPT.fullmatch(token) is not None
         )
-        found.append((start, token, is_cjk))
+        results.append((start, token, is_cjk))
         position = end
-    return found
+    return results
 
 
 def _end_of_units(text: str, start: int, end: int) -> int:
-    """The end of the longest prefix of text[start:end] that has at most MAX_TOKEN_UNITS UTF-16 units."""
+    """Return the end of the longest prefix of text[start:end] with at most MAX_TOKEN_UNITS UTF-16 units."""
     units = 0
     for position in range(start, end):
         units += 2 if text[position] > "\uffff" else 1
@@ -131,19 +131,19 @@ ENGLISH_STOP_WORDS = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these "  # noqa: SIM905
     "they this to was will with".split()
 )
-#: The stop words of Lucene's CJKAnalyzer: English ones and what is left of "'s", "'t" and "www.".
+#: The stop words of Lucene's CJKAnalyzer: English ones, and tokens of "'s", "'t" and "www.".
 CJK_STOP_WORDS = (ENGLISH_STOP_WORDS - {"an"}) | {"s", "t", "www"}
 
 _POSSESSIVES = ("'s", "'S", "’s", "’S", "＇s", "＇S")
 _WIDE = regex.compile(r"[\uFF01-\uFF5E]+|[\u30A6-\u30FD]?[\uFF65-\uFF9F]+")
 _WHITE_SPACE = regex.compile(r"[ \t\n\r]+")
-# A piece up to here is remembered.
-_LONGEST_MEMO = 64
+# The terms of at most so many pieces, of at most so many characters, are kept.
 _MEMO_SIZE = 1 << 18
+_LONGEST_MEMO = 64
 
 
 class Analyzer:
-    """Makes terms of texts, exactly as the Lucene analyzer of the same name.
+    """Splits texts into terms, exactly as the Lucene analyzer of the same name.
 
     Args:
         name: `standard`, `english` or `cjk`.
@@ -152,7 +152,7 @@ class Analyzer:
     def __init__(self, name: AnalyzerName) -> None:
         self.name: AnalyzerName = name
         if name == "english":
-            # Imported here because it brings 100 MB of other packages with it.
+            # Imported here because it imports 100 MB of other packages.
             from nltk.stem.porter import PorterStemmer
 
             # Lucene's PorterStemFilter is Porter's own program, which differs from his paper in three rules.
@@ -160,8 +160,8 @@ class Analyzer:
         self._memo: dict[str, tuple[str, ...]] = {}
 
     def terms(self, text: str) -> list[str]:
-        """The terms of a text in their order, repeated ones included."""
-        found: list[str] = []
+        """Return the terms of a text in their order, repeated ones included."""
+        results: list[str] = []
         for piece in pieces(text):
             terms = self._memo.get(piece)
             if terms is None:
@@ -170,23 +170,23 @@ class Analyzer:
                 terms = self.analyse(piece)
                 if len(piece) <= _LONGEST_MEMO:
                     self._memo[piece] = terms
-            found.extend(terms)
-        return found
+            results.extend(terms)
+        return results
 
     def analyse(self, piece: str) -> tuple[str, ...]:
-        """The terms of a piece of text without white space."""
+        """Return the terms of a piece of text without white space."""
         if piece.isascii() and piece.isalnum() and len(piece) <= MAX_TOKEN_UNITS:
-            found = [(0, piece, False)]
+            split = [(0, piece, False)]
         else:
-            found = tokens(piece)
+            split = tokens(piece)
         if self.name == "cjk":
-            return tuple(term for term in _bigrams(found) if term not in CJK_STOP_WORDS)
+            return tuple(term for term in _bigrams(split) if term not in CJK_STOP_WORDS)
         if self.name == "english":
-            return tuple(self._english(token for _, token, _ in found))
-        return tuple(_lower(token) for _, token, _ in found)
+            return tuple(self._english(token for _, token, _ in split))
+        return tuple(_lower(token) for _, token, _ in split)
 
-    def _english(self, found: Iterable[str]) -> Iterable[str]:
-        for token in found:
+    def _english(self, split: Iterable[str]) -> Iterable[str]:
+        for token in split:
             term = _lower(token[:-2] if token.endswith(_POSSESSIVES) else token)
             if term not in ENGLISH_STOP_WORDS:
                 stem: str = self._stemmer.stem(term, to_lowercase=False)
@@ -194,25 +194,22 @@ class Analyzer:
 
 
 def pieces(text: str) -> list[str]:
-    """The text cut at white space, where no token spans."""
-    # The narrow no-break space joins words like an underscore, but str.split takes it for white space.
-    if "\u202f" in text:
-        cut: list[str] = _WHITE_SPACE.split(text)
-        return cut
-    return text.split()
+    """Split a text at white space."""
+    # The narrow no-break space joins words like an underscore, but str.split splits at it.
+    return list(_WHITE_SPACE.split(text)) if "\u202f" in text else text.split()
 
 
 def _lower(token: str) -> str:
-    """Lower case by character, as in Java; Python's depends on neighbours for the Greek sigma."""
+    """Return lower case by character, as in Java; Python's depends on neighbours for the Greek sigma."""
     if token.isascii():
         return token.lower()
     return token.replace("Σ", "σ").replace("İ", "i").lower()
 
 
-def _bigrams(found: Iterable[tuple[int, str, bool]]) -> Iterable[str]:
-    """Adjacent Chinese, Japanese and Korean characters in pairs, one that stands alone as it is."""
+def _bigrams(split: Iterable[tuple[int, str, bool]]) -> Iterable[str]:
+    """Yield adjacent Chinese, Japanese and Korean characters in pairs, and a single one as it is."""
     run, run_end = "", -1
-    for start, token, is_cjk in found:
+    for start, token, is_cjk in split:
         if run and not (is_cjk and start == run_end):
             yield from _pairs(run)
             run = ""
@@ -231,11 +228,11 @@ def _pairs(run: str) -> Iterable[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Many texts to numbers
+# Term ids of many texts
 
 
 class _Numbers(dict[str, int]):
-    """Gives every new key the next number, and lists the keys in `new`."""
+    """Assigns the next number to every new key, and lists the new keys in `new`."""
 
     def __init__(self) -> None:
         self.new: list[str] = []
@@ -247,10 +244,10 @@ class _Numbers(dict[str, int]):
 
 
 class TermIds:
-    """Turns texts into term ids and keeps the dictionary: new terms get the next id.
+    """Encodes texts as term ids and keeps the dictionary: a new term gets the next id.
 
     Args:
-        analyzer: makes the terms.
+        analyzer: splits texts into terms.
 
     Attributes:
         ids: term -> id, in the order of the ids.
@@ -269,19 +266,18 @@ class TermIds:
         self._piece_ids = array("i")
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Encode a block of texts (some thousands at a time keep memory low).
+        """Encode a block of texts; some thousands at a time keep memory low.
 
         Args:
             texts: n texts.
 
         Returns:
-            The term ids of all texts one after the other, and int64 [n + 1]: where each text begins.
+            The term ids of all texts, int32, and where each text begins, int64 [n + 1].
         """
         if len(self._pieces) > _MEMO_SIZE or self._piece_chars > 32 * _MEMO_SIZE:
             self._forget_pieces()
         cut = [pieces(text) for text in texts]
-        bounds = np.zeros(len(texts) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, cut), np.int64, len(cut)), out=bounds[1:])
+        bounds = offsets_of(np.fromiter(map(len, cut), np.int64, len(cut)))
         flat = itertools.chain.from_iterable(cut)
         numbers = np.fromiter(map(self._pieces.__getitem__, flat), np.int64, int(bounds[-1]))
         for piece in self._pieces.new:
@@ -293,8 +289,7 @@ class TermIds:
         first = np.frombuffer(self._piece_first, np.int64)
         piece_ids = np.frombuffer(self._piece_ids, np.int32)
         counts = np.diff(first)[numbers]
-        ends = np.zeros(len(numbers) + 1, np.int64)
-        np.cumsum(counts, out=ends[1:])
-        source = np.repeat(first[numbers] - ends[:-1], counts)
+        starts = offsets_of(counts)
+        source = np.repeat(first[numbers] - starts[:-1], counts)
         source += np.arange(len(source))
-        return piece_ids[source], ends[bounds]
+        return piece_ids[source], starts[bounds]

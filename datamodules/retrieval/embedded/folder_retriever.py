@@ -1,11 +1,11 @@
-"""What retrievers share whose index is a folder of files on the local disk."""
+"""The base class of retrievers whose index is a folder of files on the local disk."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from datamodules.core import storage
 from datamodules.core.errors import InputError
@@ -17,45 +17,46 @@ class FolderIndex(Protocol):
 
     @property
     def num_texts(self) -> int:
-        """Texts of the collection."""
+        """The number of texts in the collection."""
 
 
 Index = TypeVar("Index", bound=FolderIndex)
 
 
 class FolderRetriever(Retriever, Generic[Index]):
-    """Builds an index in a folder, or not at all, and opens it.
+    """Builds an index in a folder, completely or not at all, and opens it.
 
-    Opening takes milliseconds, processes share the pages, and an object that is pickled carries the folder's
-    name only. A build that is killed begins anew. Ids and labels are not kept.
+    Opening takes milliseconds and processes share the pages. A pickled retriever has the name of the folder only. A
+    build that is killed starts again. Ids and labels are not stored.
     """
 
     def __init__(self) -> None:
         self._forget()
 
     def _forget(self) -> None:
-        self._place: tuple[Path, str] | None = None
+        self._source: tuple[Path, str] | None = None
         self._index: Index | None = None
 
     @abstractmethod
-    def _build(self, texts: Sequence[str], folder: Path, progress: bool, after: Index | None) -> None:
+    def _build(self, texts: Sequence[str], folder: Path, progress: bool, old: Index | None) -> None:
         """Write the files of an index into an empty folder.
 
         Args:
-            texts: the collection, or what it has more than that of `after`.
-            folder: where the files go.
+            texts: the collection, without the texts of `old`.
+            folder: place for the files.
             progress: show a progress bar on standard error.
-            after: the index of a collection that the texts are added to; its own texts come first.
+            old: the index of the first texts of the collection, if there is one.
         """
 
     @abstractmethod
     def _map(self, folder: Path) -> Index:
-        """Map the files of a whole folder."""
+        """Map the files of a complete folder."""
 
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
         """Build the index in `folder` and open it; see `Retriever.index`."""
         self._forget()
-        self._write(collection, collection.texts, folder, progress, None)
+        with storage.lock(folder), storage.new_folder(folder, collection.fingerprint) as partial:
+            self._build(collection.texts, partial, progress, None)
         self.open(folder, collection.fingerprint)
 
     def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
@@ -66,33 +67,28 @@ class FolderRetriever(Retriever, Generic[Index]):
                 f"{folder}: the open index has {old.num_texts} texts, but texts from {start_row}"
                 " are to be added"
             )
-        self._write(collection, collection.texts[start_row:], folder, progress, old)
-
-    def _write(
-        self, collection: Collection, texts: Sequence[str], folder: Path, progress: bool, after: Index | None
-    ) -> None:
         with storage.lock(folder), storage.new_folder(folder, collection.fingerprint) as partial:
-            self._build(texts, partial, progress, after)
+            self._build(collection.texts[start_row:], partial, progress, old)
 
     def open(self, folder: Path, fingerprint: str) -> None:
         """Open the index in `folder`; see `Retriever.open`."""
         self._forget()
         storage.check_folder(folder, fingerprint, contents=True)
         self._index = self._map(folder)
-        self._place = folder, fingerprint
+        self._source = folder, fingerprint
 
     def _opened(self) -> Index:
         if self._index is None:
-            if self._place is None:
+            if self._source is None:
                 raise InputError("the retriever has no index: call index() or open() first")
-            # After unpickling: the process that opened it has compared the checksums.
-            storage.check_folder(*self._place)
-            self._index = self._map(self._place[0])
+            # Unpickled: the process that opened the index has compared the checksums.
+            storage.check_folder(*self._source)
+            self._index = self._map(self._source[0])
         return self._index
 
     def close(self) -> None:
-        """Let go of the files; `open` may follow."""
+        """Release the files; `open` may follow."""
         self._forget()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_index": None}

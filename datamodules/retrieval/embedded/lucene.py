@@ -1,8 +1,7 @@
-"""Lucene's numbers: the one-byte document length and what a term adds to a document's score.
+"""Lucene's formulas: the one-byte document length and the contribution of a term to the score of a document.
 
-The score of a document is the sum, over the query's terms, of a number that depends on the term and the
-document only. These functions compute that number in the types and the order of operations that Lucene
-uses, so that rounding is the same too.
+The score of a document is the sum, over the query's terms, of a contribution that depends on the term and the document
+only. These functions compute it with the types and the order of operations of Lucene, so it is rounded alike.
 
 Source: Lucene 9, SmallFloat, BM25Similarity and LMDirichletSimilarity. Elasticsearch multiplies BM25 by
 k1 + 1.
@@ -20,7 +19,7 @@ from datamodules.retrieval.base import Ranking
 
 
 def _lengths() -> NDArray[np.int64]:
-    """What the 256 bytes stand for: exact up to 39, then a floating-point number with 3 bits of fraction."""
+    """The length for each of the 256 bytes: exact up to 39, then a floating-point number with 3 bits of fraction."""
     exact = 24
     values = list(range(exact))
     for code in range(256 - exact):
@@ -29,20 +28,19 @@ def _lengths() -> NDArray[np.int64]:
     return np.array(values, np.int64)
 
 
-#: int64 [256]: the document length, in terms, for each byte that a length is stored as.
+#: int64 [256]: the document length, in terms, for each byte.
 LENGTHS = _lengths()
 
 
 def length_bytes(lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Store document lengths in a byte each, rounded down; `LENGTHS` decodes them."""
-    codes: NDArray[np.uint8] = (np.searchsorted(LENGTHS, lengths, side="right") - 1).astype(np.uint8)
-    return codes
+    """Encode document lengths as one byte each, rounded down; `LENGTHS` decodes them."""
+    return (np.searchsorted(LENGTHS, lengths, side="right") - 1).astype(np.uint8)
 
 
 class Statistics(NamedTuple):
-    """What the formulas know of a collection."""
+    """Statistics of a collection."""
 
-    #: documents with at least one term (Lucene counts no others).
+    #: documents with at least one term; Lucene does not count empty ones.
     rows: int
     #: terms of all documents, repeated ones included.
     tokens: int
@@ -51,13 +49,13 @@ class Statistics(NamedTuple):
 def term_weights(
     ranking: Ranking, statistics: Statistics, rows: NDArray[np.int64], occurrences: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """The part of a score that depends on the term only.
+    """Return the part of a score that depends on the term only.
 
     Args:
         ranking: the similarity with its parameters.
         statistics: of the collection.
-        rows: [terms] documents with the term.
-        occurrences: [terms] of the term in all documents.
+        rows: [terms] the number of documents with the term.
+        occurrences: [terms] the number of occurrences in all documents.
 
     Returns:
         [terms] BM25: idf times (k1 + 1), a float32 value; LMDirichlet: mu times the probability of the term.
@@ -71,9 +69,9 @@ def term_weights(
 
 
 def length_weights(ranking: Ranking, statistics: Statistics) -> NDArray[np.float64]:
-    """The part of a score that depends on the document only: [256], by the byte of its length.
+    """Return the part of a score that depends on the document only: [256], by the byte of its length.
 
-    BM25: the factor of the term frequency (a float32 value); LMDirichlet: the logarithm added.
+    BM25: the factor of the term frequency (a float32 value); LMDirichlet: the logarithm that is added.
     """
     if ranking.similarity == "BM25":
         k1, b = np.float32(ranking.k1), np.float32(ranking.b)
@@ -88,7 +86,7 @@ def length_weights(ranking: Ranking, statistics: Statistics) -> NDArray[np.float
 
 @numba.njit(nogil=True, cache=True)
 def bm25(term_weight: float, length_weight: float, frequency: int) -> np.float32:
-    """BM25's share of one term in one document; weights of `term_weights` and `length_weights`."""
+    """The contribution of a term to BM25; weights of `term_weights` and `length_weights`."""
     weight = np.float32(term_weight)
     saturation = np.float32(1) + np.float32(frequency) * np.float32(length_weight)
     share: np.float32 = np.float32(weight - weight / saturation)
@@ -97,6 +95,6 @@ def bm25(term_weight: float, length_weight: float, frequency: int) -> np.float32
 
 @numba.njit(nogil=True, cache=True)
 def lm_dirichlet(term_weight: float, length_weight: float, frequency: int) -> np.float32:
-    """LMDirichlet's share of one term in one document; never negative."""
+    """The contribution of a term to LMDirichlet; never negative."""
     share: np.float32 = np.float32(max(0.0, np.log(1 + frequency / term_weight) + length_weight))
     return share

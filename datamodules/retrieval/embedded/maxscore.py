@@ -1,10 +1,10 @@
-"""The search of an embedded index: exact, and without the work that can't change the result.
+"""The search of an embedded index: exact, and without work that cannot change the result.
 
-The terms of a query are sorted by the most that they can add. Once k hits are known, a text that has only
-the last few terms can't become a hit if all of these together add less than the k-th best score (MaxScore:
-Turtle and Flood 1995). So the postings of the first, `essential` terms are added up in full; the others, which
-are the frequent words with long postings, are looked up only for texts that can still become hits. The terms
-are always added in the same order, so the sums do not depend on what was skipped.
+The terms of a query are sorted by the most that they can contribute. Once k hits are known, a text that has only the
+last few terms is no hit if all of these together contribute less than the k-th best score (MaxScore: Turtle and Flood
+1995). So the postings of the first, `essential` terms are added up completely. The others, which are the frequent words
+with long postings, are looked up only for texts that can still become hits. The terms are always added in the same
+order, so the sums do not depend on what was skipped.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from datamodules.retrieval.base import Hits
+from datamodules.retrieval.base import LAST_ROW
 from datamodules.retrieval.embedded.inverted_index import Floats, Ints, InvertedIndex, Longs, Words
 
 # Texts are scored in windows, small at first (to find good hits early), then as many as fit the cache.
 _FIRST_WINDOW = 2048
 _LARGEST_WINDOW = 1 << 16
-# Rounding of a sum of up to 512 float32 numbers: a bound is trusted to this part only.
+# Factor of a bound that allows for rounding in a sum of up to 512 float32 numbers.
 _MARGIN = np.float32(0.9999)
-# Looking a term up costs far more than adding a posting up. So terms stay essential until the rest could add
-# no more than this part of what a hit needs: then few texts are worth a look.
+# Looking a term up costs far more than adding a posting. So terms stay essential until the rest could contribute no
+# more than this part of the k-th best score: then few texts need a look-up.
 _SHARE = np.float32(0.4)
 
 
@@ -34,98 +34,79 @@ class Queries(NamedTuple):
     starts: Longs
     #: int32: the different terms of each query that the index has.
     terms: Ints
-    #: float32: how often each occurs in its query.
+    #: float32: the number of times that each occurs in its query.
     counts: Floats
     #: int64 [n + 1]: where each query's excluded rows begin.
     excluded_starts: Longs
-    #: int64: rows that a query must not get.
+    #: int64: rows that are no hits of the query.
     excluded: Longs
 
 
-@numba.njit(nogil=True, cache=True)
 def count_terms(ids: Ints, starts: Longs, known: Ints, most: int) -> tuple[Longs, Ints, Floats, bool]:
-    """Starts, terms and counts of `Queries`, and whether a query had more than `most` different terms.
+    """Return starts, terms and counts of `Queries`, and whether a query had more than `most` different terms.
 
     Args:
-        ids: the queries' terms in numbers of their own, and
-        starts: where each query begins among them; see `TermIds.encode`.
+        ids: the queries' terms as numbers, see `TermIds.encode`.
+        starts: where each query begins in `ids`.
         known: the index's id of each of these numbers, -1 where it has no such term.
         most: different terms of a query that are used: the first ones.
     """
-    query_starts = np.zeros(len(starts), np.int64)
-    terms = np.empty(len(ids), np.int32)
-    counts = np.zeros(len(ids), np.float32)
-    place_of = np.full(len(known), -1, np.int64)
-    size = 0
-    cut = False
-    for query in range(len(starts) - 1):
-        first = size
-        different = 0
-        for place in range(starts[query], starts[query + 1]):
-            local = ids[place]
-            if place_of[local] == -1:
-                if different == most:
-                    cut = True
-                    continue
-                different += 1
-                if known[local] < 0:
-                    place_of[local] = -2
-                    continue
-                place_of[local] = size
-                terms[size] = known[local]
-                size += 1
-            if place_of[local] >= first:
-                counts[place_of[local]] += 1
-        for place in range(starts[query], starts[query + 1]):
-            place_of[ids[place]] = -1
-        query_starts[query + 1] = size
-    return query_starts, terms[:size], counts[:size], cut
+    num_queries = len(starts) - 1
+    query = np.repeat(np.arange(num_queries), np.diff(starts))
+    # Query and term in one number; in the order of their first occurrences, the queries follow one another.
+    _, first, counts = np.unique(query << 32 | ids, return_index=True, return_counts=True)
+    order = np.argsort(first)
+    first, counts = first[order], counts[order]
+    query, terms = query[first], known[ids[first]]
+    rank = np.arange(len(query)) - np.searchsorted(query, query)
+    is_used = (rank < most) & (terms >= 0)
+    query_starts = np.searchsorted(query[is_used], np.arange(num_queries + 1))
+    return query_starts, terms[is_used], counts[is_used].astype(np.float32), bool((rank >= most).any())
 
 
 class _Terms(NamedTuple):
-    """The n terms of one query, first those that can add most."""
+    """The n terms of one query, those that can contribute most first."""
 
     #: int32 [n]: their ids.
     ids: Ints
-    #: float32 [n]: how often each occurs in the query.
+    #: float32 [n]: the number of times that each occurs in the query.
     counts: Floats
-    #: float32 [n + 1]: the most that terms i, i + 1, ... add together.
+    #: float32 [n + 1]: the most that terms i, i + 1, ... contribute together.
     rest: Floats
-    #: int64 [n]: where the postings of the present window begin, and
+    #: int64 [n]: where the postings of the current window begin.
     begins: Longs
-    #: int64 [n]: where they end, -1 = not looked up yet;
+    #: int64 [n]: where they end, -1 = not looked up yet.
     ends: Longs
     #: int64 [n]: where all postings of the term end.
     stops: Longs
 
 
-# Compiled code counts the references to every array of a tuple that it hands on, which takes longer than to
-# look a text up. So tuples go to functions that are called once a window, and arrays to those for one text.
+# Compiled code counts the references to every array of a tuple that it passes on, which takes longer than to look a
+# text up. So tuples are passed to functions that are called once a window, and arrays to those for one text.
 
 
 @numba.njit(nogil=True, cache=True)
-def search(index: InvertedIndex, queries: Queries, first: int, hits: Hits, zero_hits: bool) -> None:
-    """Answer queries first, first + 1, ... into `hits`, as many as it has room for.
+def search(index: InvertedIndex, queries: Queries, first: int, keys: Longs, zero_hits: bool) -> None:
+    """Answer the queries from `first` on.
 
     Args:
-        index: what is searched.
+        index: the index.
         queries: the queries.
-        first: number of the first one to answer.
-        hits: rows -1 and scores 0, to be filled.
-        zero_hits: whether a text with a term of the query is a hit even if its score is 0.
+        first: the number of the first query to answer.
+        keys: zeros [m, k], replaced by the keys of the hits of m queries, see `Hits.of_keys`.
+        zero_hits: a text with a term of the query is a hit even if its score is 0.
     """
     window = np.zeros(_LARGEST_WINDOW, np.float32)
     touched = np.empty(_LARGEST_WINDOW, np.int32)
-    for i in range(len(hits.rows)):
-        query = first + i
+    for i in range(len(keys)):
+        query, heap = first + i, keys[i]
         part = slice(queries.starts[query], queries.starts[query + 1])
         terms = _sort_terms(index, queries.terms[part], queries.counts[part])
         excluded = queries.excluded[queries.excluded_starts[query] : queries.excluded_starts[query + 1]]
-        best = Hits(hits.rows[i], hits.scores[i])
-        size = _search(index, terms, excluded, best, window, touched)
-        _sort_heap(best.rows, best.scores, size)
-        if zero_hits and size < len(best.rows):
-            _add_zero_hits(index, terms.ids, excluded, best.rows, size)
+        size = _search(index, terms, excluded, heap, window, touched)
+        heap[:size] = -np.sort(-heap[:size])
+        if zero_hits and size < len(heap):
+            _add_zero_hits(index, terms.ids, excluded, heap, size)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -141,18 +122,18 @@ def _sort_terms(index: InvertedIndex, ids: Ints, counts: Floats) -> _Terms:
 
 @numba.njit(nogil=True, cache=True)
 def _search(
-    index: InvertedIndex, terms: _Terms, excluded: Longs, heap: Hits, window: Floats, touched: Ints
+    index: InvertedIndex, terms: _Terms, excluded: Longs, heap: Longs, window: Floats, touched: Ints
 ) -> int:
-    """Fill the heap with the best texts of positive score; returns how many there are.
+    """Fill the heap with the best texts of positive score and return their number.
 
-    `window` is 0 before and after; `touched` is room for as many numbers.
+    `window` is 0 before and after; `touched` has room for as many numbers.
     """
     texts = len(index.text_starts) - 1
     essential = len(terms.ids)
     size = 0
     low, width = 0, _FIRST_WINDOW
     while low < texts:
-        threshold = _threshold(heap.scores, size)
+        threshold = _threshold(heap, size)
         while essential > 0 and terms.rest[essential - 1] < _SHARE * threshold:
             essential -= 1
         if essential == 0:
@@ -160,12 +141,10 @@ def _search(
         high = min(low + width, texts)
         width = min(2 * width, _LARGEST_WINDOW)
         few = _locate(index, terms, essential, low, high) * 16 < high - low
-        if few:
-            found = _add_few(index, terms, essential, low, window, touched)
-        else:
-            _add_many(index, terms, essential, low, window)
-            found = _above(window, high - low, threshold - terms.rest[essential], touched)
-        size = _choose(index, terms, essential, low, high, touched[:found], excluded, heap, size, window)
+        count = _add(index, terms, essential, low, window, touched, few)
+        if not few:
+            count = _above(window, high - low, threshold - terms.rest[essential], touched)
+        size = _choose(index, terms, essential, low, high, touched[:count], excluded, heap, size, window)
         if not few:
             window[: high - low] = 0
         low = high
@@ -173,51 +152,42 @@ def _search(
 
 
 @numba.njit(nogil=True, cache=True)
-def _threshold(heap_scores: Floats, size: int) -> np.float32:
-    """What a text must be able to reach: the k-th best score, less the margin; 0 as long as there are fewer."""
-    reached: np.float32 = heap_scores[0] * _MARGIN if size == len(heap_scores) else np.float32(0)
-    return reached
+def _threshold(heap: Longs, size: int) -> np.float32:
+    """The score that a hit must reach: the k-th best one less the margin; 0 as long as there are fewer hits."""
+    worst = np.int32(heap[0] >> 32).view(np.float32)
+    least: np.float32 = worst * _MARGIN if size == len(heap) else np.float32(0)
+    return least
 
 
 @numba.njit(nogil=True, cache=True)
 def _locate(index: InvertedIndex, terms: _Terms, essential: int, low: int, high: int) -> int:
-    """Find the postings of the essential terms in the texts low..high; returns how many there are."""
+    """Find the postings of the essential terms in the texts low..high and return their number."""
     rows, begins, ends, stops = index.posting_rows, terms.begins, terms.ends, terms.stops
     total = 0
     for i in range(essential):
-        begins[i] = _skip(rows, begins[i], stops[i], low)
-        ends[i] = _skip(rows, begins[i], stops[i], high)
+        begins[i] = _lower_bound(rows, begins[i], stops[i], low)
+        ends[i] = _lower_bound(rows, begins[i], stops[i], high)
         total += ends[i] - begins[i]
     ends[essential:] = -1
     return total
 
 
 @numba.njit(nogil=True, cache=True)
-def _add_few(
-    index: InvertedIndex, terms: _Terms, essential: int, low: int, window: Floats, touched: Ints
+def _add(
+    index: InvertedIndex, terms: _Terms, essential: int, low: int, window: Floats, touched: Ints, few: bool
 ) -> int:
-    """Add up the essential terms' scores in the window, and list the texts that have any."""
+    """Add the essential terms' scores to the window; if they are few, list their texts and return the number."""
     rows, scores = index.posting_rows, index.posting_scores
-    found = 0
+    size = 0
     for i in range(essential):
         count = terms.counts[i]
-        for place in range(terms.begins[i], terms.ends[i]):
-            here = rows[place] - low
-            if window[here] == 0:
-                touched[found] = here
-                found += 1
-            window[here] += scores[place] * count
-    return found
-
-
-@numba.njit(nogil=True, cache=True)
-def _add_many(index: InvertedIndex, terms: _Terms, essential: int, low: int, window: Floats) -> None:
-    """Add up the essential terms' scores in the window."""
-    rows, scores = index.posting_rows, index.posting_scores
-    for i in range(essential):
-        count = terms.counts[i]
-        for place in range(terms.begins[i], terms.ends[i]):
-            window[rows[place] - low] += scores[place] * count
+        for position in range(terms.begins[i], terms.ends[i]):
+            here = rows[position] - low
+            if few and window[here] == 0:
+                touched[size] = here
+                size += 1
+            window[here] += scores[position] * count
+    return size
 
 
 @numba.njit(nogil=True, cache=True)
@@ -229,7 +199,7 @@ def _choose(
     high: int,
     candidates: Ints,
     excluded: Longs,
-    heap: Hits,
+    heap: Longs,
     size: int,
     window: Floats,
 ) -> int:
@@ -237,9 +207,8 @@ def _choose(
     starts, rows, scores = index.posting_starts, index.posting_rows, index.posting_scores
     bitmaps, words, ranks = index.term_bitmap, index.bitmap_words, index.bitmap_ranks
     ids, counts, rest, begins, ends, stops = terms
-    heap_rows, heap_scores = heap
     n, num_words = len(ids), (len(index.text_starts) - 1 + 63) >> 6
-    threshold = _threshold(heap_scores, size)
+    threshold = _threshold(heap, size)
     for here in candidates:
         score, row = window[here], low + here
         window[here] = 0  # a text may be listed again
@@ -249,49 +218,40 @@ def _choose(
         while i < n and score + rest[i] >= threshold:
             bitmap = bitmaps[ids[i]]
             if bitmap >= 0:
-                place = _find_in_bitmap(words, ranks, bitmap * num_words, starts[ids[i]], row)
+                position = _find_in_bitmap(words, ranks, bitmap * num_words, starts[ids[i]], row)
             else:
                 if ends[i] < 0:
-                    begins[i] = _skip(rows, begins[i], stops[i], low)
-                    ends[i] = _skip(rows, begins[i], stops[i], high)
-                place = _lower_bound(rows, begins[i], ends[i], row)
-                if place == ends[i] or rows[place] != row:
-                    place = -1
-            if place >= 0:
-                score += scores[place] * counts[i]
+                    begins[i] = _lower_bound(rows, begins[i], stops[i], low)
+                    ends[i] = _lower_bound(rows, begins[i], stops[i], high)
+                position = _lower_bound(rows, begins[i], ends[i], row)
+                if position == ends[i] or rows[position] != row:
+                    position = -1
+            if position >= 0:
+                score += scores[position] * counts[i]
             i += 1
-        if i < n or (size == len(heap_rows) and not _better(score, row, heap_scores[0], heap_rows[0])):
+        key = np.int64(np.float32(score).view(np.int32)) << 32 | (LAST_ROW - row)  # see `Hits.of_keys`
+        if i < n or (size == len(heap) and key < heap[0]):
             continue
-        if not _contains(excluded, row):
-            size = _push(heap_rows, heap_scores, size, score, row)
-            threshold = _threshold(heap_scores, size)
+        if row not in excluded:
+            size = _push(heap, size, key)
+            threshold = _threshold(heap, size)
     return size
 
 
 @numba.njit(nogil=True, cache=True)
 def _find_in_bitmap(words: Words, ranks: Ints, first: int, start: int, row: int) -> int:
-    """The place of a row in postings that begin at `start`, their bitmap at word `first`; -1 if it isn't there."""
+    """The position of a row in postings from `start` on, with a bitmap from word `first` on; -1 if it is missing."""
     word, bit = first + (row >> 6), np.uint64(row & 63)
     if not (words[word] >> bit) & np.uint64(1):
         return -1
     before = words[word] & ((np.uint64(1) << bit) - np.uint64(1))
-    place: int = start + ranks[word] + _ones(before)
-    return place
-
-
-@numba.njit(nogil=True, cache=True)
-def _skip(rows: Ints, place: int, end: int, row: int) -> int:
-    """The first place from `place` on with a row >= `row`, found in growing steps."""
-    step = 1
-    while place + step < end and rows[place + step] < row:
-        place += step
-        step *= 2
-    first: int = _lower_bound(rows, place, min(place + step, end), row)
-    return first
+    position: int = start + ranks[word] + _ones(before)
+    return position
 
 
 @numba.njit(nogil=True, cache=True)
 def _lower_bound(rows: Ints, low: int, high: int, row: int) -> int:
+    """The first position in low..high with a row >= `row`."""
     while low < high:
         middle = (low + high) >> 1
         if rows[middle] < row:
@@ -303,11 +263,11 @@ def _lower_bound(rows: Ints, low: int, high: int, row: int) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _above(window: Floats, size: int, least: np.float32, touched: Ints) -> int:
-    """List the places of the window that are positive and >= least.
+    """List the positions of the window that are positive and >= least, and return their number.
 
     First by 64s, a loop that is compiled to vector instructions; beyond `size` the window is 0.
     """
-    found = 0
+    count = 0
     least = max(least, np.float32(1e-30))
     for low in range(0, size, 64):
         block = window[low : low + 64]
@@ -317,14 +277,14 @@ def _above(window: Floats, size: int, least: np.float32, touched: Ints) -> int:
         if hits > 0:
             for here in range(64):
                 if block[here] >= least:
-                    touched[found] = low + here
-                    found += 1
-    return found
+                    touched[count] = low + here
+                    count += 1
+    return count
 
 
 @numba.njit(nogil=True, cache=True)
 def _ones(word: np.uint64) -> np.int64:
-    """How many bits are set."""
+    """The number of bits that are set."""
     word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
     pairs = np.uint64(0x3333333333333333)
     word = (word & pairs) + ((word >> np.uint64(2)) & pairs)
@@ -333,81 +293,48 @@ def _ones(word: np.uint64) -> np.int64:
     return ones
 
 
-@numba.njit(nogil=True, cache=True)
-def _contains(values: Longs, value: int) -> bool:
-    for other in values:  # noqa: SIM110  (compiled)
-        if other == value:
-            return True
-    return False
-
-
-# The hits are a heap with the worst on top: the lowest score, and of equal scores the last row.
+# The hits are a heap of their keys, with the worst hit on top.
 
 
 @numba.njit(nogil=True, cache=True)
-def _better(score: np.float32, row: int, other_score: np.float32, other_row: int) -> bool:
-    return bool(score > other_score or (score == other_score and row < other_row))
-
-
-@numba.njit(nogil=True, cache=True)
-def _push(rows: Ints, scores: Floats, size: int, score: np.float32, row: int) -> int:
-    """Add a hit; a full heap loses its worst."""
-    if size == len(rows):
-        _sink(rows, scores, size, score, row)
+def _push(heap: Longs, size: int, key: np.int64) -> int:
+    """Add a hit and return the new size; a full heap loses its worst hit."""
+    if size == len(heap):
+        _replace_top(heap, key)
         return size
-    place = size
-    while place > 0:
-        parent = (place - 1) >> 1
-        if not _better(scores[parent], rows[parent], score, row):
-            break
-        rows[place], scores[place] = rows[parent], scores[parent]
-        place = parent
-    rows[place], scores[place] = row, score
+    slot = size
+    while slot > 0 and heap[(slot - 1) >> 1] > key:
+        heap[slot] = heap[(slot - 1) >> 1]
+        slot = (slot - 1) >> 1
+    heap[slot] = key
     return size + 1
 
 
 @numba.njit(nogil=True, cache=True)
-def _sink(rows: Ints, scores: Floats, size: int, score: np.float32, row: int) -> None:
-    """Put a hit in the place of the top of a heap of `size` hits."""
-    place = 0
-    while True:
-        child = 2 * place + 1
-        if child >= size:
-            break
-        if child + 1 < size and _better(scores[child], rows[child], scores[child + 1], rows[child + 1]):
+def _replace_top(heap: Longs, key: np.int64) -> None:
+    slot, child = 0, 1
+    while child < len(heap):
+        if child + 1 < len(heap) and heap[child + 1] < heap[child]:
             child += 1
-        if not _better(score, row, scores[child], rows[child]):
+        if heap[child] >= key:
             break
-        rows[place], scores[place] = rows[child], scores[child]
-        place = child
-    rows[place], scores[place] = row, score
+        heap[slot] = heap[child]
+        slot, child = child, 2 * child + 1
+    heap[slot] = key
 
 
 @numba.njit(nogil=True, cache=True)
-def _sort_heap(rows: Ints, scores: Floats, size: int) -> None:
-    """Turn the heap into a list, best first."""
-    for last in range(size - 1, 0, -1):
-        worst_row, worst_score = rows[0], scores[0]
-        _sink(rows, scores, last, scores[last], rows[last])
-        rows[last], scores[last] = worst_row, worst_score
-
-
-@numba.njit(nogil=True, cache=True)
-def _add_zero_hits(index: InvertedIndex, terms: Ints, excluded: Longs, hit_rows: Ints, size: int) -> None:
+def _add_zero_hits(index: InvertedIndex, terms: Ints, excluded: Longs, keys: Longs, size: int) -> None:
     """Append texts with a term of the query but score 0 (LMDirichlet): hits for Lucene, in row order."""
     texts, starts, rows = len(index.text_starts) - 1, index.posting_starts, index.posting_rows
     matches = np.zeros(texts, np.bool_)
     for term in terms:
-        for place in range(starts[term], starts[term + 1]):
-            matches[rows[place]] = True
+        for position in range(starts[term], starts[term + 1]):
+            matches[rows[position]] = True
     for row in excluded:
         if 0 <= row < texts:
             matches[row] = False
     for hit in range(size):
-        matches[hit_rows[hit]] = False
-    for row in range(texts):
-        if matches[row]:
-            hit_rows[size] = row
-            size += 1
-            if size == len(hit_rows):
-                break
+        matches[LAST_ROW - (keys[hit] & LAST_ROW)] = False
+    zero_rows = np.flatnonzero(matches)[: len(keys) - size]
+    keys[size : size + len(zero_rows)] = LAST_ROW - zero_rows

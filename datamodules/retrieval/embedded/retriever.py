@@ -9,44 +9,44 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from datamodules.core.arrays import offsets_of
 from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import (
     MAX_QUERY_TERMS,
+    AnalyzerName,
     Hits,
     Ranking,
     Similarity,
     check_search,
 )
-from datamodules.retrieval.base import Analyzer as AnalyzerName
 from datamodules.retrieval.embedded import inverted_index, maxscore
 from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
 from datamodules.retrieval.embedded.folder_retriever import FolderRetriever
 from datamodules.retrieval.embedded.inverted_index import InvertedIndex
 
-# Queries that are made numbers of and searched in one go.
+# Queries that are analysed and searched at once.
 _QUERIES = 4096
-# Different query words that a retriever remembers between searches.
-_REMEMBERED_TERMS = 1 << 18
+# The maximum number of different query terms that are kept between searches.
+_MOST_TERMS = 1 << 18
 
 
 class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
     """Ranks like Elasticsearch, without a server: the index is a folder on the local disk.
 
     When texts are added, only these are analysed. Every score depends on statistics of the whole collection, so
-    the postings are made anew, by compiled code from the term ids that the index keeps.
+    compiled code builds all postings again, from the term ids that the index stores.
 
     Args:
         similarity: `BM25` or `LMDirichlet`.
         analyzer: `standard`, `english` or `cjk`.
-        k1: BM25's saturation of the term frequency.
-        b: BM25's weight of the document length.
-        mu: LMDirichlet's pseudo-count, in words.
-        threads: how many threads a search uses.
+        k1: saturation of the term frequency, for BM25.
+        b: weight of the document length, for BM25.
+        mu: pseudo-count in words, for LMDirichlet.
+        threads: threads of a search.
     """
 
     ranking: Ranking
@@ -76,26 +76,26 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
         # The index's id of each term of `_term_ids`, -1 = not in the collection.
         self._known = np.empty(0, np.int32)
 
-    def _init_args(self) -> dict[str, Any]:
+    def _init_args(self) -> PlainDict:
         return {**asdict(self.ranking), "threads": self.threads}
 
-    def _build(self, texts: Sequence[str], folder: Path, progress: bool, after: InvertedIndex | None) -> None:
-        inverted_index.build(texts, self.ranking, folder, progress, after)
+    def _build(self, texts: Sequence[str], folder: Path, progress: bool, old: InvertedIndex | None) -> None:
+        inverted_index.build(texts, self.ranking, folder, progress, old)
 
     def _map(self, folder: Path) -> InvertedIndex:
         return InvertedIndex.map(folder)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_term_ids": None, "_known": np.empty(0, np.int32)}
 
     def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
-        """The best k rows for each text; see `Retriever.search`."""
+        """Return the best k rows for each text; see `Retriever.search`."""
         check_search(texts, k, exclude)
         index = self._opened()
-        hits = Hits.none(len(texts), k)
+        keys = np.zeros((len(texts), k), np.int64)
         if k == 0:
-            return hits
-        # Lucene's LMDirichlet lets a text with a term of the query have the score 0 and be a hit.
+            return Hits.of_keys(keys)
+        # In Lucene's LMDirichlet, a text with a term of the query may have the score 0 and is a hit.
         zero_hits = self.ranking.similarity == "LMDirichlet"
         jobs = []
         with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
@@ -105,8 +105,7 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
                 queries = self._queries(index, texts[first:last], excluded)
                 share = -(-(last - first) // self.threads)
                 for begin in range(first, last, share):
-                    end = min(begin + share, last)
-                    part = Hits(hits.rows[begin:end], hits.scores[begin:end])
+                    part = keys[begin : min(begin + share, last)]
                     job = partial(maxscore.search, index, queries, begin - first, part, zero_hits)
                     if pool is None:
                         job()
@@ -114,13 +113,13 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
                         jobs.append(pool.submit(job))
             for submitted in jobs:
                 submitted.result()
-        return hits
+        return Hits.of_keys(keys)
 
     def _queries(
         self, index: InvertedIndex, texts: Sequence[str], exclude: Sequence[Sequence[int]] | None
     ) -> maxscore.Queries:
-        """The queries as numbers of the index. Terms are looked up once and remembered."""
-        if self._term_ids is None or len(self._term_ids.ids) > _REMEMBERED_TERMS:
+        """Return the queries with the term ids of the index. Each term is looked up once."""
+        if self._term_ids is None or len(self._term_ids.ids) > _MOST_TERMS:
             self._forget_terms()
             self._term_ids = TermIds(Analyzer(self.ranking.analyzer))
         ids, starts = self._term_ids.encode(texts)
@@ -128,21 +127,15 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
         if new:
             self._known = np.concatenate([self._known, index.find_terms(new)])
             new.clear()
-        query_starts, terms, counts, cut = maxscore.count_terms(ids, starts, self._known, MAX_QUERY_TERMS)
-        if cut and not self._warned:
+        query_starts, terms, counts, is_cut = maxscore.count_terms(ids, starts, self._known, MAX_QUERY_TERMS)
+        if is_cut and not self._warned:
             self._warned = True
             warnings.warn(
                 f"a query has more than {MAX_QUERY_TERMS} different terms: only the first "
                 f"{MAX_QUERY_TERMS} are used",
                 stacklevel=3,
             )
-        return maxscore.Queries(query_starts, terms, counts, *_ragged(exclude, len(texts)))
-
-
-def _ragged(lists: Sequence[Sequence[int]] | None, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """n lists as (int64 [n + 1] starts, values); None = empty ones."""
-    starts = np.zeros(n + 1, np.int64)
-    if lists is None:
-        return starts, np.empty(0, np.int64)
-    np.cumsum([len(values) for values in lists], out=starts[1:])
-    return starts, np.concatenate([np.asarray(values, np.int64) for values in lists])
+        excluded = [np.asarray(rows, np.int64) for rows in exclude or ()]
+        excluded_starts = offsets_of([len(rows) for rows in excluded] or np.zeros(len(texts)))
+        excluded_rows = np.concatenate([np.empty(0, np.int64), *excluded])
+        return maxscore.Queries(query_starts, terms, counts, excluded_starts, excluded_rows)

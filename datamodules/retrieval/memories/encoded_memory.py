@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core import storage
+from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
 from datamodules.retrieval.base import Hits
 from datamodules.retrieval.dense.retriever import nearest
+from datamodules.retrieval.dense.text_vectors import look_up_vectors
 from datamodules.retrieval.folding import text_hashes
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 
@@ -38,9 +40,7 @@ class EncodedMemory:
         self.vectors = vectors
         self._encode = encode
         self._empty = np.flatnonzero(~vectors.any(axis=1))
-        hashes = text_hashes(memory.rows.texts)
-        self._order = np.argsort(hashes, kind="stable")
-        self._hashes = hashes[self._order]
+        self._lookup = RowLookup.of(text_hashes(memory.rows.texts))
 
     @classmethod
     def open(cls, memory: FolderMemory, encoder: str, encode: Encode) -> EncodedMemory:
@@ -56,7 +56,7 @@ class EncodedMemory:
                     if not storage.is_whole(folder, fingerprint):
                         with storage.new_folder(folder, fingerprint) as partial:
                             _write(memory.rows.texts, start, end, encode, partial)
-            parts.append(np.asarray(np.load(folder / "vectors.npy", mmap_mode="r")))
+            parts.append(map_array(folder / "vectors.npy"))
             start = end
         return cls(memory, parts[0] if len(parts) == 1 else np.concatenate(parts), encode, encoder)
 
@@ -85,20 +85,16 @@ class EncodedMemory:
 
     def rows_of(self, texts: Iterable[str]) -> NDArray[np.int64]:
         """Return a row with each text [n]; -1 where there is none."""
-        hashes = text_hashes(texts)
-        places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-        return np.where(self._hashes[places] == hashes, self._order[places], -1)
+        return self._lookup.first_rows(text_hashes(texts)).astype(np.int64)
 
     def vectors_of(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of texts [n, d]; texts outside the memory are encoded, each distinct text once."""
-        rows = self.rows_of(texts)
-        vectors: NDArray[np.float32] = self.vectors[rows]
-        unknown = np.flatnonzero(rows < 0).tolist()
-        if unknown:
-            number = {text: i for i, text in enumerate(dict.fromkeys(texts[i] for i in unknown))}
-            encoded = self._encode(list(number))
-            vectors[unknown] = encoded[[number[texts[i]] for i in unknown]]
-        return vectors
+
+        def encode(new: list[str]) -> NDArray[np.float32]:
+            number = {text: position for position, text in enumerate(dict.fromkeys(new))}
+            return self._encode(list(number))[[number[text] for text in new]]
+
+        return look_up_vectors(texts, self.vectors, self.rows_of(texts), encode)
 
 
 def encodings_folder(memory: Path, encoder: str) -> Path:
@@ -107,11 +103,6 @@ def encodings_folder(memory: Path, encoder: str) -> Path:
 
 
 def _write(texts: Sequence[str], start: int, end: int, encode: Encode, folder: Path) -> None:
-    # A file and no map: on a full disk a write to a map kills the process instead of raising an error.
-    with (folder / "vectors.npy").open("wb") as file:
+    with ArrayWriter(folder / "vectors.npy", np.float32) as writer:
         for first in range(start, end, _TEXTS):
-            vectors = encode(list(texts[first : min(first + _TEXTS, end)]))
-            if first == start:
-                header = {"descr": "<f4", "fortran_order": False, "shape": (end - start, vectors.shape[1])}
-                np.lib.format.write_array_header_1_0(file, header)
-            file.write(vectors.astype("<f4").tobytes())
+            writer.write(encode(list(texts[first : min(first + _TEXTS, end)])))

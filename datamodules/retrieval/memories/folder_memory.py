@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datamodules.core import storage
+from datamodules.core.arrays import RowLookup
 from datamodules.core.errors import DamagedError, InputError, excerpt
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
@@ -55,9 +56,7 @@ class FolderMemory(Memory):
         self.rows, rows_fingerprint = _load_rows(self.folder, version, contents=True)
         self.version = version
         self.fingerprint = _fingerprint(rows_fingerprint, self.retriever)
-        rows_folder = _rows_folder(self.folder, version)
-        self._hashes: NDArray[np.uint64] = np.load(rows_folder / "hashes.npy", mmap_mode="r")
-        self._hash_order: NDArray[np.int32] = np.load(rows_folder / "hash_order.npy", mmap_mode="r")
+        self._lookup = RowLookup.open(_rows_folder(self.folder, version))
         index_folder = _index_folder(self.folder, self.fingerprint)
         try:
             self.retriever.open(index_folder, self.fingerprint)
@@ -137,9 +136,7 @@ class FolderMemory(Memory):
                 new = Rows.from_lists(new.texts, new.table.column("label").to_pylist(), ids, rows.source)
             grown = Rows(Rows.concat([self.rows, new]).table, rows.source)
             _check_ids(grown)
-            all_hashes = np.empty(len(grown), np.uint64)
-            all_hashes[self._hash_order] = self._hashes
-            all_hashes[len(self.rows) :] = hashes[positions]
+            all_hashes = np.concatenate([self._lookup.keys_by_row(), hashes[positions]])
             _write_rows(self.folder, addition.version, new, grown.fingerprint, all_hashes)
             self._add_to_index(grown, options.progress)
             write_pointer(self.folder, {**pointer, "version": addition.version})
@@ -167,7 +164,7 @@ class FolderMemory(Memory):
         labels_of: dict[int, set[str | None]] = {}
         positions: list[int] = []
         duplicates = relabelled = 0
-        matches = self._rows_with(hashes)
+        matches = self._lookup.all_rows(hashes)
         for position in np.flatnonzero(may_be_added).tolist():
             text_hash, label = int(hashes[position]), labels[position]
             if text_hash not in labels_of:
@@ -231,12 +228,14 @@ class FolderMemory(Memory):
 
     def excluded_rows(self, texts: Sequence[str], own_ids: Sequence[str] | None = None) -> list[Any]:
         """Return the rows that are duplicates of each text or, with own ids, of its own row; see `Memory.search`."""
-        exclude: list[Any] = self._rows_with(fold_hashes(texts))
+        exclude: list[Any] = self._lookup.all_rows(fold_hashes(texts))
         if own_ids is not None:
             own_rows = self._rows_with_ids(own_ids)
             queries = np.flatnonzero(own_rows >= 0)
             own_texts = self.rows.texts.take(own_rows[queries])
-            for query, rows in zip(queries.tolist(), self._rows_with(fold_hashes(own_texts)), strict=True):
+            for query, rows in zip(
+                queries.tolist(), self._lookup.all_rows(fold_hashes(own_texts)), strict=True
+            ):
                 exclude[query] = np.union1d(exclude[query], rows).astype(np.int32)
         return exclude
 
@@ -245,10 +244,8 @@ class FolderMemory(Memory):
         self, texts: Rows, same_table: bool, neighbors: Neighbors
     ) -> NDArray[np.bool_]:
         # Exact: the hashes of all rows are compared, not only those of the neighbors.
-        hashes = fold_hashes(texts.texts)
-        place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-        held: NDArray[np.bool_] = self._hashes[place] == hashes
-        return held | (self._rows_with_ids(texts.ids) >= 0) if same_table else held
+        contained: NDArray[np.bool_] = self._lookup.first_rows(fold_hashes(texts.texts)) >= 0
+        return contained | (self._rows_with_ids(texts.ids) >= 0) if same_table else contained
 
     def _rows_with_ids(self, ids: Sequence[str]) -> NDArray[np.int32]:
         """Return the row with each id, -1 where there is none."""
@@ -256,11 +253,6 @@ class FolderMemory(Memory):
         matches = pc.index_in(wanted, value_set=self.rows.table.column("id").combine_chunks())
         rows: NDArray[np.int32] = pc.fill_null(matches, -1).to_numpy()
         return rows
-
-    def _rows_with(self, wanted: NDArray[np.uint64]) -> list[NDArray[np.int32]]:
-        first = np.searchsorted(self._hashes, wanted, side="left")
-        last = np.searchsorted(self._hashes, wanted, side="right")
-        return [self._hash_order[a:b] for a, b in zip(first, last, strict=True)]
 
     @override
     def search(
@@ -379,9 +371,7 @@ def _write_rows(
     """Write the new rows of a version; fingerprint and hashes are those of all its rows."""
     with storage.new_folder(_rows_folder(folder, version), fingerprint, rows=len(all_hashes)) as partial:
         new.save(partial / "rows.arrow")
-        order = np.argsort(all_hashes, kind="stable").astype(np.int32)
-        np.save(partial / "hashes.npy", all_hashes[order])
-        np.save(partial / "hash_order.npy", order)
+        RowLookup.of(all_hashes).save(partial)
 
 
 def _rows_folder(folder: Path, version: int) -> Path:

@@ -15,6 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from datamodules.core import storage
+from datamodules.core.arrays import ArrayWriter
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.folding import FOLDING
@@ -84,7 +85,7 @@ def build_neighbors(
                 shutil.rmtree(blocks)
                 raise
             with storage.new_folder(folder, fingerprint, texts=len(texts), k=k) as partial:
-                _join_blocks(blocks, partial, len(texts), k)
+                _join_blocks(blocks, partial, k)
         shutil.rmtree(blocks, ignore_errors=True)
     return folder, fingerprint
 
@@ -106,18 +107,14 @@ def _retrieve_blocks(search: Callable[[slice], Neighbors], n: int, blocks: Path,
             bar.update(block.stop - block.start)
 
 
-def _join_blocks(blocks: Path, folder: Path, n: int, k: int) -> None:
+def _join_blocks(blocks: Path, folder: Path, k: int) -> None:
     """Join the blocks, with each distinct memory once; one block is in memory at a time."""
     number_of: dict[str, int] = {}
-    # Files and no maps: on a full disk a write to a map kills the process instead of raising an error.
     with (
-        (folder / "rows.npy").open("wb") as rows,
-        (folder / "scores.npy").open("wb") as scores,
+        ArrayWriter(folder / "rows.npy", np.int32, (k,)) as rows,
+        ArrayWriter(folder / "scores.npy", np.float32, (k,)) as scores,
         Rows.writer(folder / "memories.arrow") as writer,
     ):
-        for file, dtype in ((rows, "<i4"), (scores, "<f4")):
-            header = {"descr": dtype, "fortran_order": False, "shape": (n, k)}
-            np.lib.format.write_array_header_1_0(file, header)
         for block in sorted(blocks.glob("??????.npz")):
             with np.load(block) as hits:
                 block_rows, block_scores = hits["rows"], hits["scores"]
@@ -128,5 +125,5 @@ def _join_blocks(blocks: Path, folder: Path, n: int, k: int) -> None:
             )
             writer.write(memories.select(np.flatnonzero(numbers >= before)))
             # A row -1 (no memory) reads the appended -1.
-            rows.write(np.append(numbers, np.int32(-1))[block_rows].astype("<i4").tobytes())
-            scores.write(block_scores.astype("<f4").tobytes())
+            rows.write(np.append(numbers, np.int32(-1))[block_rows])
+            scores.write(block_scores)

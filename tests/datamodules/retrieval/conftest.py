@@ -1,4 +1,4 @@
-"""A transformer small enough to be made for each test run, and servers whose trouble costs no time."""
+"""A small transformer with random weights, and retries without pauses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.datamodules.corpus import WORDS
 
 @pytest.fixture(scope="session")
 def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a BERT of two layers that reads 32 tokens, its weights drawn."""
+    """The folder of a BERT of two layers that reads 32 tokens, with random weights."""
     import torch
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
@@ -34,7 +34,7 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
         num_attention_heads=2,
         intermediate_size=32,
         max_position_embeddings=32,
-        initializer_range=0.5,  # so that texts differ
+        initializer_range=0.5,  # large enough that the vectors of texts differ
     )
     BertModel(config).save_pretrained(folder)
     return str(folder)
@@ -42,7 +42,7 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that a retriever would have waited between its tries."""
+    """The seconds that a retriever would have waited before each retry."""
     pauses: list[float] = []
     monkeypatch.setattr(server_connection.time, "sleep", pauses.append)
     return pauses

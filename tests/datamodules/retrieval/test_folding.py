@@ -1,4 +1,4 @@
-"""What counts as a copy."""
+"""Duplicates have equal hashes, other texts have different ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from datamodules.retrieval.folding import fold, fold_hashes
         ("zero width", "zero\u200b width"),
     ],
 )
-def test_copies_have_equal_hashes(a: str, b: str) -> None:
+def test_duplicates_have_equal_hashes(a: str, b: str) -> None:
     assert fold(a) == fold(b)
     first, second = fold_hashes([a, b])
     assert first == second
@@ -45,7 +45,7 @@ def test_copies_have_equal_hashes(a: str, b: str) -> None:
         ("cafe", "caf\u00e9"),
     ],
 )
-def test_other_texts_have_other_hashes(a: str, b: str) -> None:
+def test_other_texts_have_different_hashes(a: str, b: str) -> None:
     assert fold(a) != fold(b)
     first, second = fold_hashes([a, b])
     assert first != second

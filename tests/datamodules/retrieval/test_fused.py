@@ -1,4 +1,4 @@
-"""Fused lists against sums in plain Python, their indexes on disk, and the command line."""
+"""Fused lists compared with sums in plain Python, their indexes on disk, and the command line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from elasticsearch import Elasticsearch
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
+from datamodules.retrieval import make_retriever, open_memory
 from datamodules.retrieval.base import Collection, Hits, Retriever
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.fused import FusedRetriever, Method
 from datamodules.retrieval.memories.folder_memory import FolderMemory
-from datamodules.retrieval.opening import make_retriever, open_memory
 from tests.datamodules.corpus import labelled_texts, rows, write_csv
 
 TEXTS, LABELS = labelled_texts(90)
@@ -30,16 +30,16 @@ QUERIES = [*labelled_texts(12, seed=1)[0], "", "words that nobody knows"]
 
 
 class Fixed(EmbeddedRetriever):
-    """Finds what it was told, whatever is asked."""
+    """Returns the same hits for every query."""
 
     def __init__(self, rows: Sequence[int], scores: Sequence[float]) -> None:
         super().__init__()
         self.hits = list(zip(rows, scores, strict=True))
 
     def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
-        hits = Hits(np.full((len(texts), k), -1, np.int32), np.zeros((len(texts), k), np.float32))
-        for place, (row, score) in enumerate(self.hits[:k]):
-            hits.rows[:, place], hits.scores[:, place] = row, score
+        hits = Hits.none(len(texts), k)
+        for rank, (row, score) in enumerate(self.hits[:k]):
+            hits.rows[:, rank], hits.scores[:, rank] = row, score
         return hits
 
 
@@ -51,17 +51,17 @@ def by_hand(
     depth = max(ranking.depth, k)
     totals: list[dict[int, float]] = [{} for _ in QUERIES]
     for member, weight in zip(fused.retrievers, ranking.weights, strict=True):
-        # All queries together: an encoder's last digits depend on what is in the batch.
-        for total, found, scores in zip(totals, *member.search(QUERIES, depth, exclude), strict=True):
-            hits = [(int(row), float(score)) for row, score in zip(found, scores, strict=True) if row >= 0]
+        # All queries together: an encoder's last digits depend on the batch.
+        for total, rows_, scores in zip(totals, *member.search(QUERIES, depth, exclude), strict=True):
+            hits = [(int(row), float(score)) for row, score in zip(rows_, scores, strict=True) if row >= 0]
             for rank, (row, score) in enumerate(hits, 1):
                 if ranking.method == "reciprocal_rank":
-                    worth = 1 / (ranking.rank_constant + rank)
+                    share = 1 / (ranking.rank_constant + rank)
                 else:
                     low, high = hits[-1][1], hits[0][1]
-                    share = (score - low) / (high - low) if high > low else 1.0
-                    worth = share + (1 - share) / depth
-                total[row] = total.get(row, 0.0) + weight * worth
+                    scaled = (score - low) / (high - low) if high > low else 1.0
+                    share = scaled + (1 - scaled) / depth
+                total[row] = total.get(row, 0.0) + weight * share
     return [sorted(total.items(), key=lambda hit: (-np.float32(hit[1]), hit[0]))[:k] for total in totals]
 
 
@@ -73,7 +73,7 @@ def test_the_scores_of_small_lists() -> None:
         np.testing.assert_allclose(hits.scores[0], [score for _, score in expected] + [0], rtol=1e-6)
 
     check([(3, 1 / 3 + 1 / 2), (7, 1 / 2), (8, 1 / 3), (5, 1 / 4)], rank_constant=1)
-    # The first list is worth 1, 1/2 + 1/2/10 and 1/10; in the second all scores are equal.
+    # The shares of the first list are 1, 1/2 + 1/2/10 and 1/10; in the second all scores are equal.
     check([(3, 1.55), (7, 1.0), (8, 1.0), (5, 0.1)], method="score", depth=10)
     check([(7, 2.0), (3, 1.6), (8, 0.5), (5, 0.2)], method="score", depth=10, weights=[2, 0.5])
 
@@ -92,18 +92,18 @@ def test_the_fused_list_is_that_of_the_sums(
     fused.index(Collection(TEXTS, "fingerprint"), tmp_path / "index", progress=False)
     rng = random.Random(0)
     exclude = [rng.sample(range(90), rng.choice([0, 5, 80])) for _ in QUERIES]
-    for left_out in (None, exclude):
+    for excluded in (None, exclude):
         for k in (1, 10, 90):
-            hits = fused.search(QUERIES, k, left_out)
+            hits = fused.search(QUERIES, k, excluded)
             assert hits.rows.shape == hits.scores.shape == (len(QUERIES), k)
             assert (hits.rows.dtype, hits.scores.dtype) == (np.int32, np.float32)
-            for number, expected in enumerate(by_hand(fused, k, left_out)):
+            for number, expected in enumerate(by_hand(fused, k, excluded)):
                 missing = k - len(expected)
                 assert hits.rows[number].tolist() == [row for row, _ in expected] + [-1] * missing
                 scores = [score for _, score in expected] + [0.0] * missing
                 np.testing.assert_allclose(hits.scores[number], scores, rtol=1e-6)
                 assert (hits.scores[number, : len(expected)] > 0).all()
-                assert not left_out or not {row for row, _ in expected} & set(left_out[number])
+                assert not excluded or not {row for row, _ in expected} & set(excluded[number])
     # Fewer hits of the same depth are the beginning of more.
     np.testing.assert_array_equal(fused.search(QUERIES, 3).rows, fused.search(QUERIES, 7).rows[:, :3])
     assert fused.search([], 5).rows.shape == (0, 5)
@@ -126,13 +126,13 @@ def nested(encoder: str, **options: Any) -> FusedRetriever:
     return FusedRetriever([EmbeddedRetriever(k1=0.9), inner], **options)
 
 
-def test_a_memory_knows_its_members(tmp_path: Path, tiny_encoder: str) -> None:
+def test_a_memory_stores_its_members(tmp_path: Path, tiny_encoder: str) -> None:
     retriever = nested(tiny_encoder, weights=[1, 2], depth=30, rank_constant=5)
     assert make_retriever(retriever.describe()).describe() == retriever.describe()
-    one = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
+    memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
     again = open_memory(str(tmp_path / "memory"))
     copy: FusedRetriever = pickle.loads(pickle.dumps(retriever))
-    expected = one.search(QUERIES, 6)
+    expected = memory.search(QUERIES, 6)
     assert again.retriever.describe() == retriever.describe()
     np.testing.assert_array_equal(again.search(QUERIES, 6).scores, expected.scores)
     assert again.search(QUERIES, 6).memories.ids == expected.memories.ids
@@ -150,12 +150,13 @@ def test_a_memory_knows_its_members(tmp_path: Path, tiny_encoder: str) -> None:
         again.retriever.search(QUERIES, 1)
 
 
-def test_an_interrupted_build_keeps_the_whole_members(
+def stop(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_build_keeps_the_complete_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
 ) -> None:
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(DenseRetriever, "index", stop)
         with pytest.raises(KeyboardInterrupt):
@@ -176,9 +177,6 @@ def test_an_interrupted_build_keeps_the_whole_members(
 def test_a_grown_index_ranks_like_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
 ) -> None:
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
     def grow(fused: FusedRetriever) -> None:
         fused.add(Collection(TEXTS, "grown"), 60, tmp_path / "new", progress=False)
 
@@ -194,10 +192,10 @@ def test_a_grown_index_ranks_like_a_new_one(
     grow(fused)
     np.testing.assert_array_equal(fused.search(QUERIES, 9).rows, before.rows)
     fused.open(tmp_path / "new", "grown")
-    found, expected = fused.search(QUERIES, 20), whole.search(QUERIES, 20)
-    np.testing.assert_array_equal(found.rows, expected.rows)
-    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)
-    assert (found.rows >= 60).any()
+    hits, expected = fused.search(QUERIES, 20), whole.search(QUERIES, 20)
+    np.testing.assert_array_equal(hits.rows, expected.rows)
+    np.testing.assert_allclose(hits.scores, expected.scores, atol=1e-5)
+    assert (hits.rows >= 60).any()
 
 
 @pytest.mark.parametrize("kind", ["dense", "fused"])
@@ -205,10 +203,10 @@ def test_a_memory_grows(tmp_path: Path, tiny_encoder: str, kind: str) -> None:
     def make() -> Retriever:
         return nested(tiny_encoder) if kind == "fused" else DenseRetriever(tiny_encoder, device="cpu")
 
-    one = FolderMemory.build(rows(60), make(), tmp_path / "memory", progress=False)
-    before = one.search(QUERIES, 9)
-    one.add(Rows.from_lists(["zebra of the new deck", "lion zebra"], LABELS[:2]), progress=False)
-    assert list(one.search(["lion zebra"], 1).memories.texts) == ["lion zebra"]
+    memory = FolderMemory.build(rows(60), make(), tmp_path / "memory", progress=False)
+    before = memory.search(QUERIES, 9)
+    memory.add(Rows.from_lists(["zebra of the new deck", "lion zebra"], LABELS[:2]), progress=False)
+    assert list(memory.search(["lion zebra"], 1).memories.texts) == ["lion zebra"]
     grown = open_memory(str(tmp_path / "memory"))
     assert len(grown.search(QUERIES, 62).memories) == 62
     old = open_memory(str(tmp_path / "memory"), make(), version=1)
@@ -246,12 +244,14 @@ def test_members_on_a_server_rank_alike(tmp_path: Path, elasticsearch_url: str, 
     )
     here = FolderMemory.build(rows(90), embedded, tmp_path / "here", progress=False)
     there = FolderMemory.build(rows(90), mixed, tmp_path / "there", progress=False)
-    for leave_out in (False, True):
-        found, expected = (one.search(rows(90).texts, 8, leave_out) for one in (there, here))
-        assert found.memories.ids == expected.memories.ids
-        np.testing.assert_array_equal(found.rows, expected.rows)
-        np.testing.assert_array_equal(found.scores, expected.scores)
-    # What is gone from the server is built again.
+    for exclude_duplicates in (False, True):
+        neighbors, expected = (
+            memory.search(rows(90).texts, 8, exclude_duplicates) for memory in (there, here)
+        )
+        assert neighbors.memories.ids == expected.memories.ids
+        np.testing.assert_array_equal(neighbors.rows, expected.rows)
+        np.testing.assert_array_equal(neighbors.scores, expected.scores)
+    # An index that is missing on the server is built again.
     with Elasticsearch(elasticsearch_url) as client:
         for name in client.indices.get(index=f"{index_prefix}*"):
             client.indices.delete(index=name)
@@ -272,7 +272,7 @@ def test_the_command_line_takes_members_from_a_file(
     fragment = yaml.safe_load(example.read_text())
     options = fragment["data"]["init_args"]
     members = options["retriever"]["init_args"]["retrievers"]
-    assert [one["class_path"] for one in members] == ["EmbeddedRetriever", "DenseRetriever"]
+    assert [member["class_path"] for member in members] == ["EmbeddedRetriever", "DenseRetriever"]
     members[1]["init_args"] |= {"encoder": tiny_encoder, "device": "cpu"}
     options["num_memories"] = 4
     (tmp_path / "fused.yaml").write_text(yaml.safe_dump(fragment))
@@ -285,11 +285,11 @@ def test_the_command_line_takes_members_from_a_file(
         "--trainer.enable_model_summary=false", "--run_dir=run",
     ]  # fmt: skip
     assert main(arguments) == 0, capfd.readouterr().err
-    # The checkpoint makes the same members again.
+    # The checkpoint has the same members.
     predictor = zoo.load(next((tmp_path / "run" / "checkpoints").glob("best*.ckpt")))
     retriever = predictor.memory.retriever
     assert isinstance(retriever, FusedRetriever)
     assert retriever.ranking.weights == (1.0, 2.0)
-    assert [type(one) for one in retriever.retrievers] == [EmbeddedRetriever, DenseRetriever]
+    assert [type(member) for member in retriever.retrievers] == [EmbeddedRetriever, DenseRetriever]
     prediction = predictor.predict(["the old lion near the tiger"])[0]
     assert len(prediction.memories) == 4

@@ -195,12 +195,12 @@ def test_mistakes_are_named(zoo_command: Command, tmp_path: Path) -> None:
     assert not Path("memory").exists()
     encode(zoo_command, small, "queries", "--side=query")
     line = refused(zoo_command, "index", "--embeddings=queries", "--memory=memory")
-    assert line == "queries: embeddings of queries; what is searched is encoded with --side document"
+    assert line == "queries: embeddings of queries; encode the texts of a memory with --side document"
     line = refused(zoo_command, "index", "--embeddings=clicks", "--memory=memory")
     assert line.startswith("clicks: is unfinished")
     again = ["encode", "--ckpt_path", small, *TABLE]
     for place in ("clicks", "clicks/corpus.jsonl", str(tmp_path)):
-        assert "holds no embeddings" in refused(zoo_command, *again, f"--output={place}")
+        assert "contains no embeddings" in refused(zoo_command, *again, f"--output={place}")
     assert (CORPUS / "corpus.jsonl").exists()
     assert "no such checkpoint" in refused(
         zoo_command, "encode", "--ckpt_path=gone.ckpt", "--output=new", *TABLE

@@ -1,4 +1,4 @@
-"""Dense retrieval against cosines computed plainly, one text at a time, and as files on a disk."""
+"""Dense retrieval compared with cosines of one text at a time, and its files on a disk."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from transformers import AutoModel, AutoTokenizer
 
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
+from datamodules.retrieval import make_retriever, open_memory
 from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense import retriever as dense
 from datamodules.retrieval.dense import transformer_encoder
 from datamodules.retrieval.dense.ranking import LEAST_SCORE
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.memories.folder_memory import FolderMemory
-from datamodules.retrieval.opening import make_retriever, open_memory
 from tests.datamodules.corpus import labelled_texts, rows, write_csv
 
 TEXTS, _ = labelled_texts(60)
@@ -31,7 +31,7 @@ QUERIES = [*labelled_texts(9, seed=1)[0], "Lion  near the SAIL", "words that nob
 
 
 def vectors_of(encoder: str, pooling: str, texts: Sequence[str]) -> NDArray[np.float64]:
-    """Each text alone, so without any padding; in double precision."""
+    """Vectors of each text alone, without padding, in double precision."""
     tokenizer, model = (
         AutoTokenizer.from_pretrained(encoder),
         AutoModel.from_pretrained(encoder).double().eval(),
@@ -63,45 +63,44 @@ def test_the_ranking_is_that_of_the_cosines(
     expected = (1 + of_queries @ of_texts.T) / 2
     rng = random.Random(0)
     exclude = [rng.sample(range(60), rng.choice([0, 3, 57])) for _ in QUERIES]
-    for left_out in (None, exclude):
-        for query, left in enumerate(left_out or []):
-            expected[query, left] = -1
+    for excluded in (None, exclude):
+        for query, excluded_rows in enumerate(excluded or []):
+            expected[query, excluded_rows] = -1
         for k in (1, 10, 60):
-            hits = retriever.search(QUERIES, k, left_out)
+            hits = retriever.search(QUERIES, k, excluded)
             assert hits.rows.dtype == np.int32
             assert hits.scores.dtype == np.float32
             best = -np.sort(-expected, axis=1)[:, :k]
             np.testing.assert_array_equal(hits.rows == -1, best == -1)
             np.testing.assert_allclose(hits.scores, np.where(best == -1, 0, best), atol=2e-6)
-            for query, found in enumerate(hits.rows):
-                found = found[found >= 0]
-                assert len(set(found.tolist())) == len(found)
-                np.testing.assert_allclose(
-                    hits.scores[query, : len(found)], expected[query, found], atol=2e-6
-                )
+            for query, hit_rows in enumerate(hits.rows):
+                hit_rows = hit_rows[hit_rows >= 0]
+                assert len(set(hit_rows.tolist())) == len(hit_rows)
+                scores = hits.scores[query, : len(hit_rows)]
+                np.testing.assert_allclose(scores, expected[query, hit_rows], atol=2e-6)
 
 
-def test_copies_have_equal_scores_and_stand_in_row_order(
+def test_duplicates_have_equal_scores_and_stand_in_row_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
 ) -> None:
-    monkeypatch.setattr(dense, "_TEXTS", 16)  # so that copies are encoded apart if they are at all
-    copies = [5, 21, 22, 40, 77]
+    monkeypatch.setattr(dense, "_TEXTS", 16)  # the duplicates are in different blocks
+    duplicates = [5, 21, 22, 40, 77]
     texts = list(labelled_texts(90)[0])
-    for row in copies:
+    for row in duplicates:
         texts[row] = "the old heron of the deck"
     texts[60] = "the old heron of the old deck"
     hits = build(tmp_path, texts, tiny_encoder).search(["the old heron of the deck", "heron deck"], 90)
-    for found, scores in zip(hits.rows, hits.scores, strict=True):
-        places = [found.tolist().index(row) for row in copies]
-        assert places == list(range(places[0], places[0] + len(copies)))
-        assert len(set(scores[places].tolist())) == 1
-    assert hits.rows[0, :5].tolist() == copies
+    for hit_rows, scores in zip(hits.rows, hits.scores, strict=True):
+        ranks = [hit_rows.tolist().index(row) for row in duplicates]
+        assert ranks == list(range(ranks[0], ranks[0] + len(duplicates)))
+        assert len(set(scores[ranks].tolist())) == 1
+    assert hits.rows[0, :5].tolist() == duplicates
     np.testing.assert_allclose(hits.scores[0, :5], 1, atol=1e-6)
 
 
 def test_the_score_is_half_of_one_plus_cosine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Angles:
-        """A text is the angle of its vector in degrees."""
+        """Reads a text as the angle of its vector in degrees."""
 
         size = 2
 
@@ -119,10 +118,10 @@ def test_the_score_is_half_of_one_plus_cosine(tmp_path: Path, monkeypatch: pytes
     assert hits.rows[1, 0] == 1
 
 
-def test_texts_without_tokens_find_nothing_and_are_not_found(tmp_path: Path, tiny_encoder: str) -> None:
-    texts = ["", "lion", "  ", "the sail", "\ud800"]  # half of a surrogate pair is a character like others
+def test_texts_without_tokens_have_no_hits_and_are_no_hits(tmp_path: Path, tiny_encoder: str) -> None:
+    texts = ["", "lion", "  ", "the sail", "\ud800"]  # half of a surrogate pair is a character like any other
     hits = build(tmp_path, texts, tiny_encoder).search(["lion", "", "\n", "sail"], 5)
-    assert [sorted(found.tolist()) for found in hits.rows] == [
+    assert [sorted(hit_rows.tolist()) for hit_rows in hits.rows] == [
         [-1, -1, 1, 3, 4],
         [-1] * 5,
         [-1] * 5,
@@ -138,7 +137,7 @@ def test_batches_and_long_texts(tmp_path: Path, tiny_encoder: str) -> None:
     one = build(tmp_path / "1", texts, tiny_encoder, batch_size=1).search(QUERIES, 61)
     many = build(tmp_path / "64", texts, tiny_encoder, batch_size=64).search(QUERIES, 61)
     np.testing.assert_allclose(one.scores, many.scores, atol=2e-6)
-    # 32 tokens are what the encoder can read, whatever max_length: two of them are special.
+    # The encoder reads 32 tokens, whatever max_length; two of them are special.
     cut = build(tmp_path / "cut", [long], tiny_encoder).search([" ".join(long.split()[:30])], 1)
     np.testing.assert_allclose(cut.scores, 1, atol=1e-6)
     five = build(tmp_path / "5", ["the old heron of the deck"], tiny_encoder, max_length=5)
@@ -160,7 +159,7 @@ def test_texts_of_the_collection_are_not_encoded_again(
         with pytest.raises(AssertionError, match="encoded"):
             retriever.search(QUERIES, 1)
     assert [TEXTS[row] for row in hits.rows[:, 0]] == TEXTS
-    # A copy of the object knows the index and loads the encoder itself.
+    # A pickled copy opens the index and loads the encoder itself.
     again: DenseRetriever = pickle.loads(pickle.dumps(retriever))
     assert len(pickle.dumps(retriever)) < 2000
     np.testing.assert_array_equal(again.search(QUERIES, 5).rows, expected.rows)
@@ -184,14 +183,14 @@ def test_a_grown_index_ranks_like_a_new_one(
         patch.setattr(transformer_encoder.TransformerEncoder, "__call__", spy)
         grown.add(Collection(texts, "grown"), 60, tmp_path / "new", progress=False)
     assert sorted(encoded) == sorted(set(texts) - set(TEXTS) - {""})
-    np.testing.assert_array_equal(grown.search(QUERIES, 9).rows, before.rows)  # the old one is still open
+    np.testing.assert_array_equal(grown.search(QUERIES, 9).rows, before.rows)  # the old index is still open
     grown.open(tmp_path / "new", "grown")
     expected = build(tmp_path / "whole", texts, tiny_encoder)
     for some in (QUERIES, texts):
-        found, wanted = grown.search(some, 95), expected.search(some, 95)
-        np.testing.assert_allclose(found.scores, wanted.scores, atol=2e-6)
-        np.testing.assert_array_equal(found.rows == -1, wanted.rows == -1)
-        np.testing.assert_array_equal(found.rows[:, 0], wanted.rows[:, 0])
+        hits, wanted = grown.search(some, 95), expected.search(some, 95)
+        np.testing.assert_allclose(hits.scores, wanted.scores, atol=2e-6)
+        np.testing.assert_array_equal(hits.rows == -1, wanted.rows == -1)
+        np.testing.assert_array_equal(hits.rows[:, 0], wanted.rows[:, 0])
     with pytest.raises(InputError, match="has 97 texts, but texts from 60"):
         grown.add(Collection(texts, "third"), 60, tmp_path / "third", progress=False)
 
@@ -221,7 +220,9 @@ def test_an_interrupted_build_leaves_nothing(
     }  # fmt: skip
 
 
-def test_the_ranking_knows_the_weights_and_not_their_place(tmp_path: Path, tiny_encoder: str) -> None:
+def test_the_ranking_depends_on_the_weights_and_not_on_their_location(
+    tmp_path: Path, tiny_encoder: str
+) -> None:
     def describe(folder: str, **options: Any) -> dict[str, Any]:
         return DenseRetriever(folder, **options).ranking.describe()
 
@@ -236,20 +237,20 @@ def test_the_ranking_knows_the_weights_and_not_their_place(tmp_path: Path, tiny_
     assert describe(str(moved)) != base
 
 
-def test_a_memory_knows_its_dense_retriever(tmp_path: Path, tiny_encoder: str) -> None:
+def test_a_memory_stores_its_dense_retriever(tmp_path: Path, tiny_encoder: str) -> None:
     retriever = DenseRetriever(tiny_encoder, "cls", batch_size=5, max_length=20, device="cpu", threads=1)
-    one = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
+    memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
     assert make_retriever(retriever.describe()).describe() == retriever.describe()
     again = open_memory(str(tmp_path / "memory"))
     assert again.retriever.describe() == retriever.describe()
-    found, expected = again.search(QUERIES, 4), one.search(QUERIES, 4)
-    np.testing.assert_array_equal(found.scores, expected.scores)
-    assert found.memories.ids == expected.memories.ids
-    # Training texts get neither themselves nor their copies.
+    neighbors, expected = again.search(QUERIES, 4), memory.search(QUERIES, 4)
+    np.testing.assert_array_equal(neighbors.scores, expected.scores)
+    assert neighbors.memories.ids == expected.memories.ids
+    # Training texts retrieve neither themselves nor their duplicates.
     texts = rows(60).texts
-    kept = one.search(texts, 3, exclude_duplicates=True)
-    for text, found_rows in zip(texts, kept.rows, strict=True):
-        assert text not in [kept.memories.texts[int(row)] for row in found_rows]
+    others = memory.search(texts, 3, exclude_duplicates=True)
+    for text, memory_rows in zip(texts, others.rows, strict=True):
+        assert text not in [others.memories.texts[int(row)] for row in memory_rows]
     with pytest.raises(InputError, match="pooling") as caught:
         open_memory(str(tmp_path / "memory"), DenseRetriever(tiny_encoder, "mean", max_length=20))
     assert "\n" not in str(caught.value)
@@ -270,23 +271,23 @@ def test_an_encoder_of_the_hub_stays_the_one_that_was_downloaded(
 ) -> None:
     from huggingface_hub import constants, file_download
 
-    # What a download leaves; later the Hub has another version, and then it can't be reached.
+    # The files of a download; later the Hub has another version, and then it is out of reach.
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     folder = tmp_path / "hub" / "models--me--tiny"
     commit = "0123456789abcdef0123456789abcdef01234567"
     shutil.copytree(tiny_encoder, folder / "snapshots" / commit)
     (folder / "refs").mkdir()
     (folder / "refs" / "main").write_text(commit)
-    asked: list[str] = []
+    requests: list[str] = []
 
     def unreachable(*arguments: Any, **options: Any) -> Any:
-        asked.append(str(options.get("url", arguments)))
+        requests.append(str(options.get("url", arguments)))
         raise OSError("the network is unreachable")
 
     monkeypatch.setattr(file_download, "get_hf_file_metadata", unreachable)
     ranking = DenseRetriever("me/tiny", device="cpu").ranking
     assert ranking.describe()["encoder"] == f"me/tiny@{commit}"
-    assert asked == []
+    assert requests == []
     loaded: list[str] = []
     for kind in (AutoTokenizer, AutoModel):
 
@@ -299,10 +300,10 @@ def test_an_encoder_of_the_hub_stays_the_one_that_was_downloaded(
     assert loaded == [f"me/tiny@{commit}"] * 2
     with pytest.raises(InputError, match=r"encoder 'me/other'.*use the name or folder"):
         DenseRetriever("me/other").ranking.describe()
-    assert asked
+    assert requests
 
 
-def test_preparing_data_lets_go_of_the_encoder_and_knows_other_weights(
+def test_preparing_data_releases_the_encoder_and_detects_other_weights(
     tmp_path: Path, tiny_encoder: str
 ) -> None:
     encoder = shutil.copytree(tiny_encoder, tmp_path / "encoder")
@@ -315,7 +316,7 @@ def test_preparing_data_lets_go_of_the_encoder_and_knows_other_weights(
         retriever = DenseRetriever(str(encoder), device="cpu")
         data = ClassificationDataModule(**files, retriever=retriever, cache_dir=str(tmp_path / "cache"))
         data.prepare_data()
-        assert not retriever.vectors.loaded
+        assert not retriever.vectors.is_loaded
         data.setup("fit")
         neighbors = data.split("train").neighbors
         assert neighbors is not None

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
+from datamodules.retrieval import make_retriever, open_memory
 from datamodules.retrieval.base import Collection, Hits
 from datamodules.retrieval.dense import transformer_encoder
 from datamodules.retrieval.dense.ranking import LEAST_SCORE
@@ -24,7 +25,6 @@ from datamodules.retrieval.elasticsearch.dense_retriever import ElasticsearchDen
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.fused import FusedRetriever
 from datamodules.retrieval.memories.folder_memory import FolderMemory
-from datamodules.retrieval.opening import make_retriever, open_memory
 from tests.datamodules.corpus import labelled_texts, rows
 from tests.elasticsearch.faults import Answer, failing_items, proxy
 
@@ -174,13 +174,13 @@ def test_no_text_of_the_collection_is_encoded_again(
     full = [text for text in TEXTS if text]
     hits = again.search(full, 1)
     assert encoded == []
-    assert not again.vectors.loaded
+    assert not again.vectors.is_loaded
     assert [TEXTS[row] for row in hits.rows[:, 0]] == full
     retriever.search(["a new text", full[0], "a new text"], 1)
     assert encoded == ["a new text"]
-    assert retriever.vectors.loaded
+    assert retriever.vectors.is_loaded
     retriever.close()
-    assert not retriever.vectors.loaded
+    assert not retriever.vectors.is_loaded
 
 
 @pytest.mark.server

@@ -45,17 +45,17 @@ def test_strange_texts(
     embedded.index(Collection(texts, "f" * 16), tmp_path / "index", progress=False)
     server = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix, **options)
     server.index(Collection(texts, "f" * 16), Path(), progress=False)
-    # Queries of the same kind, also such as the collection doesn't hold.
+    # Queries of the same kind, some of them not in the collection.
     queries = [*texts[:200], *strange_texts(1000)[800:]]
     exclude = [[query] if query < 200 else [] for query in range(len(queries))]
-    mine, its = embedded.search(queries, 10, exclude), server.search(queries, 10, exclude)
-    share, difference = compare(mine, its)
+    hits = embedded.search(queries, 10, exclude)
+    share, difference = compare(hits, server.search(queries, 10, exclude))
     assert share == 1.0
     assert difference < 1e-5
-    assert (mine.rows >= 0).mean() > 0.5
+    assert (hits.rows >= 0).mean() > 0.5
 
 
-def test_compare_sees_a_disagreement() -> None:
+def test_compare_detects_a_disagreement() -> None:
     def hits(rows: list[int], scores: list[float]) -> Hits:
         return Hits(np.array([rows], np.int32), np.array([scores], np.float32))
 

@@ -1,4 +1,4 @@
-"""Terms as Lucene makes them; what a text must become was read off Lucene 9.12's own analyzers."""
+"""Terms as Lucene makes them; the expected terms are the output of Lucene 9.12's analyzers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_text_of_a_megabyte(unit: str) -> None:
 
 @pytest.mark.parametrize("name", ["standard", "english", "cjk"])
 def test_term_ids_are_the_terms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datamodules.retrieval.embedded.analysis._MEMO_SIZE", 50)  # so that it overflows
+    monkeypatch.setattr("datamodules.retrieval.embedded.analysis._MEMO_SIZE", 50)  # small enough to overflow
     rng = random.Random(0)
     words = ["Running,", "the", "x-y", "世界", "!?", "O'Neil's", "a\u202fb", "\n", *map(str, range(100))]
     texts = [" ".join(rng.choices(words, k=rng.randint(0, 12))) for _ in range(200)]

@@ -1,4 +1,4 @@
-"""The embedded index against the formulas written out plainly, against tantivy, and as files on a disk."""
+"""The embedded index compared with plain formulas and with tantivy, and its files on a disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIMILARITIES = ("BM25", "LMDirichlet")
 
 
 def lossy_length(length: int) -> int:
-    """Lucene keeps 4 significant bits of the part of a length above 24."""
+    """Round a length as Lucene does: 4 significant bits of the part above 24."""
     if length < 24:
         return length
     above, shift = length - 24, 0
@@ -35,7 +35,7 @@ def lossy_length(length: int) -> int:
 
 
 def brute_force(ranking: Ranking, texts: Sequence[str], query: str) -> dict[int, float]:
-    """The score of every matching row in float64, from the definitions; texts are simple lower-case words."""
+    """Score every matching row in float64, from the definitions; texts are simple lower-case words."""
     documents = [Counter(text.split()) for text in texts]
     lengths = [document.total() for document in documents]
     n, tokens = sum(length > 0 for length in lengths), sum(lengths)
@@ -58,7 +58,7 @@ def brute_force(ranking: Ranking, texts: Sequence[str], query: str) -> dict[int,
 
 
 def random_texts(seed: int, n: int, words: int, longest: int) -> list[str]:
-    """Zipf-distributed words; some texts are empty, some equal."""
+    """Draw Zipf-distributed words; some texts are empty, some equal."""
     rng = random.Random(seed)
     weights = [1 / (rank + 1) for rank in range(words)]
     texts = [
@@ -75,7 +75,7 @@ def check(
     k: int,
     exclude: Sequence[Sequence[int]] | None = None,
 ) -> None:
-    """Every hit has the right score, no better row is missing, equal scores are in row order."""
+    """Compare every score, check that no better row is missing and that equal scores are in row order."""
     hits = retriever.search(queries, k, exclude)
     assert hits.rows.shape == hits.scores.shape == (len(queries), k)
     assert hits.rows.dtype == np.int32
@@ -137,7 +137,7 @@ def test_parameters(options: dict[str, float], tmp_path: Path) -> None:
 
 
 def test_pruning_changes_nothing(similarity: str, tmp_path: Path) -> None:
-    """Several windows, bitmaps and skipped terms: k small (much is skipped) is the head of k large."""
+    """With several windows, bitmaps and skipped terms, the hits of a small k are the first of a large k."""
     texts = random_texts(9, 9_000, 2000, 30)
     queries = [*random_texts(10, 30, 2000, 40), *texts[:20]]
     retriever = build(texts, tmp_path / "i", similarity)
@@ -221,7 +221,7 @@ def test_queries_are_cut(tmp_path: Path) -> None:
     query = " ".join(["unknown", *texts, "w3"])
     with pytest.warns(UserWarning, match="first 512 are used"):
         hits = retriever.search([query], 600)
-    assert hits.rows[0, 0] == 3  # it came again after the cut, and counts twice
+    assert hits.rows[0, 0] == 3  # repeated after the cut, it counts twice
     assert sorted(hits.rows[0].tolist())[-511:] == list(range(511))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # one warning is enough
@@ -256,7 +256,7 @@ def _build_elsewhere(texts: list[str], folder: Path) -> list[list[int]]:
 
 
 def test_two_processes(tmp_path: Path) -> None:
-    """Two processes build one index at the same time; both then read it, and so does a third."""
+    """Two processes build one index at the same time; both read it, and so does a third."""
     texts = random_texts(7, 50, 20, 10)
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         jobs = [pool.apply_async(_build_elsewhere, (texts, tmp_path / "i")) for _ in range(2)]
@@ -269,19 +269,21 @@ def test_two_processes(tmp_path: Path) -> None:
     assert not leftovers
 
 
-@pytest.mark.parametrize("name", sorted(inverted_index.InvertedIndex._fields))
+@pytest.mark.parametrize(
+    "name", sorted({*inverted_index.InvertedIndex._fields, "hashes", "hash_rows"} - {"lookup"})
+)
 def test_damage_is_named(name: str, tmp_path: Path) -> None:
     build(random_texts(8, 50, 20, 10), tmp_path / "i").close()
-    path = tmp_path / "i" / name
+    path = tmp_path / "i" / f"{name}.npy"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InputError, match=rf"{name}: damaged.*rebuild"):
+    with pytest.raises(InputError, match=rf"{name}.npy: damaged.*rebuild"):
         EmbeddedRetriever().open(tmp_path / "i", "f")
     path.unlink()
-    with pytest.raises(InputError, match=rf"{name}: damaged.*missing"):
+    with pytest.raises(InputError, match=rf"{name}.npy: damaged.*missing"):
         EmbeddedRetriever().open(tmp_path / "i", "f")
 
 
-def test_what_is_not_an_index(tmp_path: Path) -> None:
+def test_other_folders_are_refused(tmp_path: Path) -> None:
     build(["x"], tmp_path / "i").close()
     with pytest.raises(InputError, match="other texts or settings"):
         EmbeddedRetriever().open(tmp_path / "i", "g")
@@ -334,12 +336,12 @@ def test_tantivy_ranks_alike(tmp_path: Path) -> None:
     queries = [" ".join(dict.fromkeys(text.split())) for text in texts[:100]]
     hits = build(texts, tmp_path / "i").search(queries, 20)
     for i, query in enumerate(queries):
-        found = searcher.search(index.parse_query(query, ["text"]), limit=20).hits
-        scores = [score for score, _ in found]
-        assert hits.scores[i, : len(found)].tolist() == pytest.approx(scores, rel=1e-5)
+        expected = searcher.search(index.parse_query(query, ["text"]), limit=20).hits
+        scores = [score for score, _ in expected]
+        assert hits.scores[i, : len(expected)].tolist() == pytest.approx(scores, rel=1e-5)
         clear = [
-            j for j in range(1, len(found) - 1)
+            j for j in range(1, len(expected) - 1)
             if scores[j - 1] > scores[j] * 1.00001 and scores[j] > scores[j + 1] * 1.00001
         ]  # fmt: skip
-        rows = [searcher.doc(found[j][1])["row"][0] for j in clear]
+        rows = [searcher.doc(expected[j][1])["row"][0] for j in clear]
         assert hits.rows[i, clear].tolist() == rows

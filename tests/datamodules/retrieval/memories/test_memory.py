@@ -12,11 +12,11 @@ import pytest
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
+from datamodules.retrieval import open_memory
 from datamodules.retrieval.embedded import inverted_index
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.memories import folder_memory
 from datamodules.retrieval.memories.folder_memory import POINTER, FolderMemory, contents_of_memory
-from datamodules.retrieval.opening import open_memory
 from tests.datamodules.corpus import LABELS, in_processes, rows
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder", "nothing here is known", ""]
@@ -208,7 +208,7 @@ def test_another_ranking_is_refused(tmp_path: Path) -> None:
         FolderMemory(tmp_path / "m", EmbeddedRetriever(k1=2.0))
 
 
-@pytest.mark.parametrize("name", ["rows.arrow", "hashes.npy", "hash_order.npy"])
+@pytest.mark.parametrize("name", ["rows.arrow", "hashes.npy", "hash_rows.npy"])
 def test_a_truncated_file_is_named(tmp_path: Path, name: str) -> None:
     build(tmp_path / "m")
     path = tmp_path / "m" / "rows-1" / name
@@ -253,7 +253,7 @@ def test_damaged_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert path.read_bytes() == whole
 
 
-@pytest.mark.parametrize("name", ["posting_scores", "manifest.json"])
+@pytest.mark.parametrize("name", ["posting_scores.npy", "manifest.json"])
 def test_a_damaged_index_is_rebuilt(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
     before = build(tmp_path / "m").search(["lion", "a cat"], 3)
     (path,) = (tmp_path / "m").glob(f"index-*/{name}")

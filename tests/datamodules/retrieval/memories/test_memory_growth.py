@@ -14,6 +14,7 @@ import pytest
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
+from datamodules.retrieval import make_retriever, open_memory
 from datamodules.retrieval.base import Collection, Retriever
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded import inverted_index
@@ -22,7 +23,6 @@ from datamodules.retrieval.memories import folder_memory
 from datamodules.retrieval.memories.folder_memory import POINTER, FolderMemory, read_pointer
 from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Neighbors
-from datamodules.retrieval.opening import make_retriever, open_memory
 from tests.datamodules.corpus import in_processes, labelled_texts, rows, write_csv
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder zebra", "zebra", "nothing here is known", ""]

@@ -1,0 +1,117 @@
+"""Arrays on the disk: files written block by block, files mapped, and rows looked up by their keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+
+class ArrayWriter:
+    """Writes an .npy file block by block, so that no more than a block is in memory.
+
+    The number of rows need not be known before: the header has room for it, and it is written last. The file is not
+    memory-mapped, because on a full disk a write to a map kills the process instead of raising an error.
+
+    Args:
+        path: the file.
+        dtype: of the numbers, stored in little-endian order.
+        row_shape: shape of a row if no block is written; otherwise the first block gives it.
+    """
+
+    def __init__(self, path: Path, dtype: DTypeLike, row_shape: tuple[int, ...] = ()) -> None:
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._row_shape = row_shape
+        self._file = path.open("wb")
+        self.length = 0
+
+    def write(self, block: NDArray[Any]) -> None:
+        """Append rows [n, ...]."""
+        if self.length == 0:
+            self._row_shape = block.shape[1:]
+            self._write_header()
+        elif block.shape[1:] != self._row_shape:
+            raise ValueError(f"rows of shape {block.shape[1:]} after rows of shape {self._row_shape}")
+        self._file.write(np.ascontiguousarray(block, self._dtype).data)
+        self.length += len(block)
+
+    def _write_header(self) -> None:
+        self._file.seek(0)
+        descr = np.lib.format.dtype_to_descr(self._dtype)
+        header = {"descr": descr, "fortran_order": False, "shape": (self.length, *self._row_shape)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+    def __enter__(self) -> ArrayWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._file:
+            if error is None:
+                self._write_header()
+
+
+def map_array(path: Path) -> NDArray[Any]:
+    """Map an .npy file as a plain array, whose slices and calls are faster than those of `numpy.memmap`."""
+    return np.asarray(np.load(path, mmap_mode="r"))
+
+
+def offsets_of(lengths: ArrayLike) -> NDArray[np.int64]:
+    """Return where each of n consecutive pieces begins, and where the last one ends, int64 [n + 1]."""
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
+def find_sorted(ascending: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the first position of each wanted value in an ascending array, -1 where it is missing."""
+    if len(ascending) == 0:
+        return np.full(wanted.shape, -1)
+    positions = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
+    return np.where(ascending[positions] == wanted, positions, -1)
+
+
+class RowLookup(NamedTuple):
+    """The rows of n keys, such as the hashes of a table's texts."""
+
+    #: uint64 [n]: the keys, ascending.
+    keys: NDArray[np.uint64]
+    #: int32 [n]: the row of each; rows of equal keys are ascending.
+    rows: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, keys: NDArray[np.uint64]) -> RowLookup:
+        """Sort the keys of rows 0, 1, ..."""
+        order = np.argsort(keys, kind="stable").astype(np.int32)
+        return cls(keys[order], order)
+
+    def save(self, folder: Path) -> None:
+        """Write the files that `open` maps."""
+        np.save(folder / "hashes.npy", self.keys)
+        np.save(folder / "hash_rows.npy", self.rows)
+
+    @classmethod
+    def open(cls, folder: Path) -> RowLookup:
+        """Map the files that `save` wrote."""
+        return cls(map_array(folder / "hashes.npy"), map_array(folder / "hash_rows.npy"))
+
+    def first_rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Return the first row with each key, int32 [m], -1 where there is none."""
+        positions = find_sorted(self.keys, keys)
+        rows = np.full(len(keys), -1, np.int32)
+        rows[positions >= 0] = self.rows[positions[positions >= 0]]
+        return rows
+
+    def all_rows(self, keys: NDArray[np.uint64]) -> list[NDArray[np.int32]]:
+        """Return all rows with each key."""
+        first = np.searchsorted(self.keys, keys, side="left")
+        last = np.searchsorted(self.keys, keys, side="right")
+        return [self.rows[start:end] for start, end in zip(first, last, strict=True)]
+
+    def keys_by_row(self) -> NDArray[np.uint64]:
+        """Return the keys in the order of their rows, uint64 [n]."""
+        keys = np.empty_like(self.keys)
+        keys[self.rows] = self.keys
+        return keys

@@ -1,0 +1,27 @@
+"""Classes that were imported, by their names."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def imported_subclass(base: type[T], class_path: str) -> type[T] | None:
+    """Return the imported subclass with this name, or None.
+
+    Nothing is imported here, because the name may come from a stranger's checkpoint.
+
+    Args:
+        base: a class; it and all classes derived from it are searched.
+        class_path: `NAME`, or `MODULE.NAME`. The module decides only between classes with equal names.
+    """
+    module, _, name = class_path.rpartition(".")
+    match = None
+    pending = [base]
+    while pending:
+        kind = pending.pop()
+        pending += kind.__subclasses__()
+        if kind.__name__ == name and (match is None or kind.__module__ == module):
+            match = kind
+    return match

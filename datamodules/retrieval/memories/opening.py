@@ -1,0 +1,50 @@
+"""Memories opened by their locations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from datamodules.core.errors import InputError
+from datamodules.retrieval.base import Retriever
+from datamodules.retrieval.memories.folder_memory import POINTER, FolderMemory, read_pointer
+from datamodules.retrieval.memories.index_memory import IndexMemory
+from datamodules.retrieval.memories.memory import Memory
+from datamodules.retrieval.registry import is_existing_index, make_retriever
+
+
+def is_memory(location: str | None) -> bool:
+    """Return True for the folder of a memory, and for an index of the user's."""
+    return location is not None and (location.startswith("index:") or (Path(location) / POINTER).exists())
+
+
+def open_memory(location: str, retriever: Retriever | None = None, version: int | None = None) -> Memory:
+    """Open a memory by its `Memory.location`.
+
+    Args:
+        location: a folder that `FolderMemory.build` made, or `index:NAME`.
+        retriever: back end and ranking; None takes those that the folder was built with.
+        version: of a memory that has grown; None opens the current one.
+
+    Raises:
+        InputError: the memory or its version is missing, or its ranking differs from the retriever's.
+    """
+    if location.startswith("index:"):
+        if retriever is None or not is_existing_index(retriever):
+            raise InputError(
+                f"{location}: needs --data.retriever ElasticsearchRetriever with --data.retriever.index"
+            )
+        if version is not None:
+            raise InputError(f"{location}: an index of yours has no versions; leave the version out")
+        return IndexMemory(retriever)
+    folder = Path(location)
+    pointer = read_pointer(folder)
+    if retriever is None:
+        retriever = make_retriever(pointer["retriever"])
+    # Not that of the stored retriever: its encoder's files may have changed since.
+    ranking = retriever.ranking.describe()
+    if ranking != pointer["ranking"]:
+        raise InputError(
+            f"{folder}: the memory was built for {pointer['ranking']}, but the retriever is set to {ranking};"
+            " make them equal or build another memory with `zoo index`"
+        )
+    return FolderMemory(folder, retriever, version)

@@ -1,0 +1,152 @@
+"""A retriever of the user's own works like a built-in one as soon as its module is imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datamodules.core.errors import InputError
+from datamodules.core.storage import check_folder, new_folder
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory, FusedRetriever, make_retriever, open_memory
+from datamodules.retrieval.base import Collection, Hits, Retriever, check_search
+from datamodules.retrieval.registry import RETRIEVERS, retriever_class
+from tests.datamodules.corpus import labelled_texts, rows
+
+TEXTS, _ = labelled_texts(30)
+
+
+@dataclass(frozen=True)
+class OverlapRanking:
+    """The number of shared words, or of letters."""
+
+    letters: bool
+
+    def describe(self) -> dict[str, Any]:
+        return {"similarity": "overlap", "letters": self.letters}
+
+    def parts(self, text: str) -> set[str]:
+        return set(text) if self.letters else set(text.split())
+
+
+class OverlapRetriever(Retriever):
+    """Ranks by the number of shared words; its index is a JSON file."""
+
+    ranking: OverlapRanking
+
+    def __init__(self, letters: bool = False) -> None:
+        self.ranking = OverlapRanking(letters)
+        self.texts: list[str] = []
+        self.server = "no connection"
+
+    def _init_args(self) -> dict[str, Any]:
+        return {"letters": self.ranking.letters}
+
+    def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
+        with new_folder(folder, collection.fingerprint) as partial:
+            (partial / "texts.json").write_text(json.dumps(list(collection.texts)))
+        self.open(folder, collection.fingerprint)
+
+    def open(self, folder: Path, fingerprint: str) -> None:
+        check_folder(folder, fingerprint)
+        self.texts = json.loads((folder / "texts.json").read_text())
+
+    def search(self, texts: Sequence[str], k: int, exclude: Sequence[Sequence[int]] | None = None) -> Hits:
+        check_search(texts, k, exclude)
+        hits = Hits.none(len(texts), k)
+        for query, text in enumerate(texts):
+            words = self.ranking.parts(text)
+            scores = np.array([len(words & self.ranking.parts(other)) for other in self.texts], np.float32)
+            scores[list(exclude[query]) if exclude is not None else []] = 0
+            best = np.argsort(-scores, kind="stable")[: min(k, np.count_nonzero(scores))]
+            hits.rows[query, : len(best)], hits.scores[query, : len(best)] = best, scores[best]
+        return hits
+
+    def close(self) -> None:
+        self.texts = []
+
+
+@pytest.mark.parametrize(
+    "retriever",
+    [
+        OverlapRetriever(letters=True),
+        FusedRetriever([EmbeddedRetriever(k1=0.9), OverlapRetriever()]),
+        FusedRetriever([FusedRetriever([OverlapRetriever(), EmbeddedRetriever()]), OverlapRetriever(True)]),
+    ],
+)
+def test_an_own_retriever_is_made_from_its_description(retriever: Retriever, tmp_path: Path) -> None:
+    description = json.loads(json.dumps(retriever.describe()))
+    copy = make_retriever(description)
+    assert type(copy) is type(retriever)
+    assert copy.describe() == retriever.describe()
+    # A memory finds it again, and grows.
+    memory = FolderMemory.build(rows(30), retriever, tmp_path / "memory", progress=False)
+    expected = memory.search(TEXTS, 5)
+    opened = open_memory(str(tmp_path / "memory"))
+    np.testing.assert_array_equal(opened.search(TEXTS, 5).rows, expected.rows)
+    opened.add(Rows.from_lists(["lion zebra"], ["beasts"]), progress=False)
+    assert list(opened.search(["lion zebra"], 1).memories.texts) == ["lion zebra"]
+
+
+@pytest.mark.parametrize("name", RETRIEVERS)
+def test_a_built_in_retriever_is_found_with_and_without_its_module(name: str) -> None:
+    kind = retriever_class(name)
+    assert (kind.__name__, kind.__module__) == (name, RETRIEVERS[name])
+    assert retriever_class(f"{RETRIEVERS[name]}.{name}") is kind
+
+
+def test_the_module_decides_between_equal_names() -> None:
+    class EmbeddedRetriever(OverlapRetriever):
+        pass
+
+    class FusedRetriever(OverlapRetriever):
+        __module__ = "elsewhere"
+
+    assert type(make_retriever(EmbeddedRetriever().describe())) is EmbeddedRetriever
+    assert type(make_retriever(FusedRetriever().describe())) is FusedRetriever
+    assert retriever_class("EmbeddedRetriever").__module__ == RETRIEVERS["EmbeddedRetriever"]
+    # A script is the module `__main__` when it builds a memory, and has a name when another one imports it.
+    assert retriever_class("__main__.OverlapRetriever") is OverlapRetriever
+
+
+def test_a_class_that_was_not_imported_is_refused_and_never_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "strange.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    strange = {"class_path": "strange.Strange", "init_args": {}}
+    fused = {"class_path": "FusedRetriever", "init_args": {"retrievers": [strange, strange]}}
+    for description in (strange, fused):
+        with pytest.raises(InputError, match=r"no retriever 'strange.Strange'.*--import MODULE") as caught:
+            make_retriever(description)
+        assert "\n" not in str(caught.value)
+    assert "strange" not in sys.modules
+
+
+def test_the_command_line_imports_an_own_retriever(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from datamodules.retrieval import EmbeddedRetriever\nclass Own(EmbeddedRetriever): pass\n"
+    )
+    (tmp_path / "memory.csv").write_text("text\nthe lion\nthe sail\n")
+
+    def zoo(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "zoo", *arguments, "--memory", str(tmp_path / "memory")]
+        path = {"PYTHONPATH": f"{Path.cwd()}:{tmp_path}", "PATH": ""}
+        return subprocess.run(command, capture_output=True, text=True, env=path, check=False)
+
+    table = ("index", "--file", str(tmp_path / "memory.csv"), "--label_column", "null")
+    built = zoo("--import", "own", *table, "--retriever", "Own")
+    assert built.returncode == 0, built.stderr
+    assert zoo("--import", "own", "search", "lion").stdout.endswith("the lion\n")
+    refused = zoo("search", "lion")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("zoo: error: no retriever 'own.Own'; there are DenseRetriever, ")
+    assert refused.stderr.count("\n") == 1
