@@ -277,9 +277,8 @@ class ZooCLI(LightningCLI):
         except InputError:
             if self.saved is None or Path(start).exists():
                 raise
-            return (
-                self.saved.checkpoint.data
-            )  # a resumed run knows it, even if the other model has been deleted
+            # A resumed run knows it, even if the other model has been deleted.
+            return self.saved.checkpoint.data
 
     def _restore(self, saved: SavedModel) -> None:
         """Give the trained weights to the model, and its memory to the data."""
