@@ -83,7 +83,7 @@ def test_it_is_a_row_of_the_table_and_votes(run: Run, zoo_command: Zoo, test_csv
 
 
 def test_it_is_cross_fitted(run: Run, tmp_path: Path) -> None:
-    """On rows that it was fitted to, a member of random labels would be right nearly always, and confident."""
+    """A member of random labels is right and confident only on rows that it was fitted to."""
     random = np.random.default_rng(0)
     rows = [
         (f"{text} {i}x{i}", str(random.choice(["a", "b"]))) for i, (text, _) in enumerate(sentences(150, 5))
@@ -94,7 +94,7 @@ def test_it_is_cross_fitted(run: Run, tmp_path: Path) -> None:
     assert model.network.pool.calibrations["naive_bayes"][0] < 0.5
     texts, labels = zip(*rows, strict=True)
     predicted = [prediction.label for prediction in zoo.load(folder).predict(texts)]
-    assert np.mean([one == other for one, other in zip(predicted, labels, strict=True)]) > 0.8
+    assert np.mean([one == other for one, other in zip(predicted, labels, strict=True)]) > 0.7
 
 
 def test_a_stopped_run_resumes_and_processes_agree(
