@@ -16,7 +16,7 @@ from typing_extensions import override
 from datamodules.batch import BatchContents, ClassificationBatch
 from datamodules.core.types import Message
 from datamodules.corpora.rows import Rows
-from datamodules.dataset import BatchDataset
+from datamodules.dataset import BatchDataset, rows_and_weights
 from datamodules.text_rows import TextReader, TextRowsDataModule, TextSplit
 
 #: Class of an unknown label, before it is replaced by the number of classes.
@@ -25,7 +25,7 @@ NO_TARGET = -100
 
 
 class ClassificationDataset(BatchDataset[ClassificationBatch]):
-    """Batches of labelled texts."""
+    """Batches of labelled texts with their memories."""
 
     def __init__(self, data: TextRowsDataModule[Any], split: TextSplit, contents: BatchContents) -> None:
         """Bind a split to the vocabulary and the labels in use.
@@ -66,13 +66,12 @@ class ClassificationDataset(BatchDataset[ClassificationBatch]):
 
     @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> ClassificationBatch:
+        row, _ = rows_and_weights(indices)
         fields, memories = self.reader.read(indices)
-        row = fields["row"]
-        assert isinstance(row, torch.Tensor)
         return ClassificationBatch(
             **fields,  # type: ignore[arg-type]
             memory_target=torch.from_numpy(self.memory_targets[memories]),
-            target=torch.from_numpy(self.targets[row.numpy()]),
+            target=torch.from_numpy(self.targets[row]),
         )
 
 
