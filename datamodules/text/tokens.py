@@ -7,7 +7,6 @@ All processes of a machine share the same memory-mapped pages.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
@@ -34,24 +33,14 @@ class TokenStore:
         tokens: int32 [all tokens], positions in `lexicon`; the texts one after the other. Read-only.
         offsets: int64 [n + 1]; text i is `tokens[offsets[i]:offsets[i + 1]]`. Read-only.
         lexicon: the distinct tokens in order of first occurrence.
-        cut_texts: the number of texts that were longer than the limit.
-        dropped_tokens: the number of tokens beyond the limit, in all of them.
     """
 
-    def __init__(
-        self,
-        tokens: NDArray[np.int32],
-        offsets: NDArray[np.int64],
-        lexicon: list[str],
-        cut_texts: int,
-        dropped_tokens: int,
-    ) -> None:
+    def __init__(self, tokens: NDArray[np.int32], offsets: NDArray[np.int64], lexicon: list[str]) -> None:
         # The array class and the read-only flag are part of a kernel's type. With the same for all stores, each
         # kernel is compiled once.
         self.tokens, self.offsets = np.asarray(tokens), np.asarray(offsets)
         self.tokens.flags.writeable = self.offsets.flags.writeable = False
         self.lexicon = lexicon
-        self.cut_texts, self.dropped_tokens = cut_texts, dropped_tokens
         self._origin: tuple[Path, str] | None = None
 
     @classmethod
@@ -73,7 +62,7 @@ class TokenStore:
             tokenizer: splits them.
             folder: of the store, see `build_folder`.
             fingerprint: identifies texts, tokenizer and max_tokens; must change when one of them does.
-            max_tokens: tokens kept of a text; further ones are dropped and counted.
+            max_tokens: tokens kept of a text.
 
         Raises:
             InputError: see `build_folder`.
@@ -95,8 +84,7 @@ class TokenStore:
         tokens, offsets = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("tokens", "offsets"))
         characters = (folder / "lexicon.utf8").read_bytes().decode("utf-8", "surrogatepass")
         bounds = pairwise(np.load(folder / "lexicon_offsets.npy").tolist())
-        cut = json.loads((folder / "cut.json").read_text())
-        store = cls(tokens, offsets, [characters[a:b] for a, b in bounds], cut["texts"], cut["tokens"])
+        store = cls(tokens, offsets, [characters[start:end] for start, end in bounds])
         store._origin = (folder, fingerprint)
         return store
 
@@ -104,10 +92,9 @@ class TokenStore:
     def from_texts(cls, texts: Iterable[str], tokenizer: Tokenizer, *, max_tokens: int = 512) -> TokenStore:
         """Tokenise in memory, for the texts of a prediction."""
         lexicon = Lexicon()
-        cutter = _Cutter(max_tokens)
-        rows = list(cutter.cut(tokenizer.encode(texts, lexicon)))
+        rows = list(_shortened(tokenizer.encode(texts, lexicon), max_tokens))
         tokens = np.fromiter(chain.from_iterable(rows), dtype=np.int32)
-        return cls(tokens, offsets_of(list(map(len, rows))), list(lexicon), cutter.texts, cutter.tokens)
+        return cls(tokens, offsets_of(list(map(len, rows))), list(lexicon))
 
     def __len__(self) -> int:
         """The number of texts."""
@@ -140,7 +127,7 @@ class TokenStore:
         # A process that is spawned (not forked) receives a pickled data set; it maps the same files.
         if self._origin:
             return TokenStore.open, self._origin
-        return TokenStore, (self.tokens, self.offsets, self.lexicon, self.cut_texts, self.dropped_tokens)
+        return TokenStore, (self.tokens, self.offsets, self.lexicon)
 
 
 def word_counts(stores: Iterable[TokenStore]) -> Counter[str]:
@@ -151,32 +138,20 @@ def word_counts(stores: Iterable[TokenStore]) -> Counter[str]:
     return counts
 
 
-class _Cutter:
-    """Shortens long texts, and counts these and their dropped tokens."""
-
-    def __init__(self, max_tokens: int) -> None:
-        if max_tokens < 1:
-            raise InputError(f"max_tokens={max_tokens}: must be at least 1")
-        self.max_tokens, self.texts, self.tokens = max_tokens, 0, 0
-
-    def cut(self, rows: Iterable[list[int]]) -> Iterator[list[int]]:
-        for row in rows:
-            if len(row) > self.max_tokens:
-                self.texts += 1
-                self.tokens += len(row) - self.max_tokens
-                del row[self.max_tokens :]
-            yield row
+def _shortened(rows: Iterable[list[int]], max_tokens: int) -> Iterator[list[int]]:
+    if max_tokens < 1:
+        raise InputError(f"max_tokens={max_tokens}: must be at least 1")
+    return (row[:max_tokens] for row in rows)
 
 
 def _write(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, max_tokens: int) -> None:
     lexicon = Lexicon()
-    cutter = _Cutter(max_tokens)
     lengths: list[int] = []
     total = len(texts) if isinstance(texts, Sequence) else None
     bar = tqdm(texts, "tokenising", total, delay=3, unit=" texts", disable=None)
     with ArrayWriter(folder / "tokens.npy", np.int32) as tokens:
         block: list[int] = []
-        for row in cutter.cut(tokenizer.encode(bar, lexicon)):
+        for row in _shortened(tokenizer.encode(bar, lexicon), max_tokens):
             block += row
             lengths.append(len(row))
             if len(block) >= _BLOCK:
@@ -187,4 +162,3 @@ def _write(texts: Iterable[str], tokenizer: Tokenizer, folder: Path, max_tokens:
     # A word may contain any code point, even a line break or a lone surrogate. So its end is stored, in characters.
     (folder / "lexicon.utf8").write_bytes("".join(lexicon).encode("utf-8", "surrogatepass"))
     np.save(folder / "lexicon_offsets.npy", offsets_of(list(map(len, lexicon))))
-    (folder / "cut.json").write_text(json.dumps({"texts": cutter.texts, "tokens": cutter.tokens}))

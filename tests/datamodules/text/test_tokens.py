@@ -38,7 +38,6 @@ def test_a_store_gives_back_every_token(tmp_path: Path) -> None:
         assert all_words(store) == expected(TEXTS)
         assert store.lexicon == built.lexicon
         assert (store.tokens.dtype, store.offsets.dtype) == (np.int32, np.int64)
-        assert (store.cut_texts, store.dropped_tokens) == (0, 0)
     assert len(pickle.dumps(opened)) < 1000
     assert built.lexicon[:5] == ["the", "cat", "sat", ".", "a"]
 
@@ -52,7 +51,7 @@ def test_blocks_leave_no_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert store.counts().tolist() == [joined.count(word) for word in store.lexicon]
 
 
-def test_long_texts_are_cut_and_counted(tmp_path: Path) -> None:
+def test_long_texts_are_shortened(tmp_path: Path) -> None:
     texts = ["a b c d e", "a b", "", "f g h"]
     whitespace = make_tokenizer("whitespace", False)
     for store in (
@@ -60,7 +59,6 @@ def test_long_texts_are_cut_and_counted(tmp_path: Path) -> None:
         TokenStore.from_texts(texts, whitespace, max_tokens=2),
     ):
         assert all_words(store) == [["a", "b"], ["a", "b"], [], ["f", "g"]]
-        assert (store.cut_texts, store.dropped_tokens) == (2, 4)
     with pytest.raises(InputError, match="max_tokens=0"):
         TokenStore.from_texts(texts, whitespace, max_tokens=0)
 
@@ -102,7 +100,7 @@ def test_another_fingerprint_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["tokens.npy", "offsets.npy", "lexicon.utf8", "lexicon_offsets.npy", "cut.json", "manifest.json"]
+    "name", ["tokens.npy", "offsets.npy", "lexicon.utf8", "lexicon_offsets.npy", "manifest.json"]
 )
 @pytest.mark.parametrize("damage", ["missing", "short", "changed"])
 def test_damage_is_found_and_named(tmp_path: Path, name: str, damage: str) -> None:
