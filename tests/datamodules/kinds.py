@@ -119,7 +119,7 @@ def make_kind(name: str, folder: Path) -> Kind[Any]:
     makers: dict[str, tuple[Callable[[Path], Kind[Any]], dict[str, Any]]] = {
         "classification": (classification, {}),
         "matching": (matching, {"negatives": "retrieved", "candidates": "retrieved"}),
-        "clickthrough": (clickthrough, {"num_hits": 5}),
+        "clickthrough": (clickthrough, {"num_hits": 5, "negatives": ["random", "retrieved"]}),
         "dialogue": (dialogue, {"turns_kept": "retrieved", "max_turns": 2}),
     }
     make, options = makers[name]
