@@ -96,6 +96,15 @@ class DataOptions:
         splits = ("train", "validation", "test")
         return {split: getattr(self, self.table_option.format(split=split)) for split in splits}
 
+    def files_of(self, split: str) -> list[str]:
+        """The tables that are named for a split; raises an `InputError` if none is."""
+        if (table := self.tables[split]) is None:
+            option = self.table_option.format(split=split)
+            can_split = split == "test" and hasattr(self, "test_split")
+            hint = ", or a part of the training table with data.test_split" if can_split else ""
+            raise InputError(f"data.{option}: name a table{hint}")
+        return [table] if isinstance(table, str) else table
+
     @property
     def split_shares(self) -> dict[str, int | float]:
         """The parts of the training table that are split off, in this order, for splits without a table."""

@@ -20,7 +20,7 @@ from datamodules.base import DataModule
 from datamodules.batch import BatchContents, TextBatch, as_tensors
 from datamodules.core.storage import Part
 from datamodules.corpora.rows import Rows, prepare_rows
-from datamodules.dataset import gather_texts, rows_and_weights
+from datamodules.dataset import BatchDataset, BatchT_co, gather_texts, rows_and_weights
 from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import TextOptions
@@ -236,8 +236,8 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
                 yield rows, gather_texts(TextGroup(table, rows, length))
 
 
-class TextReader:
-    """Builds the parts of a batch that texts and memories share; part of a dataset."""
+class TextDataset(BatchDataset[BatchT_co]):
+    """Base of the datasets of texts: the fields of a batch that hold texts and memories."""
 
     def __init__(
         self, data: TextRowsDataModule[TextOptionsT], split: TextSplit, contents: BatchContents
@@ -263,8 +263,11 @@ class TextReader:
         if split.memory_tokens is not None and contents.memory_texts and self.memory_rows is None:
             self.memories = data.words.table.add(split.memory_tokens)
 
-    def lengths(self) -> NDArray[np.int64]:
-        """Number of words of each text [n], as kept."""
+    def __len__(self) -> int:
+        return len(self.split.rows)
+
+    @override
+    def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
         return np.minimum(np.diff(self.split.tokens.offsets), self.max_length)
 
     def read(

@@ -94,10 +94,8 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
 
     @override
     def read_split(self, name: str) -> Rows:
-        options, path = self.options, self.options.tables[name]
-        if not isinstance(path, str):
-            hint = "" if name == "train" else ", or a part of the training table with data.test_split"
-            raise InputError(f"data.{name}_file: name a table of labelled texts{hint}")
+        options = self.options
+        (path,) = options.files_of(name)
         table = read_table(
             path,
             text_column=options.text_column,

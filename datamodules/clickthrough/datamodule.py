@@ -74,9 +74,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
 
     @override
     def read_split(self, name: str) -> Judgements:
-        options, judgements = self.options, self.options.tables[name]
-        if not isinstance(judgements, str):
-            raise InputError(f"data.{name}_judgements: name a file")
+        options, (judgements,) = self.options, self.options.files_of(name)
         files = getattr(options, f"{name}_queries")
         if files is None and name == "validation":
             files = options.train_queries

@@ -128,9 +128,7 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
 
     @override
     def read_split(self, name: str) -> Dialogues:
-        if (files := self.options.tables[name]) is None:
-            raise InputError(f"data.{name}_file: name a table of dialogues")
-        return self.read(files)
+        return self.read(self.options.files_of(name))
 
     def read(self, files: Files, answers: bool = True) -> Dialogues:
         """One table, or several as one; without `answers`, answers may be missing."""

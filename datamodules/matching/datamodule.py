@@ -70,10 +70,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
 
     @override
     def read_split(self, name: str) -> Pairs:
-        path = self.options.tables[name]
-        if not isinstance(path, str):
-            hint = ", or a share with data.test_split" if name == "test" else ""
-            raise InputError(f"data.{name}_file: name a table of pairs{hint}")
+        (path,) = self.options.files_of(name)
         if self.options.layout == "trec":
             return read_trec(path, *self.collection, self.options.encoding_errors)
         return read_pair_table(path, self.options)
