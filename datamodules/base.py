@@ -18,9 +18,10 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, Type
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
+from typing_extensions import Self
 
 from datamodules import preparation
 from datamodules.batch import BatchContents, TextBatch
@@ -28,30 +29,43 @@ from datamodules.core.errors import InputError
 from datamodules.core.storage import cache_folder, fingerprint_of
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Rows
+from datamodules.corpora.split import stratified_split
 from datamodules.corpora.table import read_table
-from datamodules.dataset import BatchDataset, make_loader, run_seed
+from datamodules.dataset import BatchDataset, gather_texts, run_seed
 from datamodules.duplicates import Duplicates
 from datamodules.encodings import EncodedTexts, Encodings
 from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
 from datamodules.options import DataOptions, MemoryOptions, VectorOptions
 from datamodules.prepared import Origin, PreparedSplit
-from datamodules.retrieval import EmbeddedRetriever, Retriever
+from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever
+from datamodules.sampling import LengthBucketSampler
 from datamodules.state import DataState
-from datamodules.text.gather import TextGroup, gather
+from datamodules.text.gather import TextGroup
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.words import Words
 
 log = logging.getLogger(__name__)
 
+
+class Table(Protocol):
+    """A table as it is read."""
+
+    def __len__(self) -> int: ...
+
+    def select(self, row_numbers: ArrayLike, /) -> Self:
+        """The rows with these numbers, in the order given."""
+
+
 OptionsT = TypeVar("OptionsT", bound=DataOptions)
-TableT = TypeVar("TableT")
+TableT = TypeVar("TableT", bound=Table)
 SplitT = TypeVar("SplitT", bound=PreparedSplit)
+BatchT = TypeVar("BatchT")
 
 
 @runtime_checkable
 class ReadsBatches(Protocol):
-    """A model that chooses what its batches carry."""
+    """A model that chooses the contents of its batches."""
 
     def batch_contents(self, split: str) -> BatchContents:
         """The contents of the batches of `train`, `validation` or `test`, when their loader is made."""
@@ -66,6 +80,7 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     options_type: ClassVar[type[DataOptions]]
     #: the NamedTuple that describes the data to a model, see `datamodules.batch`.
     spec_type: ClassVar[type[NamedTuple]]
+    split_type: type[SplitT]
     #: the validation score, higher = better, that selects an epoch.
     monitor: str
     #: size of an evaluation batch over that of a training batch, unless `eval_batch_size` is given.
@@ -74,39 +89,35 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     any_ranking: ClassVar[bool] = False
 
     def __init__(
-        self,
-        options: OptionsT,
-        vectors: VectorOptions | None = None,
-        memory: MemoryOptions | None = None,
-        retriever: Retriever = DEFAULT_RETRIEVER,
-        least_rows: int = 0,
+        self, options: OptionsT, retriever: Retriever = DEFAULT_RETRIEVER, least_memories: int = 0
     ) -> None:
         """Make the parts; nothing is read yet.
 
         Args:
-            options: of the kind.
-            vectors: its options of word vectors; None = it has none.
-            memory: its options of the memory; None = it has none.
+            options: of the kind, whose data has word vectors and a memory if its options are `VectorOptions` and
+                `MemoryOptions`.
             retriever: back end and ranking.
-            least_rows: rows that a memory must have.
+            least_memories: rows that a memory must have.
         """
         super().__init__()
         self.options = options
         self.cache = cache_folder(options.cache_dir)
         # A retriever holds an open index: every data module has its own.
         self.retriever = EmbeddedRetriever() if retriever is DEFAULT_RETRIEVER else retriever
-        self.words = Words(options, vectors or VectorOptions(), self.cache)
+        inherited: object = options
+        vectors = inherited if isinstance(inherited, VectorOptions) else VectorOptions()
+        self.words = Words(options, vectors, self.cache)
         self.duplicates = Duplicates(options, self.cache)
         #: None for kinds without a memory.
         self.memory: MemorySource | None = None
-        if memory is not None:
+        if isinstance(inherited, MemoryOptions):
             self.memory = MemorySource(
-                memory,
+                inherited,
                 self.retriever,
                 self.cache,
                 self._read_memory_table,
                 lambda: self.own_memory(self.read_tables(["train"])),
-                least_rows,
+                least_memories,
                 self.any_ranking,
             )
         self.facts: PlainDict = {}
@@ -116,22 +127,17 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     # --- written by each kind ---
 
-    @property
     @abstractmethod
-    def tables(self) -> Mapping[str, str | list[str] | None]:
-        """The tables that the options name for `train`, `validation` and `test`; None where they name none."""
+    def read_split(self, name: str) -> TableT:
+        """Read the table that the options name for `train`, `validation` or `test`.
 
-    @abstractmethod
-    def read_tables(self, wanted: Sequence[str]) -> dict[str, TableT]:
-        """Read the wanted splits: `train`, `validation`, `test`."""
+        Raises:
+            InputError: they name none.
+        """
 
     @abstractmethod
     def prepare_split(self, name: str, table: TableT, seen: NDArray[np.uint64] | None) -> SplitT:
         """Prepare a table in cache folders; `seen` are the keys of the training rows, see `Duplicates`."""
-
-    @abstractmethod
-    def open_split(self, origin: Origin) -> SplitT:
-        """Map a prepared table."""
 
     @abstractmethod
     def texts_of(self, split: SplitT) -> list[tuple[TokenStore, int]]:
@@ -153,6 +159,14 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     # --- may be refined by a kind ---
 
+    def strata(self, table: TableT) -> Sequence[str]:
+        """A class for each row; a split takes the same share of each class."""
+        return [""] * len(table)
+
+    def duplicate_keys(self, table: TableT) -> NDArray[np.uint64] | None:
+        """A number for each row of a table, equal for duplicates; None where rows are not compared."""
+        return None
+
     @property
     def has_memory(self) -> bool:
         """Whether the data has a memory, for training or for predictions."""
@@ -171,13 +185,10 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         """Rows that the memory is made of where the user names none, from the tables that were read."""
         return None
 
-    def duplicate_keys(self, table: TableT) -> NDArray[np.uint64] | None:
-        """A number for each row of a table, equal for duplicates; None where rows are not compared."""
-        return None
-
-    def is_split_off(self, name: str) -> bool:
-        """Whether the rows of a split come from the training table."""
-        return name == "validation" and self.tables["validation"] is None
+    @property
+    def memory_needs_training(self) -> bool:
+        """Whether the memory is made of the training table."""
+        return self.memory is not None and self.memory.location is None and not self.memory.is_users
 
     def describe_split(self, name: str, split: SplitT) -> Iterator[Message]:
         """Lines for the log about a prepared split."""
@@ -194,6 +205,38 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     def lengths_by_option(self) -> dict[str, int]:
         """Option -> number of tokens that a model reads of a text."""
         return {}
+
+    # --- tables ---
+
+    def read_tables(self, wanted: Sequence[str]) -> dict[str, TableT]:
+        """Read the wanted splits; those that no table is named for are split off the training table."""
+        tables: dict[str, TableT] = {}
+        if "train" in wanted or any(map(self.is_split_off, wanted)):
+            rest = self.read_split("train")
+            for name, part in self.options.split_shares.items():
+                rest, tables[name] = self.split_off(rest, part)
+            tables["train"] = rest
+        return {name: tables[name] if name in tables else self.read_split(name) for name in wanted}
+
+    def split_off(self, table: TableT, part: int | float) -> tuple[TableT, TableT]:
+        """Split a table into the rest and a part: a share, or a number of rows per class."""
+        groups = self.duplicates.groups(self.duplicate_keys(table))
+        rest, chosen = stratified_split(self.strata(table), part, self.options.split_seed, groups)
+        return table.select(rest), table.select(chosen)
+
+    def is_split_off(self, name: str) -> bool:
+        """Whether the rows of a split come from the training table."""
+        return name in self.options.split_shares
+
+    def _read_memory_table(self, name: str) -> Rows:
+        columns = self.memory_columns()
+        rows = read_table(name, **columns)
+        if not any(rows.texts):
+            raise InputError(
+                f"data.memory={name}: no row has text in {columns['text_column']!r}; name the column that has it with"
+                " --data.memory_text_column"
+            )
+        return rows
 
     # --- preparation ---
 
@@ -214,7 +257,7 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             self.memory.follow(plan.memory)
         self.duplicates.open_seen(plan.seen)
         for name, parts in plan.splits.items():
-            self._splits[name] = self.open_split(Origin.from_dict(self.cache, parts))
+            self._splits[name] = self.split_type.open(Origin.from_dict(self.cache, parts))
         if self._spec is None and plan.vocabulary is not None:
             self._describe(self.words.open(plan.vocabulary), plan.facts)
 
@@ -222,31 +265,30 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     def file_contents(self) -> PlainDict:
         """Contents of the files that the options name, by option; the Hub is asked once per preparation."""
         if self._file_contents is None:
-            names = self.options.files
             self._file_contents = {
-                name: preparation.contents_of_files(getattr(self.options, name)) for name in names
+                name: preparation.contents_of_files(getattr(self.options, name))
+                for name in self.options.files
             }
         return self._file_contents
 
     @property
-    def memory_needs_training(self) -> bool:
-        """Whether the memory is made of the training table."""
-        return self.memory is not None and self.memory.location is None and not self.memory.is_users
+    def searched_memory(self) -> Memory | None:
+        """The memory that the preparation of a split searches, open; None where it searches none."""
+        return self.memory.opened if self.memory is not None and self.retrieves else None
 
     def release_memory(self) -> None:
         """Close the memory after the preparation."""
         if self.memory is not None:
             self.memory.close()
 
-    def _read_memory_table(self, name: str) -> Rows:
-        columns = self.memory_columns()
-        rows = read_table(name, **columns)
-        if not any(rows.texts):
-            raise InputError(
-                f"data.memory={name}: no row has text in {columns['text_column']!r}; name the column that has it with"
-                " --data.memory_text_column"
-            )
-        return rows
+    def describe_cut_texts(self, source: str, split: SplitT) -> Iterator[Message]:
+        """Lines for the log about texts that are longer than a model reads."""
+        for option, (tokens, length) in zip(self.lengths_by_option(), self.texts_of(split), strict=True):
+            if cut := int((np.diff(tokens.offsets) > length - self.words.special_tokens).sum()):
+                yield (
+                    logging.INFO,
+                    f"{source}: {cut} of {len(tokens)} texts are cut to data.{option}={length} words",
+                )
 
     # --- what is prepared ---
 
@@ -274,12 +316,11 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     def state(self) -> DataState:
         """Everything that prepares new rows for the model; kept in its checkpoint."""
-        location = None if self.memory is None else self.memory.location
         return DataState(
             kind=type(self).__name__,
             options=self.options.to_dict(),
             retriever=self.retriever.describe(),
-            memory=location,
+            memory=None if self.memory is None else self.memory.location,
             files=self.file_contents,
             vocabulary=self.words.vocabulary.to_dict(),
             seen=self.duplicates.describe_seen(),
@@ -323,14 +364,25 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         for level, line in dataset.messages():
             log.log(level, "%s", line)
         evaluated = options.eval_batch_size or self.eval_batches * options.batch_size
-        return make_loader(
-            dataset,
-            options,
+        sampler = LengthBucketSampler(
+            dataset.lengths if dataset.is_redrawn else dataset.lengths(),
             options.batch_size if training else evaluated,
             training=training,
+            bucket=options.bucket_by_length,
+            seed=self.seed,
             process=0 if trainer is None else trainer.global_rank,
             num_processes=1 if trainer is None else trainer.world_size,
-            epoch=_epochs_done(trainer) if training and trainer is not None else 0,
+        )
+        if training and trainer is not None:
+            # In a resumed run, workers request the first batches before Lightning sets the epoch.
+            sampler.set_epoch(trainer.fit_loop.epoch_progress.current.processed)  # type: ignore[attr-defined]
+        return DataLoader(
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=_unchanged,
+            num_workers=options.num_workers,
+            pin_memory=torch.cuda.is_available(),
+            persistent_workers=options.num_workers > 0,
         )
 
     @contextmanager
@@ -365,12 +417,6 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         self, tokens: TokenStore, length: int, encode: Callable[[TextBatch], Tensor], encoder: str
     ) -> Encodings:
         table = self.words.table.add(tokens)
-
-        def encode_rows(rows: NDArray[np.int64]) -> Tensor:
-            gathered = gather([TextGroup(table, rows, length)])
-            batch = (gathered.word, gathered.char, gathered.texts[0])
-            return encode(TextBatch(*map(torch.from_numpy, batch)))
-
         description = {
             "encoder": encoder,
             "tokens": tokens.part[1],
@@ -378,15 +424,17 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             "length": length,
         }
         fingerprint = fingerprint_of(description)
-        size = np.minimum(np.diff(tokens.offsets) + self.words.special_tokens, length)
-        folder = self.cache / f"encodings-{fingerprint[:16]}"
-        return Encodings.build(size, encode_rows, folder, fingerprint)
+        return Encodings.build(
+            np.minimum(np.diff(tokens.offsets) + self.words.special_tokens, length),
+            lambda rows: encode(gather_texts(TextGroup(table, rows, length))),
+            self.cache / f"encodings-{fingerprint[:16]}",
+            fingerprint,
+        )
 
 
-def _epochs_done(trainer: pl.Trainer) -> int:
-    """Number of finished epochs of the run that is resumed."""
-    done: int = trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
-    return done
+def _unchanged(batch: BatchT) -> BatchT:
+    # A dataset returns whole batches.
+    return batch
 
 
 #: A data module of any kind.

@@ -1,29 +1,28 @@
-"""Datasets that build whole batches, and the loaders that order, size and distribute them."""
+"""Base of the datasets, which build whole batches."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
+from datamodules.batch import TextBatch
 from datamodules.core.types import Message
-from datamodules.options import DataOptions
-from datamodules.sampling import LengthBucketSampler, ListSampler
+from datamodules.text.gather import TextGroup, gather
 
-BatchT = TypeVar("BatchT")
 BatchT_co = TypeVar("BatchT_co", covariant=True)
 
 
 class BatchDataset(Dataset[BatchT_co], ABC, Generic[BatchT_co]):
     """Row numbers in, a finished batch out."""
 
-    #: whether rows, and so their lengths, are drawn again in every epoch (see `ListSampler`).
+    #: whether rows, and so their lengths, are drawn again in every epoch; see `LengthBucketSampler`.
     is_redrawn: ClassVar[bool] = False
 
     @abstractmethod
@@ -38,7 +37,7 @@ class BatchDataset(Dataset[BatchT_co], ABC, Generic[BatchT_co]):
         """Number of words of each row [n], as kept."""
 
     def messages(self) -> Iterable[Message]:
-        """Warnings about the rows, for the log of whoever loads them."""
+        """Warnings about the rows, logged when they are loaded."""
         return ()
 
     def batches(
@@ -57,58 +56,20 @@ class BatchDataset(Dataset[BatchT_co], ABC, Generic[BatchT_co]):
             yield self.__getitems__(order[start : start + batch_size])
 
 
+def rows_and_weights(
+    indices: Sequence[int] | NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The rows of the indices of a batch [B], and their weights [B]: 0 for padding."""
+    given = np.asarray(indices, np.int64)
+    return np.where(given < 0, ~given, given), (given >= 0).astype(np.float32)
+
+
+def gather_texts(group: TextGroup) -> TextBatch:
+    """A batch of texts alone."""
+    gathered = gather([group])
+    return TextBatch(*map(torch.from_numpy, (gathered.word, gathered.char, gathered.texts[0])))
+
+
 def run_seed() -> int:
     """The run's seed (`--seed_everything`); 0 where it has none."""
     return int(os.environ.get("PL_GLOBAL_SEED", "0"))
-
-
-def make_loader(
-    dataset: BatchDataset[BatchT],
-    options: DataOptions,
-    batch_size: int,
-    *,
-    training: bool,
-    process: int = 0,
-    num_processes: int = 1,
-    epoch: int = 0,
-) -> DataLoader[BatchT]:
-    """Batches of a dataset for one process.
-
-    Args:
-        dataset: the rows.
-        options: of the data module.
-        batch_size: rows per batch of one process.
-        training: shuffle; otherwise longest rows first, padded exactly.
-        process: this process, 0..num_processes - 1.
-        num_processes: processes that share the rows.
-        epoch: the first epoch.
-    """
-    seed = run_seed() if options.seed is None else options.seed
-    make_sampler: Callable[..., LengthBucketSampler] = LengthBucketSampler
-    lengths: object = dataset.lengths()
-    if dataset.is_redrawn:
-        make_sampler, lengths = ListSampler, dataset.lengths
-    sampler = make_sampler(
-        lengths,
-        batch_size,
-        training=training,
-        bucket=options.bucket_by_length,
-        seed=seed,
-        process=process,
-        num_processes=num_processes,
-    )
-    # In a resumed run, workers request the first batches before Lightning sets the epoch.
-    sampler.set_epoch(epoch)
-    return DataLoader(
-        dataset,
-        batch_sampler=sampler,
-        collate_fn=_unchanged,
-        num_workers=options.num_workers,
-        pin_memory=torch.cuda.is_available(),
-        persistent_workers=options.num_workers > 0,
-    )
-
-
-def _unchanged(batch: BatchT) -> BatchT:
-    # A dataset returns whole batches.
-    return batch

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 
 from datamodules.core.storage import Part, check_folder, prepared_folder
 from datamodules.core.types import Message
-from datamodules.corpora.split import stratified_split
 from datamodules.options import DataOptions
+from datamodules.retrieval.folding import fold_hashes
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class DuplicateMarks:
-    """Which of a split's n rows have duplicates elsewhere; for pairs to rank, a row is a question.
+    """The rows of a split (n rows; n questions of pairs to rank) that have duplicates elsewhere.
 
     Attributes:
         in_memory: bool [n], the memory holds a duplicate that may be retrieved.
@@ -39,35 +39,6 @@ class DuplicateMarks:
     in_training: NDArray[np.bool_]
     near: NDArray[np.bool_]
     known: NDArray[np.bool_]
-
-    @property
-    def is_duplicate(self) -> NDArray[np.bool_]:
-        """bool [n]: the rows that scores `..._without_duplicates` skip."""
-        return self.in_memory | self.in_training
-
-    def counts(self) -> dict[str, int]:
-        """The figures next to a score."""
-        names = ("rows_in_memory", "rows_in_training", "near_duplicates")
-        sums = map(int, (self.in_memory.sum(), self.in_training.sum(), self.near.sum()))
-        return {name: count for name, count, known in zip(names, sums, self.known, strict=True) if known}
-
-    def describe(self, name: str) -> Iterator[Message]:
-        """A line about the split `name`, if it has duplicates."""
-        counts = self.counts()
-        memory, training, near = (
-            counts.get(key, 0) for key in ("rows_in_memory", "rows_in_training", "near_duplicates")
-        )
-        rows = f"{name}: {int(self.is_duplicate.sum())} of {len(self.is_duplicate)} rows have a duplicate"
-        more = f"{near} more differ from a memory in a few characters" if near else ""
-        if memory or training:
-            places = f"{memory} in the memory, {training} among the training rows"
-            yield (
-                logging.WARNING,
-                f"{rows} ({places}): their scores measure memorization; scores named ..._without_duplicates skip"
-                f" them{'; ' + more if more else ''}",
-            )
-        elif near:
-            yield logging.INFO, f"{rows}; {more}"
 
     @classmethod
     def of(
@@ -92,18 +63,39 @@ class DuplicateMarks:
         near = nothing if near is None else near & ~(in_memory | in_training)
         return cls(in_memory, in_training, near, known)
 
+    @property
+    def is_duplicate(self) -> NDArray[np.bool_]:
+        """bool [n]: the rows that scores `..._without_duplicates` skip."""
+        return self.in_memory | self.in_training
+
+    def counts(self) -> dict[str, int]:
+        """The figures next to a score."""
+        names = ("rows_in_memory", "rows_in_training", "near_duplicates")
+        sums = map(int, (self.in_memory.sum(), self.in_training.sum(), self.near.sum()))
+        return {name: count for name, count, known in zip(names, sums, self.known, strict=True) if known}
+
+    def describe(self, name: str) -> Iterator[Message]:
+        """A line about the split `name`, if it has duplicates."""
+        memory, training, near = map(int, (self.in_memory.sum(), self.in_training.sum(), self.near.sum()))
+        rows = f"{name}: {int(self.is_duplicate.sum())} of {len(self.is_duplicate)} rows have a duplicate"
+        more = f"; {near} more differ from a memory in a few characters" if near else ""
+        if memory or training:
+            yield (
+                logging.WARNING,
+                f"{rows} ({memory} in the memory, {training} among the training rows): their scores measure"
+                f" memorization; scores named ..._without_duplicates skip them{more}",
+            )
+        elif near:
+            yield logging.INFO, rows + more
+
     def save(self, folder: Path) -> None:
-        """Write what `open` reads."""
+        """Write the files that `open` reads."""
         np.save(folder / "marks.npy", np.stack([self.in_memory, self.in_training, self.near]))
         np.save(folder / "known.npy", self.known)
 
     @classmethod
     def open(cls, folder: Path, fingerprint: str) -> DuplicateMarks:
-        """Read what `save` wrote.
-
-        Raises:
-            InputError: it is missing or damaged.
-        """
+        """Read the files that `save` wrote; raises an `InputError` if one is missing or damaged."""
         check_folder(folder, fingerprint)
         in_memory, in_training, near = np.load(folder / "marks.npy")
         return cls(in_memory, in_training, near, np.load(folder / "known.npy"))
@@ -119,15 +111,13 @@ class Duplicates:
     """The rows that a model was trained on, by their keys: equal keys are duplicates."""
 
     def __init__(self, options: DataOptions, cache: Path) -> None:
-        """Know no rows yet."""
+        """Configure; no rows are known yet."""
         self.options, self.cache = options, cache
         #: sorted keys of the rows that the model was trained on; None = unknown.
         self.seen: NDArray[np.uint64] | None = None
 
-    # --- splits ---
-
     def groups(self, keys: NDArray[np.integer] | None) -> NDArray[np.integer] | None:
-        """Rows that `stratified_split` must keep together: their keys, or None where nothing is kept together."""
+        """Rows that a split must keep together: their keys, or None where nothing is kept together."""
         if keys is None or self.options.split_duplicates:
             return None
         sizes = np.unique(keys, return_counts=True)[1]
@@ -141,20 +131,16 @@ class Duplicates:
             )
         return keys
 
-    def split_off(
-        self, labels: Sequence[str], keys: NDArray[np.uint64] | None, share: int | float | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows to train on, and rows for validation or test; see `stratified_split`.
+    def with_training(self, keys: NDArray[np.uint64] | None, training: bool) -> NDArray[np.uint64] | None:
+        """The keys of all rows that the model will have been trained on; None = unknown.
 
         Args:
-            labels: label of each row; each label is split alike.
-            keys: of the rows.
-            share: part that is split off; None = the option `validation_split`.
+            keys: of the training table, if it was read.
+            training: whether a training follows. Otherwise the table counts as seen only if nothing else is known.
         """
-        share = self.options.validation_split if share is None else share
-        return stratified_split(labels, share, self.options.split_seed, self.groups(keys))
-
-    # --- training rows ---
+        if keys is None or (self.seen is not None and not training):
+            return self.seen
+        return np.unique(keys if self.seen is None else np.concatenate([keys, self.seen]))
 
     def remember(self, seen: str | None) -> None:
         """Take the training rows of a trained model, as `describe_seen` described them, unless some are known."""
@@ -165,19 +151,8 @@ class Duplicates:
         """The known training rows as text, eleven characters per row."""
         return None if self.seen is None else b64encode(self.seen.astype("<u8").tobytes()).decode()
 
-    def with_training(self, keys: NDArray[np.uint64] | None, training: bool) -> NDArray[np.uint64] | None:
-        """The keys of all rows that the model will have seen after the training; None = unknown.
-
-        Args:
-            keys: of the training table, if it was read.
-            training: whether a training follows. Otherwise the table counts as seen only if nothing else is known.
-        """
-        if keys is None or (self.seen is not None and not training):
-            return self.seen
-        return np.unique(keys if self.seen is None else np.concatenate([keys, self.seen]))
-
     def prepare_seen(self, seen: NDArray[np.uint64] | None) -> Part | None:
-        """Write keys to a cache folder, which `open_seen` reads; None of None."""
+        """Write keys to a cache folder, which `open_seen` reads; None for None."""
         if seen is None:
             return None
         return prepared_folder(
@@ -185,16 +160,19 @@ class Duplicates:
         )
 
     def open_seen(self, part: Part | None) -> None:
-        """Read what `prepare_seen` wrote."""
+        """Read the keys that `prepare_seen` wrote."""
         if part is not None:
             check_folder(self.cache / part[0], part[1])
             self.seen = np.load(self.cache / part[0] / "keys.npy")
 
-    # --- marks ---
-
     def prepare_marks(self, marks: DuplicateMarks) -> Part:
-        """A cache folder with the marks of a split."""
+        """Write the marks of a split to a cache folder."""
         return prepared_folder(self.cache, "duplicates", marks.fingerprint, marks.save)
+
+
+def duplicate_codes(texts: Iterable[str]) -> NDArray[np.int64]:
+    """Number texts, with equal numbers for duplicates [n]: 0, 1, ..."""
+    return np.unique(fold_hashes(texts), return_inverse=True)[1].astype(np.int64)
 
 
 def decode_keys(described: str | None) -> NDArray[np.uint64] | None:

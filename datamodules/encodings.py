@@ -1,7 +1,7 @@
 """Vectors of texts by a frozen encoder: computed once, then read from the disk.
 
 An encoder returns one vector for a text, or one for each of its tokens. The vectors of a text are consecutive in one
-file of float32 numbers, which all processes map: 4 l bytes a vector on the disk, and in memory only the system's cache.
+file of float32 numbers, which all processes map.
 """
 
 from __future__ import annotations
@@ -44,16 +44,11 @@ class Encodings:
 
     @classmethod
     def open(cls, folder: Path, fingerprint: str) -> Encodings:
-        """Map the files that `build` wrote.
-
-        Raises:
-            InputError: see `check_folder`.
-        """
+        """Map the files that `build` wrote; raises an `InputError` if one is missing or damaged."""
         check_folder(folder, fingerprint)
+        values, start = (map_array(folder / f"{name}.npy") for name in ("values", "start"))
         size = map_array(folder / "size.npy") if (folder / "size.npy").exists() else None
-        return cls(
-            map_array(folder / "values.npy"), map_array(folder / "start.npy"), size, (folder, fingerprint)
-        )
+        return cls(values, start, size, (folder, fingerprint))
 
     @classmethod
     def build(
@@ -63,10 +58,10 @@ class Encodings:
         folder: Path,
         fingerprint: str,
     ) -> Encodings:
-        """Encode texts into a folder, unless that is done, and open it.
+        """Encode texts into a folder, unless it is whole, and open it.
 
         Args:
-            size: [n] tokens of each text.
+            size: [n] number of tokens of each text.
             encode: returns vectors [m, l] for the m texts with these numbers, or token vectors [m, T, l], where T is
                 the size of the longest text; vectors behind a text's tokens are not read.
             folder: for the vectors, see `build_folder`.
@@ -110,9 +105,9 @@ class EncodedTexts:
 
     def of(self, tokens: TokenStore | None, length: int) -> Encodings | None:
         """The encodings of a store's texts; None where there are none."""
-        return (
-            self._encodings.get((tokens.part[1], length)) if tokens is not None and tokens.is_kept else None
-        )
+        if tokens is None or not tokens.is_kept:
+            return None
+        return self._encodings.get((tokens.part[1], length))
 
 
 def _write(size: NDArray[np.int64], encode: Callable[[NDArray[np.int64]], Tensor], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The memory of a data module: where it is, and how it is built when it is first needed.
+"""The memory of a data module: its location, and its index, which is built when it is first needed.
 
 A memory is the user's own (a folder, an Elasticsearch index), or it is made of a table: one that the user names, or
 the training texts. The rows of a table are kept in the cache, and the memory is built of them at the first search: a
@@ -40,13 +40,13 @@ DEFAULT_RETRIEVER: Retriever = lazy_instance(EmbeddedRetriever)
 
 
 class MemoryLocation(NamedTuple):
-    """Where a memory is, or will be once it is needed; plain values, kept in checkpoints."""
+    """Location of a memory, which may not be built yet; plain values, kept in checkpoints."""
 
     #: a folder, or `index:NAME`.
     path: str
     #: folder and fingerprint of the rows that the memory is made of; None for the user's own memory.
     rows: Part | None = None
-    #: its version when the model last used it: an earlier one cannot replace it.
+    #: version when the model last used it: an earlier one cannot replace it.
     version: int | None = None
 
     def to_dict(self) -> PlainDict:
@@ -55,7 +55,7 @@ class MemoryLocation(NamedTuple):
 
     @classmethod
     def from_dict(cls, described: PlainDict | None) -> MemoryLocation | None:
-        """The location that `to_dict` described; None of None."""
+        """The location that `to_dict` described; None for None."""
         if described is None:
             return None
         rows = described["rows"]
@@ -84,7 +84,7 @@ class MemorySource:
             read_table: reads a table that the user names as memory.
             read_own: reads the rows that the memory is made of where the user names none.
             least_rows: rows that a memory must have.
-            any_ranking: a trained model can use another memory with any ranking.
+            any_ranking: whether a trained model can use another memory with any ranking.
         """
         self.options, self.retriever, self.cache = options, retriever, cache
         #: None until `locate` or `use`.
@@ -95,7 +95,7 @@ class MemorySource:
         self._least_rows, self._any_ranking = least_rows, any_ranking
         self._opened: Memory | None = None
 
-    # --- where ---
+    # --- location ---
 
     @property
     def is_index(self) -> bool:
@@ -104,7 +104,7 @@ class MemorySource:
 
     @property
     def is_users(self) -> bool:
-        """Whether the user names the memory: it may hold the rows that training or validation rows are split off."""
+        """Whether the user names the memory, which may then hold the rows of the training table."""
         return self.options.memory is not None or self.is_index
 
     def use(self, location: MemoryLocation | None) -> None:
@@ -117,14 +117,14 @@ class MemorySource:
         self.location = MemoryLocation.from_dict(described)
 
     def locate(self, own: Rows | None, training: bool) -> None:
-        """Find out where the memory is or will be, and keep the rows that it is made of; nothing is built.
+        """Determine the location of the memory, and keep the rows that it is made of; nothing is built.
 
         Args:
             own: rows that the memory is made of where the user names none.
             training: whether the training table was read.
 
         Raises:
-            InputError: the user names a memory that is none.
+            InputError: the memory that the user names does not exist, or is too small.
         """
         if self.is_trained and not self.is_index:
             return
@@ -148,7 +148,7 @@ class MemorySource:
             self.location = MemoryLocation(str(path), (str(self.cache / folder), fingerprint), version=1)
 
     def _named(self, training: bool) -> Memory | Rows | None:
-        """The memory that the user names, open; or the rows that it is to be made of."""
+        """The memory that the user names, open; or the rows of the table that the user names."""
         if is_existing_index(self.retriever):
             return IndexMemory(self.retriever)
         name = self.options.memory
@@ -175,14 +175,14 @@ class MemorySource:
         return self._opened
 
     def close(self) -> None:
-        """Release the memory: training needs neither its connections nor the memory that an encoder takes."""
+        """Release connections and encoders, which training does not need."""
         self._opened = None
         self.retriever.close()
 
     def open(
         self, path: str | None = None, version: int | None = None, retriever: Retriever | None = None
     ) -> Memory:
-        """Open the memory; it is built if it is not there yet.
+        """Open the memory, and build it before if it is missing.
 
         Args:
             path: a memory folder in place of the model's memory.
@@ -191,7 +191,7 @@ class MemorySource:
                 those that the folder was built with.
 
         Raises:
-            InputError: there is no memory, and nothing to build it of; or no such version.
+            InputError: the memory or its version is missing, and cannot be built.
         """
         if is_existing_index(self.retriever):
             return open_memory(f"index:{self.retriever.existing_index}", self.retriever, version)
@@ -214,7 +214,7 @@ class MemorySource:
     def _build_if_missing(self, location: MemoryLocation) -> None:
         folder = Path(location.path)
         if location.rows is not None:
-            if not _has_pointer(folder):
+            if not _is_built(folder):
                 FolderMemory.build(self._rows_of(folder, location.rows), self.retriever, folder)
         elif not is_memory(location.path):
             if folder.is_dir():
@@ -227,7 +227,7 @@ class MemorySource:
             )
 
     def _rows_of(self, folder: Path, part: Part) -> Rows:
-        """The rows that the memory is made of: from the cache or, if they are not there, from their table."""
+        """The rows that the memory is made of: from the cache or, if they are missing there, from their table."""
         rows, fingerprint = Path(part[0]), part[1]
         if is_whole(rows, fingerprint):
             return Rows.load(rows / "rows.arrow")
@@ -244,8 +244,8 @@ class MemorySource:
         return source
 
 
-def _has_pointer(folder: Path) -> bool:
-    """Whether a memory of the cache is there; a damaged one is built again."""
+def _is_built(folder: Path) -> bool:
+    """Whether a folder of the cache has a memory; a damaged one is built again."""
     if not (folder / POINTER).exists():
         return False
     try:

@@ -1,4 +1,4 @@
-"""Options of the data modules: dataclasses without behaviour, one for each part of a data module.
+"""Options of the data modules: dataclasses without behavior, one for each part of a data module.
 
 The options class of a kind of data inherits those of the parts that the kind has. A data module takes the fields as
 keyword arguments, so the command line lists them flat: `--data.max_length 64`.
@@ -63,8 +63,8 @@ class DataOptions:
     name_lists: ClassVar[tuple[str, ...]] = ()
     #: the files that a test is read from, or split off from.
     test_files: ClassVar[tuple[str, ...]] = ()
-    #: the option that names the training table.
-    training_table: ClassVar[str] = "train_file"
+    #: the option that names the table of a split.
+    table_option: ClassVar[str] = "{split}_file"
     #: options that do not change what is prepared.
     unprepared: ClassVar[tuple[str, ...]] = (
         "batch_size",
@@ -75,7 +75,12 @@ class DataOptions:
         "cache_dir",
     )
     #: options that decide which rows a split takes: a model trained with other values has seen some of these rows.
-    splitting: ClassVar[tuple[str, ...]] = ("split_seed", "validation_split", "split_duplicates")
+    splitting: ClassVar[tuple[str, ...]] = (
+        "split_seed",
+        "validation_split",
+        "split_duplicates",
+        "test_split",
+    )
 
     def __post_init__(self) -> None:
         check_least(self, 1, "min_count", "max_words", "batch_size", "eval_batch_size")
@@ -84,6 +89,29 @@ class DataOptions:
     def to_dict(self) -> PlainDict:
         """All options as plain values."""
         return asdict(self)
+
+    @property
+    def tables(self) -> dict[str, str | list[str] | None]:
+        """The tables that are named for `train`, `validation` and `test`; None where none is."""
+        splits = ("train", "validation", "test")
+        return {split: getattr(self, self.table_option.format(split=split)) for split in splits}
+
+    def files_of(self, split: str) -> list[str]:
+        """The tables that are named for a split; raises an `InputError` if none is."""
+        if (table := self.tables[split]) is None:
+            option = self.table_option.format(split=split)
+            can_split = split == "test" and hasattr(self, "test_split")
+            hint = ", or a part of the training table with data.test_split" if can_split else ""
+            raise InputError(f"data.{option}: name a table{hint}")
+        return [table] if isinstance(table, str) else table
+
+    @property
+    def split_shares(self) -> dict[str, int | float]:
+        """The parts of the training table that are split off, in this order, for splits without a table."""
+        parts = {split: getattr(self, f"{split}_split", None) for split in ("test", "validation")}
+        return {
+            split: part for split, part in parts.items() if part is not None and self.tables[split] is None
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,16 +190,7 @@ class TextOptions(MemoryOptions, VectorOptions, DataOptions):
 
 
 def check_least(options: object, least: int, *names: str) -> None:
-    """Refuse numbers that are too small.
-
-    Args:
-        options: options of a data module; None is allowed as a value.
-        least: the smallest value.
-        names: options that hold numbers.
-
-    Raises:
-        InputError: names the option.
-    """
+    """Raise an `InputError` if one of these options is a number below `least`."""
     for name in names:
         value = getattr(options, name)
         if value is not None and value < least:
@@ -179,11 +198,7 @@ def check_least(options: object, least: int, *names: str) -> None:
 
 
 def check_choice(options: object, name: str, choices: Collection[str | None]) -> None:
-    """Refuse a value that is not one of an option's choices.
-
-    Raises:
-        InputError: names the option and its choices.
-    """
+    """Raise an `InputError` if an option is not one of its choices."""
     value = getattr(options, name)
     if value not in choices:
         listed = ", ".join(str(choice) for choice in choices if choice)

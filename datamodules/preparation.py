@@ -38,11 +38,11 @@ class Plan:
     """The folders that were prepared; plain values, written for the other ranks.
 
     Attributes:
-        memory: where the memory is.
+        memory: see `MemoryLocation.to_dict`.
         seen: folder with the keys of the training rows.
-        splits: split -> its parts, see `prepared.Origin`.
+        splits: split -> its parts, see `Origin.to_dict`.
         vocabulary: folder of the vocabulary; None where no training table was read.
-        facts: what a model needs to know of the training rows.
+        facts: see `DataModule.learn`.
         messages: lines for the log.
     """
 
@@ -70,24 +70,8 @@ class Plan:
         """Whether all folders are there; a damaged one is logged."""
         splits = [part for parts in self.splits.values() for part in parts["parts"].values()]
         rows = None if self.memory is None else self.memory["rows"]
-        others = [part for part in (rows, self.seen, self.vocabulary) if part is not None]
-        return are_whole(cache, [*splits, *others])
-
-
-def wanted_splits(data: AnyDataModule) -> list[str]:
-    """The tables that the trainer's stage needs; without a trainer, all that are named."""
-    stage = None if data.trainer is None else data.trainer.state.fn
-    tables, has_test = data.tables, data.tables["test"] is not None or data.is_split_off("test")
-    if stage == TrainerFn.FITTING:
-        return ["train", "validation"]
-    if stage == TrainerFn.VALIDATING:
-        # The validation rows, or the memory, may have to come from the training table.
-        needs_training = data.is_split_off("validation") or (data.retrieves and data.memory_needs_training)
-        return ["train", "validation"] if needs_training else ["validation"]
-    if stage == TrainerFn.TESTING:
-        return ["test"]
-    named = ["train", "validation"] if tables["train"] is not None else []
-    return [*named, "test"] if has_test else named
+        parts = [*splits, rows, self.seen, self.vocabulary]
+        return are_whole(cache, [part for part in parts if part is not None])
 
 
 def prepare(data: AnyDataModule) -> Plan:
@@ -100,6 +84,23 @@ def prepare(data: AnyDataModule) -> Plan:
         file = plan_file(data, wanted)  # a memory may be there now
         plan.write(file)
     return plan
+
+
+def wanted_splits(data: AnyDataModule) -> list[str]:
+    """The tables that the trainer's stage needs; without a trainer, all that are named."""
+    stage = None if data.trainer is None else data.trainer.state.fn
+    if stage == TrainerFn.FITTING:
+        return ["train", "validation"]
+    if stage == TrainerFn.VALIDATING:
+        # The validation rows, or the memory, may have to come from the training table.
+        needs_training = data.is_split_off("validation") or (data.retrieves and data.memory_needs_training)
+        return ["train", "validation"] if needs_training else ["validation"]
+    if stage == TrainerFn.TESTING:
+        return ["test"]
+    tables = data.options.tables
+    has_test = tables["test"] is not None or data.is_split_off("test")
+    named = ["train", "validation"] if tables["train"] is not None else []
+    return [*named, "test"] if has_test else named
 
 
 def _make_plan(data: AnyDataModule, wanted: Sequence[str]) -> Plan:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from typing_extensions import Self
 
-from datamodules.core.storage import Part
+from datamodules.core.storage import Part, check_folder
 from datamodules.core.types import PlainDict
+from datamodules.corpora.rows import Rows
 from datamodules.duplicates import DuplicateMarks
+
+T = TypeVar("T")
 
 
 class Origin(NamedTuple):
-    """Where a prepared table is kept."""
+    """The folders of a prepared table."""
 
     cache: Path
     #: name -> folder in the cache and fingerprint.
@@ -23,10 +26,24 @@ class Origin(NamedTuple):
     #: the user's table, for messages.
     source: str
 
-    def folder(self, name: str) -> tuple[Path, str]:
-        """Path and fingerprint of a part."""
+    def folder(self, name: str) -> Path:
+        """The folder of a part; raises an `InputError` if it is missing or damaged."""
         folder, fingerprint = self.parts[name]
-        return self.cache / folder, fingerprint
+        check_folder(self.cache / folder, fingerprint)
+        return self.cache / folder
+
+    def rows(self, name: str) -> Rows:
+        """Map a part that `prepare_rows` made."""
+        return Rows.load(self.folder(name) / "rows.arrow", self.source)
+
+    def open(self, name: str, open_part: Callable[[Path, str], T]) -> T:
+        """Map a part with a function of its folder and fingerprint."""
+        folder, fingerprint = self.parts[name]
+        return open_part(self.cache / folder, fingerprint)
+
+    def open_optional(self, name: str, open_part: Callable[[Path, str], T]) -> T | None:
+        """Map a part that some tables have; None where it is missing."""
+        return self.open(name, open_part) if name in self.parts else None
 
     def to_dict(self) -> PlainDict:
         """Plain values, from which `from_dict` makes the origin again."""
@@ -44,17 +61,13 @@ class PreparedSplit:
 
     #: None for rows that were prepared in memory (prediction).
     origin: Origin | None
-    #: which rows have duplicates elsewhere; None where nothing is measured.
+    #: the rows that have duplicates elsewhere; None where nothing is compared.
     duplicates: DuplicateMarks | None = None
 
     @classmethod
     @abstractmethod
     def open(cls, origin: Origin) -> Self:
-        """Map the parts of a prepared table.
-
-        Raises:
-            InputError: a part is missing or damaged.
-        """
+        """Map the parts of a prepared table; raises an `InputError` if one is missing or damaged."""
 
     def __reduce_ex__(self, protocol: object) -> str | tuple[Callable[[Origin], Self], tuple[Origin]]:
         # A worker that is spawned (not forked) receives its dataset pickled: it maps the same files.

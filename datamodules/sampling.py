@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,7 @@ class LengthBucketSampler(Sampler[list[int]]):
 
     def __init__(
         self,
-        lengths: NDArray[np.integer],
+        lengths: NDArray[np.integer] | Callable[[int], NDArray[np.integer]],
         batch_size: int,
         *,
         training: bool,
@@ -37,21 +36,20 @@ class LengthBucketSampler(Sampler[list[int]]):
         """Plan batches.
 
         Args:
-            lengths: [n] number of words of each row.
-            batch_size: rows a batch of one process.
+            lengths: [n] number of words of each row; or, where the contents of rows are drawn in every epoch, a
+                function that returns the lengths in an epoch. The numbers of a training batch then contain the epoch,
+                for datasets in worker processes: row i of n in epoch e is i + e n.
+            batch_size: rows per batch of one process.
             training: shuffle; otherwise longest first and padded exactly.
             bucket: put rows of similar length together; otherwise training batches are drawn at random.
             seed: of the shuffling.
             process: this process, 0..num_processes - 1.
             num_processes: processes that share the rows.
         """
-        self.lengths = np.asarray(lengths)
-        self.batch_size = batch_size
-        self.training = training
-        self.bucket = bucket
-        self.seed = seed
-        self.process = process
-        self.num_processes = num_processes
+        self.lengths_in = lengths if callable(lengths) else None
+        self.lengths = np.asarray(lengths(0) if callable(lengths) else lengths)
+        self.batch_size, self.training, self.bucket, self.seed = batch_size, training, bucket, seed
+        self.process, self.num_processes = process, num_processes
         self.epoch = 0
         # Lightning calls `batch_sampler.sampler.set_epoch`.
         self.sampler = self
@@ -73,13 +71,17 @@ class LengthBucketSampler(Sampler[list[int]]):
             yield batches[0].tolist() if self.training else (~batches[0]).tolist()
 
     def _training_batches(self) -> list[NDArray[np.int64]]:
+        first = 0
+        if self.lengths_in is not None:
+            self.lengths = np.asarray(self.lengths_in(self.epoch))
+            first = self.epoch * len(self.lengths)
         random = np.random.default_rng([self.seed, self.epoch])
         order = random.permutation(len(self.lengths))
         if self.bucket:
             size = self.batch_size * BATCHES_PER_BUCKET
             buckets = [order[start : start + size] for start in range(0, len(order), size)]
             order = np.concatenate([b[np.argsort(self.lengths[b], kind="stable")] for b in buckets])
-        batches = self._cut(order)
+        batches = self._cut(first + order)
         return [batches[i] for i in random.permutation(len(batches))] if self.bucket else batches
 
     def _evaluation_batches(self) -> list[NDArray[np.int64]]:
@@ -88,28 +90,3 @@ class LengthBucketSampler(Sampler[list[int]]):
 
     def _cut(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         return [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
-
-
-class ListSampler(LengthBucketSampler):
-    """Batches of lists whose members, and so whose lengths, are drawn in every epoch.
-
-    The numbers of a training batch contain the epoch: list i of n in epoch e is i + e n. So a data set in a worker
-    process draws the members of the right epoch.
-    """
-
-    def __init__(
-        self, lengths: Callable[[int], NDArray[np.integer]], batch_size: int, **options: Any
-    ) -> None:
-        """Plan batches.
-
-        Args:
-            lengths: returns the length of each list [n] in an epoch.
-            batch_size: lists a batch of one process.
-            options: see `LengthBucketSampler`.
-        """
-        super().__init__(lengths(0), batch_size, **options)
-        self.lengths_in = lengths
-
-    def _training_batches(self) -> list[NDArray[np.int64]]:
-        self.lengths = np.asarray(self.lengths_in(self.epoch))
-        return [batch + self.epoch * len(self.lengths) for batch in super()._training_batches()]

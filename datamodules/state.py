@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataState:
-    """Enough to prepare new rows for a trained model; plain values but for the memory's location.
+    """Everything that prepares new rows for a trained model; plain values but for the memory's location.
 
     Attributes:
         kind: class name of the data module.
         options: its options.
         retriever: `Retriever.describe()`.
-        memory: where the memory is.
+        memory: its location.
         files: contents of the files that the options name.
         vocabulary: `Vocabulary.to_dict()`.
         seen: keys of the training rows, see `Duplicates.describe_seen`.
-        facts: what the model needs to know of the training rows.
+        facts: see `DataModule.learn`.
     """
 
     kind: str
@@ -53,15 +53,12 @@ class DataState:
 
 
 def check_resumed(now: DataState, before: DataState, options: type[DataOptions]) -> None:
-    """Refuse to resume a run on other data.
+    """Raise an `InputError` that names the options that differ when a run is resumed.
 
     Args:
         now: state of the data.
         before: its state when the checkpoint was written.
         options: class of the options.
-
-    Raises:
-        InputError: names the options that differ.
     """
     differences = [
         f"data.{name}={value}, not {before.options[name]}"
@@ -74,11 +71,11 @@ def check_resumed(now: DataState, before: DataState, options: type[DataOptions])
         for name, contents in before.files.items()
         if not name.startswith("test_") and contents != now.files[name]
     ]
-    locations = (now.memory, before.memory)
-    if not differences and any(location is not None and location.rows is not None for location in locations):
-        names = [None if location is None else Path(location.path).name for location in locations]
-        if names[0] != names[1]:
-            differences.append("data.retriever has another ranking")
+    is_made_of_rows = any(
+        memory is not None and memory.rows is not None for memory in (now.memory, before.memory)
+    )
+    if not differences and is_made_of_rows and _folder_name(now.memory) != _folder_name(before.memory):
+        differences.append("data.retriever has another ranking")
     if differences:
         raise InputError(
             f"the resumed run had other data options: {'; '.join(differences)}. Use the same ones, or start a new run"
@@ -86,26 +83,34 @@ def check_resumed(now: DataState, before: DataState, options: type[DataOptions])
         )
 
 
+def _folder_name(memory: MemoryLocation | None) -> str | None:
+    """The name of a memory's folder in the cache, which depends on its rows and its ranking."""
+    return None if memory is None else Path(memory.path).name
+
+
 def check_split(data: AnyDataModule, state: DataState, name: str, source: str) -> None:
-    """Refuse rows that are split off differently than a trained model's were: it was trained on some of them.
+    """Raise an `InputError` if a split takes rows that a trained model was trained on.
 
     Args:
         data: the data of a new model or an evaluation.
         state: of the trained model's data.
         name: the split that is to be measured.
         source: the option that names the trained model, with its value.
-
-    Raises:
-        InputError: names the options that differ.
     """
-    ours, theirs, table = data.options.to_dict(), state.options, data.options.training_table
-    if not data.is_split_off(name) or resolved(ours[table]) != resolved(theirs.get(table)):
+    options, trained = data.options.to_dict(), state.options
+    training_table = data.options.table_option.format(split="train")
+    if not data.is_split_off(name) or resolved(options[training_table]) != resolved(
+        trained.get(training_table)
+    ):
         return
-    names = [option for option in data.options.splitting if option in ours and option in theirs]
-    other = [option for option in names if ours[option] != theirs[option]]
-    if other and (name != "validation" or theirs.get("validation_file") is None):
-        values = " and ".join(f"data.{option}={ours[option]}" for option in other)
-        expected = " and ".join(f"{option}={theirs[option]}" for option in other)
+    different = [
+        option
+        for option in data.options.splitting
+        if option in options and option in trained and options[option] != trained[option]
+    ]
+    if different and (name != "validation" or trained.get("validation_file") is None):
+        values = " and ".join(f"data.{option}={options[option]}" for option in different)
+        expected = " and ".join(f"{option}={trained[option]}" for option in different)
         raise InputError(
             f"{values}: {source} was trained with {expected}, so it has seen rows that would now be split off; use the"
             f" same values, or other rows (--data.{name}_file)"
@@ -115,7 +120,7 @@ def check_split(data: AnyDataModule, state: DataState, name: str, source: str) -
 def options_to_evaluate(
     state: DataState, options: type[DataOptions], command: str, given: Mapping[str, str]
 ) -> PlainDict:
-    """Options for `zoo validate` and `zoo test` of a trained model, overridden by those that the user gives.
+    """Options for `zoo validate` and `zoo test` of a trained model, which those of the user override.
 
     Args:
         state: of the model's data.
@@ -141,7 +146,7 @@ def options_to_evaluate(
         not file.startswith(HUB) and not Path(file).exists() for file in files
     ):
         raise InputError(
-            f"{train_file}: no such file, and the validation rows were split off it; name its place"
+            f"{train_file}: no such file, and the validation rows were split off it; name its new path"
             " (--data.train_file), or other rows (--data.validation_file)"
         )
     return values

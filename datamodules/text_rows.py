@@ -17,16 +17,16 @@ from torch import Tensor
 from typing_extensions import override
 
 from datamodules.base import DataModule
-from datamodules.batch import BatchContents, TextBatch
-from datamodules.core.storage import Part, check_folder
+from datamodules.batch import BatchContents, TextBatch, as_tensors
+from datamodules.core.storage import Part
 from datamodules.corpora.rows import Rows, prepare_rows
+from datamodules.dataset import BatchDataset, BatchT_co, gather_texts, rows_and_weights
 from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import TextOptions
 from datamodules.prepared import Origin, PreparedSplit
-from datamodules.retrieval import Memory, Retriever, build_neighbors, open_neighbors
+from datamodules.retrieval import Memory, Neighbors, Retriever, build_neighbors, open_neighbors
 from datamodules.retrieval.folding import fold_hashes
-from datamodules.retrieval.memories.memory import Neighbors
 from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
 from datamodules.sampling import LengthBucketSampler
 from datamodules.state import DataState, resolved
@@ -49,37 +49,26 @@ class TextSplit(PreparedSplit):
     duplicates: DuplicateMarks | None = None
 
     @classmethod
+    @override
     def open(cls, origin: Origin) -> TextSplit:
-        """Map the parts of a prepared table; see `PreparedSplit.open`."""
-        check_folder(*origin.folder("rows"))
-        rows = Rows.load(origin.folder("rows")[0] / "rows.arrow")
-        parts = origin.parts
         return cls(
-            rows=replace(rows, source=origin.source),
-            tokens=TokenStore.open(*origin.folder("tokens")),
-            neighbors=open_neighbors(*origin.folder("neighbors")) if "neighbors" in parts else None,
-            memory_tokens=TokenStore.open(*origin.folder("memory_tokens")) if "neighbors" in parts else None,
+            rows=origin.rows("rows"),
+            tokens=origin.open("tokens", TokenStore.open),
+            neighbors=origin.open_optional("neighbors", open_neighbors),
+            memory_tokens=origin.open_optional("memory_tokens", TokenStore.open),
             origin=origin,
-            duplicates=DuplicateMarks.open(*origin.folder("duplicates")) if "duplicates" in parts else None,
+            duplicates=origin.open_optional("duplicates", DuplicateMarks.open),
         )
 
 
 class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     """Base of the data modules whose rows are single texts, each with K memories."""
 
+    split_type = TextSplit
+
     def __init__(self, options: TextOptionsT, retriever: Retriever = DEFAULT_RETRIEVER) -> None:
         """Make the parts; nothing is read yet."""
-        super().__init__(options, options, options, retriever, least_rows=options.num_memories)
-
-    @property
-    @override
-    def tables(self) -> dict[str, str | None]:
-        options = self.options
-        return {
-            "train": options.train_file,
-            "validation": options.validation_file,
-            "test": options.test_file,
-        }
+        super().__init__(options, retriever, least_memories=options.num_memories)
 
     @property
     def num_memories(self) -> int:
@@ -115,41 +104,17 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     def own_memory(self, tables: Mapping[str, Rows]) -> Rows | None:
         return tables.get("train")
 
-    def is_memory_table(self, table: str | None) -> bool:
-        """Whether the memory was made of this table: equal ids are then the same row."""
-        memory = self.options.memory
-        return table is not None and memory is not None and resolved(table) == resolved(memory)
+    @override
+    def use_state(self, state: DataState) -> None:
+        super().use_state(state)
+        if "num_memories" in state.facts:
+            self.options = replace(self.options, num_memories=state.facts["num_memories"])
 
-    # --- splits ---
+    # --- duplicates ---
 
     @override
-    def prepare_split(self, name: str, table: Rows, seen: NDArray[np.uint64] | None) -> TextSplit:
-        length, memory_length = self.lengths
-        tokens = self.words.tokenize(table, length)
-        parts: dict[str, Part] = {"rows": prepare_rows(table, self.cache), "tokens": tokens.part}
-        neighbors = memory_tokens = marks = None
-        if self.memory is not None and self.has_memory:
-            folder, fingerprint = build_neighbors(
-                table,
-                self.memory.opened,
-                self.num_memories,
-                self.excludes_duplicates(name),
-                self.cache,
-                same_table=self._is_of_memory_table(name),
-            )
-            neighbors = open_neighbors(folder, fingerprint)
-            memory_tokens = self.words.tokenize(neighbors.memories, memory_length)
-            parts |= {"neighbors": (folder.name, fingerprint), "memory_tokens": memory_tokens.part}
-        if name != "train":
-            # What is excluded cannot be retrieved.
-            searched = (
-                self.memory is not None and neighbors is not None and not self.excludes_duplicates(name)
-            )
-            memory = self.memory.opened if self.memory is not None and searched else None
-            marks = self.marks_of(table, neighbors, memory, seen, self._is_of_memory_table(name))
-            parts["duplicates"] = self.duplicates.prepare_marks(marks)
-        origin = Origin(self.cache, parts, table.source)
-        return TextSplit(table, tokens, neighbors, memory_tokens, origin, marks)
+    def duplicate_keys(self, table: Rows) -> NDArray[np.uint64]:
+        return fold_hashes(table.texts)
 
     def excludes_duplicates(self, name: str) -> bool:
         """Whether the rows of a split must not retrieve themselves or duplicates of themselves."""
@@ -157,9 +122,13 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         is_users = self.memory is not None and self.memory.is_users
         return name == "train" or (self.is_split_off(name) and is_users)
 
+    def is_memory_table(self, table: object) -> bool:
+        """Whether the memory was made of this table: equal ids are then the same row."""
+        memory = self.options.memory
+        return table is not None and memory is not None and resolved(table) == resolved(memory)
+
     def _is_of_memory_table(self, name: str) -> bool:
-        """Whether a split's rows come from the table that the memory was made of."""
-        table = self.tables[name]
+        table = self.options.tables[name]
         return self.is_memory_table(self.options.train_file if table is None else table)
 
     def marks_of(
@@ -175,9 +144,9 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         Args:
             rows: the table.
             neighbors: their retrieved memories, if any were retrieved.
-            memory: the memory; None = it cannot have returned duplicates.
+            memory: the memory; None = duplicates were excluded.
             seen: keys of the rows that the model was trained on.
-            same_table: the rows come from the table that the memory was made of.
+            same_table: whether the rows come from the table that the memory was made of.
         """
         in_memory, near = np.zeros(len(rows), bool), None
         if neighbors is not None:
@@ -186,13 +155,29 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
                 in_memory = memory.contains_duplicates_of(rows, same_table, neighbors)
         return DuplicateMarks.of(self.duplicate_keys(rows), seen, in_memory, near)
 
-    @override
-    def duplicate_keys(self, table: Rows) -> NDArray[np.uint64]:
-        return fold_hashes(table.texts)
+    # --- splits ---
 
     @override
-    def open_split(self, origin: Origin) -> TextSplit:
-        return TextSplit.open(origin)
+    def prepare_split(self, name: str, table: Rows, seen: NDArray[np.uint64] | None) -> TextSplit:
+        length, memory_length = self.lengths
+        tokens = self.words.tokenize(table, length)
+        parts: dict[str, Part] = {"rows": prepare_rows(table, self.cache), "tokens": tokens.part}
+        neighbors = memory_tokens = marks = None
+        memory, same_table = self.searched_memory, self._is_of_memory_table(name)
+        excludes_duplicates = self.excludes_duplicates(name)
+        if memory is not None:
+            folder, fingerprint = build_neighbors(
+                table, memory, self.num_memories, excludes_duplicates, self.cache, same_table=same_table
+            )
+            neighbors = open_neighbors(folder, fingerprint)
+            memory_tokens = self.words.tokenize(neighbors.memories, memory_length)
+            parts |= {"neighbors": (folder.name, fingerprint), "memory_tokens": memory_tokens.part}
+        if name != "train":
+            searched = None if excludes_duplicates else memory
+            marks = self.marks_of(table, neighbors, searched, seen, same_table)
+            parts["duplicates"] = self.duplicates.prepare_marks(marks)
+        origin = Origin(self.cache, parts, table.source)
+        return TextSplit(table, tokens, neighbors, memory_tokens, origin, marks)
 
     def split_of(
         self,
@@ -217,6 +202,17 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
                 memory_tokens = self.words.tokenize_now(neighbors.memories, memory_length)
         return TextSplit(rows, self.words.tokenize_now(rows, length), neighbors, memory_tokens)
 
+    @override
+    def texts_of(self, split: TextSplit) -> list[tuple[TokenStore, int]]:
+        length, memory_length = self.lengths
+        memories = [] if split.memory_tokens is None else [(split.memory_tokens, memory_length)]
+        return [(split.tokens, length), *memories]
+
+    @override
+    def texts_to_encode(self, split: TextSplit, contents: BatchContents) -> list[tuple[TokenStore, int]]:
+        texts = self.texts_of(split)
+        return texts if contents.encoded_memory is None else texts[:1]
+
     def text_batches(
         self, texts: Sequence[str], length: int, batch_size: int
     ) -> Iterator[tuple[NDArray[np.int64], TextBatch]]:
@@ -237,30 +233,11 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
             table = self.words.table.add(tokens)
             for positions in LengthBucketSampler(lengths[full], batch_size, training=False):
                 rows = full[positions]
-                gathered = gather([TextGroup(table, rows, length)])
-                parts = (gathered.word, gathered.char, gathered.texts[0])
-                yield rows, TextBatch(*map(torch.from_numpy, parts))
-
-    @override
-    def texts_of(self, split: TextSplit) -> list[tuple[TokenStore, int]]:
-        length, memory_length = self.lengths
-        memories = [] if split.memory_tokens is None else [(split.memory_tokens, memory_length)]
-        return [(split.tokens, length), *memories]
-
-    @override
-    def texts_to_encode(self, split: TextSplit, contents: BatchContents) -> list[tuple[TokenStore, int]]:
-        texts = self.texts_of(split)
-        return texts if contents.encoded_memory is None else texts[:1]
-
-    @override
-    def use_state(self, state: DataState) -> None:
-        super().use_state(state)
-        if "num_memories" in state.facts:
-            self.options = replace(self.options, num_memories=state.facts["num_memories"])
+                yield rows, gather_texts(TextGroup(table, rows, length))
 
 
-class TextReader:
-    """Builds the parts of a batch that texts and memories share; part of a dataset."""
+class TextDataset(BatchDataset[BatchT_co]):
+    """Base of the datasets of texts: the fields of a batch that hold texts and memories."""
 
     def __init__(
         self, data: TextRowsDataModule[TextOptionsT], split: TextSplit, contents: BatchContents
@@ -270,25 +247,27 @@ class TextReader:
         self.max_length, self.memory_max_length = data.lengths
         self.is_duplicate = None if split.duplicates is None else split.duplicates.is_duplicate
         self.texts = data.words.table.add(split.tokens)
-        encoded, memory = contents.encoded_texts, contents.encoded_memory
-        self.encodings = None if encoded is None else encoded.of(split.tokens, self.max_length)
-        self.memory_encodings = (
-            None if encoded is None else encoded.of(split.memory_tokens, self.memory_max_length)
-        )
+        self.encodings = self.memory_encodings = None
+        if (encoded := contents.encoded_texts) is not None:
+            self.encodings = encoded.of(split.tokens, self.max_length)
+            self.memory_encodings = encoded.of(split.memory_tokens, self.memory_max_length)
         # Row in `contents.encoded_memory` of each of `split.neighbors.memories`.
         self.memory_rows: NDArray[np.int64] | None = None
         self.memories = None
         if split.neighbors is not None:
             # Rows of equal text share one encoding: each stands for its first; row -1 stays -1.
             self.distinct_memory = np.append(first_of_equal_texts(split.neighbors.memories), -1)
-            if memory is not None:
-                self.memory_rows = memory.rows_of(split.neighbors.memories.texts)
+            if contents.encoded_memory is not None:
+                self.memory_rows = contents.encoded_memory.rows_of(split.neighbors.memories.texts)
                 assert (self.memory_rows >= 0).all(), "the neighbors come from another memory"
         if split.memory_tokens is not None and contents.memory_texts and self.memory_rows is None:
             self.memories = data.words.table.add(split.memory_tokens)
 
-    def lengths(self) -> NDArray[np.int64]:
-        """Number of words of each text [n], as kept."""
+    def __len__(self) -> int:
+        return len(self.split.rows)
+
+    @override
+    def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
         return np.minimum(np.diff(self.split.tokens.offsets), self.max_length)
 
     def read(
@@ -303,8 +282,7 @@ class TextReader:
             The fields, as in `ClassificationBatch`; and int64 [B, K], each memory's row in
             `split.neighbors.memories`, -1 where there is none.
         """
-        given = np.asarray(indices, dtype=np.int64)
-        row = np.where(given < 0, ~given, given)
+        row, weight = rows_and_weights(indices)
         neighbors = self.split.neighbors
         if neighbors is None:
             memories = np.zeros((len(row), 0), np.int64)
@@ -314,15 +292,14 @@ class TextReader:
             memories = np.asarray(neighbors.rows[row], dtype=np.int64)
             scores = np.asarray(neighbors.scores[row])
             distinct, memory = distinct_rows(self.distinct_memory[memories])
-        fields = self._words(row, distinct)
         arrays = {
             "memory": memory,
             "memory_mask": memories >= 0,
             "memory_score": scores,
-            "weight": (given >= 0).astype(np.float32),
+            "weight": weight,
             "row": row,
         }
-        fields |= {name: torch.from_numpy(array) for name, array in arrays.items()}
+        fields = {**self._words(row, distinct), **as_tensors(arrays)}
         if self.is_duplicate is not None:
             fields["is_duplicate"] = torch.from_numpy(self.is_duplicate[row])
         if self.contents.strings:
@@ -349,14 +326,13 @@ class TextReader:
         if self.memories is not None:
             groups.append(TextGroup(self.memories, memories, self.memory_max_length))
         gathered = gather(groups)
-        memory_text = gathered.texts[1] if len(groups) > 1 else np.zeros((len(memories), 1), np.int64)
-        return {
-            "word": torch.from_numpy(gathered.word),
-            "char": torch.from_numpy(gathered.char),
-            "text": torch.from_numpy(gathered.texts[0]),
-            "memory_text": torch.from_numpy(memory_text),
-            "memory_vector": vectors,
+        arrays = {
+            "word": gathered.word,
+            "char": gathered.char,
+            "text": gathered.texts[0],
+            "memory_text": gathered.texts[1] if len(groups) > 1 else np.zeros((len(memories), 1), np.int64),
         }
+        return {**as_tensors(arrays), "memory_vector": vectors}
 
     def _memory_vectors(self, memories: NDArray[np.int64]) -> Tensor | None:
         """[M, l] of rows of `split.neighbors.memories`, where they were encoded before."""

@@ -1,18 +1,16 @@
-"""Words: how texts are tokenized, which words a model knows, and where their vectors come from."""
+"""The words of a data module: tokens of texts, vocabulary, and initial vectors."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules.core.errors import InputError
@@ -29,30 +27,13 @@ from datamodules.text.tokenization import (
     make_tokenizer,
 )
 from datamodules.text.tokens import TokenStore
-from datamodules.text.vectors import initial_table, read_vectors
+from datamodules.text.vectors import VectorFile, initial_table, read_vectors
 from datamodules.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
 #: Tokens that a store keeps of a text, unless a model reads more.
 KEPT_TOKENS = 512
-
-
-class WordTables(NamedTuple):
-    """A vocabulary with the initial vectors of its words."""
-
-    vocabulary: Vocabulary
-    #: float32 [num_words, d]; None where the data brings no vectors.
-    vectors: NDArray[np.float32] | None = None
-    #: bool [num_words]: which of them were pre-trained; the others were drawn.
-    has_vector: NDArray[np.bool_] | None = None
-
-    def save(self, folder: Path) -> None:
-        """Write what `Words.open` reads."""
-        (folder / "vocabulary.json").write_text(json.dumps(self.vocabulary.to_dict()))
-        if self.vectors is not None and self.has_vector is not None:
-            np.save(folder / "vectors.npy", self.vectors)
-            np.save(folder / "has_vector.npy", self.has_vector)
 
 
 class Words:
@@ -105,20 +86,18 @@ class Words:
         return self._vocabulary is not None and self._vocabulary.to_dict() == vocabulary
 
     def vectors(self) -> Tensor | None:
-        """Pre-trained word vectors [num_words, d], or None; the processes of a machine share one array."""
-        if self._vectors_file is None:
-            return None
-        return torch.from_numpy(np.load(self._vectors_file, mmap_mode="c"))
+        """Initial word vectors [num_words, d], mapped from one file by all processes; None without pre-trained ones."""
+        file = self._vectors_file
+        return None if file is None else torch.from_numpy(np.load(file, mmap_mode="c"))
 
     def has_vector(self) -> Tensor | None:
-        """bool [num_words]: which words' vectors were pre-trained; the others were drawn. None: there are none."""
-        if self._vectors_file is None:
-            return None
-        return torch.from_numpy(np.load(self._vectors_file.with_name("has_vector.npy")))
+        """bool [num_words]: True for pre-trained vectors; the others were drawn. None without pre-trained ones."""
+        file = self._vectors_file
+        return None if file is None else torch.from_numpy(np.load(file.with_name("has_vector.npy")))
 
     @contextmanager
     def forgetting(self) -> Iterator[None]:
-        """Forget the words that texts add meanwhile, so that prediction can continue for ever."""
+        """Forget the words that texts add in the meantime, so that prediction can continue for ever."""
         known = len(self.table)
         try:
             yield
@@ -128,7 +107,7 @@ class Words:
     def keep(self, vocabulary: PlainDict) -> None:
         """Add the words of a trained model to the next vocabulary, even if the training texts lack them.
 
-        A model that starts from it has learned their vectors. Characters and the tokens of a transformer are no words.
+        A model that starts from it has learned their vectors. Characters and tokens of a transformer are not words.
         """
         is_word = {name in WORD_TOKENIZERS for name in (vocabulary["tokenizer"]["name"], self.tokenizer.name)}
         if is_word == {True} or vocabulary["tokenizer"] == self.tokenizer.describe():
@@ -166,23 +145,55 @@ class Words:
             stores: the texts.
             counts: word -> number that `min_count` refers to; None = its occurrences.
         """
-        names = ("min_count", "max_words", "tokenizer", "lowercase")
+        of_vectors = ("word_vectors", "normalize_vectors", "vector_words", "characters")
+        of_words = ("min_count", "max_words", "tokenizer", "lowercase")
         description = {
             "stores": [store.part[1] for store in stores],
             "vectors": contents_of(self.vector_options.word_vectors),
-            "path": self.vector_options.word_vectors,
-            "normalize": self.vector_options.normalize_vectors,
-            "vector_words": self.vector_options.vector_words,
-            "characters": self.vector_options.characters,
             "counts": None if counts is None else fingerprint_of(counts),
             "start": self.describe_start(),
-            **{name: getattr(self.options, name) for name in names},
+            **{name: getattr(self.vector_options, name) for name in of_vectors},
+            **{name: getattr(self.options, name) for name in of_words},
         }
+        fingerprint = fingerprint_of(description)
         return prepared_folder(
-            self.cache,
-            "vocabulary",
-            fingerprint_of(description),
-            lambda folder: self._choose(stores, counts).save(folder),
+            self.cache, "vocabulary", fingerprint, lambda folder: self._save_words(stores, counts, folder)
+        )
+
+    def _save_words(
+        self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None, folder: Path
+    ) -> None:
+        vectors = self._read_vectors(stores)
+        vocabulary = self._choose_words(stores, counts, () if vectors is None else vectors.words)
+        (folder / "vocabulary.json").write_text(json.dumps(vocabulary.to_dict()))
+        if vectors is not None:
+            log.info("%s", vectors.describe_coverage(stores))
+            table, has_vector = initial_table(vocabulary, vectors, seed=0)
+            if self.vector_options.normalize_vectors:
+                table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
+            np.save(folder / "vectors.npy", table)
+            np.save(folder / "has_vector.npy", has_vector)
+
+    def _read_vectors(self, stores: Sequence[TokenStore]) -> VectorFile | None:
+        options = self.vector_options
+        if options.word_vectors is None or isinstance(self.tokenizer, TransformersTokenizer):
+            return None
+        known = {word for store in stores for word in store.lexicon}.union(self._start_words)
+        return read_vectors(options.word_vectors, words=known, most_frequent=options.vector_words)
+
+    def _choose_words(
+        self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None, with_vectors: Iterable[str]
+    ) -> Vocabulary:
+        if isinstance(self.tokenizer, TransformersTokenizer):
+            return Vocabulary.from_transformers(self.tokenizer)
+        return Vocabulary.from_stores(
+            stores,
+            self.tokenizer,
+            min_count=self.options.min_count,
+            max_words=self.options.max_words,
+            extra_words=[*with_vectors, *self._start_words],
+            characters=self.vector_options.characters,
+            counts=counts,
         )
 
     def open(self, part: Part) -> Vocabulary:
@@ -193,31 +204,7 @@ class Words:
         self._vectors_file = vectors if vectors.exists() else None
         return Vocabulary.from_dict(json.loads((folder / "vocabulary.json").read_text()))
 
-    def _choose(self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None) -> WordTables:
-        if isinstance(self.tokenizer, TransformersTokenizer):
-            return WordTables(Vocabulary.from_transformers(self.tokenizer))
-        options, vectors = self.vector_options, None
-        if options.word_vectors is not None:
-            known = {word for store in stores for word in store.lexicon}.union(self._start_words)
-            vectors = read_vectors(options.word_vectors, words=known, most_frequent=options.vector_words)
-        vocabulary = Vocabulary.from_stores(
-            stores,
-            self.tokenizer,
-            min_count=self.options.min_count,
-            max_words=self.options.max_words,
-            extra_words=[*(() if vectors is None else vectors.words), *self._start_words],
-            characters=options.characters,
-            counts=counts,
-        )
-        if vectors is None:
-            return WordTables(vocabulary)
-        log.info("%s", vectors.describe_coverage(stores))
-        table, has_vector = initial_table(vocabulary, vectors, seed=0)
-        if options.normalize_vectors:
-            table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
-        return WordTables(vocabulary, table, has_vector)
-
 
 def kept_tokens(length: int) -> int:
-    """Number of tokens that a store keeps of a text for a model that reads `length`; one more shows a cut."""
+    """Number of tokens that a store keeps of a text for a model that reads `length`: one more shows a cut."""
     return max(KEPT_TOKENS, length + 1)

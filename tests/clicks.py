@@ -18,14 +18,14 @@ WAYS = ["where is {}", "price of {}", "{}", "old {} near a {}"]
 
 
 class Collection(NamedTuple):
-    """Where the files are."""
+    """The files of a collection."""
 
     corpus: Path
     queries: Path
     judgements: Path
 
     def options(self, **more: Any) -> dict[str, Any]:
-        """Of a `ClickthroughDataModule` that trains on it."""
+        """Options of a `ClickthroughDataModule` that trains on it."""
         return {
             "corpus_file": str(self.corpus),
             "train_queries": str(self.queries),
@@ -35,9 +35,9 @@ class Collection(NamedTuple):
 
 
 def write_collection(folder: Path, documents: int, queries: int, seed: int) -> Collection:
-    """A document that names the query's thing has grade 2 or 3, one on a thing of the same kind perhaps grade 1.
+    """Documents that name the query's thing have grade 2 or 3; some that name a thing of the same kind, grade 1.
 
-    A few documents that name nothing of the kind are judged to be irrelevant.
+    A few others are judged to be irrelevant.
     """
     random = np.random.default_rng(seed)
     kinds = {thing: kind for kind, things in THINGS.items() for thing in things}

@@ -1,4 +1,4 @@
-"""Made-up dialogues of a garden shop, with questions whose answers are mostly words that no other dialogue has."""
+"""Made-up dialogues of a garden shop, with questions whose answers are mostly words of that dialogue alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: What the shop asks, what the client says to it, what is asked afterwards.
+#: Question of the shop, reply of the client, question about the dialogue.
 TOPICS = {
     "name": ("who is it for ?", "it is for {} .", "what is the name ?"),
     "plant": ("which plant do you want ?", "i want a {} please", "which plant is wanted ?"),
@@ -27,9 +27,9 @@ class MadeUp(NamedTuple):
 
 
 def made_up(number: int, seed: int) -> list[MadeUp]:
-    """So many dialogues; topics come in any order, and some dialogues lack one."""
+    """A number of dialogues; topics come in any order, and some dialogues lack one."""
     random = np.random.default_rng(seed)
-    found = []
+    dialogues = []
     for i in range(number):
         turns, questions, answers = ["good day ."], [], []
         topics = list(TOPICS)
@@ -37,29 +37,34 @@ def made_up(number: int, seed: int) -> list[MadeUp]:
         for topic in topics[: 2 + i % 2]:
             invented = "".join(random.choice(SYLLABLES, size=4))
             answer = str(random.choice(DAYS)) if topic == "day" else invented
-            ask, say, question = TOPICS[topic]
-            turns += [ask, say.format(answer)]
+            ask, reply, question = TOPICS[topic]
+            turns += [ask, reply.format(answer)]
             questions.append(question)
             answers.append(answer)
-        found.append(MadeUp([*turns, "thank you !"], questions, answers))
-    return found
+        dialogues.append(MadeUp([*turns, "thank you !"], questions, answers))
+    return dialogues
 
 
-def write_published(path: Path, dialogues: list[MadeUp]) -> Path:
-    """As the published files: numbered lines, the questions with answer and a number."""
-    lines = []
-    for one in dialogues:
-        asked = [f"{q}\t{a}\t{len(one.turns)}" for q, a in zip(one.questions, one.answers, strict=True)]
-        lines += [f"{number} {text}" for number, text in enumerate([*one.turns, *asked], 1)]
+def write_lines(path: Path, *lines: str) -> Path:
+    """A text file."""
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
+def write_published(path: Path, dialogues: list[MadeUp]) -> Path:
+    """The published layout: numbered lines, the questions with answer and a number."""
+    lines = []
+    for turns, questions, answers in dialogues:
+        asked = [f"{q}\t{a}\t{len(turns)}" for q, a in zip(questions, answers, strict=True)]
+        lines += [f"{number} {text}" for number, text in enumerate([*turns, *asked], 1)]
+    return write_lines(path, *lines)
+
+
 def write_jsonl(path: Path, dialogues: list[MadeUp]) -> Path:
-    """One object a question."""
-    with path.open("w", encoding="utf-8") as file:
-        for one in dialogues:
-            for question, answer in zip(one.questions, one.answers, strict=True):
-                record = {"turns": one.turns, "question": question, "answer": answer}
-                file.write(json.dumps(record) + "\n")
-    return path
+    """An object for each question."""
+    records = [
+        {"turns": turns, "question": question, "answer": answer}
+        for turns, questions, answers in dialogues
+        for question, answer in zip(questions, answers, strict=True)
+    ]
+    return write_lines(path, *map(json.dumps, records))

@@ -18,7 +18,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import limit_classes, select_classes
 from datamodules.corpora.table import read_table
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.options import DataOptions, TextOptions
+from datamodules.options import TextOptions
 from datamodules.retrieval import Retriever, is_memory
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.text_rows import TextRowsDataModule, TextSplit
@@ -62,7 +62,6 @@ class ClassificationOptions(TextOptions):
 
     files: ClassVar[tuple[str, ...]] = (*TextOptions.files, "class_names")
     name_lists: ClassVar[tuple[str, ...]] = ("class_names",)
-    splitting: ClassVar[tuple[str, ...]] = (*DataOptions.splitting, "test_split")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,24 +93,10 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
     # --- tables ---
 
     @override
-    def is_split_off(self, name: str) -> bool:
-        return super().is_split_off(name) or (name == "test" and self.options.test_split is not None)
-
-    @override
-    def read_tables(self, wanted: Sequence[str]) -> dict[str, Rows]:
-        tables = self._training_tables() if "train" in wanted else {}
-        if "validation" in wanted and not tables:
-            tables["validation"] = self._read("validation")
-        if "test" in wanted:
-            tables["test"] = self._test_table()
-        return tables
-
-    def _read(self, name: str) -> Rows:
-        options, path = self.options, self.tables[name]
-        if path is None:
-            hint = "" if name == "train" else ", or a part of the training table with data.test_split"
-            raise InputError(f"data.{name}_file: name a table of labelled texts{hint}")
-        return read_table(
+    def read_split(self, name: str) -> Rows:
+        options = self.options
+        (path,) = options.files_of(name)
+        table = read_table(
             path,
             text_column=options.text_column,
             label_column=options.label_column,
@@ -120,38 +105,28 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
             quotes=options.quotes,
             class_names=options.class_names,
         )
+        return select_classes(table, options.classes) if options.classes and name != "test" else table
 
-    def _labelled_table(self) -> Rows:
-        """The table to train on, before anything is split off."""
-        table = self._read("train")
-        return select_classes(table, self.options.classes) if self.options.classes else table
+    @override
+    def strata(self, table: Rows) -> Sequence[str]:
+        return table.labels or []
 
-    def _split(self, table: Rows, share: int | float) -> tuple[Rows, Rows]:
-        """A table without the rows that are split off, and these rows."""
-        kept, split_off = self.duplicates.split_off(table.labels or [], self.duplicate_keys(table), share)
-        return table.select(kept), table.select(split_off)
+    @override
+    def read_tables(self, wanted: Sequence[str]) -> dict[str, Rows]:
+        tables = super().read_tables(wanted)
+        if "train" in tables:
+            tables["train"] = self._limited(tables["train"])
+        return tables
 
-    def _training_tables(self) -> dict[str, Rows]:
-        options, table = self.options, self._labelled_table()
-        if options.test_split is not None:
-            table, _ = self._split(table, options.test_split)
-        if options.validation_file is not None:
-            train, validation = table, self._read("validation")
-            if options.classes:
-                validation = select_classes(validation, options.classes)
-        else:
-            train, validation = self._split(table, options.validation_split)
+    def _limited(self, train: Rows) -> Rows:
+        """The training rows that `rows_per_class` keeps."""
+        options = self.options
         if options.rows_per_class is not None:
             train = limit_classes(train, options.rows_per_class, options.split_seed)
         if len(labels := train.distinct_labels()) < 2:
             have = f"the label {excerpt(labels[0])!r}" if labels else "no label (data.label_column)"
-            raise InputError(f"{table.source}: all rows have {have}; a classifier needs two classes")
-        return {"train": train, "validation": validation}
-
-    def _test_table(self) -> Rows:
-        if self.options.test_split is not None:
-            return self._split(self._labelled_table(), self.options.test_split)[1]
-        return self._read("test")
+            raise InputError(f"{train.source}: all rows have {have}; a classifier needs two classes")
+        return train
 
     # --- memory ---
 
@@ -174,10 +149,10 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
 
     @override
     def learn(self, train: TextSplit, vocabulary: Vocabulary) -> PlainDict:
-        labelled = self.memory is not None and self.has_memory
+        memory = self.searched_memory
         return {
             "labels": in_natural_order(train.rows.distinct_labels()),
-            "memory_labels": self.memory.opened.labels() if labelled and self.memory is not None else [],
+            "memory_labels": [] if memory is None else memory.labels(),
             "num_memories": self.num_memories,
         }
 

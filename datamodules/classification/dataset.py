@@ -16,16 +16,16 @@ from typing_extensions import override
 from datamodules.batch import BatchContents, ClassificationBatch
 from datamodules.core.types import Message
 from datamodules.corpora.rows import Rows
-from datamodules.dataset import BatchDataset
-from datamodules.text_rows import TextReader, TextRowsDataModule, TextSplit
+from datamodules.dataset import rows_and_weights
+from datamodules.text_rows import TextDataset, TextRowsDataModule, TextSplit
 
 #: Class of an unknown label, before it is replaced by the number of classes.
 UNKNOWN = -1
 NO_TARGET = -100
 
 
-class ClassificationDataset(BatchDataset[ClassificationBatch]):
-    """Batches of labelled texts."""
+class ClassificationDataset(TextDataset[ClassificationBatch]):
+    """Batches of labelled texts with their memories."""
 
     def __init__(self, data: TextRowsDataModule[Any], split: TextSplit, contents: BatchContents) -> None:
         """Bind a split to the vocabulary and the labels in use.
@@ -35,8 +35,7 @@ class ClassificationDataset(BatchDataset[ClassificationBatch]):
             split: texts and neighbors.
             contents: of the batches.
         """
-        self.split = split
-        self.reader = TextReader(data, split, contents)
+        super().__init__(data, split, contents)
         labels = [*data.spec.labels, *contents.new_labels]
         targets = label_numbers(split.rows, labels)
         self.unknown_labels = int((targets == UNKNOWN).sum())
@@ -47,13 +46,6 @@ class ClassificationDataset(BatchDataset[ClassificationBatch]):
             targets = label_numbers(split.neighbors.memories, memory_labels)
             # The last entry is the target of row -1 (no memory).
             self.memory_targets = np.append(np.where(targets == UNKNOWN, NO_TARGET, targets), NO_TARGET)
-
-    def __len__(self) -> int:
-        return len(self.split.rows)
-
-    @override
-    def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
-        return self.reader.lengths()
 
     @override
     def messages(self) -> Iterator[Message]:
@@ -66,13 +58,12 @@ class ClassificationDataset(BatchDataset[ClassificationBatch]):
 
     @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> ClassificationBatch:
-        fields, memories = self.reader.read(indices)
-        row = fields["row"]
-        assert isinstance(row, torch.Tensor)
+        row, _ = rows_and_weights(indices)
+        fields, memories = self.read(indices)
         return ClassificationBatch(
             **fields,  # type: ignore[arg-type]
             memory_target=torch.from_numpy(self.memory_targets[memories]),
-            target=torch.from_numpy(self.targets[row.numpy()]),
+            target=torch.from_numpy(self.targets[row]),
         )
 
 

@@ -7,10 +7,9 @@ ranking of documents for a query: the judged ones, or the whole collection.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,23 +18,17 @@ from typing_extensions import override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, ClickSpec
-from datamodules.clickthrough.dataset import (
-    ClickDataset,
-    ClickSplit,
-    ClickTexts,
-    DocumentHits,
-    RankingDataset,
-)
-from datamodules.clickthrough.negatives import SOURCES, HardPool, Negatives, NegativesFrom, Relevant
-from datamodules.clickthrough.tables import CollectionOptions, CollectionTables, duplicate_keys
+from datamodules.clickthrough.dataset import ClickDataset, ClickSplit, DocumentHits, RankingDataset, Sides
+from datamodules.clickthrough.negatives import Negatives, Relevant, hard_pool
+from datamodules.clickthrough.options import ClickthroughOptions
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.storage import Part, is_whole, prepared_folder
 from datamodules.core.types import Message, PlainDict
-from datamodules.corpora.judgements import Judgements
+from datamodules.corpora.judgements import Judgements, read_judgements
+from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.options import MemoryOptions, VectorOptions, check_choice, check_least
 from datamodules.prepared import Origin
 from datamodules.retrieval import (
     FolderMemory,
@@ -45,84 +38,10 @@ from datamodules.retrieval import (
     is_memory,
     open_neighbors,
 )
-from datamodules.text.tokenization import WORD_TOKENIZERS
+from datamodules.retrieval.folding import fold_hashes
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.trigrams import distinct_trigrams
-
-#: Documents that validation and test rank for a query.
-Evaluate: TypeAlias = Literal["collection", "judged"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClickthroughOptions(MemoryOptions, VectorOptions, CollectionOptions):
-    """Options of `ClickthroughDataModule`.
-
-    Attributes:
-        negatives: documents that a relevant one competes with: `random` ones of the collection; those `in_batch`, other
-            examples' documents; `retrieved` ones, which the retriever ranks high for the query; or several of these.
-            Documents that are known to answer the query, and their duplicates, are excluded.
-        num_negatives: n, documents that are drawn for an example; half each of random and retrieved ones.
-        positives_per_query: maximum number of examples of a query in an epoch; another choice in every epoch, documents
-            of grade g with weight 2^g - 1.
-        num_hits: number of documents that the retriever returns, for `retrieved` negatives and for models that mix its
-            scores with theirs. 0 = nothing is retrieved.
-        skip_hits: exclude this number of first hits without a relevance judgement from the negatives.
-        highest_hit_score: exclude hits from the negatives whose score is above this share of the score of the query's
-            best relevant hit. None = no limit.
-        evaluate: rank the whole `collection` for each query, or its `judged` documents.
-        query_length: number of words kept of a query.
-        document_length: number of words kept of a document.
-        tokenizer: `whitespace` or `words`; the published models split texts at white space.
-        characters: pass the letters of words to the model.
-        max_characters: number of letters kept per word.
-        batch_size: examples in a training batch of one device.
-        eval_batch_size: queries in an evaluation batch, and documents in a block.
-    """
-
-    negatives: NegativesFrom | list[NegativesFrom] = "in_batch"
-    num_negatives: int = 4
-    positives_per_query: int = 4
-    num_hits: int = 0
-    skip_hits: int = 0
-    highest_hit_score: float | None = None
-    evaluate: Evaluate = "collection"
-    query_length: int = 16
-    document_length: int = 32
-    tokenizer: str = "whitespace"
-    characters: bool = True
-    max_characters: int = 32
-    batch_size: int = 128
-    eval_batch_size: int | None = 256
-
-    files: ClassVar[tuple[str, ...]] = (
-        "corpus_file",
-        *(f"{name}_{what}" for name in ("train", "validation", "test") for what in ("queries", "judgements")),
-        "memory",
-        "word_vectors",
-    )
-    test_files: ClassVar[tuple[str, ...]] = ("test_queries", "test_judgements", "corpus_file")
-
-    def __post_init__(self) -> None:
-        CollectionOptions.__post_init__(self)
-        VectorOptions.__post_init__(self)
-        check_least(self, 0, "num_hits", "skip_hits")
-        check_least(self, 1, "num_negatives", "positives_per_query", "query_length", "document_length")
-        check_choice(self, "evaluate", ("collection", "judged"))
-        check_choice(self, "tokenizer", WORD_TOKENIZERS)
-        if not self.sources or any(source not in SOURCES for source in self.sources):
-            raise InputError(f"data.negatives={self.negatives}: use one or several of {', '.join(SOURCES)}")
-        if "retrieved" in self.sources and self.num_hits == 0:
-            raise InputError(
-                "data.negatives=retrieved: set the number of hits to draw from with data.num_hits"
-            )
-        if self.highest_hit_score is not None and not self.highest_hit_score > 0:
-            raise InputError(f"data.highest_hit_score={self.highest_hit_score}: must be above 0")
-
-    @property
-    def sources(self) -> list[NegativesFrom]:
-        """The sources of negatives."""
-        return [self.negatives] if isinstance(self.negatives, str) else self.negatives
 
 
 class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSplit]):
@@ -136,6 +55,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
 
     options_type = ClickthroughOptions
     spec_type = ClickSpec
+    split_type = ClickSplit
     monitor = "val/ndcg@10"
     any_ranking = True
 
@@ -146,30 +66,42 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
             **options: fields of `ClickthroughOptions`.
         """
-        checked = ClickthroughOptions(**options)
-        super().__init__(checked, checked, checked, retriever)
-        self.collection_tables = CollectionTables(checked, self.duplicates)
+        super().__init__(ClickthroughOptions(**options), retriever)
+        self._documents: Rows | None = None
         self._negatives: Negatives | None = None
 
     # --- tables ---
 
-    @property
     @override
-    def tables(self) -> dict[str, str | None]:
-        options = self.options
-        return {
-            "train": options.train_judgements,
-            "validation": options.validation_judgements,
-            "test": options.test_judgements,
-        }
+    def read_split(self, name: str) -> Judgements:
+        options, (judgements,) = self.options, self.options.files_of(name)
+        files = getattr(options, f"{name}_queries")
+        if files is None and name == "validation":
+            files = options.train_queries
+        if files is None:
+            raise InputError(f"data.{name}_queries: name a file")
+        names = [files] if isinstance(files, str) else files
+        queries = Rows.concat([read_identified(file, options.query_column) for file in names])
+        return read_judgements(judgements, queries, self.documents)
+
+    @property
+    def documents(self) -> Rows:
+        """The documents, as they are read."""
+        if self._documents is None:
+            if self.options.corpus_file is None:
+                raise InputError("data.corpus_file: name the documents that are to be ranked")
+            self._documents = read_identified(self.options.corpus_file, self.options.document_column)
+        return self._documents
 
     @override
-    def read_tables(self, wanted: Sequence[str]) -> dict[str, Judgements]:
-        return self.collection_tables.read_tables(wanted)
+    def strata(self, table: Judgements) -> list[str]:
+        # Queries with a relevant document are distributed evenly: only these count.
+        kinds: list[str] = np.where(table.has_relevant, "with a relevant document", "without").tolist()
+        return kinds
 
     @override
     def duplicate_keys(self, table: Judgements) -> NDArray[np.uint64]:
-        return duplicate_keys(table)
+        return fold_hashes(table.queries.texts)
 
     # --- memory: the collection ---
 
@@ -185,40 +117,40 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
 
     @override
     def own_memory(self, tables: Mapping[str, Judgements]) -> Rows | None:
-        return self.collection_tables.documents
+        return self.documents
 
     @override
     def memory_columns(self) -> PlainDict:
-        return {"text_column": self.options.document_column or "text", "label_column": None}
+        options = self.options
+        named = (options.memory_text_column, options.document_column, "text")
+        return {"text_column": next(name for name in named if name is not None), "label_column": None}
 
     @override
     def release_memory(self) -> None:
         super().release_memory()
-        self.collection_tables.release_documents()
+        self._documents = None  # prepared splits map them
 
     def collection(self, memory: Memory | None = None) -> Rows:
         """The documents that predictions rank: the corpus of the training, or the rows of a memory.
 
         Raises:
-            InputError: the corpus is not there.
+            InputError: the corpus is missing.
         """
-        location = None if self.memory is None else self.memory.location
-        if memory is None and location is not None and location.rows is None and is_memory(location.path):
-            assert self.memory is not None
-            memory = self.memory.open()  # of a model that was exported, or whose memory has grown
+        source = self.memory
+        location = None if source is None else source.location
+        rows = None if location is None else location.rows
+        is_own = location is not None and rows is None and is_memory(location.path)
+        if memory is None and source is not None and is_own:
+            memory = source.open()  # of a model that was exported, or whose memory has grown
         if memory is not None:
             if not isinstance(memory, FolderMemory):
                 raise InputError(
                     "the texts of an index of your own are not available here; name a memory folder, or none"
                 )
             return memory.rows
-        if (
-            location is not None
-            and location.rows is not None
-            and is_whole(Path(location.rows[0]), location.rows[1])
-        ):
-            return Rows.load(Path(location.rows[0]) / "rows.arrow")
-        return self.collection_tables.documents
+        if rows is not None and is_whole(Path(rows[0]), rows[1]):
+            return Rows.load(Path(rows[0]) / "rows.arrow")
+        return self.documents
 
     # --- splits ---
 
@@ -243,9 +175,9 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             "document_tokens": documents.part,
         }
         hits = marks = None
-        if self.memory is not None and self.retrieves:
+        if (memory := self.searched_memory) is not None:
             folder, fingerprint = build_neighbors(
-                table.queries, self.memory.opened, self.options.num_hits, False, self.cache
+                table.queries, memory, self.options.num_hits, False, self.cache
             )
             parts["hits"] = folder.name, fingerprint
             hits = DocumentHits.of(open_neighbors(folder, fingerprint), table.documents)
@@ -272,15 +204,11 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
                     f"{table.source}: every document answers every query, so there are no negatives; give a corpus with"
                     " other documents"
                 )
-            if negatives.pool is not None and not negatives.pool.sizes.any():
+            if negatives.pool is not None and not negatives.pool.counts.any():
                 raise InputError(
                     f"{table.source}: no query has a retrieved negative; raise data.num_hits or data.highest_hit_score,"
                     " or lower data.skip_hits"
                 )
-
-    @override
-    def open_split(self, origin: Origin) -> ClickSplit:
-        return ClickSplit.open(origin)
 
     def split_of(
         self,
@@ -332,12 +260,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             )
         if name == "train":
             yield from self._describe_negatives(split)
-        for side, (tokens, length) in zip(("query", "document"), self.texts_of(split), strict=True):
-            if cut := int((np.diff(tokens.offsets) > length).sum()):
-                yield (
-                    logging.INFO,
-                    f"{table.source}: {cut} of {len(tokens)} texts are cut to data.{side}_length={length} words",
-                )
+        yield from self.describe_cut_texts(table.source, split)
         if name != "train" and split.hits is not None:
             without = int((split.hits.document < 0).all(axis=1).sum())
             if without:
@@ -354,7 +277,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
                 logging.WARNING,
                 f"{source}: every document answers {all_relevant} of {number} queries, which have no negatives",
             )
-        if negatives.pool is not None and (empty := int((negatives.pool.sizes == 0).sum())):
+        if negatives.pool is not None and (empty := int((negatives.pool.counts == 0).sum())):
             yield (
                 logging.WARNING,
                 f"{source}: {empty} of {number} queries have no retrieved negatives; they get random ones",
@@ -367,7 +290,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         pool = None
         if "retrieved" in options.sources:
             assert split.hits is not None
-            pool = HardPool.of(*split.hits, relevant, options.skip_hits, options.highest_hit_score)
+            pool = hard_pool(*split.hits, relevant, options.skip_hits, options.highest_hit_score)
         return Negatives(relevant, options.sources, options.num_negatives, self.seed, pool)
 
     @override
@@ -394,7 +317,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             scores: [Q, K] their scores, if `highest_hit_score` is to be used.
         """
         options, negatives = self.options, self.negatives
-        negatives.pool = HardPool.of(
+        negatives.pool = hard_pool(
             documents, scores, negatives.relevant, options.skip_hits, options.highest_hit_score
         )
 
@@ -419,11 +342,14 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     def dataset(
         self, split: ClickSplit, contents: BatchContents = BatchContents(), training: bool = False
     ) -> ClickDataset | RankingDataset:
-        texts = ClickTexts(self.words.table, split, self.lengths, contents)
         if training:
-            return ClickDataset(texts, self.options.positives_per_query, self.negatives)
-        return RankingDataset(texts, self.options.evaluate == "judged")
+            sides = Sides.of(self.words.table, split, self.lengths, contents)
+            return ClickDataset(sides, split, self.options.positives_per_query, self.negatives)
+        return self.ranking_dataset(split, contents, self.options.evaluate == "judged")
 
-    def ranking_dataset(self, split: ClickSplit, contents: BatchContents) -> RankingDataset:
-        """Queries for which the whole collection is ranked, whatever the option `evaluate`."""
-        return RankingDataset(ClickTexts(self.words.table, split, self.lengths, contents), only_judged=False)
+    def ranking_dataset(
+        self, split: ClickSplit, contents: BatchContents, only_judged: bool = False
+    ) -> RankingDataset:
+        """Queries for which the whole collection, or only their judged documents, are ranked."""
+        sides = Sides.of(self.words.table, split, self.lengths, contents)
+        return RankingDataset(sides, split, only_judged)

@@ -14,20 +14,19 @@ from typing_extensions import override
 from datamodules.batch import BatchContents, ClickBatch, DocumentBatch, QueryBatch, as_tensors
 from datamodules.clickthrough.negatives import POSITIVES, Negatives
 from datamodules.core.ragged import consecutive
-from datamodules.core.storage import check_folder
 from datamodules.corpora.judgements import Judgements
-from datamodules.corpora.rows import Rows
-from datamodules.dataset import BatchDataset
+from datamodules.corpora.rows import Rows, Texts
+from datamodules.dataset import BatchDataset, gather_texts, rows_and_weights
 from datamodules.drawing import key_of, uniform
 from datamodules.duplicates import DuplicateMarks
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import Neighbors, open_neighbors
-from datamodules.text.gather import TextGroup, WordTable, distinct_rows, gather
+from datamodules.text.gather import TextGroup, TokenTable, WordTable, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
 
 
 class DocumentHits(NamedTuple):
-    """Hits of a retriever for Q queries in the collection: at most H documents each, best first."""
+    """Hits of a retriever for Q queries: at most H documents each, best first."""
 
     #: int64 [Q, H]: rows of documents, -1 where there are fewer.
     document: NDArray[np.int64]
@@ -36,7 +35,7 @@ class DocumentHits(NamedTuple):
 
     @classmethod
     def of(cls, neighbors: Neighbors, documents: Rows) -> DocumentHits:
-        """Hits by the documents' rows; documents outside the collection are skipped."""
+        """Hits as rows of the documents; memories outside the collection are skipped."""
         row_of = documents.row_of_id()
         rows = np.array([*(row_of.get(id_, -1) for id_ in neighbors.memories.ids), -1], np.int64)
         return cls(rows[neighbors.rows], np.asarray(neighbors.scores))
@@ -56,65 +55,67 @@ class ClickSplit(PreparedSplit):
     duplicates: DuplicateMarks | None = None
 
     @classmethod
+    @override
     def open(cls, origin: Origin) -> ClickSplit:
-        """Map the parts of a prepared table; see `PreparedSplit.open`."""
-        for name in ("judgements", "documents"):
-            check_folder(*origin.folder(name))
-        documents = Rows.load(origin.folder("documents")[0] / "rows.arrow")
-        hits = open_neighbors(*origin.folder("hits")) if "hits" in origin.parts else None
+        documents, hits = origin.rows("documents"), origin.open_optional("hits", open_neighbors)
         return cls(
-            Judgements.load(origin.folder("judgements")[0], documents, origin.source),
-            TokenStore.open(*origin.folder("query_tokens")),
-            TokenStore.open(*origin.folder("document_tokens")),
+            Judgements.load(origin.folder("judgements"), documents, origin.source),
+            origin.open("query_tokens", TokenStore.open),
+            origin.open("document_tokens", TokenStore.open),
             None if hits is None else DocumentHits.of(hits, documents),
             origin,
-            DuplicateMarks.open(*origin.folder("duplicates")) if "duplicates" in origin.parts else None,
+            origin.open_optional("duplicates", DuplicateMarks.open),
         )
 
     @property
     def empty_queries(self) -> NDArray[np.bool_]:
-        """bool [Q]: queries without a word; each document is as good for them."""
+        """bool [Q]: queries without a word: all documents are equally good for them."""
         empty: NDArray[np.bool_] = np.diff(self.query_tokens.offsets) == 0
         return empty
 
 
-class ClickTexts:
-    """The texts of a split in the vocabulary in use; part of a data set."""
+class Side(NamedTuple):
+    """The queries or the documents of a split in the vocabulary in use."""
 
-    def __init__(
-        self, words: WordTable, split: ClickSplit, lengths: tuple[int, int], contents: BatchContents
-    ) -> None:
+    texts: Texts
+    tokens: TokenTable
+    #: number of words kept of a text.
+    length: int
+    with_strings: bool
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """int64 [n]: number of words of each text, as kept."""
+        return np.minimum(np.diff(self.tokens.store.offsets), self.length)
+
+    def group(self, rows: NDArray[np.int64]) -> TextGroup:
+        """Some of the texts, for `gather`."""
+        return TextGroup(self.tokens, rows, self.length)
+
+    def strings(self, rows: NDArray[np.int64]) -> list[str] | None:
+        """Some of the texts as strings; None where the model reads none."""
+        return self.texts.take(rows) if self.with_strings else None
+
+
+class Sides(NamedTuple):
+    """Both sides of a split."""
+
+    queries: Side
+    documents: Side
+
+    @classmethod
+    def of(
+        cls, words: WordTable, split: ClickSplit, lengths: tuple[int, int], contents: BatchContents
+    ) -> Sides:
         """Bind the texts; `lengths` are the numbers of words kept of a query and of a document."""
-        self.split, self.with_strings = split, contents.strings
-        self.queries, self.documents = words.add(split.query_tokens), words.add(split.document_tokens)
-        self.query_length, self.document_length = lengths
-
-    def query_sizes(self) -> NDArray[np.int64]:
-        """int64 [Q]: words of the queries, as kept."""
-        return np.minimum(np.diff(self.split.query_tokens.offsets), self.query_length)
-
-    def document_sizes(self) -> NDArray[np.int64]:
-        """int64 [D]: words of the documents, as kept."""
-        return np.minimum(np.diff(self.split.document_tokens.offsets), self.document_length)
-
-    def query_group(self, rows: NDArray[np.int64]) -> TextGroup:
-        """Queries for `gather`."""
-        return TextGroup(self.queries, rows, self.query_length)
-
-    def document_group(self, rows: NDArray[np.int64]) -> TextGroup:
-        """Documents for `gather`."""
-        return TextGroup(self.documents, rows, self.document_length)
-
-    def query_strings(self, rows: NDArray[np.int64]) -> list[str] | None:
-        """Queries as strings, where a model reads these."""
-        return self._strings(self.split.judgements.queries, rows)
-
-    def document_strings(self, rows: NDArray[np.int64]) -> list[str] | None:
-        """Documents as strings, where a model reads these."""
-        return self._strings(self.split.judgements.documents, rows)
-
-    def _strings(self, table: Rows, rows: NDArray[np.int64]) -> list[str] | None:
-        return [table.texts[int(row)] for row in rows] if self.with_strings else None
+        tables = (split.judgements.queries, split.judgements.documents)
+        stores = (split.query_tokens, split.document_tokens)
+        return cls(
+            *(
+                Side(table.texts, words.add(store), length, contents.strings)
+                for table, store, length in zip(tables, stores, lengths, strict=True)
+            )
+        )
 
 
 class ClickDataset(BatchDataset[ClickBatch]):
@@ -125,15 +126,16 @@ class ClickDataset(BatchDataset[ClickBatch]):
 
     is_redrawn = True
 
-    def __init__(self, texts: ClickTexts, positives: int, negatives: Negatives) -> None:
+    def __init__(self, sides: Sides, split: ClickSplit, positives: int, negatives: Negatives) -> None:
         """Choose the examples.
 
         Args:
-            texts: of the split.
+            sides: texts of the split.
+            split: the judgements.
             positives: maximum number of examples of a query in an epoch.
             negatives: draws the documents that an example's relevant one competes with.
         """
-        self.texts, self.negatives, split = texts, negatives, texts.split
+        self.sides, self.negatives = sides, negatives
         self.judgements = judgements = split.judgements
         self.seed, self.positives = negatives.seed, positives
         usable = (judgements.grade > 0) & ~split.empty_queries[judgements.query]
@@ -166,10 +168,9 @@ class ClickDataset(BatchDataset[ClickBatch]):
     @override
     def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
         """Number of words of each example [n]: of its query and its relevant document, as kept."""
-        rows = self.examples(epoch)
-        judgements, texts = self.judgements, self.texts
-        queries, documents = texts.query_sizes(), texts.document_sizes()
-        lengths: NDArray[np.int64] = queries[judgements.query[rows]] + documents[judgements.document[rows]]
+        rows, judgements = self.examples(epoch), self.judgements
+        queries = self.sides.queries.sizes[judgements.query[rows]]
+        lengths: NDArray[np.int64] = queries + self.sides.documents.sizes[judgements.document[rows]]
         return lengths
 
     @override
@@ -177,63 +178,64 @@ class ClickDataset(BatchDataset[ClickBatch]):
         """Build a batch.
 
         Args:
-            indices: i is example i; i + e n is example i of epoch e (see `ListSampler`). All of one epoch.
+            indices: i is example i; i + e n is example i of epoch e (see `LengthBucketSampler`). All of one epoch.
         """
         epoch, numbers = np.divmod(np.asarray(indices, np.int64), len(self))
         row = self.examples(int(epoch[0]))[numbers]
-        of_query = self.judgements.query[row].astype(np.int64)
+        query_rows = self.judgements.query[row].astype(np.int64)
         positive = self.judgements.document[row].astype(np.int64)
-        negative = self.negatives.draw(int(epoch[0]), numbers, of_query)
-        documents, place = distinct_rows(np.concatenate([positive[:, None], negative], axis=1))
-        queries, query = distinct_rows(of_query)
-        candidate = self._candidates(of_query, documents, place, negative >= 0)
-        groups = [self.texts.query_group(queries), self.texts.document_group(documents)]
-        gathered = gather(groups)
+        negative = self.negatives.draw(int(epoch[0]), numbers, query_rows)
+        documents, position = distinct_rows(np.concatenate([positive[:, None], negative], axis=1))
+        queries, query = distinct_rows(query_rows)
+        gathered = gather([self.sides.queries.group(queries), self.sides.documents.group(documents)])
         arrays = {
             "word": gathered.word,
             "char": gathered.char,
             "query_text": gathered.texts[0],
             "document_text": gathered.texts[1],
             "query": query,
-            "positive": place[:, 0],
-            "candidate": candidate,
+            "positive": position[:, 0],
+            "candidate": self._candidates(query_rows, documents, position, negative >= 0),
             "row": row,
         }
-        strings = (self.texts.query_strings(queries), self.texts.document_strings(documents))
-        return ClickBatch(**as_tensors(arrays), query_string=strings[0], document_string=strings[1])
+        return ClickBatch(
+            **as_tensors(arrays),
+            query_string=self.sides.queries.strings(queries),
+            document_string=self.sides.documents.strings(documents),
+        )
 
     def _candidates(
         self,
         query: NDArray[np.int64],
         documents: NDArray[np.int64],
-        place: NDArray[np.int64],
+        position: NDArray[np.int64],
         is_drawn: NDArray[np.bool_],
     ) -> NDArray[np.bool_]:
-        """bool [B, M]: the relevant document and, of the others, those that don't answer the query."""
-        example = np.arange(len(query))
+        """bool [B, M]: the relevant document and, of the others, those that do not answer the query."""
         if "in_batch" in self.negatives.sources:
             candidate = ~self.negatives.relevant.holds(query[:, None], documents[None, :])
         else:
             candidate = np.zeros((len(query), len(documents)), bool)
-            at, column = np.nonzero(is_drawn)
-            candidate[at, place[:, 1:][at, column]] = True
-        candidate[example, place[:, 0]] = True
+            example, column = np.nonzero(is_drawn)
+            candidate[example, position[:, 1:][example, column]] = True
+        candidate[np.arange(len(query)), position[:, 0]] = True
         return candidate
 
 
 class RankingDataset(BatchDataset[QueryBatch]):
     """Batches of queries, and the documents that are ranked for them in blocks."""
 
-    def __init__(self, texts: ClickTexts, only_judged: bool) -> None:
+    def __init__(self, sides: Sides, split: ClickSplit, only_judged: bool) -> None:
         """Choose the documents.
 
         Args:
-            texts: of the split.
+            sides: texts of the split.
+            split: the judgements.
             only_judged: rank the judged documents of a query, and not the whole collection.
         """
-        self.texts, self.split, self.only_judged = texts, texts.split, only_judged
-        judgements = self.split.judgements
-        #: int64 [D]: rows of the documents that some query needs; a document's place here is its column.
+        self.sides, self.split, self.only_judged = sides, split, only_judged
+        judgements = split.judgements
+        #: int64 [D]: rows of the documents that some query needs; their positions here are the columns of scores.
         self.documents = np.arange(len(judgements.documents))
         if only_judged:
             self.documents = np.unique(judgements.document).astype(np.int64)
@@ -246,41 +248,30 @@ class RankingDataset(BatchDataset[QueryBatch]):
 
     @override
     def lengths(self, epoch: int = 0) -> NDArray[np.int64]:
-        return self.texts.query_sizes()
+        return self.sides.queries.sizes
 
     def document_blocks(self, size: int) -> list[NDArray[np.int64]]:
-        """Columns of all documents in blocks of like length, longest first: little padding is encoded."""
-        order = np.argsort(-self.texts.document_sizes()[self.documents], kind="stable")
+        """Columns of all documents in blocks of similar length, longest first, so that there is little padding."""
+        order = np.argsort(-self.sides.documents.sizes[self.documents], kind="stable")
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def document_batch(self, columns: NDArray[np.int64]) -> DocumentBatch:
         """A block of documents."""
-        rows = self.documents[columns]
-        gathered = gather([self.texts.document_group(rows)])
-        word, char, text, row = map(
-            torch.from_numpy, (gathered.word, gathered.char, gathered.texts[0], columns)
-        )
-        return DocumentBatch(word, char, text, row, self.texts.document_strings(rows))
+        rows, side = self.documents[columns], self.sides.documents
+        texts = gather_texts(side.group(rows))
+        return DocumentBatch(*texts, torch.from_numpy(columns), side.strings(rows))
 
     @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> QueryBatch:
-        given = np.asarray(indices, np.int64)
-        row = np.where(given < 0, ~given, given)
-        gathered = gather([self.texts.query_group(row)])
-        fields = self._judgements(row)
+        row, weight = rows_and_weights(indices)
+        arrays: dict[str, NDArray[np.generic]] = {"weight": weight, "row": row, **self._judgements(row)}
         if self.split.duplicates is not None:
-            fields["is_duplicate"] = self.split.duplicates.is_duplicate[row]
+            arrays["is_duplicate"] = self.split.duplicates.is_duplicate[row]
         if (hits := self.split.hits) is not None:
-            fields |= {"hit": self.column[hits.document[row]], "hit_score": hits.score[row]}
-        arrays: dict[str, NDArray[np.generic]] = {
-            "word": gathered.word,
-            "char": gathered.char,
-            "text": gathered.texts[0],
-            "weight": (given >= 0).astype(np.float32),
-            "row": row,
-            **fields,
-        }
-        return QueryBatch(**{"candidate": None, **as_tensors(arrays)}, string=self.texts.query_strings(row))
+            arrays |= {"hit": self.column[hits.document[row]], "hit_score": hits.score[row]}
+        texts = gather_texts(self.sides.queries.group(row))
+        fields = {**texts._asdict(), "candidate": None, **as_tensors(arrays)}
+        return QueryBatch(**fields, string=self.sides.queries.strings(row))
 
     def _judgements(self, row: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
         judgements = self.split.judgements

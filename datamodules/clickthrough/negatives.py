@@ -1,109 +1,84 @@
-"""Which documents a query's relevant one competes with."""
+"""Documents that a query's relevant one competes with."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.clickthrough.options import NegativesFrom
 from datamodules.core.arrays import find_sorted
-from datamodules.core.ragged import offsets_of
+from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.corpora.judgements import Judgements
 from datamodules.drawing import choose, choose_foreign, key_of
-from datamodules.retrieval.folding import fold_hashes
-
-#: Where negatives come from.
-NegativesFrom: TypeAlias = Literal["random", "in_batch", "retrieved"]
-SOURCES = ("random", "in_batch", "retrieved")
+from datamodules.duplicates import duplicate_codes
 
 #: Purposes of random numbers: positives, random negatives, retrieved negatives.
 POSITIVES, RANDOM, RETRIEVED = range(3)
 
 
 class Relevant(NamedTuple):
-    """Which documents answer which query; copies of them do as well."""
+    """The documents that answer each query; so do their duplicates."""
 
-    #: int64 [D]: equal where documents are copies of each other.
+    #: int64 [D]: equal for duplicates.
     codes: NDArray[np.int64]
-    #: int64, the codes of each query's relevant documents, sorted within a query.
-    own: NDArray[np.int64]
-    #: int64 [Q + 1]: query q has `own[offsets[q]:offsets[q + 1]]`.
-    offsets: NDArray[np.int64]
-    #: int64, query * codes + code of the same, sorted.
+    #: the codes of each query's relevant documents, ascending.
+    own: Ragged
+    #: int64, query * D + code of the same, ascending.
     keys: NDArray[np.int64]
 
     @classmethod
     def of(cls, judgements: Judgements) -> Relevant:
-        """Those with a grade above 0."""
-        codes = np.unique(fold_hashes(judgements.documents.texts), return_inverse=True)[1]
-        codes = codes.reshape(-1).astype(np.int64)
+        """The documents with a grade above 0."""
+        codes = duplicate_codes(judgements.documents.texts)
         relevant = judgements.grade > 0
         query = judgements.query[relevant].astype(np.int64)
         keys = np.unique(query * len(codes) + codes[judgements.document[relevant]])
         ends = np.arange(len(judgements.queries) + 1) * len(codes)
-        return cls(codes, keys % max(len(codes), 1), np.searchsorted(keys, ends), keys)
+        return cls(codes, Ragged(keys % max(len(codes), 1), np.searchsorted(keys, ends)), keys)
 
     def holds(self, query: NDArray[np.int64], document: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether documents answer queries; arrays of row numbers that broadcast."""
-        wanted = query * len(self.codes) + self.codes[document]
-        return find_sorted(self.keys, wanted) >= 0
+        """True where documents answer queries; arrays of row numbers that broadcast."""
+        return find_sorted(self.keys, query * len(self.codes) + self.codes[document]) >= 0
 
     @property
     def answers_all(self) -> NDArray[np.bool_]:
-        """bool [Q]: queries that every document answers: no negative is left for them."""
-        everything = len(np.unique(self.codes))
-        found: NDArray[np.bool_] = np.diff(self.offsets) >= everything
-        return found
+        """bool [Q]: queries that every document answers, and which have no negatives."""
+        has_all: NDArray[np.bool_] = self.own.counts >= len(np.unique(self.codes))
+        return has_all
 
 
-class HardPool(NamedTuple):
-    """Documents that were found for a query and do not answer it, best first."""
+def hard_pool(
+    hits: NDArray[np.int64],
+    scores: NDArray[np.float32] | None,
+    relevant: Relevant,
+    skip: int,
+    highest: float | None,
+) -> Ragged:
+    """Hits that do not answer their query, for each query as rows of documents, best first.
 
-    #: int64, rows of documents, query after query.
-    documents: NDArray[np.int64]
-    #: int64 [Q + 1]: where each query's begin.
-    offsets: NDArray[np.int64]
+    A document without a judgement may be relevant, and the first hits are the most likely ones: they can be excluded.
 
-    @classmethod
-    def of(
-        cls,
-        hits: NDArray[np.int64],
-        scores: NDArray[np.float32] | None,
-        relevant: Relevant,
-        skip: int,
-        highest: float | None,
-    ) -> HardPool:
-        """What remains of hits.
-
-        That nobody judged a document does not say that it is irrelevant, and the first hits are the likeliest to
-        be relevant ones that were missed: they can be left out.
-
-        Args:
-            hits: [Q, K] rows of documents, best first, -1 where there are fewer.
-            scores: [Q, K] their scores; None = they have none.
-            relevant: what answers the queries, and is left out.
-            skip: leave out the first so many of a query's hits that are not relevant.
-            highest: leave out hits whose score is above this share of the score of the query's best relevant hit; a
-                query without a relevant hit has nothing to compare with, and keeps its hits. None = no limit.
-        """
-        queries = np.arange(len(hits))[:, None]
-        real = hits >= 0
-        answers = real & relevant.holds(queries, hits.clip(min=0))
-        kept = real & ~answers
-        kept &= kept.cumsum(axis=1) > skip
-        if highest is not None and scores is not None:
-            best = np.where(answers, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
-            kept &= np.isneginf(best) | (scores <= highest * best)
-        sizes = kept.sum(axis=1)
-        return cls(hits[kept].astype(np.int64), offsets_of(sizes))
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """int64 [Q]: documents of each query."""
-        return np.diff(self.offsets)
+    Args:
+        hits: [Q, K] rows of documents, best first, -1 where there are fewer.
+        scores: [Q, K] their scores; None = they have none.
+        relevant: the answers to the queries, which are excluded.
+        skip: exclude this number of a query's first hits that are not relevant.
+        highest: exclude hits whose score is above this share of the score of the query's best relevant hit; a query
+            without a relevant hit keeps its hits. None = no limit.
+    """
+    queries = np.arange(len(hits))[:, None]
+    is_hit = hits >= 0
+    answers = is_hit & relevant.holds(queries, hits.clip(min=0))
+    kept = is_hit & ~answers
+    kept &= kept.cumsum(axis=1) > skip
+    if highest is not None and scores is not None:
+        best = np.where(answers, scores, -np.inf).max(axis=1, initial=-np.inf, keepdims=True)
+        kept &= np.isneginf(best) | (scores <= highest * best)
+    return Ragged(hits[kept].astype(np.int64), offsets_of(kept.sum(axis=1)))
 
 
 @dataclass
@@ -111,27 +86,27 @@ class Negatives:
     """Draws documents for examples; its pool may be replaced while a model is trained.
 
     Attributes:
-        relevant: what answers the queries.
-        sources: where negatives come from; `in_batch` draws none.
+        relevant: the answers to the queries.
+        sources: sources of negatives; `in_batch` draws none.
         count: n, documents that are drawn for an example.
         seed: of the run.
-        pool: the documents for `retrieved`.
+        pool: for each query, documents for `retrieved`; see `hard_pool`.
     """
 
     relevant: Relevant
     sources: Collection[NegativesFrom]
     count: int
     seed: int
-    pool: HardPool | None = None
+    pool: Ragged | None = None
 
     def draw(self, epoch: int, examples: NDArray[np.int64], query: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Documents that do not answer the queries of some examples.
+        """Draw documents that do not answer the queries of some examples, in each epoch others.
 
         Of random and retrieved negatives each example gets half of its documents; where the pool of a query has too
         few, random ones take their place.
 
         Args:
-            epoch: another epoch draws anew.
+            epoch: number of the epoch.
             examples: [B] their numbers.
             query: [B] their queries.
 
@@ -145,21 +120,16 @@ class Negatives:
         if "retrieved" in drawing and self.pool is not None:
             hard = self.count if len(drawing) == 1 else (self.count + 1) // 2
             key = key_of(self.seed, epoch, RETRIEVED)
-            places = choose(key, examples, self.pool.sizes[query], hard)
-            documents = np.append(self.pool.documents, -1)
-            at = np.where(places < 0, -1, places + self.pool.offsets[query][:, None])
-            drawn[:, :hard] = documents[at]
+            positions = choose(key, examples, self.pool.counts[query], hard)
+            documents = np.append(self.pool.values, -1)
+            drawn[:, :hard] = documents[
+                np.where(positions < 0, -1, positions + self.pool.offsets[query][:, None])
+            ]
         missing = drawn < 0
         if missing.any():
-            relevant = self.relevant
-            more = choose_foreign(
-                key_of(self.seed, epoch, RANDOM),
-                examples,
-                query,
-                relevant.codes,
-                relevant.own,
-                relevant.offsets,
-                self.count,
+            key, own = key_of(self.seed, epoch, RANDOM), self.relevant.own
+            random = choose_foreign(
+                key, examples, query, self.relevant.codes, own.values, own.offsets, self.count
             )
-            drawn = np.where(missing, more, drawn)
+            drawn = np.where(missing, random, drawn)
         return drawn

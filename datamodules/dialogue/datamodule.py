@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -17,7 +17,6 @@ from typing_extensions import override
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, DialogueSpec
 from datamodules.core.errors import InputError
-from datamodules.core.ragged import Ragged
 from datamodules.core.storage import fingerprint_of, prepared_folder
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.dialogue_readers import read_dialogues, read_hmn4qa
@@ -110,6 +109,7 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
 
     options_type = DialogueOptions
     spec_type = DialogueSpec
+    split_type = DialogueSplit
     #: Mean probability of the right answer: it still distinguishes epochs when hardly any error is left.
     monitor = "val/probability"
 
@@ -120,36 +120,15 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
             retriever: ranks the turns of long dialogues where `turns_kept` is `retrieved`.
             **options: fields of `DialogueOptions`.
         """
-        super().__init__(DialogueOptions(**options), retriever=retriever)
+        super().__init__(DialogueOptions(**options), retriever)
         if is_existing_index(retriever):
             raise InputError("data.retriever.index: has no turns of these dialogues; omit it")
 
     # --- tables ---
 
-    @property
     @override
-    def tables(self) -> dict[str, Files | None]:
-        options = self.options
-        return {
-            "train": options.train_file,
-            "validation": options.validation_file,
-            "test": options.test_file,
-        }
-
-    @override
-    def read_tables(self, wanted: Sequence[str]) -> dict[str, Dialogues]:
-        names = ["train" if self.is_split_off(name) else name for name in wanted]
-        tables = {name: self._read_split(name) for name in dict.fromkeys(names)}
-        if "validation" in wanted and self.is_split_off("validation"):
-            table = tables["train"]
-            train, validation = self.duplicates.split_off(["dialogue"] * len(table), keys=None)
-            tables |= {"train": table.select(train), "validation": table.select(validation)}
-        return {name: tables[name] for name in wanted}
-
-    def _read_split(self, name: str) -> Dialogues:
-        if (files := self.tables[name]) is None:
-            raise InputError(f"data.{name}_file: name a table of dialogues")
-        return self.read(files)
+    def read_split(self, name: str) -> Dialogues:
+        return self.read(self.options.files_of(name))
 
     def read(self, files: Files, answers: bool = True) -> Dialogues:
         """One table, or several as one; without `answers`, answers may be missing."""
@@ -163,6 +142,10 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
                 tables.append(read_dialogues(file, *columns))
         return tables[0] if len(tables) == 1 else Dialogues.concat(tables)
 
+    @override
+    def strata(self, table: Dialogues) -> list[str]:
+        return ["dialogue"] * len(table)
+
     # --- splits ---
 
     @override
@@ -171,24 +154,42 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
 
     @override
     def prepare_split(self, name: str, table: Dialogues, seen: NDArray[np.uint64] | None) -> DialogueSplit:
-        turns, questions, answers = (
-            self.words.tokenize(rows, self.options.max_length) for rows in _texts(table)
-        )
-        _check_answers(table, answers)
         fingerprint = self._reading_fingerprint(table)
-        reading = self._select_turns(
-            table, self.retriever, self.cache / f"turns-{fingerprint[:16]}", fingerprint
-        )
+        folder = self.cache / f"turns-{fingerprint[:16]}"
+        split = self._make_split(table, self.words.tokenize, self.retriever, folder)
         parts = {
             "dialogues": prepared_folder(self.cache, "dialogues", table.fingerprint, table.save),
-            "turn_tokens": turns.part,
-            "question_tokens": questions.part,
-            "answer_tokens": answers.part,
-            "reading": prepared_folder(self.cache, "reading", fingerprint, reading.save),
+            "turn_tokens": split.turn_tokens.part,
+            "question_tokens": split.question_tokens.part,
+            "answer_tokens": split.answer_tokens.part,
+            "reading": prepared_folder(self.cache, "reading", fingerprint, split.reading.save),
         }
-        return DialogueSplit(
-            table, turns, questions, answers, reading, Origin(self.cache, parts, table.source)
-        )
+        return replace(split, origin=Origin(self.cache, parts, table.source))
+
+    def split_of(self, table: Dialogues) -> DialogueSplit:
+        """A split in memory, for prediction."""
+        ranking = self.retriever.ranking
+        # Both back ends rank alike, and a server need not keep an index that is searched once.
+        retriever = EmbeddedRetriever(**asdict(ranking)) if isinstance(ranking, Ranking) else self.retriever
+        with TemporaryDirectory() as folder:
+            return self._make_split(table, self.words.tokenize_now, retriever, Path(folder) / "turns")
+
+    def _make_split(
+        self,
+        table: Dialogues,
+        tokenize: Callable[[Rows, int], TokenStore],
+        retriever: Retriever,
+        turns_folder: Path,
+    ) -> DialogueSplit:
+        """Tokenize a table, and select the turns that are read for each question."""
+        turns, questions, answers = (tokenize(rows, self.options.max_length) for rows in _texts(table))
+        _check_answers(table, answers)
+        k = self.options.max_turns
+        if self.options.turns_kept == "latest":
+            reading = latest_turns(table, k)
+        else:
+            reading = retrieved_turns(table, k, retriever, turns_folder, self._reading_fingerprint(table))
+        return DialogueSplit(table, turns, questions, answers, reading)
 
     def _reading_fingerprint(self, table: Dialogues) -> str:
         """Fingerprint of the turns that are read for each question."""
@@ -202,29 +203,6 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
                 "turns_kept": options.turns_kept,
             }
         )
-
-    def _select_turns(self, table: Dialogues, retriever: Retriever, folder: Path, fingerprint: str) -> Ragged:
-        if self.options.turns_kept == "latest":
-            return latest_turns(table, self.options.max_turns)
-        return retrieved_turns(table, self.options.max_turns, retriever, folder, fingerprint)
-
-    @override
-    def open_split(self, origin: Origin) -> DialogueSplit:
-        return DialogueSplit.open(origin)
-
-    def split_of(self, table: Dialogues) -> DialogueSplit:
-        """A split in memory, for prediction."""
-        turns, questions, answers = (
-            self.words.tokenize_now(rows, self.options.max_length) for rows in _texts(table)
-        )
-        _check_answers(table, answers)
-        ranking = self.retriever.ranking
-        # Both back ends rank alike, and a server need not keep an index that is searched once.
-        retriever = EmbeddedRetriever(**asdict(ranking)) if isinstance(ranking, Ranking) else self.retriever
-        with TemporaryDirectory() as folder:
-            fingerprint = self._reading_fingerprint(table)
-            reading = self._select_turns(table, retriever, Path(folder) / "turns", fingerprint)
-        return DialogueSplit(table, turns, questions, answers, reading)
 
     @override
     def texts_of(self, split: DialogueSplit) -> list[tuple[TokenStore, int]]:

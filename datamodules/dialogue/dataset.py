@@ -15,16 +15,15 @@ from typing_extensions import override
 from datamodules.batch import DialogueBatch, as_tensors
 from datamodules.core.arrays import find_sorted
 from datamodules.core.ragged import Ragged, consecutive, offsets_of
-from datamodules.core.storage import check_folder
 from datamodules.core.types import Message
 from datamodules.corpora.dialogues import Dialogues
-from datamodules.dataset import BatchDataset
+from datamodules.dataset import BatchDataset, rows_and_weights
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.text.tokenization import Lexicon
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 
-#: Answers that are no choice: none of the dialogue's words, or not known.
+#: Answers that are not a choice: a word that is neither in the dialogue nor in the vocabulary; an unknown answer.
 NO_CHOICE, NO_ANSWER = -1, -100
 
 
@@ -35,23 +34,21 @@ class DialogueSplit(PreparedSplit):
     dialogues: Dialogues
     turn_tokens: TokenStore
     question_tokens: TokenStore
-    #: of each question; one token, or none where the answer is not known.
+    #: of each question; one token, or none where the answer is unknown.
     answer_tokens: TokenStore
     #: the turns that are read for each question, as row numbers.
     reading: Ragged
     origin: Origin | None = None
 
     @classmethod
+    @override
     def open(cls, origin: Origin) -> DialogueSplit:
-        """Map the parts of a prepared table; see `PreparedSplit.open`."""
-        for name in ("dialogues", "reading"):
-            check_folder(*origin.folder(name))
         return cls(
-            Dialogues.load(origin.folder("dialogues")[0], origin.source),
-            TokenStore.open(*origin.folder("turn_tokens")),
-            TokenStore.open(*origin.folder("question_tokens")),
-            TokenStore.open(*origin.folder("answer_tokens")),
-            Ragged.load(origin.folder("reading")[0]),
+            Dialogues.load(origin.folder("dialogues"), origin.source),
+            origin.open("turn_tokens", TokenStore.open),
+            origin.open("question_tokens", TokenStore.open),
+            origin.open("answer_tokens", TokenStore.open),
+            Ragged.load(origin.folder("reading")),
             origin,
         )
 
@@ -60,19 +57,15 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
     """Batches of dialogues with their questions."""
 
     def __init__(
-        self,
-        split: DialogueSplit,
-        vocabulary: Vocabulary,
-        frequency: Sequence[int],
-        max_length: int,
+        self, split: DialogueSplit, vocabulary: Vocabulary, frequency: Sequence[int], max_length: int
     ) -> None:
         """Bind a split to a vocabulary.
 
         Args:
             split: dialogues and their tokens.
-            vocabulary: the words that a model knows.
-            frequency: in how many training dialogues each of them is.
-            max_length: words that are read of a turn or a question.
+            vocabulary: the model's.
+            frequency: number of training dialogues with each of its words.
+            max_length: number of words that are read of a turn or a question.
         """
         self.split = split
         lexicon = Lexicon()
@@ -81,7 +74,7 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         answers = first_words(split.answer_tokens, 1, lexicon)
         self.answers = np.zeros(len(answers), np.int64)
         self.answers[answers.counts > 0] = answers.values
-        # By number of a word: its id, a number of its spelling, its frequency. Number 0 is padding.
+        # For the number of a word: its id, the hash of its spelling, its frequency. Number 0 is padding.
         self.ids = np.concatenate([[vocabulary.pad_id], vocabulary.lookup(list(lexicon))]).astype(np.int64)
         self.unknown = self.ids == vocabulary.unk_id
         self.spellings = np.zeros(len(self.ids), np.int64)
@@ -122,49 +115,31 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
 
     @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> DialogueBatch:
-        index = np.asarray(indices, np.int64)
-        row = np.where(index < 0, ~index, index)
+        row, weight = rows_and_weights(indices)
         rows = consecutive(self.split.dialogues.question_offsets[row], self.question_counts[row])
         questions, dialogue = rows.values, rows.list_numbers
         words, asked = self._words_of(row), self.questions.take(questions)
         distinct, position = np.unique(np.concatenate([[0], words.word, asked.values]), return_inverse=True)
-        position = position.reshape(-1)
-        word_position, question_position = position[1 : 1 + len(words.word)], position[1 + len(words.word) :]
-        choice, own, answer = self._choices(words, word_position, self.answers[questions], dialogue)
+        _, in_dialogue, in_question = np.split(position, [1, 1 + len(words.word)])
+        choice, own, answer = self._choices(words, in_dialogue, self.answers[questions], dialogue)
         fields = {
             "word": self.ids[distinct],
             "spelling": self.spellings[distinct],
             "frequency": self.frequency[distinct],
-            "text": Ragged(word_position, words.offsets).padded(),
+            "text": Ragged(in_dialogue, words.offsets).padded(),
             "turn": Ragged(words.turn, words.offsets).padded(),
             "place": Ragged(words.place, words.offsets).padded(),
             "choice": Ragged(choice, words.offsets).padded(),
             "own": own,
             "age": self._ages(row),
-            "question": Ragged(question_position, asked.offsets).padded(),
+            "question": Ragged(in_question, asked.offsets).padded(),
             "dialogue": dialogue,
             "readable": self._readable(row, questions, dialogue),
             "answer": answer,
-            "weight": (index >= 0)[dialogue].astype(np.float32),
+            "weight": weight[dialogue],
             "row": questions,
         }
         return DialogueBatch(**as_tensors(fields))
-
-    def _ages(self, row: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many turns of the dialogue are later than each kept one [B, N]."""
-        kept = self.kept.take(row)
-        last = np.repeat(self.split.dialogues.turn_offsets[row + 1] - 1, kept.counts)
-        return Ragged(last - kept.values, kept.offsets).padded()
-
-    def _readable(
-        self, row: NDArray[np.int64], questions: NDArray[np.int64], dialogue: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
-        """Which of the kept turns are read for each question [P, N]."""
-        reading = self.split.reading.take(questions)
-        readable = np.zeros((len(questions), int(self.kept.counts[row].max())), bool)
-        starts = np.repeat(self.kept.offsets[row[dialogue]], reading.counts)
-        readable[reading.list_numbers, np.searchsorted(self.kept.values, reading.values) - starts] = True
-        return readable
 
     def _words_of(self, row: NDArray[np.int64]) -> _Words:
         """The words of some dialogues, one dialogue after another."""
@@ -185,7 +160,7 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         answers: NDArray[np.int64],
         dialogue: NDArray[np.int64],
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Number what can be answered.
+        """Number the possible answers.
 
         Args:
             words: of the dialogues.
@@ -194,15 +169,13 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
             dialogue: [P] the dialogue of each question.
 
         Returns:
-            The choice that each word is [words]; each dialogue's own words [B, X]; the choice that answers each
-            question [P].
+            The choice of each word [words]; each dialogue's own words [B, X]; the right choice of each question [P].
         """
         # A dialogue's own words are numbered 0, 1, ...: distinct pairs of dialogue and word, in order.
         is_own = self.unknown[words.word]
         pair = words.dialogue * len(self.ids) + words.word
         pairs, first = np.unique(pair[is_own], return_index=True)
-        of = pairs // len(self.ids)
-        sizes = np.bincount(of, minlength=len(words.offsets) - 1)
+        sizes = np.bincount(pairs // len(self.ids), minlength=len(words.offsets) - 1)
         own = Ragged(position[is_own][first], offsets_of(sizes))
         number = self.num_words + own.positions
         choice = self.ids[words.word]
@@ -215,11 +188,27 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         answer[unknown] = numbers[unknown]
         return choice, own.padded(), answer
 
+    def _ages(self, row: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Number of turns of the dialogue that are later than each kept one [B, N]."""
+        kept = self.kept.take(row)
+        last = np.repeat(self.split.dialogues.turn_offsets[row + 1] - 1, kept.counts)
+        return Ragged(last - kept.values, kept.offsets).padded()
+
+    def _readable(
+        self, row: NDArray[np.int64], questions: NDArray[np.int64], dialogue: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """bool [P, N]: the kept turns that are read for each question."""
+        reading = self.split.reading.take(questions)
+        readable = np.zeros((len(questions), int(self.kept.counts[row].max())), bool)
+        starts = np.repeat(self.kept.offsets[row[dialogue]], reading.counts)
+        readable[reading.list_numbers, np.searchsorted(self.kept.values, reading.values) - starts] = True
+        return readable
+
 
 class _Words(NamedTuple):
     """The words of a batch's dialogues, one after another; all int64."""
 
-    #: [words] numbers of words, of dialogues, of turns in their dialogue, and places in their turn from 1.
+    #: [words]: numbers of words, of dialogues, and of turns in their dialogue; positions in their turn, from 1.
     word: NDArray[np.int64]
     dialogue: NDArray[np.int64]
     turn: NDArray[np.int64]
@@ -236,6 +225,6 @@ def first_words(store: TokenStore, length: int, lexicon: Lexicon) -> Ragged:
 
 
 def spelling_of(word: str) -> int:
-    """A number that stands for a spelling, the same everywhere; never 0."""
+    """A hash of a spelling, the same on every machine; never 0."""
     digest = blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True) or 1

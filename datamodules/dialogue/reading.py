@@ -30,7 +30,7 @@ def retrieved_turns(table: Dialogues, k: int, retriever: Retriever, folder: Path
 
     Args:
         table: the dialogues.
-        k: turns a question.
+        k: turns per question.
         retriever: ranks the turns of all dialogues; it is closed afterwards.
         folder: for its index.
         mark: fingerprint of the turns and the ranking.
@@ -46,9 +46,8 @@ def retrieved_turns(table: Dialogues, k: int, retriever: Retriever, folder: Path
             retriever.open(index, mark)
         else:
             retriever.index(Collection(table.turns.texts, mark), index)
-    texts = [table.questions.texts[int(row)] for row in long]
     starts, ends = table.turn_offsets[dialogue[long]], table.turn_offsets[dialogue[long] + 1]
-    results = search_within(retriever, texts, k, starts, ends)
+    results = search_within(retriever, table.questions.texts.take(long), k, starts, ends)
     retriever.close()
     turns = np.split(latest.values, latest.offsets[1:-1])
     for row, hits, start, end in zip(long.tolist(), results, starts.tolist(), ends.tolist(), strict=True):
@@ -62,27 +61,27 @@ def search_within(
 ) -> list[NDArray[np.int64]]:
     """The best rows of each query among some consecutive rows of the collection.
 
-    Back ends rank whole collections, so more and more hits are asked for, until k of them are inside or there are no
-    more. An Elasticsearch index gives no more than its `max_result_window` (10,000).
+    Back ends rank whole collections. So the number of hits grows until k of them are inside or there are no more. An
+    Elasticsearch index returns at most its `max_result_window` (10,000).
 
     Args:
         retriever: open.
         texts: n queries.
-        k: rows a query at most.
+        k: maximum number of rows per query.
         starts: [n] the first row that counts for each query.
-        ends: [n] the row behind the last one.
+        ends: [n] the row after the last one.
 
     Returns:
         For each query at most k rows, best first.
     """
-    found: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * len(texts)
+    results: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * len(texts)
     waiting, size = list(range(len(texts))), 4 * k
     while waiting:
         rows = retriever.search([texts[query] for query in waiting], size).rows.astype(np.int64)
         unfinished = []
         for query, hits in zip(waiting, rows, strict=True):
-            found[query] = hits[(hits >= starts[query]) & (hits < ends[query])][:k]
-            if len(found[query]) < k and hits[-1] >= 0:
+            results[query] = hits[(hits >= starts[query]) & (hits < ends[query])][:k]
+            if len(results[query]) < k and hits[-1] >= 0:
                 unfinished.append(query)
         waiting, size = unfinished, 4 * size
-    return found
+    return results

@@ -7,9 +7,8 @@ positive with negatives that are drawn in every epoch (pairwise), or all candida
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,105 +20,21 @@ from datamodules.core.errors import InputError
 from datamodules.core.ragged import Ragged
 from datamodules.core.storage import Part, fingerprint_of, prepared_folder
 from datamodules.core.types import Message, PlainDict
+from datamodules.corpora.pair_readers import read_trec
 from datamodules.corpora.pairs import Pairs
-from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
+from datamodules.corpora.split import stratified_split
 from datamodules.duplicates import DuplicateMarks
-from datamodules.matching.dataset import Lists, MatchingDataset, MatchingSplit
+from datamodules.matching.dataset import Lists, MatchingDataset, MatchingSplit, training_lists
 from datamodules.matching.negatives import foreign_texts
-from datamodules.matching.tables import PairTableOptions, PairTables
+from datamodules.matching.options import MatchingOptions
+from datamodules.matching.tables import duplicate_keys, question_groups, read_collection, read_pair_table
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.options import MemoryOptions, VectorOptions, check_choice, check_least
 from datamodules.prepared import Origin
 from datamodules.retrieval import Retriever, build_neighbors, open_neighbors
 from datamodules.text.counts import count_tokens
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
-
-#: Content of a training list.
-Batches: TypeAlias = Literal["pointwise", "pairwise", "listwise"]
-#: Source of the negatives, and of the candidates in an evaluation.
-NegativesFrom: TypeAlias = Literal["own", "random", "retrieved"]
-CandidatesFrom: TypeAlias = Literal["own", "retrieved"]
-
-#: Retrieved texts by question: rows of the second texts, and each question's start.
-Pool: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MatchingOptions(MemoryOptions, VectorOptions, PairTableOptions):
-    """Options of `MatchingDataModule`.
-
-    A table is a .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file, a folder saved by `datasets`, or
-    `hub:NAME[:SPLIT]`. `validation_split` is a share of the questions, not of the pairs.
-
-    Attributes:
-        batches: a training list: `pointwise` a pair, `pairwise` a positive with negatives, `listwise` all candidates of
-            a question. None = pairwise to rank, pointwise to classify.
-        negatives: source of the negatives: the question's `own` candidates of a lower grade, `random` ones from other
-            questions, or `retrieved` ones, which the retriever finds in the memory for the question. The latter two
-            join a listwise list as well. Known positives and their duplicates are excluded.
-        num_negatives: maximum number of negatives in a list.
-        candidates: texts that validation and test rank: the question's `own` candidates, or also those `retrieved` from
-            the memory, with grade 0. Misses of the retrieval do not count: the scores measure the order.
-        num_candidates: number of hits that are `retrieved`.
-        keep_questions_without_positive: count such questions as 0 in the means instead of skipping them.
-        first_length: number of words kept of a first text.
-        second_length: number of words kept of a second text.
-        memory_text_column: text of the memory table. Without a memory of the user's, candidates are retrieved from the
-            distinct second texts of the training pairs, or from the documents.
-        normalize_vectors: scale each word vector to length 1.
-        batch_size: lists in a training batch of one device.
-    """
-
-    batches: Batches | None = None
-    negatives: NegativesFrom = "own"
-    num_negatives: int = 4
-    candidates: CandidatesFrom = "own"
-    num_candidates: int = 50
-    keep_questions_without_positive: bool = False
-    first_length: int = 40
-    second_length: int = 80
-    memory_text_column: Column | list[Column] | None = "text"
-    normalize_vectors: bool = True
-    batch_size: int = 32
-
-    files: ClassVar[tuple[str, ...]] = (
-        "train_file",
-        "validation_file",
-        "test_file",
-        "queries_file",
-        "documents_file",
-        "memory",
-        "word_vectors",
-    )
-    test_files: ClassVar[tuple[str, ...]] = ("test_file", "train_file")
-
-    def __post_init__(self) -> None:
-        PairTableOptions.__post_init__(self)
-        VectorOptions.__post_init__(self)
-        check_least(self, 1, "num_negatives", "num_candidates", "first_length", "second_length")
-        check_choice(self, "batches", (None, "pointwise", "pairwise", "listwise"))
-        check_choice(self, "negatives", ("own", "random", "retrieved"))
-        check_choice(self, "candidates", ("own", "retrieved"))
-        if self.chosen_goal == "classification":
-            if self.batches not in (None, "pointwise"):
-                raise InputError(
-                    f"data.batches={self.batches}: pairs to classify are pointwise; omit the option"
-                )
-            if self.candidates != "own":
-                raise InputError(
-                    "data.goal=classification: pairs to classify have no candidates; set goal=ranking"
-                )
-        if self.chosen_batches == "pointwise" and self.negatives != "own":
-            raise InputError(
-                f"data.negatives={self.negatives}: pointwise batches draw none; set batches=pairwise"
-            )
-
-    @property
-    def chosen_batches(self) -> Batches:
-        """The content of a training list, after the default of the goal."""
-        return self.batches or ("pairwise" if self.chosen_goal == "ranking" else "pointwise")
 
 
 class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
@@ -133,6 +48,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
 
     options_type = MatchingOptions
     spec_type = MatchingSpec
+    split_type = MatchingSplit
     any_ranking = True
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
@@ -142,42 +58,48 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
             retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
             **options: fields of `MatchingOptions`.
         """
-        checked = MatchingOptions(**options)
-        super().__init__(checked, checked, checked, retriever)
-        self.monitor = "val/map" if checked.chosen_goal == "ranking" else "val/accuracy"
-        self.pair_tables = PairTables(checked, self.duplicates)
+        super().__init__(MatchingOptions(**options), retriever)
+        self.monitor = "val/map" if self._ranks else "val/accuracy"
+        self._collection: tuple[Rows, Rows] | None = None
+
+    @property
+    def _ranks(self) -> bool:
+        return self.options.chosen_goal == "ranking"
 
     # --- tables ---
 
+    @override
+    def read_split(self, name: str) -> Pairs:
+        (path,) = self.options.files_of(name)
+        if self.options.layout == "trec":
+            return read_trec(path, *self.collection, self.options.encoding_errors)
+        return read_pair_table(path, self.options)
+
     @property
-    @override
-    def tables(self) -> dict[str, str | None]:
-        options = self.options
-        return {
-            "train": options.train_file,
-            "validation": options.validation_file,
-            "test": options.test_file,
-        }
+    def collection(self) -> tuple[Rows, Rows]:
+        """Queries and documents of a test collection (layout `trec`)."""
+        if self._collection is None:
+            self._collection = read_collection(self.options)
+        return self._collection
 
     @override
-    def is_split_off(self, name: str) -> bool:
-        return super().is_split_off(name) or (name == "test" and self.options.test_split is not None)
-
-    @override
-    def read_tables(self, wanted: Sequence[str]) -> dict[str, Pairs]:
-        return self.pair_tables.read_tables(wanted)
+    def split_off(self, table: Pairs, part: int | float) -> tuple[Pairs, Pairs]:
+        # By question. Those with a positive are distributed evenly: only these count.
+        kinds = np.where(table.has_positive, "with a positive", "without").tolist()
+        groups = self.duplicates.groups(question_groups(table, self.options.chosen_goal))
+        rest, chosen = stratified_split(kinds, part, self.options.split_seed, groups)
+        return table.select_questions(rest), table.select_questions(chosen)
 
     @override
     def duplicate_keys(self, table: Pairs) -> NDArray[np.uint64]:
-        return self.pair_tables.duplicate_keys(table)
+        return duplicate_keys(table, self.options.chosen_goal)
 
     # --- memory ---
 
     @property
     @override
     def has_memory(self) -> bool:
-        # Candidates of questions to rank are retrieved from it.
-        return self.options.chosen_goal == "ranking"
+        return self._ranks  # candidates of questions to rank are retrieved from it
 
     @property
     @override
@@ -189,12 +111,12 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         # The documents of a collection, or the distinct second texts of the training pairs.
         if "train" not in tables:
             return None
-        return self.pair_tables.collection[1] if self.options.layout == "trec" else tables["train"].second
+        return self.collection[1] if self.options.layout == "trec" else tables["train"].second
 
     @override
     def release_memory(self) -> None:
         super().release_memory()
-        self.pair_tables.release_collection()
+        self._collection = None
 
     @override
     def memory_columns(self) -> PlainDict:
@@ -204,38 +126,31 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
 
     @override
     def prepare_split(self, name: str, table: Pairs, seen: NDArray[np.uint64] | None) -> MatchingSplit:
-        # Retrieved candidates become pairs, retrieved negatives a pool.
-        training, pool, parts = name == "train", None, dict[str, Part]()
-        keys = self.duplicate_keys(table)
-        if (self.options.negatives if training else self.options.candidates) == "retrieved":
-            table, pool, neighbors = self._retrieve(table, exclude_all=not training or self._is_listwise)
-            if training:
-                parts["pool"] = self._prepare_pool(pool, table, neighbors)
-            else:
-                table, pool = table.with_pairs(pool.list_numbers, pool.values), None
-        first = self.words.tokenize(table.first, self.options.first_length)
-        second = self.words.tokenize(table.second, self.options.second_length)
+        options, training = self.options, name == "train"
+        parts, pool, marks = dict[str, Part](), None, None
+        if not training:
+            # A memory of texts to rank reveals no label.
+            marks = DuplicateMarks.of(self.duplicate_keys(table), seen)
+            parts["duplicates"] = self.duplicates.prepare_marks(marks)
+        if training and options.negatives == "retrieved":
+            table, pool, neighbors = self._retrieve(table, exclude_all=options.chosen_batches == "listwise")
+            parts["pool"] = self._prepare_pool(pool, table, neighbors)
+        elif not training and options.candidates == "retrieved":
+            table, candidates, _ = self._retrieve(table, exclude_all=True)
+            table = table.with_pairs(candidates.list_numbers, candidates.values)
+        first = self.words.tokenize(table.first, options.first_length)
+        second = self.words.tokenize(table.second, options.second_length)
         parts |= {
             "pairs": prepared_folder(self.cache, "pairs", table.fingerprint, table.save),
             "first_tokens": first.part,
             "second_tokens": second.part,
         }
-        marks = None
-        if not training:
-            # A memory of texts to rank reveals no label.
-            marks = DuplicateMarks.of(keys, seen)
-            parts["duplicates"] = self.duplicates.prepare_marks(marks)
-        origin = Origin(self.cache, parts, table.source)
-        split = MatchingSplit(table, first, second, pool, origin, marks)
+        split = MatchingSplit(table, first, second, pool, Origin(self.cache, parts, table.source), marks)
         self._check(name, split)
         return split
 
-    @property
-    def _is_listwise(self) -> bool:
-        return self.options.chosen_batches == "listwise"
-
     def _retrieve(self, pairs: Pairs, exclude_all: bool) -> tuple[Pairs, Ragged, str]:
-        """Hits of each question that are none of its own texts.
+        """Hits of each question that are not its own texts.
 
         Args:
             pairs: the table.
@@ -245,24 +160,25 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
             The pairs with the hits among the second texts; the hits of each question; and the fingerprint of the
             neighbors.
         """
-        assert self.memory is not None
+        assert self.searched_memory is not None
         folder, fingerprint = build_neighbors(
-            pairs.first, self.memory.opened, self.options.num_candidates, False, self.cache
+            pairs.first, self.searched_memory, self.options.num_candidates, False, self.cache
         )
-        store = open_neighbors(folder, fingerprint)
-        pairs, rows_of = pairs.with_second_texts(store.memories.texts[:])
-        hits = np.append(rows_of, -1)[store.rows[pairs.question_row]]
+        neighbors = open_neighbors(folder, fingerprint)
+        pairs, rows_of = pairs.with_second_texts(neighbors.memories.texts[:])
+        hits = np.append(rows_of, -1)[neighbors.rows[pairs.question_row]]
         excluded = np.ones(len(pairs), bool) if exclude_all else pairs.target > 0
         return pairs, foreign_texts(pairs, hits, excluded), fingerprint
 
     def _prepare_pool(self, pool: Ragged, pairs: Pairs, neighbors: str) -> Part:
-        description = {"pairs": pairs.fingerprint, "neighbors": neighbors, "listwise": self._is_listwise}
+        is_listwise = self.options.chosen_batches == "listwise"
+        description = {"pairs": pairs.fingerprint, "neighbors": neighbors, "listwise": is_listwise}
         return prepared_folder(self.cache, "pool", fingerprint_of(description), pool.save)
 
     def _check(self, name: str, split: MatchingSplit) -> None:
         """Refuse training pairs without anything to learn, and a validation that cannot select an epoch."""
         pairs = split.pairs
-        if name == "train" and len(self._training_lists(split)) == 0:
+        if name == "train" and len(training_lists(split, self.options, self.seed)) == 0:
             missing = (
                 "no pair has a label above 0; check data.label_column"
                 if not (pairs.target > 0).any()
@@ -274,16 +190,12 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
                 f"{pairs.source}: no question is left for validation; give more questions, a larger"
                 " data.validation_split, or a data.validation_file"
             )
-        if name == "validation" and self.options.chosen_goal == "ranking" and not pairs.has_positive.any():
+        if name == "validation" and self._ranks and not pairs.has_positive.any():
             raise InputError(
                 f"{pairs.source}: no question of the validation pairs has a positive, so no epoch would be better"
                 " than another; give a data.validation_file whose questions have one, or a larger"
                 " data.validation_split"
             )
-
-    @override
-    def open_split(self, origin: Origin) -> MatchingSplit:
-        return MatchingSplit.open(origin)
 
     def split_of(self, pairs: Pairs) -> MatchingSplit:
         """A split in memory, for prediction."""
@@ -302,7 +214,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     @override
     def describe_split(self, name: str, split: MatchingSplit) -> Iterator[Message]:
         pairs = split.pairs
-        if self.options.chosen_goal == "ranking":
+        if self._ranks:
             single = int((pairs.lists.counts == 1).sum())
             without = int((~pairs.has_positive).sum())
             yield (
@@ -323,13 +235,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
                     f"{pairs.source}: no candidate of {empty} questions has a word (the first is {question!r});"
                     " training skips them, and their ranking is a guess",
                 )
-        for side, (tokens, length) in zip(("first", "second"), self.texts_of(split), strict=True):
-            if cut := int((np.diff(tokens.offsets) > length - self.words.special_tokens).sum()):
-                yield (
-                    logging.INFO,
-                    f"{pairs.source}: {cut} of {len(tokens)} distinct {side} texts are cut to"
-                    f" data.{side}_length={length} words",
-                )
+        yield from self.describe_cut_texts(pairs.source, split)
 
     # --- facts for the model ---
 
@@ -376,15 +282,9 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         self, split: MatchingSplit, contents: BatchContents = BatchContents(), training: bool = False
     ) -> MatchingDataset:
         if training:
-            lists = self._training_lists(split)
-        elif self.options.chosen_goal == "classification":
-            lists = Lists.single(np.arange(len(split.pairs)))
+            lists = training_lists(split, self.options, self.seed)
+        elif self._ranks:
+            lists = Lists(split.pairs.lists)
         else:
-            lists = Lists.of_questions(split.pairs)
+            lists = Lists.single(np.arange(len(split.pairs)))
         return MatchingDataset(self.words.table, self.spec, self.idf, split, lists, contents)
-
-    def _training_lists(self, split: MatchingSplit) -> Lists:
-        options = self.options
-        return Lists.to_train_on(
-            split, options.chosen_batches, options.negatives, options.num_negatives, self.seed
-        )

@@ -1,10 +1,9 @@
-"""Prepared pairs, which of them stand together in a list, and batches of lists."""
+"""Prepared pairs, the lists that they form, and batches of lists."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,17 +12,11 @@ from typing_extensions import override
 
 from datamodules.batch import BatchContents, MatchingBatch, MatchingSpec, as_tensors
 from datamodules.core.ragged import Ragged, offsets_of
-from datamodules.core.storage import check_folder
 from datamodules.corpora.pairs import Pairs
-from datamodules.dataset import BatchDataset
+from datamodules.dataset import BatchDataset, rows_and_weights
 from datamodules.duplicates import DuplicateMarks
-from datamodules.matching.negatives import (
-    Negatives,
-    PoolNegatives,
-    RandomNegatives,
-    own_negatives,
-    text_codes,
-)
+from datamodules.matching.negatives import Negatives, foreign_negatives, own_negatives
+from datamodules.matching.options import MatchingOptions
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.text.gather import TextGroup, WordTable, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
@@ -43,16 +36,15 @@ class MatchingSplit(PreparedSplit):
     duplicates: DuplicateMarks | None = None
 
     @classmethod
+    @override
     def open(cls, origin: Origin) -> MatchingSplit:
-        """Map the parts of a prepared table; see `PreparedSplit.open`."""
-        check_folder(*origin.folder("pairs"))
         return cls(
-            Pairs.load(origin.folder("pairs")[0], origin.source),
-            TokenStore.open(*origin.folder("first_tokens")),
-            TokenStore.open(*origin.folder("second_tokens")),
-            _open_pool(*origin.folder("pool")) if "pool" in origin.parts else None,
+            Pairs.load(origin.folder("pairs"), origin.source),
+            origin.open("first_tokens", TokenStore.open),
+            origin.open("second_tokens", TokenStore.open),
+            Ragged.load(origin.folder("pool")) if "pool" in origin.parts else None,
             origin,
-            DuplicateMarks.open(*origin.folder("duplicates")) if "duplicates" in origin.parts else None,
+            origin.open_optional("duplicates", DuplicateMarks.open),
         )
 
     @property
@@ -74,11 +66,11 @@ class MatchingSplit(PreparedSplit):
 
 @dataclass(frozen=True)
 class Lists:
-    """The pairs that stand together: n lists.
+    """Pairs in lists.
 
     Attributes:
-        rows: rows of the table of pairs, at least one a list.
-        negatives: draws more for each list, or None.
+        rows: rows of the table of pairs, at least one per list.
+        negatives: draws further pairs for each list, or None.
     """
 
     rows: Ragged
@@ -89,72 +81,41 @@ class Lists:
 
     @staticmethod
     def single(rows: NDArray[np.int64], negatives: Negatives | None = None) -> Lists:
-        """Each row a list of its own."""
+        """A list for each row."""
         return Lists(Ragged(rows, np.arange(len(rows) + 1)), negatives)
 
-    @staticmethod
-    def of_questions(
-        pairs: Pairs, questions: NDArray[np.int64] | None = None, negatives: Negatives | None = None
-    ) -> Lists:
-        """All candidates of each question, in the order of the table; None = of all questions."""
-        return Lists(pairs.lists if questions is None else pairs.lists.take(questions), negatives)
 
-    @staticmethod
-    def to_train_on(split: MatchingSplit, batches: str, negatives: str, count: int, seed: int) -> Lists:
-        """The lists that something can be learned from.
-
-        Args:
-            split: the pairs.
-            batches: `pointwise`, `pairwise` or `listwise`; see `MatchingDataModule`, as for
-            negatives: `own`, `random` or `retrieved`.
-            count: negatives of a list at most.
-            seed: of the run.
-        """
-        pairs = split.pairs
-        if batches == "pointwise":
-            return Lists.single(np.arange(len(pairs)))
-        usable = ~split.empty_questions
-        draws = negatives != "own"
-        if batches == "listwise":
-            highest, lowest = np.zeros(pairs.num_questions), np.full(pairs.num_questions, np.inf)
-            np.maximum.at(highest, pairs.question, pairs.target)
-            np.minimum.at(lowest, pairs.question, pairs.target)
-            # Candidates of one grade alone say nothing about an order.
-            questions = np.flatnonzero(usable & (highest > 0) & ((lowest < highest) | draws))
-            drawn = _foreign_negatives(split, questions, count, seed) if draws else None
-            return Lists.of_questions(pairs, questions, drawn)
-        positives = np.flatnonzero((pairs.target > 0) & usable[pairs.question])
-        if not draws:
-            positives, own = own_negatives(pairs, positives, count, seed)
-            return Lists.single(positives, own)
-        if split.pool is not None:
-            positives = positives[split.pool.counts[pairs.question[positives]] > 0]
-        return Lists.single(
-            positives, _foreign_negatives(split, pairs.question[positives].astype(np.int64), count, seed)
-        )
-
-
-def _foreign_negatives(split: MatchingSplit, question: NDArray[np.int64], count: int, seed: int) -> Negatives:
-    """Texts that are not the question's, for a list of each of these questions."""
-    pairs = split.pairs
-    if split.pool is None:
-        codes = text_codes(pairs)
-        order = np.lexsort((codes[pairs.second_row], pairs.question))
-        own = codes[pairs.second_row][order]
-        return RandomNegatives(codes, own, pairs.lists.offsets, question, count, seed)
-    rows = split.pool.values
-    no_grade, no_row = np.zeros(len(rows), np.float32), np.full(len(rows), -1)
-    starts, sizes = split.pool.offsets[question], split.pool.counts[question]
-    return PoolNegatives(rows, no_grade, no_row, starts, sizes, count, seed)
+def training_lists(split: MatchingSplit, options: MatchingOptions, seed: int) -> Lists:
+    """The lists that a model can learn from; `seed` is the run's."""
+    pairs, count = split.pairs, options.num_negatives
+    if options.chosen_batches == "pointwise":
+        return Lists.single(np.arange(len(pairs)))
+    usable = ~split.empty_questions
+    draws = options.negatives != "own"
+    if options.chosen_batches == "listwise":
+        highest, lowest = np.zeros(pairs.num_questions), np.full(pairs.num_questions, np.inf)
+        np.maximum.at(highest, pairs.question, pairs.target)
+        np.minimum.at(lowest, pairs.question, pairs.target)
+        # Candidates of one grade alone have no order.
+        questions = np.flatnonzero(usable & (highest > 0) & ((lowest < highest) | draws))
+        negatives = foreign_negatives(pairs, split.pool, questions, count, seed) if draws else None
+        return Lists(pairs.lists.take(questions), negatives)
+    positives = np.flatnonzero((pairs.target > 0) & usable[pairs.question])
+    if not draws:
+        return Lists.single(*own_negatives(pairs, positives, count, seed))
+    if split.pool is not None:
+        positives = positives[split.pool.counts[pairs.question[positives]] > 0]
+    questions = pairs.question[positives].astype(np.int64)
+    return Lists.single(positives, foreign_negatives(pairs, split.pool, questions, count, seed))
 
 
 class _Members(NamedTuple):
     """The P pairs of some lists: all arrays are [P]."""
 
-    #: rows of the first texts, rows of the second texts.
+    #: rows of the first texts, and of the second texts.
     first: NDArray[np.int64]
     second: NDArray[np.int64]
-    #: number of the list within the batch, and place in it.
+    #: number of the list within the batch, and position in it.
     query: NDArray[np.int64]
     place: NDArray[np.int64]
     target: NDArray[np.float32]
@@ -183,7 +144,7 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
             spec: of the data.
             idf: float32 [num_words], inverse document frequency of each word.
             split: the pairs.
-            lists: which of them form a list.
+            lists: the lists that they form.
             contents: of the batches.
         """
         self.spec, self.idf, self.split, self.lists, self.contents = spec, idf, split, lists, contents
@@ -219,17 +180,13 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
             indices: i is list i; i + e n is list i as drawn in epoch e (see `ListSampler`); ~i (negative) is
                 list i as padding, with weight 0. All of one epoch.
         """
-        given = np.asarray(indices, dtype=np.int64)
-        epoch, numbers = np.divmod(np.where(given < 0, ~given, given), len(self))
+        given, weight = rows_and_weights(indices)
+        epoch, numbers = np.divmod(given, len(self))
         members = self._members(int(epoch[0]), numbers)
         firsts, first = distinct_rows(members.first)
         seconds, second = distinct_rows(members.second)
-        gathered = gather(
-            [
-                TextGroup(self.first, firsts, self.spec.first_length),
-                TextGroup(self.second, seconds, self.spec.second_length),
-            ]
-        )
+        first_texts = TextGroup(self.first, firsts, self.spec.first_length)
+        gathered = gather([first_texts, TextGroup(self.second, seconds, self.spec.second_length)])
         arrays: dict[str, NDArray[np.generic]] = {
             "word": gathered.word,
             "char": gathered.char,
@@ -241,7 +198,7 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
             "query": members.query,
             "place": members.place,
             "target": members.target,
-            "weight": (given >= 0).astype(np.float32)[members.query],
+            "weight": weight[members.query],
             "row": members.row,
         }
         if self.is_duplicate is not None:  # all pairs are then the table's
@@ -255,33 +212,28 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         if self.contents.strings:
             pairs = self.split.pairs
             batch = batch._replace(
-                first_string=[pairs.first.texts[int(row)] for row in firsts],
-                second_string=[pairs.second.texts[int(row)] for row in seconds],
+                first_string=pairs.first.texts.take(firsts),
+                second_string=pairs.second.texts.take(seconds),
             )
         return batch
 
     def _members(self, epoch: int, numbers: NDArray[np.int64]) -> _Members:
         pairs, lists = self.split.pairs, self.lists
         rows = lists.rows.take(numbers)
-        row, in_list, starts = rows.values, rows.list_numbers, rows.offsets
+        row, query, starts = rows.values, rows.list_numbers, rows.offsets
         first, second = pairs.first_row[row].astype(np.int64), pairs.second_row[row].astype(np.int64)
         target = pairs.target[row]
         if lists.negatives is not None:
             drawn = lists.negatives.draw(epoch, numbers)
-            found = drawn.second >= 0
-            # A list's drawn pairs have its first text, and stand behind its own pairs.
-            there = np.nonzero(found)[0]
-            in_list = np.concatenate([in_list, there])
-            order = np.argsort(in_list, kind="stable")
-            in_list = in_list[order]
-            first = np.concatenate([first, first[starts[:-1]][there]])[order]
-            second = np.concatenate([second, drawn.second[found]])[order]
-            target = np.concatenate([target, drawn.target[found]])[order]
-            row = np.concatenate([row, drawn.row[found]])[order]
-            starts = offsets_of(np.bincount(in_list, minlength=len(numbers)))
-        return _Members(first, second, in_list, np.arange(len(in_list)) - starts[in_list], target, row)
-
-
-def _open_pool(folder: Path, fingerprint: str) -> Ragged:
-    check_folder(folder, fingerprint)
-    return Ragged.load(folder)
+            is_drawn = drawn.second >= 0
+            # Drawn pairs have the first text of their list, and follow the list's own pairs.
+            query_of_drawn = np.nonzero(is_drawn)[0]
+            query = np.concatenate([query, query_of_drawn])
+            order = np.argsort(query, kind="stable")
+            query = query[order]
+            first = np.concatenate([first, first[starts[:-1]][query_of_drawn]])[order]
+            second = np.concatenate([second, drawn.second[is_drawn]])[order]
+            target = np.concatenate([target, drawn.target[is_drawn]])[order]
+            row = np.concatenate([row, drawn.row[is_drawn]])[order]
+            starts = offsets_of(np.bincount(query, minlength=len(numbers)))
+        return _Members(first, second, query, np.arange(len(query)) - starts[query], target, row)

@@ -1,7 +1,4 @@
-"""Texts that do not match, drawn anew in every epoch.
-
-How numbers are drawn: see `datamodules.drawing`.
-"""
+"""Texts that do not match, drawn again in every epoch; see `datamodules.drawing`."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from numpy.typing import NDArray
 from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.corpora.pairs import Pairs
 from datamodules.drawing import choose, choose_foreign, key_of
-from datamodules.retrieval.folding import fold_hashes
+from datamodules.duplicates import duplicate_codes
 
 
 class Drawn(NamedTuple):
@@ -24,7 +21,7 @@ class Drawn(NamedTuple):
     second: NDArray[np.int64]
     #: float32: their grades.
     target: NDArray[np.float32]
-    #: int64: their row in the table of pairs, -1 where the pair is in no table.
+    #: int64: their rows in the table of pairs, -1 where the pair is in no table.
     row: NDArray[np.int64]
 
 
@@ -32,25 +29,20 @@ class Negatives(Protocol):
     """Draws negatives for lists."""
 
     def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
-        """At most k distinct negatives for each list.
-
-        Args:
-            epoch: another epoch draws anew.
-            lists: int64 [n], numbers of lists.
-        """
+        """At most k distinct negatives for each of the lists with these numbers, int64 [n]."""
 
 
 @dataclass(frozen=True)
 class PoolNegatives:
-    """Negatives that stand in a pool, a stretch of it for each list.
+    """Negatives from a pool, of which each list has a range.
 
     Attributes:
         second: rows of the pool's second texts.
         target: their grades.
         row: their rows in the table of pairs, or -1.
-        start: int64 [lists], where a list's stretch starts.
-        size: int64 [lists], how long it is.
-        count: k, negatives of a list; a shorter stretch is taken whole.
+        start: int64 [lists], start of each list's range.
+        size: int64 [lists], its length.
+        count: k, maximum number of negatives of a list.
         seed: of the run.
     """
 
@@ -64,44 +56,36 @@ class PoolNegatives:
 
     def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
         """See `Negatives.draw`."""
-        places = choose(key_of(self.seed, epoch), lists, self.size[lists], self.count)
-        missing = places < 0
-        at = np.where(missing, 0, places + self.start[lists][:, None])
-        return Drawn(
-            np.where(missing, -1, self.second[at]), self.target[at], np.where(missing, -1, self.row[at])
-        )
+        positions = choose(key_of(self.seed, epoch), lists, self.size[lists], self.count)
+        missing = positions < 0
+        chosen = np.where(missing, 0, positions + self.start[lists][:, None])
+        second, row = (np.where(missing, -1, values[chosen]) for values in (self.second, self.row))
+        return Drawn(second, self.target[chosen], row)
 
 
 @dataclass(frozen=True)
 class RandomNegatives:
-    """Any second text that is not one of the question's own.
+    """Random second texts that are not the question's own.
 
     Attributes:
-        codes: int64 [second texts], equal where texts are copies of each other.
-        own: int64, the codes of each question's own texts, sorted within a question.
-        offsets: int64 [questions + 1], question q owns `own[offsets[q]:offsets[q + 1]]`.
+        codes: int64 [second texts], equal for duplicates.
+        own: the codes of each question's own texts, ascending.
         question: int64 [lists], the question of each list.
-        count: k, negatives of a list.
+        count: k, maximum number of negatives of a list.
         seed: of the run.
     """
 
     codes: NDArray[np.int64]
-    own: NDArray[np.int64]
-    offsets: NDArray[np.int64]
+    own: Ragged
     question: NDArray[np.int64]
     count: int
     seed: int
 
     def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
         """See `Negatives.draw`."""
+        key, own = key_of(self.seed, epoch), self.own
         second = choose_foreign(
-            key_of(self.seed, epoch),
-            lists,
-            self.question[lists],
-            self.codes,
-            self.own,
-            self.offsets,
-            self.count,
+            key, lists, self.question[lists], self.codes, own.values, own.offsets, self.count
         )
         return Drawn(second, np.zeros(second.shape, np.float32), np.full(second.shape, -1))
 
@@ -109,24 +93,17 @@ class RandomNegatives:
 def own_negatives(
     pairs: Pairs, positives: NDArray[np.int64], count: int, seed: int
 ) -> tuple[NDArray[np.int64], PoolNegatives]:
-    """Those of the positives whose question has candidates of a lower grade, and these candidates.
-
-    Args:
-        pairs: the table.
-        positives: int64, row numbers.
-        count: negatives to draw for each.
-        seed: of the run.
-    """
+    """The positives (row numbers) whose question has candidates of a lower grade, and these candidates."""
     # In a question's candidates by rising grade, those below a grade are the first ones.
     order = np.lexsort((pairs.target, pairs.question))
     question, target = pairs.question[order], pairs.target[order]
-    new_grade = np.ones(len(order), dtype=bool)
-    new_grade[1:] = (question[1:] != question[:-1]) | (target[1:] != target[:-1])
-    first_of_grade = np.maximum.accumulate(np.where(new_grade, np.arange(len(order)), 0))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
+    is_new_grade = np.ones(len(order), dtype=bool)
+    is_new_grade[1:] = (question[1:] != question[:-1]) | (target[1:] != target[:-1])
+    first_of_grade = np.maximum.accumulate(np.where(is_new_grade, np.arange(len(order)), 0))
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
     start = pairs.lists.offsets[pairs.question[positives]]
-    size = first_of_grade[place[positives]] - start
+    size = first_of_grade[position[positives]] - start
     kept = size > 0
     negatives = PoolNegatives(
         pairs.second_row[order].astype(np.int64), target, order, start[kept], size[kept], count, seed
@@ -134,24 +111,40 @@ def own_negatives(
     return positives[kept], negatives
 
 
-def text_codes(pairs: Pairs) -> NDArray[np.int64]:
-    """int64 [second texts]: equal where texts are copies of each other."""
-    _, codes = np.unique(fold_hashes(pairs.second.texts), return_inverse=True)
-    return codes.reshape(-1).astype(np.int64)
+def foreign_negatives(
+    pairs: Pairs, pool: Ragged | None, question: NDArray[np.int64], count: int, seed: int
+) -> Negatives:
+    """Texts that are not the question's own, for a list of each of these questions.
+
+    Args:
+        pairs: the table.
+        pool: for each question rows of second texts to draw from; None = draw from all.
+        question: int64 [lists], the question of each list.
+        count: maximum number of negatives of a list.
+        seed: of the run.
+    """
+    if pool is None:
+        codes = duplicate_codes(pairs.second.texts)
+        own = codes[pairs.second_row]
+        order = np.lexsort((own, pairs.question))
+        return RandomNegatives(codes, Ragged(own[order], pairs.lists.offsets), question, count, seed)
+    no_grade, no_row = np.zeros(len(pool.values), np.float32), np.full(len(pool.values), -1)
+    start, size = pool.offsets[question], pool.counts[question]
+    return PoolNegatives(pool.values, no_grade, no_row, start, size, count, seed)
 
 
 def foreign_texts(pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bool_]) -> Ragged:
-    """What was retrieved for each question, without some of its own texts, copies of them, and repetitions.
+    """The distinct hits of each question that are neither excluded texts of its own nor duplicates of these.
 
     Args:
         pairs: the table.
         hits: [questions, k], rows of the second texts, -1 where there are fewer.
-        excluded: [P], the pairs whose second texts are to be left out.
+        excluded: bool [P], the pairs whose second texts are excluded.
 
     Returns:
         For each question rows of the second texts, best first.
     """
-    codes = text_codes(pairs)
+    codes = duplicate_codes(pairs.second.texts)
     question = np.repeat(np.arange(len(hits)), hits.shape[1])
     rows = hits.reshape(-1)
     # One number for a question and a text.
@@ -160,5 +153,4 @@ def foreign_texts(pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bo
     is_first = np.zeros(len(keys), dtype=bool)
     is_first[np.unique(keys, return_index=True)[1]] = True
     kept = (rows >= 0) & is_first & ~np.isin(keys, own)
-    sizes = np.bincount(question[kept], minlength=len(hits))
-    return Ragged(rows[kept], offsets_of(sizes))
+    return Ragged(rows[kept], offsets_of(np.bincount(question[kept], minlength=len(hits))))

@@ -1,4 +1,4 @@
-"""Small corpora that tests make for themselves, and processes that may die."""
+"""Small labelled corpora, and processes that may be killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = (*_SHARED, *(word for own in _OWN.values() for word in own))
 
 
 def labelled_texts(n: int, seed: int = 0) -> tuple[list[str], list[str]]:
-    """Texts of 2 to 9 words, two thirds of them words of the label's own; most texts are distinct."""
+    """Texts of 2 to 9 words, two thirds of them words of their label alone; most texts are distinct."""
     rng = random.Random(seed)
     labels = [LABELS[i % len(LABELS)] for i in range(n)]
     texts = [
@@ -53,11 +53,11 @@ def in_processes(n: int, function: Callable[..., Any], *arguments: Any) -> list[
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(n)
 
-    def together() -> None:
+    def call() -> None:
         barrier.wait()
         function(*arguments)
 
-    processes = [context.Process(target=together) for _ in range(n)]
+    processes = [context.Process(target=call) for _ in range(n)]
     for process in processes:
         process.start()
     for process in processes:

@@ -1,9 +1,12 @@
-"""Every row once an epoch, on any number of processes, texts of similar length together."""
+"""Batches of the sampler: every row once an epoch, on any number of processes, texts of similar length together."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from datamodules.sampling import BATCHES_PER_BUCKET, LengthBucketSampler
 
@@ -11,7 +14,11 @@ LENGTHS = np.random.default_rng(0).integers(1, 60, 101)
 
 
 def sampler(
-    batch_size: int = 8, *, training: bool, lengths: np.ndarray = LENGTHS, **options: int
+    batch_size: int = 8,
+    *,
+    training: bool,
+    lengths: NDArray[np.int64] | Callable[[int], NDArray[np.int64]] = LENGTHS,
+    **options: int,
 ) -> LengthBucketSampler:
     return LengthBucketSampler(lengths, batch_size, training=training, **options)
 
@@ -22,7 +29,7 @@ def rows(batches: list[list[int]]) -> list[int]:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("bucket", [True, False])
-def test_every_row_comes_once_an_epoch(training: bool, bucket: bool) -> None:
+def test_every_row_is_in_one_batch_of_an_epoch(training: bool, bucket: bool) -> None:
     batch_sampler = sampler(training=training, bucket=bucket)
     for epoch in range(3):
         batch_sampler.set_epoch(epoch)
@@ -60,18 +67,28 @@ def test_all_processes_train_on_the_same_number_of_batches(processes: int) -> No
 
 
 def test_training_order_depends_on_seed_and_epoch() -> None:
-    def order(seed: int, epoch: int, after: int = 0) -> list[list[int]]:
+    def order(seed: int, epoch: int, earlier_epochs: int = 0) -> list[list[int]]:
         batch_sampler = sampler(training=True, seed=seed)
-        for earlier in range(after):
-            batch_sampler.set_epoch(earlier)
-            list(batch_sampler)
-        batch_sampler.set_epoch(epoch)
-        return list(batch_sampler)
+        for number in (*range(earlier_epochs), epoch):
+            batch_sampler.set_epoch(number)
+            batches = list(batch_sampler)
+        return batches
 
     assert order(1, 2) == order(1, 2)
-    assert order(1, 2) == order(1, 2, after=2)  # a resumed run
-    different = [order(seed, epoch) for seed in (0, 1) for epoch in (0, 1, 2)]
-    assert len({str(batches) for batches in different}) == 6
+    assert order(1, 2) == order(1, 2, earlier_epochs=2)  # a resumed run
+    others = [order(seed, epoch) for seed in (0, 1) for epoch in (0, 1, 2)]
+    assert len({str(batches) for batches in others}) == 6
+
+
+def test_numbers_of_redrawn_rows_contain_the_epoch() -> None:
+    def lengths_in(epoch: int) -> NDArray[np.int64]:
+        return LENGTHS + epoch
+
+    batch_sampler = sampler(training=True, lengths=lengths_in)
+    batch_sampler.set_epoch(3)
+    assert sorted(rows(list(batch_sampler))) == list(range(303, 404))
+    assert np.array_equal(batch_sampler.lengths, LENGTHS + 3)
+    assert list(sampler(training=False, lengths=lengths_in)) == list(sampler(training=False))
 
 
 def test_evaluation_order_depends_on_neither_seed_nor_epoch() -> None:
@@ -92,7 +109,7 @@ def test_lengths_within_a_batch_are_similar() -> None:
     assert padding(bucket=True) < 0.05
 
 
-def test_buckets_leave_the_order_of_training_rows_random() -> None:
+def test_training_rows_have_a_random_order_despite_buckets() -> None:
     lengths = np.arange(10 * 8 * BATCHES_PER_BUCKET)
     batches = list(sampler(8, training=True, lengths=lengths))
     longest = np.array([lengths[batch].max() for batch in batches])
@@ -107,7 +124,7 @@ def test_evaluation_starts_with_the_longest_texts() -> None:
     assert (np.diff(order) <= 0).all()
 
 
-def test_lightning_reaches_set_epoch() -> None:
+def test_lightning_can_set_the_epoch() -> None:
     batch_sampler = sampler(training=True)
     batch_sampler.sampler.set_epoch(5)
     assert batch_sampler.epoch == 5

@@ -21,6 +21,7 @@ from datamodules.corpora.pairs import Pairs
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.matching.datamodule import MatchingDataModule
 from datamodules.matching.dataset import MatchingSplit
+from datamodules.matching.tables import read_pair_table
 from datamodules.retrieval import is_existing_index
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.vocabulary import Vocabulary
@@ -256,7 +257,7 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
         if text_column is not None or source == "-" or source.endswith(".txt"):
             return self._answers(source, text_column or "text", candidates, batch_size)
         if first_column is None and second_column is None:
-            return self._scores(self.data.pair_tables.read(source, labelled=False), batch_size)
+            return self._scores(read_pair_table(source, self.data.options, labelled=False), batch_size)
         options = self.data.options
         first = options.first_column if first_column is None else first_column
         second = options.second_column if second_column is None else second_column

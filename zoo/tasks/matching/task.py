@@ -13,7 +13,7 @@ from datamodules.base import AnyDataModule
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from datamodules.matching import MatchingDataModule
-from datamodules.matching.datamodule import MatchingOptions
+from datamodules.matching.options import MatchingOptions
 from zoo.tasks.base import Task, check_choice
 from zoo.tasks.matching.losses import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.matching.metrics import MatchingScores, PairScores, RankingScores

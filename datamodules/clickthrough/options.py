@@ -1,0 +1,117 @@
+"""Options of data of queries and documents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+from datamodules.core.errors import InputError
+from datamodules.corpora.records import Column
+from datamodules.options import DataOptions, MemoryOptions, VectorOptions, check_choice, check_least
+from datamodules.text.tokenization import WORD_TOKENIZERS
+
+#: A file, or several that are joined.
+Files: TypeAlias = str | list[str] | None
+#: Sources of negatives.
+NegativesFrom: TypeAlias = Literal["random", "in_batch", "retrieved"]
+SOURCES = ("random", "in_batch", "retrieved")
+#: Documents that validation and test rank for a query.
+Evaluate: TypeAlias = Literal["collection", "judged"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
+    """Options of `ClickthroughDataModule`.
+
+    Attributes:
+        corpus_file: the documents that are ranked: .jsonl or .parquet with `id` (or `_id`) and a text, or .tsv with id
+            and text and no header.
+        train_queries: the queries to train on, in the same formats; one file or several.
+        train_judgements: the documents that answer them, and how well: lines `query 0 document grade` (TREC) or
+            `query document grade` (BEIR, TSV), or a .jsonl or .parquet table.
+        validation_queries: the queries for validation; None = the training queries' file.
+        validation_judgements: None = a share of the training queries is split off (`validation_split`).
+        test_queries: the queries for the test.
+        test_judgements: the judgements for the test.
+        query_column: name or number of a query's text; None = `text`, or the second column of a .tsv.
+        document_column: name or number of a document's text, or several columns, which are joined; None = as for
+            queries.
+        negatives: documents that a relevant one competes with: `random` ones of the collection; those `in_batch`, other
+            examples' documents; `retrieved` ones, which the retriever ranks high for the query; or several of these.
+            Documents that are known to answer the query, and their duplicates, are excluded.
+        num_negatives: n, documents that are drawn for an example; half each of random and retrieved ones.
+        positives_per_query: maximum number of examples of a query in an epoch; another choice in every epoch, documents
+            of grade g with weight 2^g - 1.
+        num_hits: number of documents that the retriever returns, for `retrieved` negatives and for models that mix its
+            scores with theirs. 0 = nothing is retrieved.
+        skip_hits: exclude this number of first hits without a relevance judgement from the negatives.
+        highest_hit_score: exclude hits from the negatives whose score is above this share of the score of the query's
+            best relevant hit. None = no limit.
+        evaluate: rank the whole `collection` for each query, or its `judged` documents.
+        query_length: number of words kept of a query.
+        document_length: number of words kept of a document.
+        tokenizer: `whitespace` or `words`; the published models split texts at white space.
+        characters: pass the letters of words to the model.
+        max_characters: number of letters kept per word.
+        batch_size: examples in a training batch of one device.
+        eval_batch_size: queries in an evaluation batch, and documents in a block.
+    """
+
+    corpus_file: str | None = None
+    train_queries: Files = None
+    train_judgements: str | None = None
+    validation_queries: Files = None
+    validation_judgements: str | None = None
+    test_queries: Files = None
+    test_judgements: str | None = None
+    query_column: Column | None = None
+    document_column: Column | list[Column] | None = None
+    negatives: NegativesFrom | list[NegativesFrom] = "in_batch"
+    num_negatives: int = 4
+    positives_per_query: int = 4
+    num_hits: int = 0
+    skip_hits: int = 0
+    highest_hit_score: float | None = None
+    evaluate: Evaluate = "collection"
+    query_length: int = 16
+    document_length: int = 32
+    tokenizer: str = "whitespace"
+    characters: bool = True
+    max_characters: int = 32
+    batch_size: int = 128
+    eval_batch_size: int | None = 256
+
+    files: ClassVar[tuple[str, ...]] = (
+        "corpus_file",
+        "train_queries",
+        "train_judgements",
+        "validation_queries",
+        "validation_judgements",
+        "test_queries",
+        "test_judgements",
+        "memory",
+        "word_vectors",
+    )
+    test_files: ClassVar[tuple[str, ...]] = ("test_queries", "test_judgements", "corpus_file")
+    table_option: ClassVar[str] = "{split}_judgements"
+
+    def __post_init__(self) -> None:
+        DataOptions.__post_init__(self)
+        VectorOptions.__post_init__(self)
+        check_least(self, 0, "num_hits", "skip_hits")
+        check_least(self, 1, "num_negatives", "positives_per_query", "query_length", "document_length")
+        check_choice(self, "evaluate", ("collection", "judged"))
+        check_choice(self, "tokenizer", WORD_TOKENIZERS)
+        if not self.sources or any(source not in SOURCES for source in self.sources):
+            raise InputError(f"data.negatives={self.negatives}: use one or several of {', '.join(SOURCES)}")
+        if "retrieved" in self.sources and self.num_hits == 0:
+            raise InputError(
+                "data.negatives=retrieved: set the number of hits to draw from with data.num_hits"
+            )
+        if self.highest_hit_score is not None and not self.highest_hit_score > 0:
+            raise InputError(f"data.highest_hit_score={self.highest_hit_score}: must be above 0")
+
+    @property
+    def sources(self) -> list[NegativesFrom]:
+        """The sources of negatives."""
+        return [self.negatives] if isinstance(self.negatives, str) else self.negatives

@@ -1,0 +1,277 @@
+"""Preparation of every kind of data: done once, resumed after a kill, repeated where something has changed."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytorch_lightning.trainer.states import TrainerFn
+
+from datamodules import preparation
+from datamodules.core.errors import InputError
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from datamodules.text.tokens import TokenStore
+from datamodules.text.vocabulary import Vocabulary
+from tests.datamodules.corpus import in_processes
+from tests.datamodules.kinds import (
+    PARTS,
+    Kind,
+    all_batches,
+    are_equal,
+    classification,
+    die,
+    make_kind,
+    matching,
+    set_stage,
+)
+
+
+def forbid(kind: Kind[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, reading, tokenizing, building a memory or searching it fails."""
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("worked again")
+
+    for owner, name in (
+        (kind.data_type, "read_split"),
+        (TokenStore, "build"),
+        (FolderMemory, "build"),
+        (EmbeddedRetriever, "search"),
+    ):
+        monkeypatch.setattr(owner, name, never)
+
+
+def names_in_cache(kind: Kind[Any], cache: str = "cache") -> set[str]:
+    return {path.name for path in (kind.folder / cache).iterdir()}
+
+
+# --- once ---
+
+
+def test_a_second_preparation_does_no_work(kind: Kind[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    first = all_batches(kind.prepared())
+    forbid(kind, monkeypatch)
+    assert are_equal(all_batches(kind.prepared()), first)
+    # Options that change only how rows are put into batches need no work either.
+    kind.prepared(batch_size=2, eval_batch_size=3, seed=5, bucket_by_length=False)
+    with pytest.raises(AssertionError, match="worked again"):
+        kind.prepared(min_count=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        # Other memories are other texts to tokenize, with other words.
+        ({"num_memories": 4}, {"neighbors", "tokens", "vocabulary"}),
+        ({"retriever": EmbeddedRetriever(k1=2.0)}, {"memory", "neighbors", "tokens", "vocabulary"}),
+        ({"tokenizer": "whitespace"}, {"tokens", "vocabulary"}),
+        ({"min_count": 2}, {"vocabulary"}),
+        ({"max_length": 5}, set()),
+        # Without memories, no row is a near-duplicate of one.
+        ({"num_memories": 0}, {"duplicates", "vocabulary"}),
+    ],
+    ids=lambda value: "-".join(sorted(value)) or "nothing",
+)
+def test_an_option_changes_only_what_depends_on_it(
+    tmp_path: Path, options: dict[str, Any], expected: set[str]
+) -> None:
+    kind = classification(tmp_path)
+    kind.prepared()
+    before = names_in_cache(kind)
+    kind.prepared(**options)
+    new = names_in_cache(kind) - before
+    folders = {name for name in new if (tmp_path / "cache" / name).is_dir()}
+    assert {name.split("-")[0] for name in folders} == expected
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_changed_file_is_prepared_again(tmp_path: Path, split: str) -> None:
+    kind = classification(tmp_path)
+    kind.prepared()
+    plans = {name for name in names_in_cache(kind) if name.startswith("plan-")}
+    with (tmp_path / f"{split}.csv").open("a") as file:
+        file.write("quagga lion,beasts\n")
+    data = kind.prepared()
+    assert len([name for name in names_in_cache(kind) - plans if name.startswith("plan-")]) == 1
+    assert "quagga lion" in data.split(split).rows.texts
+    assert ("quagga" in data.words.vocabulary.words) == (split == "train")
+
+
+def test_another_retriever_is_another_memory(tmp_path: Path) -> None:
+    kind = matching(tmp_path)
+    memories = [
+        kind.prepared(negatives="retrieved", retriever=EmbeddedRetriever(similarity=similarity)).memory
+        for similarity in ("BM25", "LMDirichlet")
+    ]
+    assert memories[0] is not None
+    assert memories[1] is not None
+    assert memories[0].location != memories[1].location
+
+
+# --- damage ---
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [(name, part) for name, parts in PARTS.items() for part in parts.split()]
+)
+def test_a_deleted_part_of_the_cache_is_built_again(tmp_path: Path, name: str, part: str) -> None:
+    kind = make_kind(name, tmp_path)
+    first = all_batches(kind.prepared())
+    paths = list((tmp_path / "cache").glob(f"{part}-*"))
+    assert paths
+    for path in paths:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    data = kind.prepared()
+    assert are_equal(all_batches(data), first)
+    if data.memory is not None:
+        assert data.memory.open().search(["the"], 1).rows.shape == (1, 1)
+
+
+def test_a_truncated_plan_is_made_again(kind: Kind[Any]) -> None:
+    first = all_batches(kind.prepared())
+    (plan,) = (kind.folder / "cache").glob("plan-*")
+    plan.write_text(plan.read_text()[:40])
+    assert are_equal(all_batches(kind.prepared()), first)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("classification", "rows-*/rows.arrow"),
+        ("classification", "tokens-*/tokens.npy"),
+        ("classification", "neighbors-*/scores.npy"),
+        ("classification", "vocabulary-*/vocabulary.json"),
+        ("matching", "pairs-*/target.npy"),
+        ("clickthrough", "judgements-*/grade.npy"),
+        ("dialogue", "reading-*/values.npy"),
+    ],
+)
+def test_a_damaged_part_of_the_cache_is_named_and_built_again(
+    tmp_path: Path, name: str, file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind = make_kind(name, tmp_path)
+    first = all_batches(kind.prepared())
+    whole = {path: path.read_bytes() for path in (tmp_path / "cache").glob(file)}
+    assert whole
+    for path, contents in whole.items():
+        path.write_bytes(contents[:-1] + bytes([contents[-1] ^ 1]))
+    assert are_equal(all_batches(kind.prepared()), first)
+    for path, contents in whole.items():
+        assert f"{path}: damaged (its checksum has changed); it is built again" in caplog.text
+        assert path.read_bytes() == contents
+
+
+def test_a_full_disk_is_one_line(kind: Kind[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Vocabulary, "to_dict", full)
+        with pytest.raises(InputError, match="disk is full") as error:
+            kind.prepared()
+    assert str(kind.folder / "cache") in str(error.value)
+    assert "\n" not in str(error.value)
+    kind.prepared()
+
+
+# --- processes ---
+
+
+def prepare(kind: Kind[Any], cache: str) -> None:
+    kind.prepared(cache)
+
+
+@pytest.mark.parametrize(
+    ("owner", "function"),
+    [
+        (TokenStore, "build"),
+        (EmbeddedRetriever, "search"),
+        (Vocabulary, "from_stores"),
+        (preparation, "write_json"),
+        (Path, "rename"),
+    ],
+    ids=["tokens", "search", "vocabulary", "plan", "rename"],
+)
+def test_a_killed_preparation_is_resumed(
+    kind: Kind[Any], monkeypatch: pytest.MonkeyPatch, owner: object, function: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, function, die)
+        assert in_processes(1, prepare, kind, "killed") == [-signal.SIGKILL]
+    assert not list((kind.folder / "killed").glob("plan-*.json"))
+    assert are_equal(all_batches(kind.prepared("killed")), all_batches(kind.prepared("alone")))
+    assert names_in_cache(kind, "killed") == names_in_cache(kind, "alone")
+
+
+def test_two_processes_prepare_at_once(kind: Kind[Any]) -> None:
+    expected = all_batches(kind.prepared("alone"))
+    assert in_processes(2, prepare, kind, "together") == [0, 0]
+    data = kind.make("together")
+    data.setup("fit")
+    assert are_equal(all_batches(data), expected)
+    names = names_in_cache(kind, "together")
+    assert names == names_in_cache(kind, "alone")
+    assert not [name for name in names if "partial" in name or "blocks" in name]
+
+
+# --- stages ---
+
+
+def test_setup_needs_the_preparation(kind: Kind[Any]) -> None:
+    with pytest.raises(InputError, match=r"not prepared; call prepare_data\(\)"):
+        kind.make().setup("fit")
+    with pytest.raises(InputError, match="no vocabulary yet"):
+        _ = kind.make().spec
+
+
+def test_a_test_after_training_uses_the_memory_of_the_training(tmp_path: Path) -> None:
+    kind = classification(tmp_path)
+    data = kind.make()
+    for function, stage in ((TrainerFn.FITTING, "fit"), (TrainerFn.TESTING, "test")):
+        set_stage(data, function)
+        data.prepare_data()
+        data.setup(stage)
+    assert are_equal(data.test_dataloader(), kind.prepared().test_dataloader())
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "table", "option"),
+    [
+        ("classification", TrainerFn.FITTING, "train_file", "data.train_file"),
+        ("classification", TrainerFn.TESTING, "test_file", "data.test_file"),
+        ("matching", TrainerFn.FITTING, "train_file", "data.train_file"),
+        ("matching", TrainerFn.TESTING, "test_file", "data.test_file"),
+        ("clickthrough", TrainerFn.FITTING, "train_queries", "data.train_queries"),
+        ("clickthrough", TrainerFn.FITTING, "train_judgements", "data.train_judgements"),
+        ("clickthrough", TrainerFn.FITTING, "corpus_file", "data.corpus_file"),
+        ("clickthrough", TrainerFn.TESTING, "test_judgements", "data.test_judgements"),
+        ("dialogue", TrainerFn.FITTING, "train_file", "data.train_file"),
+        ("dialogue", TrainerFn.TESTING, "test_file", "data.test_file"),
+    ],
+)
+def test_a_table_that_is_needed_must_be_named(
+    tmp_path: Path, name: str, function: TrainerFn, table: str, option: str
+) -> None:
+    data = make_kind(name, tmp_path).make(**{table: None})
+    set_stage(data, function)
+    with pytest.raises(InputError, match=option):
+        data.prepare_data()
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_missing_file_is_named(tmp_path: Path, split: str) -> None:
+    wrong = str(tmp_path / "trian.csv")
+    with pytest.raises(InputError, match="no such") as error:
+        classification(tmp_path).prepared(**{f"{split}_file": wrong})
+    assert wrong in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_memories": -1}, {"max_length": 0}, {"batch_size": 0}, {"num_workers": -1}], ids=str
+)
+def test_an_option_out_of_range_is_named(tmp_path: Path, options: dict[str, int]) -> None:
+    with pytest.raises(InputError, match=f"data.{next(iter(options))}="):
+        classification(tmp_path).make(**options)
