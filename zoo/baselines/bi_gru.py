@@ -1,7 +1,7 @@
 """A bidirectional GRU over the words of a text.
 
-The GRU is of Kyunghyun Cho et al.: "Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine
-Translation", EMNLP 2014; papers on short texts call a classifier on its last states "RNN".
+The GRU: Kyunghyun Cho et al.: "Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine
+Translation", EMNLP 2014. Papers on short texts call a classifier on its last states "RNN".
 """
 
 from __future__ import annotations
@@ -12,31 +12,26 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from datamodules.batch import ClassificationBatch, ClassificationSpec
+from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
+from datamodules.core.types import PlainDict
 from zoo.baselines.text_only import TextNetwork, TextOnly
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.gru import AllStatesGRU
 from zoo.tasks.base import check_sizes
-from zoo.tasks.encoders import WordVectors
+from zoo.tasks.encoders import ReadsWordVectors
 
 
 class GRUNetwork(TextNetwork):
-    """Words, both directions, the last state of each."""
+    """The last states of a GRU in both directions."""
 
-    def __init__(self, words: WordEncoder, options: Any, num_classes: int) -> None:
-        """Make the parts.
-
-        Args:
-            words: vectors of words.
-            options: of `BiGRU`.
-            num_classes: C.
-        """
-        super().__init__(2 * options.hidden_size, num_classes, options.dropout)
+    def __init__(self, words: WordEncoder, hidden_size: int, dropout: float, num_classes: int) -> None:
+        super().__init__(2 * hidden_size, num_classes, dropout)
         self.words = words
-        self.word_dropout = nn.Dropout(options.dropout)
-        self.gru = AllStatesGRU(words.size, options.hidden_size, bidirectional=True)
+        self.word_dropout = nn.Dropout(dropout)
+        self.gru = AllStatesGRU(words.size, hidden_size, bidirectional=True)
 
-    def encode_texts(self, batch: ClassificationBatch) -> Tensor:
+    @override
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
         """The last forward and the last backward state [B, l]; zero for a text without words."""
         vectors = self.word_dropout(self.words(batch.word, batch.char))  # [U, D]
         lengths = (batch.text != 0).sum(dim=1)
@@ -48,14 +43,8 @@ class GRUNetwork(TextNetwork):
         return torch.cat([forward, states[:, 0, 1]], dim=1)
 
 
-class BiGRU(WordVectors, TextOnly):
-    """A linear classifier on the last states of a bidirectional GRU.
-
-    Example:
-        >>> model = BiGRU(hidden_size=100)
-    """
-
-    paper = "Cho et al.: Learning Phrase Representations using RNN Encoder-Decoder (2014)"
+class BiGRU(ReadsWordVectors, TextOnly):
+    """A linear classifier on the last states of a bidirectional GRU."""
 
     def __init__(self, hidden_size: int = 100, dropout: float = 0.5, **shared: Any) -> None:
         """Configure the model; its network is built when the data is known.
@@ -63,13 +52,15 @@ class BiGRU(WordVectors, TextOnly):
         Args:
             hidden_size: state size of one direction.
             dropout: on word vectors and on a text's vector.
-            **shared: options of `WordVectors` and `Task`.
+            **shared: options of `ReadsWordVectors` and `Task`.
         """
         super().__init__(**shared)
-        check_sizes(self.options, "hidden_size", "word_size")
+        check_sizes(hidden_size=hidden_size, word_size=self.word_size)
+        self.hidden_size, self.dropout = hidden_size, dropout
 
     @override
     def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
+        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> GRUNetwork:
-        return GRUNetwork(self.make_words(spec, word_vectors), self.options, len(spec.labels))
+        words = self.make_words(spec, word_vectors)
+        return GRUNetwork(words, self.hidden_size, self.dropout, len(spec.labels))

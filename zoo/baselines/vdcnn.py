@@ -1,10 +1,10 @@
 """Up to 49 convolutions of window 3 over characters.
 
 Alexis Conneau, Holger Schwenk, Loic Barrault, Yann LeCun: "Very Deep Convolutional Networks for Text Classification",
-EACL 2017. The published form that its best results are of: max pooling between the levels, and no shortcuts where
-these do not help (up to 29 layers).
+EACL 2017. The form with the best published results: max pooling between the levels, and no shortcuts where these do not
+help (up to 29 layers).
 
-Padding is never computed with: it has no part in the batch's statistics, in poolings, or in the 8 largest values.
+Padding is excluded from the batch's statistics, from poolings, and from the 8 largest values.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from datamodules.batch import ClassificationBatch, ClassificationSpec
+from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
 from zoo.baselines.text_only import CharactersOnly, TextNetwork
 from zoo.tasks.base import check_sizes
 
@@ -29,119 +30,112 @@ K = 8
 
 
 class RealBatchNorm(nn.BatchNorm1d):
-    """Batch normalisation over the places that are there."""
+    """Batch normalization over real positions."""
 
-    def forward(self, states: Tensor, real: Tensor) -> Tensor:  # type: ignore[override]
-        """Normalise states [B, F, T] at real places, bool [B, T]; zero elsewhere."""
-        by_place = states.transpose(1, 2)
-        there = by_place[real]  # [P, F]
-        # One place has no variance.
-        normal = functional.batch_norm(
-            there,
+    def forward(self, states: Tensor, is_real: Tensor) -> Tensor:  # type: ignore[override]
+        """Normalize states [B, F, T] at real positions, bool [B, T]; zero elsewhere."""
+        by_position = states.transpose(1, 2)
+        real = by_position[is_real]  # [P, F]
+        normalized = functional.batch_norm(
+            real,
             self.running_mean,
             self.running_var,
             self.weight,
             self.bias,
-            training=self.training and len(there) > 1,
+            training=self.training and len(real) > 1,  # one position has no variance
             momentum=self.momentum or 0.0,
             eps=self.eps,
         )
-        return torch.zeros_like(by_place).masked_scatter(real.unsqueeze(2), normal).transpose(1, 2)
+        zeros = torch.zeros_like(by_position)
+        return zeros.masked_scatter(is_real.unsqueeze(2), normalized).transpose(1, 2)
 
 
 class Block(nn.Module):
-    """Figure 2: twice a convolution, batch normalisation and ReLU, and if wanted a shortcut around them."""
+    """Figure 2: twice a convolution, batch normalization and ReLU, and optionally a shortcut around them."""
 
     def __init__(self, before: int, after: int, shortcut: bool) -> None:
         super().__init__()
-        sizes = (before, after, after)
         self.convolutions = nn.ModuleList(
-            nn.Conv1d(one, other, 3, padding=1, bias=False) for one, other in pairwise(sizes)
+            nn.Conv1d(*sizes, 3, padding=1, bias=False) for sizes in pairwise((before, after, after))
         )
         self.norms = nn.ModuleList(RealBatchNorm(after) for _ in self.convolutions)
         self.shortcut: nn.Module | None = None
         if shortcut:
             self.shortcut = nn.Identity() if before == after else nn.Conv1d(before, after, 1, bias=False)
 
-    def forward(self, states: Tensor, real: Tensor) -> Tensor:
-        """States [B, after, T] of states [B, before, T]; zero where bool [B, T] is False, as they must be before."""
-        found = states
+    def forward(self, states: Tensor, is_real: Tensor) -> Tensor:
+        """States [B, after, T] of states [B, before, T]; both are zero where `is_real`, bool [B, T], is False."""
+        output = states
         for number, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
-            found = norm(convolution(found), real)
+            output = norm(convolution(output), is_real)
             if number == 1 and self.shortcut is not None:
-                found = found + self.shortcut(states)
-            found = torch.relu(found)
-        return found
+                output = output + self.shortcut(states)
+            output = torch.relu(output)
+        return output
 
 
 class VDCNNNetwork(TextNetwork):
     """Figure 1."""
 
-    def __init__(self, num_chars: int, options: Any, num_classes: int) -> None:
-        """Make the layers.
-
-        Args:
-            num_chars: rows of the table of characters; row 0 is padding.
-            options: of `VDCNN`.
-            num_classes: C.
-        """
-        super().__init__(options.hidden_size, num_classes)
-        filters = [options.filters * 2**level for level in range(4)]
-        self.characters = nn.Embedding(num_chars, options.char_size, padding_idx=0)
-        self.lowest = nn.Conv1d(options.char_size, filters[0], 3, padding=1)
+    def __init__(
+        self,
+        spec: ClassificationSpec,
+        depth: int,
+        num_filters: int,
+        hidden_size: int,
+        char_size: int,
+        shortcut: bool,
+    ) -> None:
+        super().__init__(hidden_size, len(spec.labels))
+        filters = [num_filters * 2**level for level in range(4)]
+        self.characters = nn.Embedding(spec.num_words, char_size, padding_idx=0)
+        self.lowest = nn.Conv1d(char_size, filters[0], 3, padding=1)
         self.blocks = nn.ModuleList()
-        for level, blocks in enumerate(BLOCKS[options.depth]):
+        for level, blocks in enumerate(BLOCKS[depth]):
             sizes = [filters[max(level - 1, 0)], *[filters[level]] * blocks]
-            self.blocks.extend(Block(one, other, options.shortcut) for one, other in pairwise(sizes))
-        #: the blocks before which places are pooled.
-        self.pooled = set(accumulate(BLOCKS[options.depth][:-1]))
-        self.hidden = nn.Linear(K * filters[-1], options.hidden_size)
-        self.second_hidden = nn.Linear(options.hidden_size, options.hidden_size)
+            self.blocks.extend(Block(before, after, shortcut) for before, after in pairwise(sizes))
+        #: the blocks that are preceded by a pooling.
+        self.pooled = set(accumulate(BLOCKS[depth][:-1]))
+        self.hidden = nn.Linear(K * filters[-1], hidden_size)
+        self.second_hidden = nn.Linear(hidden_size, hidden_size)
         for module in self.modules():
             if isinstance(module, nn.Conv1d):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
 
-    def encode_texts(self, batch: ClassificationBatch) -> Tensor:
+    @override
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
         """The second linear layer's output [B, l]."""
-        real = batch.text != 0
-        states = self.lowest(self.characters(batch.word[batch.text]).transpose(1, 2)) * real.unsqueeze(1)
+        is_real = batch.text != 0
+        states = self.lowest(self.characters(batch.word[batch.text]).transpose(1, 2)) * is_real.unsqueeze(1)
         for number, block in enumerate(self.blocks):
             if number in self.pooled:
-                # No state is below 0, so what is behind a text is never the largest.
+                # No state is below 0, so zeroed padding is never larger.
                 pooled = functional.max_pool1d(states, 3, stride=2, padding=1)
-                real = real[:, ::2]
-                states = pooled * real.unsqueeze(1)
-            states = block(states, real)
-        hidden = torch.relu(self.hidden(largest(states, real).flatten(1)))
+                is_real = is_real[:, ::2]
+                states = pooled * is_real.unsqueeze(1)
+            states = block(states, is_real)
+        hidden = torch.relu(self.hidden(k_max_pool(states, is_real).flatten(1)))
         return torch.relu(self.second_hidden(hidden))
 
 
-def largest(states: Tensor, real: Tensor) -> Tensor:
-    """k-max pooling: the K largest values of each filter in the order of their places; of equal ones the first.
+def k_max_pool(states: Tensor, is_real: Tensor) -> Tensor:
+    """The K largest values of each filter in the order of their positions; of equal values, the first.
 
     Args:
         states: [B, F, T], none below 0.
-        real: bool [B, T].
+        is_real: bool [B, T].
 
     Returns:
-        [B, F, K]; zeros behind those of a text that has fewer places.
+        [B, F, K]; a text with fewer positions has zeros at the end.
     """
-    values = functional.pad(states.masked_fill(~real.unsqueeze(1), -1), (0, K), value=-1)
-    # `topk` would take any of several equal values, zeros most of all.
-    places = values.sort(dim=2, descending=True, stable=True).indices[..., :K].sort(dim=2).values
-    return values.gather(2, places).clamp(min=0)
+    values = functional.pad(states.masked_fill(~is_real.unsqueeze(1), -1), (0, K), value=-1)
+    # `topk` may return any of several equal values, and zeros are frequent.
+    positions = values.sort(dim=2, descending=True, stable=True).indices[..., :K].sort(dim=2).values
+    return values.gather(2, positions).clamp(min=0)
 
 
 class VDCNN(CharactersOnly):
-    """The paper's network of 9, 17, 29 or 49 convolutions.
-
-    Example:
-        >>> model = VDCNN(depth=29)
-    """
-
-    paper = (
-        "Conneau, Schwenk, Barrault, LeCun: Very Deep Convolutional Networks for Text Classification (2017)"
-    )
+    """The paper's network of 9, 17, 29 or 49 convolutions."""
 
     def __init__(
         self,
@@ -156,19 +150,21 @@ class VDCNN(CharactersOnly):
 
         Args:
             depth: convolutions: 9, 17, 29 or 49.
-            filters: of the lowest level; each further one has twice as many.
+            filters: of the lowest level; each further level has twice as many.
             hidden_size: units of each of the two hidden linear layers.
             char_size: size of a character's vector.
             shortcut: add a block's input to its output.
             **shared: options of `Task`.
         """
         super().__init__(**shared)
-        check_sizes(self.options, "filters", "hidden_size", "char_size")
+        check_sizes(filters=filters, hidden_size=hidden_size, char_size=char_size)
         if depth not in BLOCKS:
             raise InputError(f"model.depth={depth}: choose one of {', '.join(map(str, BLOCKS))}")
+        self.depth, self.filters, self.hidden_size = depth, filters, hidden_size
+        self.char_size, self.shortcut = char_size, shortcut
 
     @override
     def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
+        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> VDCNNNetwork:
-        return VDCNNNetwork(spec.num_words, self.options, len(spec.labels))
+        return VDCNNNetwork(spec, self.depth, self.filters, self.hidden_size, self.char_size, self.shortcut)
