@@ -20,7 +20,6 @@ from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import encodings_folder
 from zoo.layers.lora import without_adapters
 from zoo.registry import paper_of
-from zoo.saving import fitted_weights
 from zoo.saving.model_folder import KIND, write_model
 from zoo.saving.saved_model import MEMORY, OWN, SavedModel
 

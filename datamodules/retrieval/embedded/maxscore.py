@@ -165,8 +165,8 @@ def _locate(index: InvertedIndex, terms: _Terms, essential: int, low: int, high:
     rows, begins, ends, stops = index.posting_rows, terms.begins, terms.ends, terms.stops
     total = 0
     for i in range(essential):
-        begins[i] = _skip(rows, begins[i], stops[i], low)
-        ends[i] = _skip(rows, begins[i], stops[i], high)
+        begins[i] = _lower_bound(rows, begins[i], stops[i], low)
+        ends[i] = _lower_bound(rows, begins[i], stops[i], high)
         total += ends[i] - begins[i]
     ends[essential:] = -1
     return total
@@ -221,8 +221,8 @@ def _choose(
                 position = _find_in_bitmap(words, ranks, bitmap * num_words, starts[ids[i]], row)
             else:
                 if ends[i] < 0:
-                    begins[i] = _skip(rows, begins[i], stops[i], low)
-                    ends[i] = _skip(rows, begins[i], stops[i], high)
+                    begins[i] = _lower_bound(rows, begins[i], stops[i], low)
+                    ends[i] = _lower_bound(rows, begins[i], stops[i], high)
                 position = _lower_bound(rows, begins[i], ends[i], row)
                 if position == ends[i] or rows[position] != row:
                     position = -1
@@ -250,18 +250,8 @@ def _find_in_bitmap(words: Words, ranks: Ints, first: int, start: int, row: int)
 
 
 @numba.njit(nogil=True, cache=True)
-def _skip(rows: Ints, position: int, end: int, row: int) -> int:
-    """The first position from `position` on with a row >= `row`, found in growing steps."""
-    step = 1
-    while position + step < end and rows[position + step] < row:
-        position += step
-        step *= 2
-    first: int = _lower_bound(rows, position, min(position + step, end), row)
-    return first
-
-
-@numba.njit(nogil=True, cache=True)
 def _lower_bound(rows: Ints, low: int, high: int, row: int) -> int:
+    """The first position in low..high with a row >= `row`."""
     while low < high:
         middle = (low + high) >> 1
         if rows[middle] < row:

@@ -41,11 +41,7 @@ class FolderMemory(Memory):
     """
 
     def __init__(self, folder: Path, retriever: Retriever, version: int | None = None) -> None:
-        """Open a version of a memory; None opens the current one.
-
-        Raises:
-            InputError: there is no memory, it is damaged, or its retriever has another ranking.
-        """
+        """Open a version, None opens the current one; raise an `InputError` if it is missing or damaged."""
         self.folder = folder
         self.retriever = retriever
         current = int(read_pointer(folder)["version"])
@@ -303,11 +299,7 @@ def _check_ids(rows: Rows) -> None:
 
 
 def read_pointer(folder: Path) -> PlainDict:
-    """Return the contents of a memory folder's `memory.json`: `version`, `retriever` and `ranking`.
-
-    Raises:
-        InputError: the folder is no memory.
-    """
+    """Return `version`, `retriever` and `ranking` of a memory; raise an `InputError` if the folder is no memory."""
     path = folder / POINTER
     if not path.exists():
         raise InputError(
