@@ -58,16 +58,17 @@ class WordConvolution(nn.Module):
         return summed if self.bias is None else summed + self.bias
 
 
-def convolve(convolution: nn.Conv1d | nn.Conv2d, states: Tensor) -> Tensor:
+def convolve(convolution: nn.Module, states: Tensor) -> Tensor:
     """ReLU of a convolution with windows centered on every position; they read zeros beyond the states.
 
     Args:
-        convolution: without padding of its own.
+        convolution: an `nn.Conv1d`, or an `nn.Conv2d` of square windows, without padding of its own.
         states: [N, T, F], or images [P, T, S, F].
 
     Returns:
         The same shape with the convolution's number of filters.
     """
+    assert isinstance(convolution, nn.Conv1d | nn.Conv2d)
     sides = [side for window in convolution.kernel_size for side in ((window - 1) // 2, window // 2)]
     padded = functional.pad(states.movedim(-1, 1), sides)
     return torch.relu(convolution(padded)).movedim(1, -1).contiguous()

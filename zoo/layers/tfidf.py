@@ -177,9 +177,7 @@ class TfidfLinear(nn.Module):
         weights = torch.from_numpy(vectors.data.astype(np.float32)).to(device)
         # The product with a sparse vector is a weighted sum of the table's rows.
         with torch.autocast(device.type, enabled=False):
-            sums = functional.embedding_bag(
-                index, self.table, start, mode="sum", per_sample_weights=weights
-            )
+            sums = functional.embedding_bag(index, self.table, start, mode="sum", per_sample_weights=weights)
             return sums + self.bias.to(device)
 
     def get_extra_state(self) -> PlainDict:
