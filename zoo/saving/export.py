@@ -116,7 +116,7 @@ def _without_folder(files: object) -> object:
 
 def _summary(saved: SavedModel) -> PlainDict:
     """`summary.json` of the run; empty where there is none."""
-    file = saved.home / "summary.json"
+    file = saved.file("summary.json")
     if saved.path.is_dir() or not file.is_file():
         return {}
     summary: PlainDict = json.loads(file.read_text(encoding="utf-8"))

@@ -103,10 +103,9 @@ class FolderMemory(Memory):
         is opened instead. The copy takes over this memory's retriever.
         """
         with storage.lock(folder), storage.lock(self.folder):
-            if not (folder / POINTER).exists():
+            if not folder.exists():
                 partial = folder.with_name(f".{folder.name}.partial")
-                for leftover in (partial, folder):
-                    shutil.rmtree(leftover, ignore_errors=True)
+                shutil.rmtree(partial, ignore_errors=True)
                 with storage.named_disk_errors(folder, "the run's folder"):
                     hidden = shutil.ignore_patterns(".*")
                     shutil.copytree(self.folder, partial, copy_function=_link, ignore=hidden)
@@ -316,6 +315,16 @@ def read_pointer(folder: Path) -> PlainDict:
             " `zoo index`"
         ) from error
     return pointer
+
+
+def first_rows(folder: Path) -> str:
+    """Return the fingerprint of the rows that a memory began with.
+
+    Raises:
+        InputError: the folder is no memory, or damaged.
+    """
+    read_pointer(folder)
+    return str(storage.check_folder(_rows_folder(folder, 1), advice=_lost_rows(folder, 1))["fingerprint"])
 
 
 def write_pointer(folder: Path, pointer: PlainDict) -> None:
