@@ -56,7 +56,7 @@ class CrossEncoder(nn.Module):
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
         tokens, types = self.join(batch)
-        states = self.encoder.states(batch.word[tokens], tokens != 0, types if self.has_types else None)
+        states = self.encoder.token_states(batch.word, tokens, types if self.has_types else None)
         with torch.autocast(states.device.type, enabled=False):
             vector = pool(states.float(), tokens != 0, self.encoder.pooling)
             return MatchingOutput(self.out(self.dropout(vector)))

@@ -178,21 +178,19 @@ class TransformerEncoder(nn.Module):
 
     def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
         """Encode texts; arguments and result as in `BiLSTMEncoder.forward`, `char` is not read."""
-        mask = text != 0  # [N, T]
-        return pool(self.states(word[text], mask), mask, self.pooling)
+        return pool(self.token_states(word, text), text != 0, self.pooling)
 
-    def states(self, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
-        """The transformer's last states [N, T, size].
+    def token_states(self, word: Tensor, text: Tensor, types: Tensor | None = None) -> Tensor:
+        """The tokens' states [N, T, size] in the last layer; anything at padding.
 
         Args:
-            ids: int64 [N, T] tokens.
-            mask: bool [N, T], True where there is a token.
-            types: int64 [N, T] segments; None = one segment.
+            word: [U] vocabulary ids of the batch's distinct tokens.
+            text: [N, T] positions in `word`, 0 = padding.
+            types: [N, T] segments; None = one segment.
         """
-        # A text without tokens needs one to attend to; its vector is zeroed by the pooling.
-        attended = mask.clone()
-        attended[:, 0] = True
+        attended = text != 0
+        attended[:, 0] = True  # attention needs a token, also in a text without tokens
         segments = {} if types is None else {"token_type_ids": types}
-        output = self.transformer(input_ids=ids, attention_mask=attended.long(), **segments)
+        output = self.transformer(input_ids=word[text], attention_mask=attended.long(), **segments)
         states: Tensor = output.last_hidden_state
         return states
