@@ -194,3 +194,11 @@ class TransformerEncoder(nn.Module):
         output = self.transformer(input_ids=word[text], attention_mask=attended.long(), **segments)
         states: Tensor = output.last_hidden_state
         return states
+
+
+class TransformerTokens(TransformerEncoder):
+    """Vectors of tokens in context: the last layer of a pre-trained transformer."""
+
+    def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
+        """Encode texts; arguments as in `TransformerEncoder.forward`, result as of `token_states`."""
+        return self.token_states(word, text)
