@@ -1,0 +1,169 @@
+"""Measures of the code, and the limits that `make lint` holds it to: python -m tests.measures."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("zoo", "datamodules", "callbacks")
+
+#: Beginnings of docstrings that say nothing: a docstring begins with a verb or a noun.
+_QUESTION = re.compile(r"(What|Whether|How|Which)\b")
+#: Words that make readers stop; see CONTRIBUTING.md.
+_WORDS = re.compile(r"\b(said|told|heard|hears|anew|likewise)\b")
+#: Folder with as many modules as there are models.
+_LARGE_FOLDERS = ("zoo/baselines",)
+
+
+class Limit(NamedTuple):
+    """A measure and its limit."""
+
+    name: str
+    value: float
+    limit: float
+
+
+class Source(NamedTuple):
+    """One module."""
+
+    path: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def docstrings(self) -> Iterator[str]:
+        """All docstrings of the module."""
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        for node in ast.walk(self.tree):
+            if isinstance(node, kinds) and (docstring := ast.get_docstring(node)):
+                yield docstring
+
+    def counts(self) -> Counter[str]:
+        """Number of lines of each kind."""
+        counts: Counter[str] = Counter(lines=len(self.text.splitlines()))
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        for node in ast.walk(self.tree):
+            if isinstance(node, kinds) and ast.get_docstring(node):
+                expression = node.body[0]
+                counts["docstring"] += (expression.end_lineno or 0) - expression.lineno + 1
+        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            if token.type == tokenize.COMMENT and token.line.strip().startswith("#"):
+                counts["comment"] += 1
+        counts["blank"] = sum(not line.strip() for line in self.text.splitlines())
+        counts["Any"] = len(re.findall(r"\bAny\b", self.text))
+        return counts
+
+
+def sources() -> list[Source]:
+    """All modules of the packages."""
+    paths = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+    return [Source(name, text, ast.parse(text)) for name, text in texts.items()]
+
+
+def limits(modules: list[Source]) -> list[Limit]:
+    """The measures with a limit."""
+    totals = sum((module.counts() for module in modules), Counter())
+    code = totals["lines"] - totals["blank"] - totals["comment"] - totals["docstring"]
+    docstrings = [docstring for module in modules for docstring in module.docstrings]
+    folders = Counter(
+        module.path.rpartition("/")[0] for module in modules if not module.path.endswith("__init__.py")
+    )
+    largest = max(count for folder, count in folders.items() if folder not in _LARGE_FOLDERS)
+    return [
+        Limit("lines", totals["lines"], 30_000),
+        Limit("modules in the largest folder", largest, 15),
+        Limit("`Any` per 1,000 lines of code", 1000 * totals["Any"] / code, 20),
+        Limit(
+            "docstrings that begin with What, Whether, How or Which",
+            sum(_QUESTION.match(docstring) is not None for docstring in docstrings),
+            24,
+        ),
+        Limit("words to avoid", sum(len(_WORDS.findall(module.text)) for module in modules), 14),
+        Limit("classes with behavior behind a data module", max(map(len, data_modules().values())), 3),
+        Limit("members of a base that one subclass overrides", max(map(len, single_overrides().values())), 3),
+    ]
+
+
+def data_modules() -> dict[str, list[str]]:
+    """Name of a kind's data module -> our classes in its bases, itself included."""
+    import datamodules
+
+    kinds = [datamodules.find(name) for name in datamodules.MODULES]
+    return {
+        kind.__name__: [base.__name__ for base in kind.__mro__ if base.__module__.startswith("datamodules")]
+        for kind in kinds
+    }
+
+
+def single_overrides() -> dict[str, list[str]]:
+    """Name of a base class -> its members that exactly one of its subclasses overrides.
+
+    Members of Lightning's classes are not counted, nor bases with a single subclass.
+    """
+    import pytorch_lightning as pl
+
+    from datamodules.base import DataModule
+    from zoo.registry import all_models
+    from zoo.tasks.base import Task
+    from zoo.tasks.classification.task import ClassificationTask
+    from zoo.tasks.matching.task import MatchingTask
+    from zoo.tasks.predictor import Predictor
+    from zoo.tasks.retrieval.task import RetrievalTask
+
+    all_models()
+    bases: list[type] = [Task, ClassificationTask, MatchingTask, RetrievalTask, Predictor, DataModule]
+    foreign = {*dir(pl.LightningModule), *dir(pl.LightningDataModule)}
+    overrides = {}
+    for base in bases:
+        members = [name for name in vars(base) if not name.startswith("_") and name not in foreign]
+        counts = Counter(name for kind in _subclasses(base) for name in vars(kind) if name in members)
+        overrides[base.__name__] = [name for name, count in counts.items() if count == 1]
+    return overrides
+
+
+def _subclasses(base: type) -> Iterator[type]:
+    for kind in base.__subclasses__():
+        if kind.__module__.partition(".")[0] in PACKAGES:
+            yield kind
+        yield from _subclasses(kind)
+
+
+def main() -> int:
+    """Print the measures; 1 if one is above its limit."""
+    modules = sources()
+    print(f"{'package':32}{'lines':>8}{'code':>8}{'docstring':>11}{'comment':>9}{'Any':>6}")
+    names = sorted({module.path.split("/")[1] and "/".join(module.path.split("/")[:2]) for module in modules})
+    for name in [*PACKAGES, *names]:
+        group = [m.counts() for m in modules if m.path.startswith((f"{name}/", f"{name}.py"))]
+        total = sum(group, Counter())
+        code = total["lines"] - total["blank"] - total["comment"] - total["docstring"]
+        print(
+            f"{name:32}{total['lines']:>8}{code:>8}{total['docstring']:>11}{total['comment']:>9}{total['Any']:>6}"
+        )
+    print("\nclasses behind a data module")
+    for name, classes in data_modules().items():
+        print(f"  {name}: {', '.join(classes)}")
+    print("members that exactly one subclass overrides")
+    for name, members in single_overrides().items():
+        print(f"  {name}: {', '.join(members) or 'none'}")
+    print()
+    checked = limits(modules)
+    for measure in checked:
+        print(f"{measure.name:58}{measure.value:>9,.4g} (limit {measure.limit:,})")
+    exceeded = [measure.name for measure in checked if measure.value > measure.limit]
+    if exceeded:
+        print(f"above the limit: {', '.join(exceeded)}", file=sys.stderr)
+    return int(bool(exceeded))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
