@@ -1,5 +1,7 @@
 """The exceptions for what a user can put right, and the short quotations in their messages."""
 
+from importlib.util import find_spec
+
 #: Characters that a message quotes of a wrong value: a table's header may have 20,000.
 LONGEST = 200
 
@@ -24,6 +26,16 @@ def check_count(name: str, count: int, most: int | None = None) -> None:
     """
     if count < 1 or (most is not None and count > most):
         raise InputError(f"--{name} {count}: must be 1 " + ("or more" if most is None else f"to {most:,}"))
+
+
+def check_installed(package: str, extra: str, feature: str) -> None:
+    """Refuse a feature whose optional package is missing.
+
+    Raises:
+        InputError: names the command that installs it.
+    """
+    if find_spec(package) is None:
+        raise InputError(f'{feature} needs the package {package}: pip install "memory-zoo[{extra}]"')
 
 
 def excerpt(wrong: object, longest: int = LONGEST) -> str:

@@ -1,4 +1,4 @@
-"""What the one suite of `test_models.py` must know of a kind of task: its models, a batch, and parts of a batch.
+"""The models of each kind of task, a batch, and variants of the batch, for the shared tests of `test_models.py`.
 
 A new kind of task adds its adapter here, a new model its line.
 """
@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from datamodules import ClassificationDataModule, DialogueDataModule, MatchingDataModule
 from tests.dialogues import made_up, write_published
-from tests.zoo.adapter import Adapter, put
+from tests.zoo.adapter import Adapter, take_rows
 from tests.zoo.conftest import pair_rows, sentences, write_pairs, write_table
 from tests.zoo.retrieval_adapter import Retrieval
 from zoo.tasks.base import Task
@@ -25,6 +25,7 @@ from zoo.tasks.matching.task import MatchingTask
 SIZES = {
     "hidden_size": 8, "word_size": 10, "char_size": 4, "char_hidden_size": 6, "num_perspectives": 3
 }  # fmt: skip
+POOL = {"hidden_size": 8, "word_size": 10}
 
 
 class Classification(Adapter):
@@ -35,7 +36,6 @@ class Classification(Adapter):
             "plain-cosine": {**SIZES, "num_perspectives": 0},
             "no-characters": {**SIZES, "characters": False},
             "sharp": {**SIZES, "features": "M5", "attention": "softmax", "text_dropout": 0.5},
-            "mixed": {**SIZES, "features": "M1", "mix": 0.4},
             "rows": {**SIZES, "sparse_updates": True},
         },
         "MemNet": {
@@ -67,17 +67,14 @@ class Classification(Adapter):
         "NGrams": {"": {}, "tfidf": {"tfidf": True, "max_ngram": 2, "max_features": 30}},
         "NeighborVote": {"": {}},
         "TfidfSVM": {"": {}},
-        "WitnessEnsemble": {
-            "": {"hidden_size": 8, "word_size": 10, "characters": False, "folds": 2},
-            "text": {"witnesses": ["lexical", "encoder"], "hidden_size": 8, "word_size": 10, "few_rows": 0},
-            "memory": {
-                "witnesses": ["lexical_vote", "dense_vote"],
-                "hidden_size": 8,
-                "word_size": 10,
-                "few_rows": 0,
-            },
+        "MemoryEnsemble": {
+            "": {**POOL, "characters": False, "folds": 2},
+            "text": {**POOL, "members": ["lexical", "encoder"], "few_rows": 0},
+            "memory": {**POOL, "members": ["lexical_vote", "dense_vote"], "few_rows": 0},
         },
     }
+    #: options of the data.
+    options: ClassVar[dict[str, Any]] = {}
     by_row = (
         "text", "memory", "memory_mask", "memory_score", "memory_target", "target", "weight", "row", "text_string"
     )  # fmt: skip
@@ -91,10 +88,11 @@ class Classification(Adapter):
             batch_size=12,
             cache_dir=str(folder / "cache"),
             seed=0,
+            **self.options,
         )
 
     def make_batch(self) -> Any:
-        """One text has no memory, one has two, one memory's label is unknown."""
+        """A batch with a text without memories, a text with two, and a memory with an unknown label."""
         batch = super().make_batch()
         mask = batch.memory_mask.clone()
         assert mask.all()
@@ -124,8 +122,8 @@ class Classification(Adapter):
         return bool((self.results(model, batch).argmax(dim=1) == batch.target).all())
 
     def learnable(self, batch: Any) -> Any:
-        # Without memories there is nothing to see for a model that sees nothing else.
-        return put(batch, self.by_row, torch.arange(3, len(batch.row)))
+        # A model that reads memories only learns nothing from texts without memories.
+        return take_rows(batch, self.by_row, torch.arange(3, len(batch.row)))
 
     def padded(self, batch: Any) -> Any:
         return batch._replace(
@@ -145,7 +143,7 @@ class Classification(Adapter):
         ]
 
     def alone(self, batch: Any, row: int) -> Any:
-        return put(batch, self.by_row, slice(row, row + 1))
+        return take_rows(batch, self.by_row, slice(row, row + 1))
 
     def reordered(self, batch: Any) -> list[tuple[Any, Tensor]]:
         same = torch.arange(len(batch.row))
@@ -153,7 +151,7 @@ class Classification(Adapter):
         fields = ("memory", "memory_mask", "memory_score", "memory_target")
         return [
             (batch._replace(**{name: getattr(batch, name)[:, memories] for name in fields}), same),
-            (put(batch, self.by_row, same.flip(0)), same.flip(0)),
+            (take_rows(batch, self.by_row, same.flip(0)), same.flip(0)),
         ]
 
     def emptied(self, batch: Any) -> list[tuple[Any, Tensor]]:
@@ -174,8 +172,9 @@ class Classification(Adapter):
 
 
 class CharacterClassification(Classification):
-    """Texts read letter by letter."""
+    """Texts as sequences of characters."""
 
+    options: ClassVar = {"tokenizer": "characters", "max_length": 130}
     variants: ClassVar = {
         "CharCNN": {"": {"length": 130, "filters": 12, "hidden_size": 16, "dropout": 0.0}},
         "CharCRNN": {
@@ -187,10 +186,6 @@ class CharacterClassification(Classification):
             "shortcuts": {"depth": 17, "filters": 4, "hidden_size": 16, "shortcut": True},
         },
     }
-
-    def make_data(self, folder: Path) -> ClassificationDataModule:
-        data = super().make_data(folder)
-        return ClassificationDataModule(**{**data.options, "tokenizer": "characters", "max_length": 130})
 
 
 WORDS = {"word_size": 12}
@@ -293,7 +288,7 @@ class Ranking(Adapter):
         )
 
     def alone(self, batch: Any, row: int) -> Any:
-        """As the data would make it: nothing in it is there for other pairs."""
+        """The batch as the data would build it, without anything of other pairs."""
         first, second = int(batch.first[row]), int(batch.second[row])
         texts = [batch.first_text[first : first + 1], batch.second_text[second : second + 1]]
         texts = [text[:, : max(1, int((text != 0).sum()))] for text in texts]
@@ -302,7 +297,7 @@ class Ranking(Adapter):
         number[words] = torch.arange(len(words))
         char = batch.char[words]
         zero = torch.zeros(1, dtype=torch.long)
-        return put(batch, self.by_pair, slice(row, row + 1))._replace(
+        return take_rows(batch, self.by_pair, slice(row, row + 1))._replace(
             word=batch.word[words],
             char=char[:, : max(1, int((char != 0).sum(dim=1).max()))],
             idf=batch.idf[words],
@@ -324,25 +319,25 @@ class Ranking(Adapter):
                 1 + torch.randperm(len(batch.word) - 1, generator=torch.Generator().manual_seed(2)),
             ]
         )
-        renamed = put(batch, (), same)._replace(
+        renamed = take_rows(batch, (), same)._replace(
             **{name: getattr(batch, name)[words] for name in ("word", "char", "idf")},
             first_text=words.argsort()[batch.first_text],
             second_text=words.argsort()[batch.second_text],
         )
-        return [(put(batch, self.by_pair, same.flip(0)), same.flip(0)), (renamed, same)]
+        return [(take_rows(batch, self.by_pair, same.flip(0)), same.flip(0)), (renamed, same)]
 
     def emptied(self, batch: Any) -> list[tuple[Any, Tensor]]:
-        found = []
+        batches = []
         for sides in (("first",), ("second",), ("first", "second")):
             changed: dict[str, Any] = {}
-            unaware = torch.ones(len(batch.row), dtype=torch.bool)
+            is_unaware = torch.ones(len(batch.row), dtype=torch.bool)
             for side in sides:
                 changed[f"{side}_text"] = getattr(batch, f"{side}_text").clone()
                 changed[f"{side}_text"][1] = 0
                 strings = getattr(batch, f"{side}_string")
                 changed[f"{side}_string"] = [strings[0], "", *strings[2:]]
-                unaware &= getattr(batch, side) != 1
-            found.append((batch._replace(**changed), unaware))
+                is_unaware &= getattr(batch, side) != 1
+            batches.append((batch._replace(**changed), is_unaware))
         nothing = batch._replace(
             **{name: getattr(batch, name)[:1] for name in ("word", "char", "idf")},
             first_text=torch.zeros_like(batch.first_text[:, :1]),
@@ -350,14 +345,14 @@ class Ranking(Adapter):
             first_string=[""] * len(batch.first_text),
             second_string=[""] * len(batch.second_text),
         )
-        return [*found, (nothing, torch.zeros(len(batch.row), dtype=torch.bool))]
+        return [*batches, (nothing, torch.zeros(len(batch.row), dtype=torch.bool))]
 
 
 class PairClassification(Ranking):
     goal = "classification"
 
 
-# What a draw replaces can't be learned by heart.
+# Words that are replaced at random can't be memorized.
 HOPS = {"word_size": 14, "word_dropout": 0.0}
 
 
@@ -396,7 +391,7 @@ class Dialogue(Adapter):
         for probabilities in choices.values():
             assert probabilities.shape == (len(batch.row), words + batch.own.shape[1])
             assert not probabilities[:, :2].any()
-            # Behind a dialogue's own words there is none.
+            # A dialogue with fewer words of its own has no choice beyond them.
             assert not probabilities[:, words:][batch.own[batch.dialogue] == 0].any()
         assert not output.attention[~batch.readable].any()
         known = torch.cat([probabilities[:, :words] for probabilities in choices.values()], dim=1)
@@ -427,12 +422,12 @@ class Dialogue(Adapter):
         ]
 
     def alone(self, batch: Any, row: int) -> Any:
-        one = int(batch.dialogue[row])
-        length, turns = int((batch.text[one] != 0).sum()), int(batch.readable[row].sum())
-        own = max(1, int((batch.own[one] != 0).sum()))
+        number = int(batch.dialogue[row])
+        length, turns = int((batch.text[number] != 0).sum()), int(batch.readable[row].sum())
+        own = max(1, int((batch.own[number] != 0).sum()))
         sizes = dict.fromkeys(("text", "turn", "place", "choice"), length) | {"own": own, "age": turns}
-        of_dialogue = {name: getattr(batch, name)[one : one + 1, :size] for name, size in sizes.items()}
-        return put(batch, self.by_question, slice(row, row + 1))._replace(
+        of_dialogue = {name: getattr(batch, name)[number : number + 1, :size] for name, size in sizes.items()}
+        return take_rows(batch, self.by_question, slice(row, row + 1))._replace(
             **of_dialogue,
             dialogue=torch.zeros(1, dtype=torch.long),
             readable=batch.readable[row : row + 1, :turns],
@@ -445,13 +440,13 @@ class Dialogue(Adapter):
         renamed = {name: getattr(batch, name)[words] for name in ("word", "spelling", "frequency")}
         renamed |= {name: words.argsort()[getattr(batch, name)] for name in ("text", "own", "question")}
         return [
-            (put(batch, self.by_question, same.flip(0)), same.flip(0)),
+            (take_rows(batch, self.by_question, same.flip(0)), same.flip(0)),
             (batch._replace(**dialogues, dialogue=len(batch.text) - 1 - batch.dialogue), same),
             (batch._replace(**renamed), same),
         ]
 
     def emptied(self, batch: Any) -> list[tuple[Any, Tensor]]:
-        """A dialogue without words, a question without words, a turn without words, nothing readable."""
+        """Batches with a dialogue without words, a question without words, and a question without readable turns."""
         rows = batch.dialogue != 1
         text, place, own = batch.text.clone(), batch.place.clone(), batch.own.clone()
         text[1], place[1], own[1] = 0, 0, 0

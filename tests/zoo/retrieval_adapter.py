@@ -1,4 +1,4 @@
-"""The models that rank the documents of a collection, for the one suite of `test_models.py`."""
+"""The models that rank the documents of a collection, for the shared tests of `test_models.py`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.nn import functional
 
 from datamodules import ClickthroughDataModule
 from tests.clicks import write_collection
-from tests.zoo.adapter import Adapter, put
+from tests.zoo.adapter import STRINGS, Adapter, take_rows
 from zoo.layers.dual_encoder import DualEncoder
 from zoo.tasks.base import Task
 from zoo.tasks.retrieval.task import RetrievalTask
 
-# What a draw leaves out can't be learned by heart.
+# Words that are dropped at random can't be memorized.
 CLICKS = {"word_dropout": 0.0}
 CELLS = {**CLICKS, "hidden_size": 7}
 
@@ -64,15 +64,16 @@ class Retrieval(Adapter):
         )
 
     def make_batch(self) -> Any:
-        return self.data.training_dataset(self.data.split("train")).__getitems__(range(self.examples))
+        dataset = self.data.dataset(self.data.split("train"), STRINGS, training=True)
+        return dataset.__getitems__(range(self.examples))
 
     def results(self, model: Task, batch: Any) -> Tensor:
         score = model(batch)
         assert score.shape == (len(batch.query_text), len(batch.document_text))
         if isinstance(model.network, DualEncoder):
             assert score.abs().max() <= 1 + 1e-6
-        found: Tensor = score[batch.query, batch.positive]
-        return found
+        of_examples: Tensor = score[batch.query, batch.positive]
+        return of_examples
 
     def loss(self, model: Task, batch: Any) -> Tensor:
         assert isinstance(model, RetrievalTask)
@@ -90,7 +91,7 @@ class Retrieval(Adapter):
         )
 
     def alone(self, batch: Any, row: int) -> Any:
-        """As the data would make it: nothing in it is there for other examples."""
+        """The batch as the data would build it, without anything of other examples."""
         query, document = int(batch.query[row]), int(batch.positive[row])
         texts = [batch.query_text[query : query + 1], batch.document_text[document : document + 1]]
         texts = [text[:, : max(1, int((text != 0).sum()))] for text in texts]
@@ -126,15 +127,15 @@ class Retrieval(Adapter):
             positive=len(batch.document_text) - 1 - batch.positive,
             candidate=batch.candidate.flip(1),
         )
-        examples = put(batch, self.by_example, same.flip(0))
+        examples = take_rows(batch, self.by_example, same.flip(0))
         return [(examples, same.flip(0)), (documents, same), (renamed, same)]
 
     def emptied(self, batch: Any) -> list[tuple[Any, Tensor]]:
-        found = []
+        batches = []
         for side, of_example in (("query", batch.query), ("document", batch.positive)):
             text, strings = getattr(batch, f"{side}_text").clone(), list(getattr(batch, f"{side}_string"))
             text[1], strings[1] = 0, ""
-            found.append(
+            batches.append(
                 (batch._replace(**{f"{side}_text": text, f"{side}_string": strings}), of_example != 1)
             )
-        return found
+        return batches

@@ -1,4 +1,4 @@
-"""What holds for every model of the zoo, whatever its task and whatever is inside it."""
+"""Tests that every model of the zoo passes, of any task and any inner structure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from torch import Tensor
 import zoo
 from callbacks import RunFolder, Throughput
 from tests.zoo.adapters import ADAPTERS, Adapter
+from zoo.ensemble.model import MemoryEnsemble
+from zoo.registry import all_models
 from zoo.tasks.base import Task
 from zoo.tasks.fitted import Fitted
 
@@ -33,7 +35,7 @@ class Case:
 
 def parameter(kind: str, name: str, variant: str, options: dict[str, Any]) -> Any:
     label = "-".join(filter(None, (kind, name, variant)))
-    # One process does all tests of a case, since they share what is made for it.
+    # One process runs all tests of a case, which share its model.
     return pytest.param(Case(kind, name, options), id=label, marks=pytest.mark.xdist_group(label))
 
 
@@ -43,22 +45,23 @@ CASES = [
     for name, variants in adapter.variants.items()
     for variant, options in variants.items()
 ]
-#: Those that learn by gradients alone.
-LEARNERS = [case for case in CASES if not hasattr(zoo.list_models()[case.values[0].name], "fit_to")]
+#: Models with parts that are fitted without gradients.
+FITTED = {name for name, kind in all_models().items() if issubclass(kind, Fitted | MemoryEnsemble)}
+LEARNERS = [case for case in CASES if case.values[0].name not in FITTED]
 
 every_model = pytest.mark.parametrize("case", CASES)
 every_learner = pytest.mark.parametrize("case", LEARNERS)
 
 
 def test_every_model_is_tested() -> None:
-    # A transformer comes from a folder: tests/zoo/baselines/test_transformer_matcher.py asks the same of it.
+    # A transformer needs a folder: tests/zoo/baselines/test_transformer_matcher.py has the same tests.
     tested = {name for adapter in ADAPTERS.values() for name in adapter.variants}
-    assert tested | {"TransformerMatcher"} == set(zoo.list_models())
+    assert tested | {"TransformerMatcher"} == set(all_models())
 
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """kind -> its adapter, made when it is asked for."""
+    """kind -> its adapter, made at the first use."""
     return cache(lambda kind: ADAPTERS[kind](tmp_path_factory.mktemp("models")))
 
 
@@ -70,25 +73,23 @@ def adapter(case: Case, adapters: Any) -> Adapter:
 
 def new_model(case: Case) -> Any:
     pl.seed_everything(5, verbose=False)
-    return zoo.list_models()[case.name](**case.options)
+    return all_models()[case.name](**case.options)
 
 
 @pytest.fixture(scope="module")
-def models(adapters: Any) -> Any:
-    """case -> its model, with weights that are drawn, or fitted."""
+def models(adapters: Any, runs: Any) -> Any:
+    """case -> its model: with random weights, or fitted."""
 
     def build(case: Case) -> Any:
-        model, data = new_model(case), adapters(case.kind).data
-        model._build(data.spec, None, None)
-        # Weights that start at zero (attention, gates) would hide what does not depend on them yet.
+        if case.name in FITTED:
+            return zoo.load(runs(case).checkpoint).model
+        model = new_model(case)
+        model._build(adapters(case.kind).data.spec, None, None)
+        # Weights that start at zero (attention, gates) would hide their inputs.
         with torch.no_grad():
             for weight in model.parameters():
-                if weight.requires_grad and not weight.any() and not hasattr(model, "fit_to"):
+                if weight.requires_grad and not weight.any():
                     weight.normal_(std=0.3)
-        if hasattr(model, "fit_to"):
-            data.with_strings = model.reads_strings
-            data.with_memory_texts = model.reads_memory_texts
-            model.fit_to(data)
         return model.eval()
 
     return cache(build)
@@ -103,20 +104,20 @@ def model(case: Case, models: Any) -> Task:
     return model
 
 
-def say(adapter: Adapter, model: Task, batch: Any) -> Tensor:
+def evaluate(adapter: Adapter, model: Task, batch: Any) -> Tensor:
     with torch.no_grad():
-        found = adapter.results(model, batch)
-    assert found.dtype == torch.float32
-    assert found.isfinite().all()
-    return found
+        results = adapter.results(model, batch)
+    assert results.dtype == torch.float32
+    assert results.isfinite().all()
+    return results
 
 
 def trained(model: Task) -> Iterator[tuple[str, torch.nn.Parameter]]:
     return ((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)
 
 
-def assert_close(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-6)
+def assert_close(results: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(results, expected, rtol=1e-4, atol=2e-6)
 
 
 # --- runs ---
@@ -177,7 +178,9 @@ def test_a_run_of_an_epoch(run: Run) -> None:
 def test_loads_alone_with_the_same_outputs(case: Case, run: Run, adapter: Adapter) -> None:
     loaded = zoo.load(run.checkpoint).model
     assert type(loaded) is type(run.model)
-    assert torch.equal(say(adapter, loaded, adapter.batch), say(adapter, run.model.eval(), adapter.batch))
+    assert torch.equal(
+        evaluate(adapter, loaded, adapter.batch), evaluate(adapter, run.model.eval(), adapter.batch)
+    )
     contents = torch.load(run.checkpoint, weights_only=True)
     assert contents["memory_zoo"]["model"] == case.name
     assert contents["memory_zoo"]["spec"] == adapter.data.spec._asdict()
@@ -209,16 +212,16 @@ def test_overfits_one_batch(model: Task, adapter: Adapter) -> None:
     assert loss < 0.2
     with torch.no_grad():
         if any("running_mean" in name for name, _ in model.named_buffers()):
-            for _ in range(50):  # what evaluation normalises by lags behind the weights
+            for _ in range(50):  # running means lag behind the weights
                 adapter.loss(model, batch)
         assert adapter.is_learned(model.eval(), batch)
 
 
 @every_learner
 def test_every_trained_parameter_gets_a_gradient(model: Task, adapter: Adapter) -> None:
-    # Each number by itself: a bias after the last layer has no say in which of two pairs is first.
-    found = adapter.results(model, adapter.batch)
-    (found * torch.linspace(-1, 2, found.numel()).view_as(found)).sum().backward()
+    # Each number has another weight: a bias after the last layer has no effect on the order of two pairs.
+    results = adapter.results(model, adapter.batch)
+    (results * torch.linspace(-1, 2, results.numel()).view_as(results)).sum().backward()
     for name, weight in trained(model):
         assert weight.grad is not None, name
         gradient = weight.grad.to_dense()
@@ -226,52 +229,53 @@ def test_every_trained_parameter_gets_a_gradient(model: Task, adapter: Adapter) 
         assert gradient.any(), name
 
 
-# --- what changes nothing ---
+# --- independence ---
 
 
 @every_model
 def test_rows_differ(case: Case, model: Task, adapter: Adapter) -> None:
-    """Or the tests of what changes nothing would test nothing."""
+    """Otherwise the tests below would test nothing."""
     if case.name in ("Majority", "RandomOrder"):
-        pytest.skip("says the same of every row")
-    found = say(adapter, model, adapter.batch)
-    assert len(torch.unique(found, dim=0)) > 1
+        pytest.skip("has the same output for every row")
+    assert len(torch.unique(evaluate(adapter, model, adapter.batch), dim=0)) > 1
 
 
 @every_model
 def test_padding_changes_nothing(model: Task, adapter: Adapter) -> None:
-    assert_close(say(adapter, model, adapter.padded(adapter.batch)), say(adapter, model, adapter.batch))
+    assert_close(
+        evaluate(adapter, model, adapter.padded(adapter.batch)), evaluate(adapter, model, adapter.batch)
+    )
 
 
 @every_model
-def test_what_is_behind_a_mask_changes_nothing(model: Task, adapter: Adapter) -> None:
+def test_masked_values_change_nothing(model: Task, adapter: Adapter) -> None:
     for batch in adapter.hidden(adapter.batch):
-        assert torch.equal(say(adapter, model, batch), say(adapter, model, adapter.batch))
+        assert torch.equal(evaluate(adapter, model, batch), evaluate(adapter, model, adapter.batch))
 
 
 @every_model
 def test_other_rows_of_the_batch_change_nothing(model: Task, adapter: Adapter) -> None:
-    together = say(adapter, model, adapter.batch)
+    together = evaluate(adapter, model, adapter.batch)
     for row in range(len(together)):
-        assert_close(say(adapter, model, adapter.alone(adapter.batch, row))[0], together[row])
+        assert_close(evaluate(adapter, model, adapter.alone(adapter.batch, row))[0], together[row])
 
 
 @every_model
 def test_orders_change_nothing(model: Task, adapter: Adapter) -> None:
     """Of rows, of memories, of words in a batch's table."""
-    found = say(adapter, model, adapter.batch)
+    results = evaluate(adapter, model, adapter.batch)
     for batch, order in adapter.reordered(adapter.batch):
-        assert_close(say(adapter, model, batch), found[order])
+        assert_close(evaluate(adapter, model, batch), results[order])
 
 
 @every_model
-def test_texts_and_memories_of_nothing_are_finite(model: Task, adapter: Adapter) -> None:
-    found = say(adapter, model, adapter.batch)
-    for batch, unaware in adapter.emptied(adapter.batch):
+def test_empty_texts_and_memories_are_finite(model: Task, adapter: Adapter) -> None:
+    expected = evaluate(adapter, model, adapter.batch)
+    for batch, is_unaware in adapter.emptied(adapter.batch):
         model.zero_grad()
         results = adapter.results(model, batch)
         assert results.isfinite().all()
-        assert_close(results.detach()[unaware], found[unaware])
+        assert_close(results.detach()[is_unaware], expected[is_unaware])
         if results.requires_grad:
             results.sum().backward()
             assert all(
@@ -284,7 +288,7 @@ def test_texts_and_memories_of_nothing_are_finite(model: Task, adapter: Adapter)
 
 @every_learner
 def test_bfloat16_is_close_to_float32(model: Task, adapter: Adapter) -> None:
-    exact = say(adapter, model, adapter.batch)
+    exact = evaluate(adapter, model, adapter.batch)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded = say(adapter, model, adapter.batch)
+        rounded = evaluate(adapter, model, adapter.batch)
     torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.05)

@@ -1,11 +1,10 @@
-"""Attention-based neural matching with weights shared by strength.
+"""Attention-based neural matching with weights shared by value.
 
-Liu Yang, Qingyao Ai, Jiafeng Guo, W. Bruce Croft: "aNMM: Ranking Short Answer Texts with Attention-Based
-Neural Matching Model", CIKM 2016.
+Liu Yang, Qingyao Ai, Jiafeng Guo, W. Bruce Croft: "aNMM: Ranking Short Answer Texts with Attention-Based Neural
+Matching Model", CIKM 2016.
 
-A word of the question meets every word of the answer; what these cosines weigh depends on their values and
-not on their places: each range of values has a weight. So a word's matches are added up by range and weighed,
-and the question's words are added up with a softmax gate that says which of them matter.
+The weight of two words' cosine depends on its value and not on their positions: each range of values has a weight. The
+cosines of a question's word are summed by range and weighted; a softmax gate weights the question's words.
 """
 
 from __future__ import annotations
@@ -18,26 +17,27 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
+from datamodules.core.types import PlainDict
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.interactions import cosine_interaction, word_pair_mask
 from zoo.tasks.base import check_sizes
-from zoo.tasks.encoders import WordVectors
+from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 
-#: Cosines from here on are a match of equal words, which has a range of its own.
+#: Cosines from here on are matches of equal words, which have a range of their own.
 EXACT = 1 - 1e-5
 
 
-def add_up_by_value(cosine: Tensor, mask: Tensor, num_bins: int) -> Tensor:
-    """Sums of the cosines in each range of values.
+def sum_by_value(cosine: Tensor, mask: Tensor, num_bins: int) -> Tensor:
+    """Sum the cosines in each range of values.
 
     Args:
         cosine: float32 [P, T, S], in -1..1.
-        mask: bool [P, T, S], True where both places hold a word.
-        num_bins: ranges that -1..1 is parted into; the last of the result is that of exact matches.
+        mask: bool [P, T, S], True where both positions hold a word.
+        num_bins: ranges that divide -1..1.
 
     Returns:
-        float32 [P, T, num_bins + 1]: x_jk, the sum of word j's cosines in range k.
+        float32 [P, T, num_bins + 1]: x_jk, the sum of word j's cosines in range k; the last range is exact matches.
     """
     bins = ((cosine + 1) / 2 * num_bins).long().clamp(0, num_bins - 1)
     bins = bins.masked_fill(cosine >= EXACT, num_bins)
@@ -48,25 +48,16 @@ def add_up_by_value(cosine: Tensor, mask: Tensor, num_bins: int) -> Tensor:
 class ANMMNetwork(nn.Module):
     """Figures 2 and 3: sums by value, weights shared by value, a gate over the question's words."""
 
-    def __init__(self, words: WordEncoder, options: Any, spec: MatchingSpec, bias: bool) -> None:
-        """Make the parts.
-
-        Args:
-            words: vectors of words.
-            options: of `ANMM`.
-            spec: of the data.
-            bias: give the last layer a bias.
-        """
+    def __init__(
+        self, words: WordEncoder, spec: MatchingSpec, bins: int, weights: int, dropout: float, bias: bool
+    ) -> None:
         super().__init__()
-        self.words = words
-        self.unknown = spec.unknown
-        self.num_bins = options.num_bins
-        num_weights = options.num_weights
-        self.weight = nn.Linear(self.num_bins + 1, num_weights, bias=False)  # w_kt
-        # aNMM-2 has several sets of weights and combines what they find.
-        self.combine = nn.Linear(num_weights, 1, bias=False) if num_weights > 1 else None  # r_t
-        self.gate = nn.Parameter(torch.zeros(words.size))  # v; at zero, all words count alike
-        self.dropout = nn.Dropout(options.dropout)
+        self.words, self.unknown, self.num_bins = words, spec.unknown, bins
+        self.weight = nn.Linear(bins + 1, weights, bias=False)  # w_kt
+        # aNMM-2 has several sets of weights, and combines their sums.
+        self.combine = nn.Linear(weights, 1, bias=False) if weights > 1 else None  # r_t
+        self.gate = nn.Parameter(torch.zeros(words.size))  # v; at zero, all words count equally
+        self.dropout = nn.Dropout(dropout)
         self.out = nn.Linear(1, spec.num_outputs, bias=bias)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
@@ -76,28 +67,20 @@ class ANMMNetwork(nn.Module):
         mask = word_pair_mask(batch, self.unknown)
         cosine = cosine_interaction(first, second, batch) * mask  # [P, T, S]
         with torch.autocast(vectors.device.type, enabled=False):
-            sums = add_up_by_value(cosine, mask, self.num_bins)
-            found = torch.sigmoid(self.weight(self.dropout(sums)))  # [P, T, num_weights]
+            sums = sum_by_value(cosine, mask, self.num_bins)
+            matches = torch.sigmoid(self.weight(self.dropout(sums)))  # [P, T, num_weights]
             if self.combine is not None:
-                found = torch.sigmoid(self.combine(found))
-            # The gate reads the question alone: once a text, in however many pairs it is.
+                matches = torch.sigmoid(self.combine(matches))
+            # The gate depends on the question alone: computed once per text, not once per pair.
             energy = first.float() @ self.gate.float()  # [N, T]
-            real = batch.first_text != 0
-            gate = energy.masked_fill(~real, torch.finfo(energy.dtype).min).softmax(dim=1) * real
-            score = (gate[batch.first] * found.squeeze(2)).sum(dim=1, keepdim=True)  # [P, 1]
+            is_word = batch.first_text != 0
+            gate = energy.masked_fill(~is_word, torch.finfo(energy.dtype).min).softmax(dim=1) * is_word
+            score = (gate[batch.first] * matches.squeeze(2)).sum(dim=1, keepdim=True)  # [P, 1]
             return MatchingOutput(self.out(score), cosine.detach())
 
 
-class ANMM(WordVectors, MatchingTask):
-    """The paper's aNMM-1, and with `num_weights` above 1 its aNMM-2.
-
-    Example:
-        >>> model = ANMM(num_bins=20)
-    """
-
-    paper = (
-        "Yang, Ai, Guo, Croft: aNMM: Ranking Short Answer Texts with Attention-Based Neural Matching (2016)"
-    )
+class ANMM(ReadsWordVectors, MatchingTask):
+    """The paper's aNMM-1; with `num_weights` above 1, its aNMM-2."""
 
     def __init__(
         self,
@@ -110,17 +93,19 @@ class ANMM(WordVectors, MatchingTask):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            num_bins: ranges that cosines from -1 to 1 are parted into, beside the one of exact matches.
+            num_bins: ranges that divide cosines from -1 to 1; exact matches have one more.
             num_weights: sets of value-shared weights: 1 is aNMM-1, more is aNMM-2.
             dropout: on the sums by value; the paper has none.
-            optimizer: makes the optimizer; so few weights take a high rate.
-            **shared: options of `WordVectors`, `MatchingTask` (the paper's loss is `hinge`) and `Task`.
+            optimizer: makes the optimizer; so few weights need a high rate.
+            **shared: options of `ReadsWordVectors`, `MatchingTask` (the paper's loss is `hinge`) and `Task`.
         """
         super().__init__(optimizer=optimizer, **shared)
-        check_sizes(self.options, "num_bins", "num_weights")
+        check_sizes(num_bins=num_bins, num_weights=num_weights)
+        self.num_bins, self.num_weights, self.dropout = num_bins, num_weights, dropout
 
     @override
     def build_network(
-        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
+        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> ANMMNetwork:
-        return ANMMNetwork(self.make_words(spec, word_vectors), self.options, spec, self.sees_constants(spec))
+        words, bias = self.make_words(spec, word_vectors), self.has_bias(spec)
+        return ANMMNetwork(words, spec, self.num_bins, self.num_weights, self.dropout, bias)

@@ -1,19 +1,20 @@
-"""Convolutional matching of sentences, with and without a meeting of the two before their encodings.
+"""Convolutional matching of sentences: encoded separately (ARC-I), or compared from the first layer on (ARC-II).
 
-Baotian Hu, Zhengdong Lu, Hang Li, Qingcai Chen: "Convolutional Neural Network Architectures for Matching
-Natural Language Sentences", NIPS 2014.
+Baotian Hu, Zhengdong Lu, Hang Li, Qingcai Chen: "Convolutional Neural Network Architectures for Matching Natural
+Language Sentences", NIPS 2014.
 
-ARC-I encodes each text by convolutions and poolings and compares the two vectors by an MLP. ARC-II lets the
-texts meet at once: every window of words of the first with every window of the second gives a vector, and
-two-dimensional convolutions and poolings go on from there.
+ARC-I encodes each text by convolutions and poolings and compares the two vectors by a multilayer perceptron. In ARC-II,
+every window of words of the first text with every window of the second gives a vector, followed by two-dimensional
+convolutions and poolings.
 
-The paper pads texts to a fixed length and gates the convolution so that windows of padding give zero. Here
-padding is never computed with; what the last layer pools into a fixed number of parts is the real area.
+The paper pads texts to a fixed length and gates the convolution so that windows of padding are zero. Here padding is
+excluded, and the last layer pools the real area into a fixed number of segments.
 """
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,31 +22,30 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
+from datamodules.core.types import PlainDict
 from zoo.baselines.convolution import (
+    FeatureClassifier,
     WordConvolution,
-    inside,
+    convolve,
     pool_grid,
-    pool_neighbours,
+    pool_neighbors,
     pool_segments,
     pool_squares,
+    zero_outside,
 )
 from zoo.layers.encoders import WordEncoder
 from zoo.tasks.base import check_sizes
-from zoo.tasks.encoders import WordVectors
+from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 
 
 class SentenceConvolution(nn.Module):
-    """ARC-I's sentence model: convolutions with max pooling by 2 between them and into parts at the end."""
+    """ARC-I's sentence model: convolutions, max pooling by 2 between them and into segments at the end."""
 
-    def __init__(self, word_size: int, filters: tuple[int, ...], window: int, segments: int) -> None:
+    def __init__(self, word_size: int, filters: Sequence[int], window: int, segments: int) -> None:
         super().__init__()
         self.first = WordConvolution(word_size, filters[0], window)
-        # Padding on both sides by hand, below: `same` would put the extra place of an even window last, too.
-        self.others = nn.ModuleList(
-            nn.Conv1d(before, after, window) for before, after in itertools.pairwise(filters)
-        )
-        self.sides = ((window - 1) // 2, window // 2)
+        self.others = nn.ModuleList(nn.Conv1d(*sizes, window) for sizes in pairwise(filters))
         self.segments = segments
         self.size = segments * filters[-1]
 
@@ -62,35 +62,32 @@ class SentenceConvolution(nn.Module):
         lengths = (text != 0).sum(dim=1)
         states = torch.relu(self.first(vectors, text))  # [N, T, F]
         for convolution in self.others:
-            # Pooling leaves zeros beyond the text, which is what a window at its edge reads.
-            states, lengths = pool_neighbours(states, lengths)
-            padded = nn.functional.pad(states.transpose(1, 2), self.sides)
-            states = torch.relu(convolution(padded)).transpose(1, 2).contiguous()
+            states, lengths = pool_neighbors(states, lengths)  # zero beyond the text
+            states = convolve(convolution, states)
         return pool_segments(states, lengths, self.segments).flatten(1)
 
 
 class ARCINetwork(nn.Module):
-    """Figure 3: two sentence models and an MLP."""
+    """Figure 3: two sentence models and a multilayer perceptron."""
 
-    def __init__(self, words: WordEncoder, options: Any, num_outputs: int, bias: bool) -> None:
-        """Make the parts.
-
-        Args:
-            words: vectors of words.
-            options: of `ARCI`.
-            num_outputs: logits.
-            bias: give the last layer a bias.
-        """
+    def __init__(
+        self,
+        words: WordEncoder,
+        filters: Sequence[int],
+        window: int,
+        segments: int,
+        hidden_size: int,
+        share: bool,
+        dropout: float,
+        num_outputs: int,
+        bias: bool,
+    ) -> None:
         super().__init__()
         self.words = words
-        towers = [
-            SentenceConvolution(words.size, options.filters, options.window, options.segments)
-            for _ in range(1 if options.share else 2)
-        ]
-        self.first, self.second = towers[0], towers[-1]
-        self.dropout = nn.Dropout(options.dropout)
-        self.hidden = nn.Linear(self.first.size + self.second.size, options.hidden_size)
-        self.out = nn.Linear(options.hidden_size, num_outputs, bias=bias)
+        self.first = SentenceConvolution(words.size, filters, window, segments)
+        self.second = self.first if share else SentenceConvolution(words.size, filters, window, segments)
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = FeatureClassifier(2 * self.first.size, hidden_size, num_outputs, dropout, bias)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
@@ -98,76 +95,59 @@ class ARCINetwork(nn.Module):
         first = self.first(vectors, batch.first_text)  # [N, l]
         second = self.second(vectors, batch.second_text)  # [M, l]
         with torch.autocast(vectors.device.type, enabled=False):
-            both = torch.cat(
-                [first.float().index_select(0, batch.first), second.float().index_select(0, batch.second)],
-                dim=1,
-            )
-            hidden = torch.relu(self.hidden(self.dropout(both)))
-            return MatchingOutput(self.out(self.dropout(hidden)))
+            first = first.float().index_select(0, batch.first)
+            second = second.float().index_select(0, batch.second)
+            return MatchingOutput(self.classifier(torch.cat([first, second], dim=1)))
 
 
 class ARCIINetwork(nn.Module):
-    """Figure 4: windows of both texts meet, then two-dimensional convolutions and poolings, then an MLP."""
+    """Figure 4: windows of both texts together, two-dimensional convolutions and poolings, a multilayer perceptron."""
 
-    def __init__(self, words: WordEncoder, options: Any, num_outputs: int, bias: bool) -> None:
-        """Make the parts.
-
-        Args:
-            words: vectors of words.
-            options: of `ARCII`.
-            num_outputs: logits.
-            bias: give the last layer a bias.
-        """
+    def __init__(
+        self,
+        words: WordEncoder,
+        filters: Sequence[int],
+        window: int,
+        grid: tuple[int, int],
+        hidden_size: int,
+        dropout: float,
+        num_outputs: int,
+        bias: bool,
+    ) -> None:
         super().__init__()
         self.words = words
-        filters, window, grid = options.filters, options.window, options.grid
         self.first = WordConvolution(words.size, filters[0], window)
-        # One bias a filter is enough for the sum of the two.
+        # The sum of the two needs one bias only.
         self.second = WordConvolution(words.size, filters[0], window, bias=False)
-        self.others = nn.ModuleList(
-            nn.Conv2d(before, after, window) for before, after in itertools.pairwise(filters)
-        )
-        self.sides = ((window - 1) // 2, window // 2) * 2
-        self.grid = tuple(grid)
-        self.dropout = nn.Dropout(options.dropout)
-        self.hidden = nn.Linear(grid[0] * grid[1] * filters[-1], options.hidden_size)
-        self.out = nn.Linear(options.hidden_size, num_outputs, bias=bias)
+        self.others = nn.ModuleList(nn.Conv2d(*sizes, window) for sizes in pairwise(filters))
+        self.grid = grid
+        self.dropout = nn.Dropout(dropout)
+        features = grid[0] * grid[1] * filters[-1]
+        self.classifier = FeatureClassifier(features, hidden_size, num_outputs, dropout, bias)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
         vectors = self.dropout(self.words(batch.word, batch.char))  # [U, D]
         heights = (batch.first_text != 0).sum(dim=1)
         widths = (batch.second_text != 0).sum(dim=1)
-        # The first layer is a ReLU of a sum of a term of the first and one of the second text, and it is
-        # pooled by 2 x 2. The largest of the four sums is the sum of the larger terms: pooling each text
-        # before they meet gives the same at a quarter of the cost.
-        rows, heights = pool_neighbours(self.first(vectors, batch.first_text), heights)  # [N, T', F]
-        columns, widths = pool_neighbours(self.second(vectors, batch.second_text), widths)  # [M, S', F]
+        # The first layer is the ReLU of a sum of one term for each text, pooled by 2 x 2. The largest of four sums is
+        # the sum of the larger terms: pooling each text before the sum gives the same at a quarter of the cost.
+        rows, heights = pool_neighbors(self.first(vectors, batch.first_text), heights)  # [N, T', F]
+        columns, widths = pool_neighbors(self.second(vectors, batch.second_text), widths)  # [M, S', F]
         heights, widths = heights[batch.first], widths[batch.second]  # [P]
-        image = torch.relu(
-            rows.index_select(0, batch.first).unsqueeze(2)
-            + columns.index_select(0, batch.second).unsqueeze(1)
-        )  # [P, T', S', F]
+        rows, columns = rows.index_select(0, batch.first), columns.index_select(0, batch.second)
+        image = torch.relu(rows.unsqueeze(2) + columns.unsqueeze(1))  # [P, T', S', F]
         for number, convolution in enumerate(self.others):
             if number > 0:
                 image, heights, widths = pool_squares(image, heights, widths)
-            image = inside(image, heights, widths)
-            padded = nn.functional.pad(image.permute(0, 3, 1, 2), self.sides)
-            image = torch.relu(convolution(padded)).permute(0, 2, 3, 1).contiguous()
+            image = convolve(convolution, zero_outside(image, heights, widths))
         with torch.autocast(vectors.device.type, enabled=False):
             pooled = pool_grid(image.float(), heights, widths, self.grid)
-            hidden = torch.relu(self.hidden(self.dropout(pooled.flatten(1))))
-            return MatchingOutput(self.out(self.dropout(hidden)))
+            return MatchingOutput(self.classifier(pooled.flatten(1)))
 
 
-class ARCI(WordVectors, MatchingTask):
-    """The paper's ARC-I.
-
-    Example:
-        >>> model = ARCI(filters=(64, 64), window=3)
-    """
-
-    paper = "Hu, Lu, Li, Chen: Convolutional Neural Network Architectures for Matching Sentences (2014)"
+class ARCI(ReadsWordVectors, MatchingTask):
+    """The paper's ARC-I."""
 
     def __init__(
         self,
@@ -182,33 +162,38 @@ class ARCI(WordVectors, MatchingTask):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            filters: of each convolution; there is max pooling by 2 between two of them.
-            window: words, or places of the layer below, that a convolution reads; the paper's is 3.
+            filters: of each convolution, with max pooling by 2 between two of them.
+            window: words, or positions of the layer below, that a convolution reads; the paper's is 3.
             segments: parts that a text is pooled into at the end.
-            hidden_size: units of the MLP's hidden layer.
-            share: one sentence model for both texts.
-            dropout: on word vectors and in the MLP.
-            **shared: options of `WordVectors`, `MatchingTask` (the paper's loss is `hinge`) and `Task`.
+            hidden_size: units of the perceptron's hidden layer.
+            share: use one sentence model for both texts.
+            dropout: on word vectors and in the perceptron.
+            **shared: options of `ReadsWordVectors`, `MatchingTask` (the paper's loss is `hinge`) and `Task`.
         """
         super().__init__(**shared)
-        check_sizes(self.options, "filters", "window", "segments", "hidden_size")
+        check_sizes(filters=filters, window=window, segments=segments, hidden_size=hidden_size)
+        self.filters, self.window, self.segments = filters, window, segments
+        self.hidden_size, self.share, self.dropout = hidden_size, share, dropout
 
     @override
     def build_network(
-        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
+        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> ARCINetwork:
-        words = self.make_words(spec, word_vectors)
-        return ARCINetwork(words, self.options, spec.num_outputs, bias=self.sees_constants(spec))
+        return ARCINetwork(
+            self.make_words(spec, word_vectors),
+            self.filters,
+            self.window,
+            self.segments,
+            self.hidden_size,
+            self.share,
+            self.dropout,
+            spec.num_outputs,
+            bias=self.has_bias(spec),
+        )
 
 
-class ARCII(WordVectors, MatchingTask):
-    """The paper's ARC-II.
-
-    Example:
-        >>> model = ARCII(filters=(32, 32), grid=(3, 6))
-    """
-
-    paper = ARCI.paper
+class ARCII(ReadsWordVectors, MatchingTask):
+    """The paper's ARC-II."""
 
     def __init__(
         self,
@@ -222,20 +207,30 @@ class ARCII(WordVectors, MatchingTask):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            filters: of the layer where the texts meet and of each convolution over it; there is max pooling
-                by 2 x 2 between two layers.
-            window: words of each text that meet, and side of the convolutions; the paper's is 3.
+            filters: of the layer that combines the texts and of each convolution over it, with max pooling by 2 x 2
+                between two layers.
+            window: words of each text that are combined, and side of the convolutions; the paper's is 3.
             grid: parts of the first and of the second text that the last layer is pooled into.
-            hidden_size: units of the MLP's hidden layer.
-            dropout: on word vectors and in the MLP.
-            **shared: options of `WordVectors`, `MatchingTask` (the paper's loss is `hinge`) and `Task`.
+            hidden_size: units of the perceptron's hidden layer.
+            dropout: on word vectors and in the perceptron.
+            **shared: options of `ReadsWordVectors`, `MatchingTask` (the paper's loss is `hinge`) and `Task`.
         """
         super().__init__(**shared)
-        check_sizes(self.options, "filters", "window", "grid", "hidden_size")
+        check_sizes(filters=filters, window=window, grid=grid, hidden_size=hidden_size)
+        self.filters, self.window, self.grid = filters, window, grid
+        self.hidden_size, self.dropout = hidden_size, dropout
 
     @override
     def build_network(
-        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
+        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> ARCIINetwork:
-        words = self.make_words(spec, word_vectors)
-        return ARCIINetwork(words, self.options, spec.num_outputs, bias=self.sees_constants(spec))
+        return ARCIINetwork(
+            self.make_words(spec, word_vectors),
+            self.filters,
+            self.window,
+            self.grid,
+            self.hidden_size,
+            self.dropout,
+            spec.num_outputs,
+            bias=self.has_bias(spec),
+        )

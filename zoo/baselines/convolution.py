@@ -1,7 +1,7 @@
-"""Convolution and pooling over texts of different lengths, which several matching models share.
+"""Convolution and pooling over texts of different lengths.
 
-Nothing here sees padding: a window's places beyond the text are zeros, and pooling takes the words that are
-there. So a text's result is the same in any batch.
+No result depends on padding: windows read zeros beyond a text, and pooling skips padding. A text has the same result in
+every batch.
 """
 
 from __future__ import annotations
@@ -12,18 +12,15 @@ from torch.nn import functional
 
 
 def window_sum(projected: Tensor, text: Tensor) -> Tensor:
-    """A convolution over words whose products were made before, once for each distinct word.
-
-    The output at a word is the sum of its window's words, each multiplied by the matrix of its place in the
-    window. A batch has far fewer distinct words than tokens.
+    """Convolve over words whose products with the kernel are known, computed once per distinct word of the batch.
 
     Args:
-        projected: [U, W, F], every word times the matrix of each of the W places; zero for padding (row 0).
+        projected: [U, W, F], every word times the matrix of each of the W positions in a window; zero for padding
+            (row 0).
         text: int64 [N, T], positions among the words, 0 = padding.
 
     Returns:
-        float32 [N, T, F]; the window is centred on its word and reads zeros beyond the text. At padding,
-        whatever the window reaches.
+        float32 [N, T, F]; the window is centered on its word and reads zeros beyond the text. Undefined at padding.
     """
     width = projected.shape[1]
     before = (width - 1) // 2
@@ -36,14 +33,14 @@ def window_sum(projected: Tensor, text: Tensor) -> Tensor:
 
 
 class WordConvolution(nn.Module):
-    """Convolution over the words of texts, as `window_sum` computes it, with a bias if wanted."""
+    """Convolution over the words of texts by `window_sum`."""
 
     def __init__(self, word_size: int, filters: int, window: int, bias: bool = True) -> None:
         super().__init__()
-        self.places = nn.Linear(word_size, window * filters, bias=False)
+        self.kernel = nn.Linear(word_size, window * filters, bias=False)
         # As in PyTorch's own convolutions: fan-in is the whole window.
         bound = (word_size * window) ** -0.5
-        nn.init.uniform_(self.places.weight, -bound, bound)
+        nn.init.uniform_(self.kernel.weight, -bound, bound)
         self.bias = nn.Parameter(torch.empty(filters).uniform_(-bound, bound)) if bias else None
         self.window = window
 
@@ -57,64 +54,77 @@ class WordConvolution(nn.Module):
         Returns:
             float32 [N, T, F], see `window_sum`.
         """
-        projected = self.places(vectors).view(len(vectors), self.window, -1)
-        summed = window_sum(projected, text)
+        summed = window_sum(self.kernel(vectors).view(len(vectors), self.window, -1), text)
         return summed if self.bias is None else summed + self.bias
 
 
-def pool_neighbours(states: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """The larger of every two neighbours, as in max pooling by 2; the last of an odd number stays.
+def convolve(convolution: nn.Module, states: Tensor) -> Tensor:
+    """ReLU of a convolution with windows centered on every position; they read zeros beyond the states.
+
+    Args:
+        convolution: an `nn.Conv1d`, or an `nn.Conv2d` of square windows, without padding of its own.
+        states: [N, T, F], or images [P, T, S, F].
+
+    Returns:
+        The same shape with the convolution's number of filters.
+    """
+    assert isinstance(convolution, nn.Conv1d | nn.Conv2d)
+    sides = [side for window in convolution.kernel_size for side in ((window - 1) // 2, window // 2)]
+    padded = functional.pad(states.movedim(-1, 1), sides)
+    return torch.relu(convolution(padded)).movedim(1, -1).contiguous()
+
+
+def pool_neighbors(states: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Max pooling by 2 along texts; the last of an odd number of states stays.
 
     Args:
         states: [N, T, F].
-        lengths: int64 [N], real places of each row.
+        lengths: int64 [N], real positions of each row.
 
     Returns:
-        [N, ceil(T / 2), F], zero beyond the real places, and the new lengths.
+        [N, ceil(T / 2), F], zero beyond the real positions, and the new lengths.
     """
     n, length, size = states.shape
-    places = torch.arange(length, device=states.device)
-    # A place that is not there must not win: below every number, and zeroed afterwards.
+    # Padding must not win: it is below every number, and zeroed afterwards.
     least = torch.finfo(states.dtype).min
-    real = (places < lengths.unsqueeze(1)).unsqueeze(2)
-    padded = functional.pad(states.masked_fill(~real, least), (0, 0, 0, length % 2), value=least)
+    is_real = (torch.arange(length, device=states.device) < lengths.unsqueeze(1)).unsqueeze(2)
+    padded = functional.pad(states.masked_fill(~is_real, least), (0, 0, 0, length % 2), value=least)
     pooled = padded.view(n, -1, 2, size).amax(dim=2)
-    halves = (lengths + 1) // 2
-    return pooled * real[:, ::2], halves
+    return pooled * is_real[:, ::2], (lengths + 1) // 2
 
 
 def pool_squares(image: Tensor, heights: Tensor, widths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Max pooling by 2 x 2 of images [P, T, S, F] over their real areas, and the new sizes of those."""
+    """Max pooling by 2 x 2 of images [P, T, S, F] over their real areas; returns the new sizes, too."""
     pairs, length, _, size = image.shape
-    by_column, _ = pool_neighbours(image.flatten(0, 1), widths.repeat_interleave(length))
-    by_both, heights = pool_neighbours(by_column.view(pairs, length, -1), heights)
+    by_column, _ = pool_neighbors(image.flatten(0, 1), widths.repeat_interleave(length))
+    by_both, heights = pool_neighbors(by_column.view(pairs, length, -1), heights)
     return by_both.view(pairs, by_both.shape[1], -1, size), heights, (widths + 1) // 2
 
 
 def pool_segments(states: Tensor, lengths: Tensor, segments: int) -> Tensor:
-    """Dynamic max pooling: each row's real places are parted evenly, and each part gives its maximum.
+    """Dynamic max pooling: the maximum over each of n even segments of a row's real positions.
 
-    Part i of n of a text of l words is the words floor(i l / n) .. ceil((i + 1) l / n) - 1: in a text of fewer
-    words than parts, neighbouring parts share words.
+    Segment i of a text of l words is the words floor(i l / n) .. ceil((i + 1) l / n) - 1. In a text with fewer words
+    than segments, neighboring segments share words.
 
     Args:
         states: [N, T, F].
-        lengths: int64 [N], real places of each row.
-        segments: number of parts.
+        lengths: int64 [N], real positions of each row.
+        segments: n.
 
     Returns:
-        [N, segments, F]; zero for a row without real places.
+        [N, segments, F]; zero for a row without real positions.
     """
     n, length, size = states.shape
-    part = torch.arange(segments, device=states.device)
+    segment = torch.arange(segments, device=states.device)
     ends = lengths.unsqueeze(1)
-    start = part * ends // segments  # [N, segments]
-    stop = ((part + 1) * ends + segments - 1) // segments
-    # No part is longer than this, whatever the batch holds; shorter ones repeat their last place.
+    start = segment * ends // segments  # [N, segments]
+    stop = ((segment + 1) * ends + segments - 1) // segments
+    # No segment is longer than this in any batch; shorter ones repeat their last position.
     width = length // segments + 2
     step = torch.arange(min(width, length), device=states.device)
-    places = torch.minimum(start.unsqueeze(2) + step, stop.unsqueeze(2) - 1).clamp(min=0)
-    rows = places + length * torch.arange(n, device=states.device).view(-1, 1, 1)
+    positions = torch.minimum(start.unsqueeze(2) + step, stop.unsqueeze(2) - 1).clamp(min=0)
+    rows = positions + length * torch.arange(n, device=states.device).view(-1, 1, 1)
     gathered = states.flatten(0, 1).index_select(0, rows.flatten())
     pooled = gathered.view(n, segments, -1, size).amax(dim=2)
     return pooled * (lengths > 0).view(-1, 1, 1)
@@ -127,7 +137,7 @@ def pool_grid(image: Tensor, heights: Tensor, widths: Tensor, grid: tuple[int, i
         image: [P, T, S, F].
         heights: int64 [P], real rows of each image.
         widths: int64 [P], real columns.
-        grid: parts of the rows and of the columns.
+        grid: segments of the rows and of the columns.
 
     Returns:
         [P, grid[0], grid[1], F]; zero for an image without a real area.
@@ -138,8 +148,24 @@ def pool_grid(image: Tensor, heights: Tensor, widths: Tensor, grid: tuple[int, i
     return by_row.view(pairs, *grid, size)
 
 
-def inside(image: Tensor, heights: Tensor, widths: Tensor) -> Tensor:
-    """The images [P, T, S, F] with zeros outside their real areas."""
+def zero_outside(image: Tensor, heights: Tensor, widths: Tensor) -> Tensor:
+    """Images [P, T, S, F] with zeros outside their real areas."""
     row = torch.arange(image.shape[1], device=image.device) < heights.unsqueeze(1)
     column = torch.arange(image.shape[2], device=image.device) < widths.unsqueeze(1)
     return image * (row.unsqueeze(2) & column.unsqueeze(1)).unsqueeze(3)
+
+
+class FeatureClassifier(nn.Module):
+    """A multilayer perceptron over the features of a pair, with one hidden layer and dropout before both layers."""
+
+    def __init__(self, size: int, hidden_size: int, num_outputs: int, dropout: float, bias: bool) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.hidden = nn.Linear(size, hidden_size)
+        self.out = nn.Linear(hidden_size, num_outputs, bias=bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits [P, num_outputs] of features [P, size]."""
+        hidden = torch.relu(self.hidden(self.dropout(features)))
+        logits: Tensor = self.out(self.dropout(hidden))
+        return logits

@@ -1,23 +1,21 @@
-"""Deep structured semantic models over letter trigrams.
+"""Deep structured semantic models over letter trigrams, for pairs and for the retrieval from a collection.
 
-DSSM: Po-Sen Huang, Xiaodong He, Jianfeng Gao, Li Deng, Alex Acero, Larry Heck: "Learning Deep Structured
-Semantic Models for Web Search using Clickthrough Data", CIKM 2013.
+DSSM: Po-Sen Huang, Xiaodong He, Jianfeng Gao, Li Deng, Alex Acero, Larry Heck: "Learning Deep Structured Semantic
+Models for Web Search using Clickthrough Data", CIKM 2013.
 CDSSM: Yelong Shen, Xiaodong He, Jianfeng Gao, Li Deng, Gregoire Mesnil: "A Latent Semantic Model with
 Convolutional-Pooling Structure for Information Retrieval", CIKM 2014 (also called CLSM).
 
-Word hashing turns a word into the counts of its letter trigrams: `cat` with marks around it, `#cat#`, has
-#ca, cat and at#. DSSM adds up a text's words and feeds them to an MLP; CDSSM runs a convolution over windows
-of words and takes the maximum over time. The score is the cosine of two such vectors.
-
-The first layer multiplies a sparse count vector of tens of thousands of trigrams: it is a sum of table rows,
-made once for each distinct word of a batch, and the counts never exist.
+Words are counts of letter trigrams (`zoo.layers.trigrams`). DSSM sums a text's words and passes them through a
+multilayer perceptron; CDSSM convolves over windows of words and takes the maximum over time. The score is the cosine of
+two such vectors. The retrieval models have the sizes that LSTM-RNN is compared with: Hamid Palangi et al.: "Deep
+Sentence Embedding Using Long Short-Term Memory Networks", 2016, Table IV.
 """
 
 from __future__ import annotations
 
-import itertools
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -25,89 +23,94 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from datamodules.base import TextDataModule
-from datamodules.batch import MatchingBatch, MatchingSpec
+from datamodules.base import AnyDataModule
+from datamodules.batch import ClickSpec, MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
+from datamodules.state import DataState
 from datamodules.text.tokenization import WORD_TOKENIZERS
 from zoo.baselines.convolution import window_sum
 from zoo.layers.dual_encoder import Tower
-from zoo.layers.interactions import ScaledCosine, unit
+from zoo.layers.interactions import PairCosine, unit
 from zoo.layers.trigrams import TrigramLayer
 from zoo.tasks.base import check_sizes
 from zoo.tasks.matching.task import MatchingOutput, MatchingTask
+from zoo.tasks.retrieval.trigram_task import TrigramRetrieval
 from zoo.training.warm_start import numbered
 
 
-class BagTower(Tower):
-    """DSSM: the MLP over the sum of a text's trigram counts."""
+class DenseTower(Tower):
+    """Base of the encoders: a layer over trigrams, and dense layers."""
 
-    def __init__(self, hashing: TrigramLayer, hidden_sizes: tuple[int, ...], dropout: float) -> None:
+    def __init__(self, hashing: TrigramLayer, hidden_sizes: Sequence[int], dropout: float) -> None:
         super().__init__()
         self.hashing = hashing
         self.bias = nn.Parameter(torch.zeros(hidden_sizes[0]))
-        self.layers = _dense_layers(hidden_sizes)
+        layers = [nn.Linear(*sizes) for sizes in pairwise(hidden_sizes)]
+        for layer in layers:
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        self.layers = nn.ModuleList(layers)
         self.size = hidden_sizes[-1]
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, words: Tensor, text: Tensor) -> Tensor:
-        """See `Tower.forward`."""
-        # Row 0 is padding, and a bag of it alone is zero.
-        summed = functional.embedding_bag(text, words, mode="sum", padding_idx=0)
-        state = torch.tanh(summed + self.bias)
+    def dense(self, state: Tensor) -> Tensor:
+        """Vectors [N, d] of the first layer's states."""
         for layer in self.layers:
             state = torch.tanh(layer(self.dropout(state)))
         return state
 
 
-class WindowTower(Tower):
-    """CDSSM: a convolution over windows of words, the maximum over time, and a dense layer."""
+class BagTower(DenseTower):
+    """DSSM: a multilayer perceptron over the sum of a text's trigram counts."""
 
     def __init__(
-        self, hashing: TrigramLayer, window: int, hidden_sizes: tuple[int, ...], dropout: float
+        self, num_chars: int, trigrams: int | list[int], hidden_sizes: Sequence[int], dropout: float
     ) -> None:
-        super().__init__()
-        self.hashing = hashing
-        self.window = window
-        self.bias = nn.Parameter(torch.zeros(hidden_sizes[0]))
-        self.layers = _dense_layers(hidden_sizes)
-        self.size = hidden_sizes[-1]
-        self.dropout = nn.Dropout(dropout)
+        size = hidden_sizes[0]
+        super().__init__(TrigramLayer(num_chars, trigrams, size, size), hidden_sizes, dropout)
 
     def forward(self, words: Tensor, text: Tensor) -> Tensor:
         """See `Tower.forward`."""
-        places = words.view(len(words), self.window, -1)
-        sums = window_sum(places, text)  # [N, T, F]
-        real = (text != 0).unsqueeze(2)
-        # Bias and tanh keep the order: taking the maximum before them saves them at all words but one.
-        most = sums.masked_fill(~real, torch.finfo(sums.dtype).min).max(dim=1).values
-        state = torch.tanh(most + self.bias) * real.any(dim=1)
-        for layer in self.layers:
-            state = torch.tanh(layer(self.dropout(state)))
-        return state
+        # Row 0 is padding; a bag of it alone is zero.
+        summed = functional.embedding_bag(text, words, mode="sum", padding_idx=0)
+        return self.dense(torch.tanh(summed + self.bias))
 
 
-def _dense_layers(sizes: tuple[int, ...]) -> nn.ModuleList:
-    layers = [nn.Linear(before, size) for before, size in itertools.pairwise(sizes)]
-    for layer in layers:
-        nn.init.xavier_uniform_(layer.weight)
-        nn.init.zeros_(layer.bias)
-    return nn.ModuleList(layers)
-
-
-class CosineNetwork(nn.Module):
-    """Two towers and the cosine of what they say."""
+class WindowTower(DenseTower):
+    """CDSSM: a convolution over windows of words, the maximum over time, and dense layers."""
 
     def __init__(
         self,
-        first: BagTower | WindowTower,
-        second: BagTower | WindowTower,
-        smoothing: float,
-        num_outputs: int,
-        bias: bool,
+        num_chars: int,
+        trigrams: int | list[int],
+        window: int,
+        hidden_sizes: Sequence[int],
+        dropout: float,
     ) -> None:
+        size = hidden_sizes[0]
+        # A unit's fan-in is the trigrams of the window; each position has columns of its own.
+        super().__init__(TrigramLayer(num_chars, trigrams, window * size, size), hidden_sizes, dropout)
+        self.window = window
+
+    def forward(self, words: Tensor, text: Tensor) -> Tensor:
+        """See `Tower.forward`."""
+        sums = window_sum(words.view(len(words), self.window, -1), text)  # [N, T, F]
+        is_word = (text != 0).unsqueeze(2)
+        # Bias and tanh keep the order: after the maximum, they are computed for one word only.
+        most = sums.masked_fill(~is_word, torch.finfo(sums.dtype).min).max(dim=1).values
+        return self.dense(torch.tanh(most + self.bias) * is_word.any(dim=1))
+
+
+# --- pairs ---
+
+
+class CosineNetwork(nn.Module):
+    """Two towers and the cosine of their vectors."""
+
+    def __init__(self, first: DenseTower, second: DenseTower, out: PairCosine) -> None:
         super().__init__()
-        self.first, self.second = first, second
-        self.out = ScaledCosine(smoothing, num_outputs, bias)
+        self.first, self.second, self.out = first, second, out
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
@@ -116,17 +119,17 @@ class CosineNetwork(nn.Module):
         if self.second is not self.first:
             words = self.second.hashing(batch.char)
         second = unit(self.second(words, batch.second_text))  # [M, l]
-        cosine = (first.index_select(0, batch.first) * second.index_select(0, batch.second)).sum(dim=1)
-        return MatchingOutput(self.out(cosine))
+        return MatchingOutput(self.out(first, second, batch))
 
 
 class TrigramMatcher(MatchingTask):
-    """What DSSM and CDSSM have in common."""
+    """Base of DSSM and CDSSM; the data needs `--data.characters true`."""
 
     ranking_loss = "softmax"
 
     def __init__(
         self,
+        hidden_sizes: tuple[int, ...],
         num_trigrams: int = 10000,
         share: bool = True,
         smoothing: float = 10.0,
@@ -136,26 +139,28 @@ class TrigramMatcher(MatchingTask):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            num_trigrams: buckets that letter trigrams are hashed into, each with the first layer's weights. The
-                paper counts 30,621 trigrams in 500,000 words; in small data few are frequent, and each bucket
+            hidden_sizes: units of the layers; the last is the size of a text's vector.
+            num_trigrams: buckets that letter trigrams are hashed into, each with its own weights in the first layer.
+                The paper counts 30,621 trigrams in 500,000 words; in small data few are frequent, and each bucket
                 costs time in every step.
-            share: one network for both texts.
+            share: use one network for both texts.
             smoothing: initial factor of the cosine (the paper's gamma), which is trained.
             dropout: between the layers; the paper has none.
             **shared: options of `MatchingTask` (the paper's loss is `softmax`) and `Task`.
         """
         super().__init__(**shared)
-        for name in ("num_trigrams", "smoothing"):
-            if not self.options[name] > 0:
-                raise InputError(f"model.{name}={self.options[name]}: must be above 0")
+        check_sizes(hidden_sizes=hidden_sizes, num_trigrams=num_trigrams)
+        if not smoothing > 0:
+            raise InputError(f"model.smoothing={smoothing}: must be above 0")
+        self.hidden_sizes, self.num_trigrams, self.share = hidden_sizes, num_trigrams, share
+        self.smoothing, self.dropout = smoothing, dropout
 
     @abstractmethod
-    def make_tower(self, spec: MatchingSpec) -> BagTower | WindowTower:
-        """The encoder of a text."""
+    def make_tower(self, spec: MatchingSpec) -> DenseTower:
+        """Make the encoder of a text."""
 
     @override
-    def check_data(self, data: TextDataModule[Any, Any]) -> None:
-        # Words' letters.
+    def check_data(self, data: AnyDataModule) -> None:
         super().check_data(data)
         name, tokenizer = type(self).__name__, data.options.tokenizer
         if tokenizer not in WORD_TOKENIZERS:
@@ -167,34 +172,23 @@ class TrigramMatcher(MatchingTask):
             raise InputError(f"{name} reads the letters of words: set --data.characters true")
 
     @override
-    def row_names(self, name: str, weight: Tensor, data: Mapping[str, Any]) -> Sequence[Hashable] | None:
+    def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
         if name.endswith(".hashing.table"):
-            return numbered(range(len(weight)), data["vocabulary"]["characters"])
+            return numbered(range(len(weight)), data.vocabulary["characters"])
         return super().row_names(name, weight, data)
 
     @override
     def build_network(
-        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
+        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> CosineNetwork:
-        # Two towers, or one for both texts. Word vectors are not read.
-        options = self.options
         first = self.make_tower(spec)
-        second = first if options.share else self.make_tower(spec)
-        return CosineNetwork(
-            first, second, options.smoothing, spec.num_outputs, bias=self.sees_constants(spec)
-        )
+        second = first if self.share else self.make_tower(spec)
+        out = PairCosine(self.smoothing, spec.num_outputs, self.has_bias(spec))
+        return CosineNetwork(first, second, out)
 
 
 class DSSM(TrigramMatcher):
-    """The paper's model. Give the data `--data.characters true`.
-
-    Example:
-        >>> model = DSSM(hidden_sizes=(300, 300, 128))
-    """
-
-    paper = (
-        "Huang et al.: Learning Deep Structured Semantic Models for Web Search using Clickthrough Data (2013)"
-    )
+    """The paper's model."""
 
     def __init__(self, hidden_sizes: tuple[int, ...] = (300, 300, 128), **shared: Any) -> None:
         """Configure the model; its network is built when the data is known.
@@ -203,42 +197,76 @@ class DSSM(TrigramMatcher):
             hidden_sizes: units of the layers over the counts; the last is the size of a text's vector.
             **shared: options of `TrigramMatcher`, `MatchingTask` and `Task`.
         """
-        super().__init__(**shared)
-        check_sizes(self.options, "hidden_sizes")
+        super().__init__(hidden_sizes=hidden_sizes, **shared)
 
     @override
     def make_tower(self, spec: MatchingSpec) -> BagTower:
-        options = self.options
-        size = options.hidden_sizes[0]
-        hashing = TrigramLayer(spec.num_chars, options.num_trigrams, size, size)
-        return BagTower(hashing, tuple(options.hidden_sizes), options.dropout)
+        return BagTower(spec.num_chars, self.num_trigrams, self.hidden_sizes, self.dropout)
 
 
 class CDSSM(TrigramMatcher):
-    """The paper's model. Give the data `--data.characters true`.
-
-    Example:
-        >>> model = CDSSM(window=3, hidden_sizes=(300, 128))
-    """
-
-    paper = "Shen et al.: A Latent Semantic Model with Convolutional-Pooling Structure for IR (2014)"
+    """The paper's model."""
 
     def __init__(self, window: int = 3, hidden_sizes: tuple[int, ...] = (300, 128), **shared: Any) -> None:
         """Configure the model; its network is built when the data is known.
 
         Args:
             window: words that a convolution reads.
-            hidden_sizes: units of the convolution, and of the layers over the maximum over time; the last is
-                the size of a text's vector.
+            hidden_sizes: units of the convolution, and of the layers over the maximum over time; the last is the size
+                of a text's vector.
             **shared: options of `TrigramMatcher`, `MatchingTask` and `Task`.
         """
-        super().__init__(**shared)
-        check_sizes(self.options, "window", "hidden_sizes")
+        super().__init__(hidden_sizes=hidden_sizes, **shared)
+        check_sizes(window=window)
+        self.window = window
 
     @override
     def make_tower(self, spec: MatchingSpec) -> WindowTower:
-        options = self.options
-        size, window = options.hidden_sizes[0], options.window
-        # A unit's fan-in is the window's trigrams, of which each place has its own columns.
-        hashing = TrigramLayer(spec.num_chars, options.num_trigrams, window * size, size)
-        return WindowTower(hashing, window, tuple(options.hidden_sizes), options.dropout)
+        return WindowTower(spec.num_chars, self.num_trigrams, self.window, self.hidden_sizes, self.dropout)
+
+
+# --- retrieval ---
+
+
+class RetrievalDSSM(TrigramRetrieval):
+    """DSSM as an encoder of queries and documents."""
+
+    def __init__(
+        self, hidden_sizes: tuple[int, ...] = (288, 96), dropout: float = 0.0, **shared: Any
+    ) -> None:
+        """Configure the model; its network is built when the data is known.
+
+        Args:
+            hidden_sizes: units of the first layer and of those above it; the last is the size of an embedding.
+            dropout: between the layers; the paper has none.
+            **shared: options of `TrigramRetrieval`, `RetrievalTask` and `Task`.
+        """
+        super().__init__(**shared)
+        check_sizes(hidden_sizes=hidden_sizes)
+        if not 0 <= dropout < 1:
+            raise InputError(f"model.dropout={dropout}: must be at least 0 and below 1")
+        self.hidden_sizes, self.dropout = hidden_sizes, dropout
+
+    @override
+    def make_tower(self, spec: ClickSpec) -> DenseTower:
+        return BagTower(spec.num_chars, self.trigrams(spec), self.hidden_sizes, self.dropout)
+
+
+class RetrievalCLSM(RetrievalDSSM):
+    """CDSSM as an encoder of queries and documents."""
+
+    def __init__(self, window: int = 3, **shared: Any) -> None:
+        """Configure the model; its network is built when the data is known.
+
+        Args:
+            window: words that a convolution reads.
+            **shared: options of `RetrievalDSSM`, `TrigramRetrieval`, `RetrievalTask` and `Task`.
+        """
+        super().__init__(**shared)
+        check_sizes(window=window)
+        self.window = window
+
+    @override
+    def make_tower(self, spec: ClickSpec) -> DenseTower:
+        trigrams = self.trigrams(spec)
+        return WindowTower(spec.num_chars, trigrams, self.window, self.hidden_sizes, self.dropout)

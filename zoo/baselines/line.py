@@ -1,18 +1,18 @@
-"""Word vectors from networks of words, texts and labels, by sampling edges, averaged over a text.
+"""Word vectors from networks of words, texts and labels, learned by sampling edges, and averaged over a text.
 
 LINE: Jian Tang, Meng Qu, Mingzhe Wang, Ming Zhang, Jun Yan, Qiaozhu Mei: "LINE: Large-scale Information Network
 Embedding", WWW 2015. PTE: Jian Tang, Meng Qu, Qiaozhu Mei: "PTE: Predictive Text Embedding through Large-scale
 Heterogeneous Text Networks", KDD 2015.
 
-Three networks share the words: word and word (of one window; the weight is how often), word and text, word and label.
-An edge says: predict the word from what is at the other end, p(word | other) = softmax(u_word . v_other) (PTE,
-Equation 1), with negative sampling (LINE, Equation 7). LINE reads the first two networks, as the short-text expansion
-paper does; PTE all three, trained together (PTE, Algorithm 1).
+Three networks share the words: word-word (within a window, weighted by frequency), word-text and word-label. An edge
+predicts the word from its other end, p(word | other) = softmax(u_word . v_other) (PTE, Equation 1), with negative
+sampling (LINE, Equation 7). LINE reads the first two networks, as in the paper on short-text expansion; PTE reads all
+three, trained together (PTE, Algorithm 1).
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numba import njit
@@ -21,25 +21,20 @@ from typing_extensions import override
 
 from datamodules.text.vocabulary import Vocabulary
 from zoo.baselines.word_averages import Corpus, WordAverages
-from zoo.tasks.base import check_choices, check_sizes
+from zoo.tasks.base import check_choice, check_sizes
 
 Order: TypeAlias = Literal["first", "second"]
 
 #: Entries of the table that negative words are drawn from.
 NOISE_ENTRIES = 1 << 20
-#: What a word's degree counts for when negative words are drawn.
+#: Power of a word's degree in the distribution of negative words.
 NOISE_POWER = 0.75
 
 
 class LINE(WordAverages):
-    """Vectors from the networks of words and words and of words and texts; `expand="join"` is the paper's LINE_RF.
+    """Vectors from the networks of words and of texts; `expand="join"` is the paper's LINE_RF."""
 
-    Example:
-        >>> model = LINE(order="second", expand="join")
-    """
-
-    paper = "Tang et al.: LINE: Large-scale Information Network Embedding (2015)"
-    reads_labels = False
+    reads_labels: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -53,30 +48,31 @@ class LINE(WordAverages):
         """Configure vectors and classifier.
 
         Args:
-            order: what two words of an edge share: `first`, their own vectors are close (LINE, Section 4.1.1);
-                `second`, a word predicts the other by a vector that it has as a context (Section 4.1.2).
+            order: relation of two words of an edge: `first`, their own vectors are close (LINE, Section 4.1.1);
+                `second`, a word predicts the other by its vector as a context (Section 4.1.2).
             window: words on either side that a word has an edge with.
             negatives: drawn words for each edge.
             epochs: edges drawn from each network, as a multiple of the words of all texts.
-            learning_rate: of the first step; it falls to 0 in a straight line.
+            learning_rate: of the first step; it falls linearly to 0.
             **shared: options of `WordAverages` and `Task`.
         """
         super().__init__(**shared)
-        check_choices(self.options, order=("first", "second"))
-        check_sizes(self.options, "window", "negatives", "epochs")
+        check_choice("order", order, ("first", "second"))
+        check_sizes(window=window, negatives=negatives, epochs=epochs)
+        self.order, self.window, self.negatives = order, window, negatives
+        self.epochs, self.learning_rate = epochs, learning_rate
 
     @override
     def learn_vectors(self, corpus: Corpus, vocabulary: Vocabulary, seed: int) -> NDArray[np.float32]:
-        options = self.options
         num_words, num_texts = len(vocabulary), len(corpus.labels)
         num_labels = int(corpus.labels.max()) + 1 if self.reads_labels else 0
         # Rows: words, words as contexts, texts, labels. With the first order, a context is the word itself.
         starts = np.array([num_words, 2 * num_words, 2 * num_words + num_texts if num_labels else -1])
-        if options.order == "first":
+        if self.order == "first":
             starts[0] = 0
-        vectors = np.zeros((2 * num_words + num_texts + num_labels, options.word_size), np.float32)
+        vectors = np.zeros((2 * num_words + num_texts + num_labels, self.word_size), np.float32)
         random = np.random.default_rng(seed)
-        vectors[:num_words] = (random.random((num_words, options.word_size)) - 0.5) / options.word_size
+        vectors[:num_words] = (random.random((num_words, self.word_size)) - 0.5) / self.word_size
         sample_edges(
             vectors,
             corpus.words,
@@ -84,37 +80,28 @@ class LINE(WordAverages):
             corpus.offsets,
             corpus.labels,
             starts,
-            noise_tables(corpus, num_words, options.window),
-            options.window,
-            options.negatives,
-            options.epochs * len(corpus.words),
-            options.learning_rate,
+            noise_tables(corpus, num_words, self.window),
+            self.window,
+            self.negatives,
+            self.epochs * len(corpus.words),
+            self.learning_rate,
             int(random.integers(1, 1 << 62)),
         )
         return vectors[:num_words]
 
 
 class PTE(LINE):
-    """LINE's networks and that of words and labels; `expand="join"` is the paper's PTE_RF.
+    """LINE's networks and that of labels; `expand="join"` is the paper's PTE_RF."""
 
-    Example:
-        >>> model = PTE(expand="join")
-    """
-
-    paper = "Tang, Qu, Mei: PTE: Predictive Text Embedding (2015)"
     reads_labels = True
 
 
 def noise_tables(corpus: Corpus, num_words: int, window: int) -> NDArray[np.int32]:
-    """Words as often as they are to be drawn as negatives, by their degree in each network.
-
-    Returns:
-        int32 [3, NOISE_ENTRIES]: of words with words, texts, and labels.
-    """
+    """Negative words in each network, as frequent as their degree requires: int32 [3, NOISE_ENTRIES]."""
     sizes = np.diff(corpus.offsets)
-    place = np.arange(len(corpus.words)) - np.repeat(corpus.offsets[:-1], sizes)
-    behind = np.repeat(sizes, sizes) - 1 - place
-    pairs = np.minimum(place, window) + np.minimum(behind, window)
+    before = np.arange(len(corpus.words)) - np.repeat(corpus.offsets[:-1], sizes)
+    after = np.repeat(sizes, sizes) - 1 - before
+    pairs = np.minimum(before, window) + np.minimum(after, window)
     labelled = np.repeat(corpus.labels >= 0, sizes)
     tables = np.zeros((3, NOISE_ENTRIES), np.int32)
     for table, degree in zip(tables, (pairs, np.ones_like(pairs), labelled), strict=True):
@@ -126,7 +113,7 @@ def noise_tables(corpus: Corpus, num_words: int, window: int) -> NDArray[np.int3
 
 
 @njit(cache=True, nogil=True)
-def _next(state):  # type: ignore[no-untyped-def]  # a drawn number and what the next is made of: xorshift
+def _next(state):  # type: ignore[no-untyped-def]  # xorshift: a random number, and the next state
     state ^= state << np.uint64(13)
     state ^= state >> np.uint64(7)
     state ^= state << np.uint64(17)
@@ -137,65 +124,65 @@ def _next(state):  # type: ignore[no-untyped-def]  # a drawn number and what the
 def draw_edge(  # type: ignore[no-untyped-def]
     network, state, words, text_of, offsets, labels, window
 ):
-    """Draw an edge of a network, each as often as its weight says.
+    """Draw an edge of a network, with a probability proportional to its weight.
 
-    An edge of weight w is w pairs of places, or w places: a place is drawn, and where the network is of words and
-    words, a second place in its window.
+    An edge of weight w occurs at w positions or pairs of positions: a position is drawn and, in the network of words, a
+    second one in its window.
 
     Returns:
-        The word, what is at the other end (a word, a text, a label; -1 = nothing, which is no draw), the new state.
+        The word, its other end (a word, a text, a label; -1 = none, which does not count as a draw), the new state.
     """
     state = _next(state)
-    place = np.int64((state >> np.uint64(20)) % np.uint64(len(words)))
-    text = text_of[place]
+    position = np.int64((state >> np.uint64(20)) % np.uint64(len(words)))
+    text = text_of[position]
     if network == 1:
-        return words[place], text, state
+        return words[position], text, state
     if network == 2:
-        return words[place], labels[text], state
+        return words[position], labels[text], state
     state = _next(state)
     step = np.int64((state >> np.uint64(20)) % np.uint64(2 * window)) - window
-    other = place + (step if step < 0 else step + 1)
+    other = position + (step if step < 0 else step + 1)
     if other < offsets[text] or other >= offsets[text + 1]:
-        return words[place], np.int64(-1), state
-    return words[place], np.int64(words[other]), state
+        return words[position], np.int64(-1), state
+    return words[position], np.int64(words[other]), state
 
 
 @njit(cache=True, nogil=True, fastmath=True)
-def _approach(one, other, target, rate, moved):  # type: ignore[no-untyped-def]
-    """A step by which u . v says `target` rather: `one` is moved, what `other` is to be moved by is added up."""
+def _approach(word, other, target, rate, step):  # type: ignore[no-untyped-def]
+    """A step of sigmoid(word . other) towards `target`: moves `word`, and adds the move of `other` to `step`."""
     product = np.float32(0)
-    for i in range(len(one)):
-        product += one[i] * other[i]
+    for i in range(len(word)):
+        product += word[i] * other[i]
     gradient = np.float32(rate * (target - 1 / (1 + np.exp(-product))))
-    for i in range(len(one)):
-        moved[i] += gradient * one[i]
-        one[i] += gradient * other[i]
+    for i in range(len(word)):
+        step[i] += gradient * word[i]
+        word[i] += gradient * other[i]
 
 
 @njit(cache=True, nogil=True)
 def sample_edges(  # type: ignore[no-untyped-def]
     vectors, words, text_of, offsets, labels, starts, noise, window, negatives, draws, rate, seed
 ):
-    """Learn the vectors: in turn an edge of each network, and words that are not at its end.
+    """Learn the vectors: alternately an edge of each network, with negative words.
 
     Args:
-        vectors: float32 [rows, d], changed in place; the words' are the first.
+        vectors: float32 [rows, d], changed in place; the words come first.
         words: int32 [all words], see `Corpus`.
-        text_of: int64 [all words], the text that a word is in.
+        text_of: int64 [all words], the text of each word.
         offsets: int64 [n + 1].
         labels: int64 [n], -1 = none.
-        starts: int64 [3], the first row of what the words of each network have edges with; -1 = no such network.
+        starts: int64 [3], the first row of the other ends in each network; -1 = no such network.
         noise: int32 [3, entries], see `noise_tables`.
         window: words on either side.
         negatives: for each edge.
         draws: from each network.
-        rate: of the first step.
+        rate: learning rate of the first step.
         seed: above 0.
     """
     state = np.uint64(seed)
-    moved = np.zeros(vectors.shape[1], np.float32)
+    step = np.zeros(vectors.shape[1], np.float32)
     for draw in range(draws):
-        step = rate * max(1 - draw / draws, 1e-4)
+        step_rate = rate * max(1 - draw / draws, 1e-4)
         for network in range(len(starts)):
             if starts[network] < 0:
                 continue
@@ -203,12 +190,12 @@ def sample_edges(  # type: ignore[no-untyped-def]
             if end < 0:
                 continue
             other = vectors[starts[network] + end]
-            moved[:] = 0
-            _approach(vectors[word], other, 1.0, step, moved)
+            step[:] = 0
+            _approach(vectors[word], other, 1.0, step_rate, step)
             for _ in range(negatives):
                 state = _next(state)
                 negative = noise[network, np.int64((state >> np.uint64(20)) % np.uint64(noise.shape[1]))]
                 if negative != word:
-                    _approach(vectors[negative], other, 0.0, step, moved)
-            for i in range(len(moved)):
-                other[i] += moved[i]
+                    _approach(vectors[negative], other, 0.0, step_rate, step)
+            for i in range(len(step)):
+                other[i] += step[i]

@@ -1,19 +1,20 @@
 """Text matching as image recognition.
 
-Liang Pang, Yanyan Lan, Jiafeng Guo, Jun Xu, Shengxian Wan, Xueqi Cheng: "Text Matching as Image Recognition",
-AAAI 2016.
+Liang Pang, Yanyan Lan, Jiafeng Guo, Jun Xu, Shengxian Wan, Xueqi Cheng: "Text Matching as Image Recognition", AAAI
+2016.
 
-The similarities of all words of one text to all words of the other are an image, in which phrases that match
-are diagonal strokes. Convolutions look for such patterns, dynamic pooling brings images of all sizes to one,
-and an MLP scores what is there.
+The similarities of all words of one text to all words of the other are an image, in which matching phrases are diagonal
+strokes. Convolutions detect such patterns, dynamic pooling brings images of all sizes to one, and a multilayer
+perceptron scores the result.
 
-With several layers of convolutions the paper pools after each; here only the last one's images are pooled, so that
-a short text's image is not spread over a grid before the next layer sees it. With one layer, the default, it is the
-same.
+With several convolutions the paper pools after each one. Here only the last layer's images are pooled, so that a short
+text's image is not spread over a grid before the next layer. With one layer, the default, both are the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -21,41 +22,38 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
-from zoo.baselines.convolution import inside, pool_grid
+from datamodules.core.types import PlainDict
+from zoo.baselines.convolution import FeatureClassifier, convolve, pool_grid, zero_outside
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.interactions import cosine_interaction, dot_interaction, word_pair_mask
-from zoo.tasks.base import check_choices, check_sizes
-from zoo.tasks.encoders import WordVectors
+from zoo.tasks.base import check_choice, check_sizes
+from zoo.tasks.encoders import ReadsWordVectors
 from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 
 Similarity: TypeAlias = Literal["cosine", "dot", "indicator"]
 
 
 class MatchPyramidNetwork(nn.Module):
-    """Figure 2: image, convolutions, dynamic pooling, MLP."""
+    """Figure 2: image, convolutions, dynamic pooling, multilayer perceptron; without `words`, an indicator image."""
 
-    def __init__(self, words: WordEncoder | None, options: Any, spec: MatchingSpec, bias: bool) -> None:
-        """Make the parts.
-
-        Args:
-            words: vectors of words; None where words are only told apart.
-            options: of `MatchPyramid`.
-            spec: of the data.
-            bias: give the last layer a bias.
-        """
+    def __init__(
+        self,
+        words: WordEncoder | None,
+        spec: MatchingSpec,
+        similarity: Similarity,
+        filters: Sequence[int],
+        kernel: int,
+        grid: tuple[int, int],
+        hidden_size: int,
+        dropout: float,
+        bias: bool,
+    ) -> None:
         super().__init__()
-        self.words = words
-        self.unknown = spec.unknown
-        self.similarity = options.similarity
-        filters, kernel, grid = options.filters, options.kernel, options.grid
-        self.convolutions = nn.ModuleList(
-            nn.Conv2d(before, after, kernel) for before, after in zip((1, *filters), filters, strict=False)
-        )
-        self.sides = ((kernel - 1) // 2, kernel // 2) * 2
-        self.grid = tuple(grid)
-        self.dropout = nn.Dropout(options.dropout)
-        self.hidden = nn.Linear(grid[0] * grid[1] * filters[-1], options.hidden_size)
-        self.out = nn.Linear(options.hidden_size, spec.num_outputs, bias=bias)
+        self.words, self.unknown = words, spec.unknown
+        self.similarity, self.grid = similarity, grid
+        self.convolutions = nn.ModuleList(nn.Conv2d(*sizes, kernel) for sizes in pairwise((1, *filters)))
+        features = grid[0] * grid[1] * filters[-1]
+        self.classifier = FeatureClassifier(features, hidden_size, spec.num_outputs, dropout, bias)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
@@ -65,17 +63,15 @@ class MatchPyramidNetwork(nn.Module):
         image = interaction.unsqueeze(3)  # [P, T, S, 1], zero outside the texts
         for number, convolution in enumerate(self.convolutions):
             if number > 0:
-                # What a convolution left beyond the texts must not come back through the next one.
-                image = inside(image, heights, widths)
-            padded = nn.functional.pad(image.permute(0, 3, 1, 2), self.sides)
-            image = torch.relu(convolution(padded)).permute(0, 2, 3, 1)
+                # The next convolution must not read what the last one wrote beyond the texts.
+                image = zero_outside(image, heights, widths)
+            image = convolve(convolution, image)
         with torch.autocast(interaction.device.type, enabled=False):
-            pooled = pool_grid(image.float().contiguous(), heights, widths, self.grid)
-            hidden = torch.relu(self.hidden(self.dropout(pooled.flatten(1))))
-            return MatchingOutput(self.out(self.dropout(hidden)), interaction.detach())
+            pooled = pool_grid(image.float(), heights, widths, self.grid)
+            return MatchingOutput(self.classifier(pooled.flatten(1)), interaction.detach())
 
     def compare(self, batch: MatchingBatch) -> Tensor:
-        """The image: float32 [P, T, S], 0 where a place is padding or both words are unknown."""
+        """The image: float32 [P, T, S], 0 at padding and where both words are unknown."""
         mask = word_pair_mask(batch, self.unknown)
         if self.words is None:
             first = batch.first_text[batch.first].unsqueeze(2)
@@ -86,14 +82,8 @@ class MatchPyramidNetwork(nn.Module):
         return interact(vectors[batch.first_text], vectors[batch.second_text], batch) * mask
 
 
-class MatchPyramid(WordVectors, MatchingTask):
-    """The paper's model.
-
-    Example:
-        >>> model = MatchPyramid(similarity="cosine", filters=(16,), grid=(3, 10))
-    """
-
-    paper = "Pang et al.: Text Matching as Image Recognition (2016)"
+class MatchPyramid(ReadsWordVectors, MatchingTask):
+    """The paper's model."""
 
     def __init__(
         self,
@@ -108,22 +98,33 @@ class MatchPyramid(WordVectors, MatchingTask):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            similarity: of two words: `cosine` or `dot` product of their vectors, or `indicator`: 1 if they are
-                the same word, which reads no vectors.
+            similarity: of two words: `cosine` or `dot` product of their vectors, or `indicator`: 1 for the same word,
+                without vectors.
             filters: of each convolution.
             kernel: side of the convolutions.
             grid: parts of the first and of the second text that the last convolution is pooled into.
-            hidden_size: units of the MLP's hidden layer.
-            dropout: in the MLP.
-            **shared: options of `WordVectors`, `MatchingTask` (the paper's loss is `cross_entropy`) and `Task`.
+            hidden_size: units of the perceptron's hidden layer.
+            dropout: in the perceptron.
+            **shared: options of `ReadsWordVectors`, `MatchingTask` (the paper's loss is `cross_entropy`) and `Task`.
         """
         super().__init__(**shared)
-        check_choices(self.options, similarity=("cosine", "dot", "indicator"))
-        check_sizes(self.options, "filters", "grid", "kernel", "hidden_size")
+        check_choice("similarity", similarity, ("cosine", "dot", "indicator"))
+        check_sizes(filters=filters, grid=grid, kernel=kernel, hidden_size=hidden_size)
+        self.similarity, self.filters, self.kernel, self.grid = similarity, filters, kernel, grid
+        self.hidden_size, self.dropout = hidden_size, dropout
 
     @override
     def build_network(
-        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
+        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> MatchPyramidNetwork:
-        words = None if self.options.similarity == "indicator" else self.make_words(spec, word_vectors)
-        return MatchPyramidNetwork(words, self.options, spec, bias=self.sees_constants(spec))
+        return MatchPyramidNetwork(
+            None if self.similarity == "indicator" else self.make_words(spec, word_vectors),
+            spec,
+            self.similarity,
+            self.filters,
+            self.kernel,
+            self.grid,
+            self.hidden_size,
+            self.dropout,
+            bias=self.has_bias(spec),
+        )

@@ -1,29 +1,32 @@
-"""Scores of pairs of texts without a network: what a model of matching must beat to have learned anything."""
+"""Reference scores of pairs without training: the lowest scores that a model should exceed."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
-from datamodules.base import TextDataModule
+from datamodules.base import AnyDataModule
 from datamodules.batch import MatchingBatch, MatchingSpec
+from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Ranking
-from datamodules.retrieval.embedded.analysis import Analyzer
-from datamodules.retrieval.embedded.lucene import Statistics, bm25, length_bytes, length_weights, term_weights
+from datamodules.retrieval.embedded.lucene import bm25
 from datamodules.text.tokenization import Lexicon, make_tokenizer
+from zoo.baselines.term_statistics import TermStatistics
+from zoo.layers.interactions import pair_logits
 from zoo.tasks.fitted import Fitted, FittedNetwork
 from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 
 
 class ScoreNetwork(FittedNetwork):
-    """A score a pair, and where pairs are classified a threshold."""
+    """A score for each pair, and a threshold where pairs are classified."""
 
     def __init__(self, num_outputs: int) -> None:
         super().__init__()
@@ -33,38 +36,37 @@ class ScoreNetwork(FittedNetwork):
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch."""
         score = self.score(batch).float().to(batch.first.device) - self.fitted["threshold"]
-        columns = [score] if self.num_outputs == 1 else [-score / 2, score / 2]
-        return MatchingOutput(torch.stack(columns, dim=1))
+        return MatchingOutput(pair_logits(score, self.num_outputs))
 
+    @abstractmethod
     def score(self, batch: MatchingBatch) -> Tensor:
         """Scores [P]; higher = matches better."""
-        raise NotImplementedError
 
-    def fit_to(self, seconds: Sequence[str]) -> None:
+    def fit(self, seconds: Sequence[str]) -> None:
         """Learn from the distinct second texts of the training pairs."""
 
 
 class ConstantScore(ScoreNetwork):
-    """0."""
+    """The same score for all pairs."""
 
+    @override
     def score(self, batch: MatchingBatch) -> Tensor:
-        """See `ScoreNetwork.score`."""
         return torch.zeros(len(batch.first))
 
 
-class PlaceScore(ScoreNetwork):
-    """Earlier rows before later ones."""
+class RowScore(ScoreNetwork):
+    """Higher scores for earlier rows."""
 
+    @override
     def score(self, batch: MatchingBatch) -> Tensor:
-        """See `ScoreNetwork.score`."""
         return -batch.row.double()
 
 
 class OverlapScore(ScoreNetwork):
-    """Share of the first text's distinct words that are in the second one; 0 of a text without words."""
+    """The share of the first text's distinct words that the second one has; 0 for a text without words."""
 
+    @override
     def score(self, batch: MatchingBatch) -> Tensor:
-        """See `ScoreNetwork.score`."""
         assert batch.first_string is not None
         assert batch.second_string is not None
         first, second = words_of(batch.first_string), words_of(batch.second_string)
@@ -76,7 +78,7 @@ class OverlapScore(ScoreNetwork):
 
 
 def words_of(texts: Sequence[str]) -> list[set[str]]:
-    """The distinct words of each text, lower-cased."""
+    """The distinct words of each text, in lower case."""
     lexicon = Lexicon()
     encoded = list(make_tokenizer("words", lowercase=True).encode(texts, lexicon))
     words = list(lexicon)
@@ -86,40 +88,27 @@ def words_of(texts: Sequence[str]) -> list[set[str]]:
 class BM25Score(ScoreNetwork):
     """BM25 of the second text for the first as its query, by the formulas and the analyzer of the retrievers."""
 
-    def __init__(self, ranking: Ranking, num_outputs: int) -> None:
+    def __init__(self, num_outputs: int, ranking: Ranking) -> None:
         super().__init__(num_outputs)
-        self.ranking = ranking
-        self.analyzer = Analyzer(ranking.analyzer)
+        self.statistics = TermStatistics(ranking)
 
-    def fit_to(self, seconds: Sequence[str]) -> None:
-        """Count in how many texts a term is, and how long the texts are."""
-        documents = [self.analyzer.terms(text) for text in seconds]
-        frequency = Counter(term for terms in documents for term in set(terms))
-        self.fitted |= {
-            "terms": list(frequency),
-            "texts_with_term": torch.tensor(list(frequency.values())),
-            "texts": sum(bool(terms) for terms in documents),
-            "tokens": sum(map(len, documents)),
-        }
+    @override
+    def fit(self, seconds: Sequence[str]) -> None:
+        self.fitted |= self.statistics.count(seconds)
 
+    @override
     def score(self, batch: MatchingBatch) -> Tensor:
-        """See `ScoreNetwork.score`."""
         assert batch.first_string is not None
         assert batch.second_string is not None
-        fitted = self.fitted
-        statistics = Statistics(fitted["texts"], fitted["tokens"])
-        # The last weight is that of a term that no training text has.
-        counts = np.append(fitted["texts_with_term"].numpy(), 0)
-        by_term = term_weights(self.ranking, statistics, counts, counts)
-        number = {term: i for i, term in enumerate(fitted["terms"])}
-        queries = [Counter(self.analyzer.terms(text)) for text in batch.first_string]
-        documents = [self.analyzer.terms(text) for text in batch.second_string]
-        lengths = np.array([len(terms) for terms in documents], np.int64)
-        by_length = length_weights(self.ranking, statistics)[length_bytes(lengths)]
+        queries = [Counter(terms) for terms in self.statistics.terms(batch.first_string)]
+        documents = self.statistics.terms(batch.second_string)
+        of_term = self.statistics.term_weights(self.fitted)
+        of_length = self.statistics.length_weights(self.fitted, documents)
+        number = {term: i for i, term in enumerate(self.fitted["terms"])}
         frequencies = [Counter(terms) for terms in documents]
         scores = [
             sum(
-                count * bm25(by_term[number.get(term, -1)], by_length[j], frequencies[j][term])
+                count * bm25(of_term[number.get(term, -1)], of_length[j], frequencies[j][term])
                 for term, count in queries[i].items()
                 if term in frequencies[j]
             )
@@ -129,67 +118,49 @@ class BM25Score(ScoreNetwork):
 
 
 class PairReference(Fitted, MatchingTask):
-    """Base of the scores that need no training; pairs are classified by the threshold that is best in training."""
+    """Base of the reference scores; pairs are classified by the threshold that is best in training."""
 
-    def new_network(self, num_outputs: int) -> ScoreNetwork:
-        """The score."""
-        raise NotImplementedError
+    network: ScoreNetwork
+    network_type: ClassVar[type[ScoreNetwork]]
 
     @override
     def build_network(
-        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
-    ) -> nn.Module:
-        return self.new_network(spec.num_outputs)
+        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
+    ) -> ScoreNetwork:
+        return self.network_type(spec.num_outputs)
 
     @override
-    def fit_to(self, data: TextDataModule[Any, Any]) -> None:
+    def fit_to(self, data: AnyDataModule) -> None:
         split = data.split("train")
-        self.network.fit_to(split.pairs.second.texts[:])
+        self.network.fit(split.pairs.second.texts[:])
         if data.spec.goal == "classification":
-            dataset = data.dataset(split)
-            batches = (
-                dataset.__getitems__(range(i, min(i + 256, len(dataset))))
-                for i in range(0, len(dataset), 256)
-            )
+            batches = data.dataset(split, self.batch_contents("train")).batches(256)
             scores = np.concatenate([self.network.score(batch).numpy() for batch in batches])
             self.network.fitted["threshold"] = best_threshold(scores, split.pairs.target)
 
 
 class RandomOrder(PairReference):
-    """The same score for all pairs: since ties count the mean over their orders, a random order's expectation."""
+    """The same score for all pairs: ties count as the mean over their orders, the expectation of a random order."""
 
-    paper = "no publication: a matcher that looks at no text"
-
-    @override
-    def new_network(self, num_outputs: int) -> ScoreNetwork:
-        return ConstantScore(num_outputs)
+    network_type = ConstantScore
 
 
 class FileOrder(PairReference):
-    """Pairs that come earlier in the table first: what a constant score seems to earn where ties follow it."""
+    """Earlier pairs of the table first: the apparent score of a constant where ties keep the order of the file."""
 
-    paper = "no publication: the order of the file"
-
-    @override
-    def new_network(self, num_outputs: int) -> ScoreNetwork:
-        return PlaceScore(num_outputs)
+    network_type = RowScore
 
 
 class WordOverlap(PairReference):
-    """Share of the first text's distinct words that are in the second one."""
+    """The share of the first text's distinct words that the second one has."""
 
-    paper = "no publication: shared words"
     reads_strings = True
-
-    @override
-    def new_network(self, num_outputs: int) -> ScoreNetwork:
-        return OverlapScore(num_outputs)
+    network_type = OverlapScore
 
 
 class PairBM25(PairReference):
     """BM25 of the second text for the first as its query, with the statistics of the training's second texts."""
 
-    paper = "Robertson et al.: Okapi at TREC-3 (1994), as Lucene computes it"
     reads_strings = True
 
     def __init__(self, k1: float = 1.2, b: float = 0.75, **shared: Any) -> None:
@@ -201,15 +172,17 @@ class PairBM25(PairReference):
             **shared: options of `MatchingTask` and `Task`.
         """
         super().__init__(**shared)
-        Ranking(k1=k1, b=b)  # refuses what is out of range
+        self.ranking = Ranking(k1=k1, b=b)
 
     @override
-    def new_network(self, num_outputs: int) -> ScoreNetwork:
-        return BM25Score(Ranking(k1=self.options.k1, b=self.options.b), num_outputs)
+    def build_network(
+        self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
+    ) -> BM25Score:
+        return BM25Score(spec.num_outputs, self.ranking)
 
 
 def best_threshold(score: NDArray[np.floating], target: NDArray[np.floating]) -> float:
-    """The score above which pairs are to be called matches for most of them to be called right.
+    """The threshold above which most pairs are classified correctly as matches.
 
     Args:
         score: [P].
@@ -221,9 +194,9 @@ def best_threshold(score: NDArray[np.floating], target: NDArray[np.floating]) ->
     values, group = np.unique(score, return_inverse=True)
     matches = np.bincount(group, weights=target > 0, minlength=len(values))
     others = np.bincount(group, minlength=len(values)) - matches
-    # Right with a threshold below value i: the others below it, and the matches from it on.
-    right = np.concatenate([[0], others.cumsum()]) + matches.sum() - np.concatenate([[0], matches.cumsum()])
+    # Correct with a threshold below value i: the others below it, and the matches from it on.
+    correct = np.concatenate([[0], others.cumsum()]) + matches.sum() - np.concatenate([[0], matches.cumsum()])
     if not len(values):
         return 0.0
     edges = np.concatenate([values[:1] - 1, (values[:-1] + values[1:]) / 2, values[-1:] + 1])
-    return float(edges[int(right.argmax())])
+    return float(edges[int(correct.argmax())])

@@ -1,29 +1,30 @@
-"""What the classifiers share that read a text and no memories: its vector, and a linear layer on it."""
+"""Base of the classifiers that read a text and no memories: a linear layer on the text's vector."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from datamodules.base import TextDataModule
+from datamodules.base import AnyDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.core.errors import InputError
+from datamodules.state import DataState
 from datamodules.text.tokenization import CHARACTERS
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
 
 
 class TextNetwork(nn.Module):
-    """Makes a text's vector, which is all that it is classified by."""
+    """Encodes texts and classifies them by their vectors alone."""
 
     def __init__(self, size: int, num_classes: int, dropout: float = 0.0) -> None:
         """Make the linear layer.
 
         Args:
-            size: l, numbers in a text's vector.
+            size: l, size of a text's vector.
             num_classes: C.
             dropout: probability of zeroing a component of a text's vector in training.
         """
@@ -32,9 +33,9 @@ class TextNetwork(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(size, num_classes)
 
-    def encode_texts(self, batch: ClassificationBatch) -> Tensor:
+    @abstractmethod
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
         """The texts' vectors [B, l]."""
-        raise NotImplementedError
 
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
         """Classify the texts of a batch; see `ClassificationBatch` for the shapes."""
@@ -48,7 +49,7 @@ class TextNetwork(nn.Module):
 class TextOnly(ClassificationTask):
     """Base of the classifiers with a `TextNetwork`."""
 
-    network: Any
+    network: TextNetwork
 
     @property
     @override
@@ -58,33 +59,31 @@ class TextOnly(ClassificationTask):
     @property
     @override
     def vector_size(self) -> int:
-        return int(self.network.size)
+        return self.network.size
 
     @override
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        vectors: Tensor = self.network.encode_texts(batch)
-        return vectors
+        return self.network.encode_texts(batch)
 
 
 class CharactersOnly(TextOnly):
-    """Base of those that read a text as its characters: the words of the data's vocabulary are characters then."""
+    """Base of the classifiers whose words, in the data's vocabulary, are characters."""
 
     @classmethod
     @override
     def example_spec(cls) -> tuple[ClassificationSpec, str]:
         spec, _ = super().example_spec()
-        # Beside padding and the unknown one.
+        # Two more: padding and the unknown character.
         return spec._replace(num_words=72), "70 characters and 4 classes"
 
     @override
-    def row_names(self, name: str, weight: Tensor, data: Mapping[str, Any]) -> Sequence[Hashable] | None:
+    def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
         if name == "network.characters.weight":
-            return data["vocabulary"]["words"] or ()
+            return data.vocabulary["words"] or ()
         return super().row_names(name, weight, data)
 
     @override
-    def check_data(self, data: TextDataModule[Any, Any]) -> None:
-        # Characters as tokens.
+    def check_data(self, data: AnyDataModule) -> None:
         super().check_data(data)
         if data.options.tokenizer != CHARACTERS:
             raise InputError(

@@ -1,7 +1,7 @@
-"""How strongly every word of one text interacts with every word of another, masked.
+"""Interactions of every word of one text with every word of another, and scores of pairs of vectors.
 
-Each distinct text of a batch has been encoded once; pairs gather their two texts and multiply them. Products
-are float32 whatever the precision: models pool and sort them, and half precision would make ties.
+Each distinct text of a batch is encoded once; pairs gather their two texts and multiply them. Products are float32
+whatever the precision: models pool and sort them, and half precision would make ties.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ from datamodules.batch import MatchingBatch
 
 
 def pair_mask(batch: MatchingBatch) -> Tensor:
-    """bool [P, T, S]: True where both places of a pair's texts hold a word."""
-    first = (batch.first_text != 0).index_select(0, batch.first)  # [P, T]
-    second = (batch.second_text != 0).index_select(0, batch.second)  # [P, S]
-    return first.unsqueeze(2) & second.unsqueeze(1)
+    """bool [P, T, S]: True where both positions of a pair's texts hold a word."""
+    return _in_both(batch.first_text != 0, batch.second_text != 0, batch)
 
 
 def word_pair_mask(batch: MatchingBatch, unknown: int) -> Tensor:
     """bool [P, T, S]: `pair_mask` without pairs of two unknown words, which need not be the same word.
 
-    For models that compare words themselves: the vocabulary has one vector for all words that it lacks, so
-    any two of them would be a perfect match.
+    For models that compare words themselves: the vocabulary has one vector for all words that it lacks, so any two of
+    them would be a perfect match.
     """
-    lacked = batch.word == unknown  # [U]
-    first = lacked[batch.first_text].index_select(0, batch.first)  # [P, T]
-    second = lacked[batch.second_text].index_select(0, batch.second)  # [P, S]
-    return pair_mask(batch) & ~(first.unsqueeze(2) & second.unsqueeze(1))
+    is_unknown = batch.word == unknown  # [U]
+    both_unknown = _in_both(is_unknown[batch.first_text], is_unknown[batch.second_text], batch)
+    return pair_mask(batch) & ~both_unknown
+
+
+def _in_both(first: Tensor, second: Tensor, batch: MatchingBatch) -> Tensor:
+    """bool [P, T, S]: the conjunction of bool [N, T] and [M, S] for each pair."""
+    return first.index_select(0, batch.first).unsqueeze(2) & second.index_select(0, batch.second).unsqueeze(1)
 
 
 def dot_interaction(first: Tensor, second: Tensor, batch: MatchingBatch) -> Tensor:
@@ -37,11 +39,11 @@ def dot_interaction(first: Tensor, second: Tensor, batch: MatchingBatch) -> Tens
 
     Args:
         first: [N, T, D] vectors of the distinct first texts' words; anything at padding.
-        second: [M, S, D] likewise of the second texts.
-        batch: says which texts are a pair, and where they have words.
+        second: [M, S, D] vectors of the second texts' words.
+        batch: the pairs.
 
     Returns:
-        float32 [P, T, S]; 0 where one of the two places is padding.
+        float32 [P, T, S]; 0 at padding.
     """
     with torch.autocast(first.device.type, enabled=False):
         # index_select and not first[batch.first]: its gradient is several times faster on CPUs.
@@ -54,34 +56,40 @@ def cosine_interaction(first: Tensor, second: Tensor, batch: MatchingBatch) -> T
     """Cosines of the words' vectors of each pair; arguments and shapes as in `dot_interaction`.
 
     Returns:
-        float32 [P, T, S] in -1..1; 0 where one of the two places is padding, and for a vector of zeros.
+        float32 [P, T, S] in -1..1; 0 at padding, and for a vector of zeros.
     """
-    # Normalised before the gather: once a text, in however many pairs it is.
+    # Normalized before the gather: once per text, not once per pair.
     with torch.autocast(first.device.type, enabled=False):
         return dot_interaction(unit(first), unit(second), batch)
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """float32 [..., D]: the vectors at length 1; a vector of zeros stays."""
+    """The vectors at length 1, float32 [..., D]; a vector of zeros stays."""
     return functional.normalize(vectors.float(), dim=-1, eps=1e-6)
 
 
-class ScaledCosine(nn.Module):
+def pair_logits(score: Tensor, num_outputs: int) -> Tensor:
+    """Logits [P, num_outputs] of scores [P]: the score itself, or those of "no match" and "match"."""
+    return torch.stack([score] if num_outputs == 1 else [-score / 2, score / 2], dim=1)
+
+
+class PairCosine(nn.Module):
     """Logits of a pair from its texts' cosine: scale (cosine - threshold); scale and threshold are trained.
 
-    A threshold counts only where pairs are classified, not where candidates are compared. It is one of
-    cosines: a bias of the logits would have to travel ten times as far, which takes Adam thousands of steps.
+    The threshold counts only where pairs are classified, not where candidates are compared. It applies to cosines: a
+    bias of the logits would have to move ten times as far, which takes Adam thousands of steps.
     """
 
-    def __init__(self, scale: float, num_outputs: int, with_threshold: bool) -> None:
+    def __init__(self, scale: float, num_outputs: int, has_threshold: bool) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(scale))
-        self.threshold = nn.Parameter(torch.tensor(0.5)) if with_threshold else None
+        self.threshold = nn.Parameter(torch.tensor(0.5)) if has_threshold else None
         self.num_outputs = num_outputs
 
-    def forward(self, cosine: Tensor) -> Tensor:
-        """Cosines [P] to float32 logits [P, num_outputs]: of the score, or of "no match" and "match"."""
-        with torch.autocast(cosine.device.type, enabled=False):
-            above = cosine.float() if self.threshold is None else cosine.float() - self.threshold
-            score = self.scale * above
-            return torch.stack([score] if self.num_outputs == 1 else [-score / 2, score / 2], dim=1)
+    def forward(self, first: Tensor, second: Tensor, batch: MatchingBatch) -> Tensor:
+        """Logits [P, num_outputs], float32, of the texts' vectors [N, l] and [M, l], of length 1."""
+        with torch.autocast(first.device.type, enabled=False):
+            products = first.index_select(0, batch.first) * second.index_select(0, batch.second)
+            cosine = products.sum(dim=1)
+            above = cosine if self.threshold is None else cosine - self.threshold
+            return pair_logits(self.scale * above, self.num_outputs)

@@ -1,12 +1,8 @@
-"""TF-IDF and a linear layer, fitted to convergence.
-
-A sparse text is a bag of weighted n-grams, so the linear layer is an embedding bag: a weighted sum of the n-grams' rows
-of a table.
-"""
+"""Texts as sparse vectors of n-grams, and a linear classifier on them that is fitted to convergence."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -19,9 +15,10 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 
 if TYPE_CHECKING:
-    from sklearn.feature_extraction.text import TfidfVectorizer
+    from scipy.sparse import csr_matrix
+    from sklearn.feature_extraction.text import CountVectorizer
 
-#: A table with fewer rows keeps n-grams of letters that occur in one text only.
+#: With fewer training texts, n-grams of letters that occur in one text only are kept.
 _FEW_ROWS = 100
 #: Letters of the shortest n-gram of letters.
 _MIN_LETTERS = 2
@@ -34,20 +31,84 @@ class LinearClassifier(Protocol):
     intercept_: NDArray[np.float64]
 
 
-def planes_of(classifier: LinearClassifier) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weight [C, V] and bias [C] of a linear classifier of scikit-learn, which has one plane for two classes."""
+def planes_of(
+    classifier: LinearClassifier, halve: bool = True
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Weight [C, V] and bias [C] of a classifier, which has one plane for two classes.
+
+    Args:
+        classifier: of scikit-learn.
+        halve: divide the planes of two classes by 2: the softmax of both scores is then the probability of logistic
+            regression.
+    """
     weight, bias = classifier.coef_, classifier.intercept_
     if len(bias) > 1:
         return weight, bias
-    # Halves: the softmax of both scores is then the probability of logistic regression.
-    return np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+    divisor = 2 if halve else 1
+    return np.concatenate([-weight, weight]) / divisor, np.concatenate([-bias, bias]) / divisor
+
+
+class TextVectorizer:
+    """A vectorizer of scikit-learn that is kept as plain values: n-grams and inverse document frequencies."""
+
+    def __init__(self, tfidf: bool = True, **options: object) -> None:
+        """Choose the n-grams.
+
+        Args:
+            tfidf: weight counts by inverse document frequency, and give each text the length 1.
+            **options: of `sklearn.feature_extraction.text.TfidfVectorizer`, or of `CountVectorizer`.
+        """
+        self.tfidf, self.options = tfidf, options
+        self.state: PlainDict = {}
+        self._opened: CountVectorizer | None = None
+
+    def fit(self, texts: Iterable[str], source: str = "the training texts", **options: object) -> csr_matrix:
+        """Select the n-grams of texts.
+
+        Args:
+            texts: n training texts.
+            source: name of the texts in messages.
+            **options: further options of the vectorizer for this selection.
+
+        Returns:
+            The texts' vectors [n, V].
+
+        Raises:
+            InputError: no text has a word.
+        """
+        vectorizer = self._new(**options)
+        try:
+            vectors = vectorizer.fit_transform(texts)
+        except ValueError as error:
+            raise InputError(f"{source}: no words to learn from ({error})") from error
+        idf = {"idf": torch.from_numpy(vectorizer.idf_)} if self.tfidf else {}
+        self.use({"ngrams": vectorizer.get_feature_names_out().tolist(), **idf})
+        return vectors
+
+    def use(self, state: PlainDict) -> None:
+        """Take a fitted state."""
+        self.state, self._opened = state, None
+
+    def transform(self, texts: Iterable[str]) -> csr_matrix:
+        """The vectors of n texts [n, V]."""
+        if self._opened is None:
+            columns = {ngram: column for column, ngram in enumerate(self.state["ngrams"])}
+            self._opened = self._new(vocabulary=columns)
+            if self.tfidf:
+                self._opened.idf_ = self.state["idf"].double().numpy()
+        return self._opened.transform(texts)
+
+    def _new(self, **options: object) -> CountVectorizer:
+        from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+
+        return (TfidfVectorizer if self.tfidf else CountVectorizer)(**self.options, **options)
 
 
 class TfidfLinear(nn.Module):
     """A linear classifier of words, n-grams of words and n-grams of letters.
 
     Each kind of n-gram has a TF-IDF vector of its own, with 1 + log tf and of length 1; the classifier reads their
-    concatenation. Before the fit all classes have equal scores.
+    concatenation. Before the fit, all classes have equal scores.
     """
 
     table: Tensor
@@ -61,19 +122,22 @@ class TfidfLinear(nn.Module):
             num_classes: C.
         """
         super().__init__()
-        self.max_ngram, self.max_letters, self.num_classes = max_ngram, max_letters, num_classes
-        #: kind -> its n-grams in the table's order, and their inverse document frequencies; the bias.
-        self.fitted: PlainDict = {}
+        self.num_classes = num_classes
+        self.vectorizers = {"words": TextVectorizer(sublinear_tf=True, ngram_range=(1, max_ngram))}
+        if max_letters:
+            self.vectorizers["letters"] = TextVectorizer(
+                sublinear_tf=True, analyzer="char_wb", ngram_range=(_MIN_LETTERS, max_letters)
+            )
+        self.bias: Tensor | None = None
         # A buffer moves with the module; it is saved with the other fitted values.
         self.register_buffer("table", torch.zeros(0, num_classes), persistent=False)
-        self._vectorizers: list[TfidfVectorizer] = []
 
     def fit(self, texts: Sequence[str], target: NDArray[np.int64], c: float) -> None:
         """Fit the classifier: one linear support vector machine per class (squared hinge loss).
 
         Args:
             texts: n training texts.
-            target: [n], their classes 0..C-1; a missing class loses everywhere.
+            target: [n], their classes 0..C-1; a missing class has the lowest score for every text.
             c: weight of training errors against small weights.
 
         Raises:
@@ -82,80 +146,51 @@ class TfidfLinear(nn.Module):
         from scipy.sparse import hstack
         from sklearn.svm import LinearSVC
 
-        parts, vectorizers = [], {}
-        for kind in ("words", *(["letters"] if self.max_letters else [])):
-            min_df = 2 if kind == "letters" and len(texts) >= _FEW_ROWS else 1
-            vectorizers[kind] = vectorizer = self._new_vectorizer(kind, min_df=min_df)
-            try:
-                parts.append(vectorizer.fit_transform(texts))
-            except ValueError as error:
-                raise InputError(f"the training texts have no words to learn from: {error}") from error
-        weight = np.zeros((self.num_classes, sum(part.shape[1] for part in parts)))
-        bias = -np.ones(self.num_classes)
+        min_df = {"words": 1, "letters": 2 if len(texts) >= _FEW_ROWS else 1}
+        vectors = hstack(
+            [vectorizer.fit(texts, min_df=min_df[kind]) for kind, vectorizer in self.vectorizers.items()]
+        ).tocsr()
+        weight, bias = np.zeros((self.num_classes, vectors.shape[1])), -np.ones(self.num_classes)
         present = np.unique(target)
         if len(present) == 1:
             bias[present] = 1
         else:
-            classifier = LinearSVC(C=c, random_state=0).fit(hstack(parts).tocsr(), target)
+            classifier = LinearSVC(C=c, random_state=0).fit(vectors, target)
             weight[present], bias[present] = planes_of(classifier)
-        ngrams = {kind: each.get_feature_names_out().tolist() for kind, each in vectorizers.items()}
-        idf = {f"{kind}_idf": torch.from_numpy(each.idf_).float() for kind, each in vectorizers.items()}
+        states = {kind: vectorizer.state for kind, vectorizer in self.vectorizers.items()}
+        vectorizers = {kind: {**state, "idf": state["idf"].float()} for kind, state in states.items()}
         table, bias_ = torch.from_numpy(weight.T.copy()).float(), torch.from_numpy(bias).float()
-        self.set_extra_state({**ngrams, **idf, "table": table, "bias": bias_})
+        self.set_extra_state({**vectorizers, "table": table, "bias": bias_})
 
     def forward(self, texts: Sequence[str]) -> Tensor:
         """float32 [B, C]: distances from the classes' planes."""
-        if not self.fitted:
+        if self.bias is None:
             return self.table.new_zeros(len(texts), self.num_classes)
         from scipy.sparse import hstack
 
-        vectors = hstack([vectorizer.transform(texts) for vectorizer in self._opened()]).tocsr()
-        device = self.table.device
+        parts = [vectorizer.transform(texts) for vectorizer in self.vectorizers.values()]
+        vectors, device = hstack(parts).tocsr(), self.table.device
         index, start = (
-            torch.from_numpy(part.astype(np.int64)) for part in (vectors.indices, vectors.indptr[:-1])
+            torch.from_numpy(part.astype(np.int64)).to(device)
+            for part in (vectors.indices, vectors.indptr[:-1])
         )
-        share = torch.from_numpy(vectors.data.astype(np.float32))
+        weights = torch.from_numpy(vectors.data.astype(np.float32)).to(device)
+        # The product with a sparse vector is a weighted sum of the table's rows.
         with torch.autocast(device.type, enabled=False):
-            sums = functional.embedding_bag(
-                index.to(device),
-                self.table,
-                start.to(device),
-                mode="sum",
-                per_sample_weights=share.to(device),
-            )
-            scores: Tensor = sums + self.fitted["bias"].to(device)
-            return scores
-
-    def _new_vectorizer(
-        self, kind: str, vocabulary: dict[str, int] | None = None, min_df: int = 1
-    ) -> TfidfVectorizer:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
-        ngrams = (
-            {"ngram_range": (1, self.max_ngram)}
-            if kind == "words"
-            else {"analyzer": "char_wb", "ngram_range": (_MIN_LETTERS, self.max_letters)}
-        )
-        return TfidfVectorizer(**ngrams, sublinear_tf=True, vocabulary=vocabulary, min_df=min_df)
-
-    def _opened(self) -> list[TfidfVectorizer]:
-        """The fitted vectorizers, made at the first use."""
-        if not self._vectorizers:
-            for kind in ("words", "letters"):
-                if kind in self.fitted:
-                    columns = {ngram: column for column, ngram in enumerate(self.fitted[kind])}
-                    vectorizer = self._new_vectorizer(kind, columns)
-                    vectorizer.idf_ = self.fitted[f"{kind}_idf"].double().numpy()
-                    self._vectorizers.append(vectorizer)
-        return self._vectorizers
+            sums = functional.embedding_bag(index, self.table, start, mode="sum", per_sample_weights=weights)
+            return sums + self.bias.to(device)
 
     def get_extra_state(self) -> PlainDict:
         """The fitted values, for the state dict: their sizes are unknown before the fit, so they are no buffers."""
-        return {**self.fitted, "table": self.table.cpu()} if self.fitted else {}
+        if self.bias is None:
+            return {}
+        states = {kind: vectorizer.state for kind, vectorizer in self.vectorizers.items()}
+        return {**states, "table": self.table.cpu(), "bias": self.bias}
 
     def set_extra_state(self, state: PlainDict) -> None:
         """Take the fitted values of a state dict."""
-        self._vectorizers = []
-        self.fitted = {name: value for name, value in state.items() if name != "table"}
+        for kind, vectorizer in self.vectorizers.items():
+            vectorizer.use(state.get(kind, {}))
+        self.bias = state.get("bias")
         table = state["table"] if state else self.table.new_zeros(0, self.num_classes)
         self.table = table.to(self.table.device)

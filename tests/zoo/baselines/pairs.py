@@ -1,4 +1,4 @@
-"""A small batch of pairs, and what all baselines are asked beside their own equations."""
+"""A small batch of pairs, and plain versions of layers that several models share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datamodules.batch import MatchingBatch, MatchingSpec
 from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 
 U, NUM_CHARS = 14, 9
-#: Position, and vocabulary id, of the word that stands for all unknown ones.
+#: Position, and vocabulary id, of the unknown word.
 UNKNOWN = 1
 N, T = 4, 6
 M, S = 7, 9
@@ -58,7 +58,7 @@ def make_batch() -> MatchingBatch:
 
 
 def make_network(model: MatchingTask, goal: str = "ranking", table: Tensor | None = None) -> Any:
-    """The model's network with large weights, so that no term of an equation hides behind the others."""
+    """The model's network with large weights, so that no term of an equation is negligible."""
     network = model.build_network(make_spec(goal), table, None)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -91,5 +91,40 @@ def relu(x: Vector) -> Vector:
 
 
 def parts(length: int, number: int) -> list[range]:
-    """The places of each of so many even parts of a text."""
+    """The positions of each of n even parts of a text."""
     return [range(i * length // number, -(-(i + 1) * length // number)) for i in range(number)]
+
+
+def convolve_image(image: Vector, convolution: nn.Module) -> Vector:
+    """ReLU of a convolution of an image [rows, columns, filters] with centered windows."""
+    weights = numbers(convolution)
+    kernel, bias = weights["weight"], weights["bias"]
+    side = kernel.shape[2]
+    before = (side - 1) // 2
+    height, width, _ = image.shape
+    result = np.zeros((height, width, len(bias)))
+    for i, j in np.ndindex(height, width):
+        result[i, j] = bias
+        for a, b in np.ndindex(side, side):
+            if 0 <= i + a - before < height and 0 <= j + b - before < width:
+                result[i, j] += kernel[:, :, a, b] @ image[i + a - before, j + b - before]
+    return relu(result)
+
+
+def pool_image(image: Vector, grid: tuple[int, int]) -> Vector:
+    """The maxima of the parts of an image; the filters of a part stand together."""
+    return np.concatenate(
+        [
+            image[row.start : row.stop, column.start : column.stop].max(axis=(0, 1))
+            for row in parts(image.shape[0], grid[0])
+            for column in parts(image.shape[1], grid[1])
+        ]
+    )
+
+
+def classify(classifier: nn.Module, features: Vector) -> Vector:
+    """The logits of a `FeatureClassifier`."""
+    weights = numbers(classifier)
+    hidden = relu(weights["hidden.weight"] @ features + weights["hidden.bias"])
+    logits: Vector = weights["out.weight"] @ hidden + weights.get("out.bias", np.zeros(1))
+    return logits

@@ -19,7 +19,7 @@ from tests.zoo.baselines.pairs import (
     score,
     words_of,
 )
-from zoo.baselines.anmm import ANMM, add_up_by_value
+from zoo.baselines.anmm import ANMM, sum_by_value
 
 
 def sigmoid(x: float) -> float:
@@ -47,10 +47,10 @@ def test_equations(num_weights: int) -> None:
                 similarity = cosine(vectors[q], vectors[a])
                 exact += q == a
                 x[bins if q == a else math.floor((similarity + 1) / 2 * bins)] += similarity
-            found = [sigmoid(row @ x) for row in weights["weight.weight"]]
-            h = found[0]
+            matches = [sigmoid(row @ x) for row in weights["weight.weight"]]
+            h = matches[0]
             if num_weights > 1:
-                h = sigmoid(sum(r * f for r, f in zip(weights["combine.weight"][0], found, strict=True)))
+                h = sigmoid(weights["combine.weight"][0] @ np.array(matches))
             total += energies[j] / sum(energies) * h
         expected = weights["out.weight"][0, 0] * total
         assert float(output.logits[pair, 0]) == pytest.approx(expected, abs=1e-5)
@@ -60,8 +60,8 @@ def test_equations(num_weights: int) -> None:
 def test_sums_by_value() -> None:
     values = torch.tensor([[[-1.0, -0.9, 0.3, 1.0, 0.99, 0.5]]])
     mask = torch.tensor([[[True, True, True, True, True, False]]])
-    # Two ranges and the one of exact matches; the last place is padding.
-    torch.testing.assert_close(add_up_by_value(values, mask, 2), torch.tensor([[[-1.9, 1.29, 1.0]]]))
+    # Two ranges and that of exact matches; the last position is padding.
+    torch.testing.assert_close(sum_by_value(values, mask, 2), torch.tensor([[[-1.9, 1.29, 1.0]]]))
 
 
 def test_fixed_vectors_stay() -> None:

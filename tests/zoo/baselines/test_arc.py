@@ -11,10 +11,13 @@ from datamodules.batch import MatchingBatch
 from datamodules.core.errors import InputError
 from tests.zoo.baselines.pairs import (
     Vector,
+    classify,
+    convolve_image,
     make_batch,
     make_network,
     numbers,
     parts,
+    pool_image,
     relu,
     score,
     words_of,
@@ -35,19 +38,19 @@ SMALL_II = {
 }
 
 
-def place_matrices(convolution: WordConvolution) -> NDArray[np.float64]:
+def window_matrices(convolution: WordConvolution) -> NDArray[np.float64]:
     """[window, filters, word size]."""
-    weight = numbers(convolution)["places.weight"]
+    weight = numbers(convolution)["kernel.weight"]
     return weight.reshape(convolution.window, -1, weight.shape[1])
 
 
 def window_at(matrices: NDArray[np.float64], vectors: list[Vector], t: int) -> Vector:
-    """The window around word t; beyond the text there is nothing."""
+    """The output of a window around word t; beyond the text it reads zeros."""
     before = (len(matrices) - 1) // 2
     total = np.zeros(matrices.shape[1])
-    for place, matrix in enumerate(matrices):
-        if 0 <= t + place - before < len(vectors):
-            total += matrix @ vectors[t + place - before]
+    for i, matrix in enumerate(matrices):
+        if 0 <= t + i - before < len(vectors):
+            total += matrix @ vectors[t + i - before]
     return total
 
 
@@ -58,7 +61,7 @@ def table(network: ARCINetwork | ARCIINetwork, batch: MatchingBatch, text: torch
 
 def plain_sentence(model: SentenceConvolution, vectors: list[Vector]) -> Vector:
     bias = numbers(model.first)["bias"]
-    matrices = place_matrices(model.first)
+    matrices = window_matrices(model.first)
     states = [relu(window_at(matrices, vectors, t) + bias) for t in range(len(vectors))]
     for convolution in model.others:
         weights = numbers(convolution)
@@ -73,12 +76,6 @@ def plain_sentence(model: SentenceConvolution, vectors: list[Vector]) -> Vector:
     )
 
 
-def plain_mlp(network: ARCINetwork | ARCIINetwork, features: Vector) -> Vector:
-    weights = numbers(network)
-    hidden = relu(weights["hidden.weight"] @ features + weights["hidden.bias"])
-    return weights["out.weight"] @ hidden + weights.get("out.bias", np.zeros(1))
-
-
 @pytest.mark.parametrize("name", SMALL_I)
 def test_arc_i(name: str) -> None:
     network, batch = make_network(SMALL_I[name]), make_batch()
@@ -86,13 +83,13 @@ def test_arc_i(name: str) -> None:
     for pair, (first, second) in enumerate(zip(batch.first, batch.second, strict=True)):
         x = plain_sentence(network.first, table(network, batch, batch.first_text[first]))
         y = plain_sentence(network.second, table(network, batch, batch.second_text[second]))
-        expected = plain_mlp(network, np.concatenate([x, y]))
+        expected = classify(network.classifier, np.concatenate([x, y]))
         np.testing.assert_allclose(logits[pair], expected, rtol=1e-5, atol=1e-4)
 
 
 def plain_image(network: ARCIINetwork, first: list[Vector], second: list[Vector]) -> NDArray[np.float64]:
     """The last layer's image [rows, columns, filters]."""
-    one, two = place_matrices(network.first), place_matrices(network.second)
+    one, two = window_matrices(network.first), window_matrices(network.second)
     bias = numbers(network.first)["bias"]
     image = np.array(
         [
@@ -102,19 +99,7 @@ def plain_image(network: ARCIINetwork, first: list[Vector], second: list[Vector]
     )
     image = halve(image)
     for number, convolution in enumerate(network.others):
-        weights = numbers(convolution)
-        if number > 0:
-            image = halve(image)
-        side = weights["weight"].shape[2]
-        before = (side - 1) // 2
-        height, width, _ = image.shape
-        new = np.zeros((height, width, len(weights["bias"])))
-        for i, j in np.ndindex(height, width):
-            new[i, j] = weights["bias"]
-            for a, b in np.ndindex(side, side):
-                if 0 <= i + a - before < height and 0 <= j + b - before < width:
-                    new[i, j] += weights["weight"][:, :, a, b] @ image[i + a - before, j + b - before]
-        image = relu(new)
+        image = convolve_image(halve(image) if number > 0 else image, convolution)
     return image
 
 
@@ -133,24 +118,14 @@ def halve(image: NDArray[np.float64]) -> NDArray[np.float64]:
 def test_arc_ii(name: str) -> None:
     network, batch = make_network(SMALL_II[name]), make_batch()
     logits = score(network, batch).logits
-    rows, columns = network.grid
     for pair, (i, j) in enumerate(zip(batch.first, batch.second, strict=True)):
-        first, second = (
-            table(network, batch, batch.first_text[i]),
-            table(network, batch, batch.second_text[j]),
-        )
+        first = table(network, batch, batch.first_text[i])
+        second = table(network, batch, batch.second_text[j])
+        pooled = np.zeros(network.classifier.hidden.in_features)
         if first and second:
-            image = plain_image(network, first, second)
-            pooled = np.concatenate(
-                [
-                    image[row.start : row.stop, column.start : column.stop].max(axis=(0, 1))
-                    for row in parts(image.shape[0], rows)
-                    for column in parts(image.shape[1], columns)
-                ]
-            )
-        else:
-            pooled = np.zeros(network.hidden.in_features)
-        np.testing.assert_allclose(logits[pair], plain_mlp(network, pooled), rtol=1e-5, atol=1e-3)
+            pooled = pool_image(plain_image(network, first, second), network.grid)
+        expected = classify(network.classifier, pooled)
+        np.testing.assert_allclose(logits[pair], expected, rtol=1e-5, atol=1e-3)
 
 
 @pytest.mark.parametrize("model", [ARCI, ARCII])

@@ -14,11 +14,29 @@ from datamodules import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from tests.zoo.adapter import STRINGS
 from tests.zoo.baselines.test_reference_labels import fitted, labels_of
 from tests.zoo.conftest import sentences, write_table
-from zoo.baselines.bag_of_words import WEIGHTS, BOWRocchio, NGrams
+from zoo.baselines.bag_of_words import WEIGHTS, BOWRocchio, NGrams, TfidfSVM
 
 TRAIN, QUERIES = sentences(90, seed=7), [text for text, _ in sentences(30, seed=8)]
+
+
+def test_the_svm_learns_pairs_of_words(tmp_path: Path) -> None:
+    # The classes differ in the order of the words only.
+    train = [("not good but bad", "n"), ("good not but bad", "p")] * 5
+    predictor = fitted(tmp_path, TfidfSVM(), train, num_memories=0)
+    assert labels_of(predictor, ["not good", "good not"]) == ["n", "p"]
+
+
+def test_the_svm_is_scikit_learns(tmp_path: Path) -> None:
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    texts, labels = zip(*TRAIN, strict=True)
+    machine = LinearSVC(C=0.5, random_state=0).fit(vectorizer.fit_transform(texts), labels)
+    expected = machine.predict(vectorizer.transform(QUERIES)).tolist()
+    predictor = fitted(tmp_path, TfidfSVM(c=0.5), TRAIN, num_memories=0)
+    assert labels_of(predictor, QUERIES) == expected
+    assert len(set(expected)) == 3
 
 
 @pytest.mark.parametrize("tfidf", [False, True])
@@ -31,17 +49,17 @@ def test_n_grams_are_scikit_learns(tmp_path: Path, tfidf: bool, labels: tuple[st
     expected = regression.predict_proba(vectorizer.transform(QUERIES))
     model = NGrams(max_ngram=3, max_features=120, tfidf=tfidf, c=0.5)
     predictions = fitted(tmp_path, model, train, num_memories=0).predict(QUERIES)
-    found = [[prediction.probabilities[label] for label in labels] for prediction in predictions]
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    probabilities = [[prediction.probabilities[label] for label in labels] for prediction in predictions]
+    np.testing.assert_allclose(probabilities, expected, atol=1e-5)
     assert np.unique(expected.argmax(axis=1)).size == len(labels)
 
 
 def expanded(
-    texts: list[str], found: list[list[str]], weight: float, vectorizer: TfidfVectorizer
+    texts: list[str], neighbors: list[list[str]], weight: float, vectorizer: TfidfVectorizer
 ) -> np.ndarray:
     """Equation 14, one text after the other."""
     rows = []
-    for text, memories in zip(texts, found, strict=True):
+    for text, memories in zip(texts, neighbors, strict=True):
         own = vectorizer.transform([text]).toarray()[0]
         if memories:
             mean = sum(vectorizer.transform([memory]).toarray()[0] for memory in memories) / len(memories)
@@ -53,35 +71,35 @@ def expanded(
 def memories_of(texts: list[str], folder: Path, exclude_duplicates: bool = False) -> list[list[str]]:
     rows = Rows.from_lists(*zip(*TRAIN, strict=True))
     memory = FolderMemory.build(rows, EmbeddedRetriever(), folder)
-    found = memory.search(texts, 4 + len(TRAIN) * exclude_duplicates)
-    lists = [[found.memories.texts[int(row)] for row in one if row >= 0] for one in found.rows]
+    neighbors = memory.search(texts, 4 + len(TRAIN) * exclude_duplicates)
+    hits = [[neighbors.memories.texts[int(row)] for row in rows if row >= 0] for rows in neighbors.rows]
     if exclude_duplicates:
-        lists = [
-            [other for other in one if other != text][:4] for text, one in zip(texts, lists, strict=True)
+        hits = [
+            [hit for hit in of_text if hit != text][:4] for text, of_text in zip(texts, hits, strict=True)
         ]
-    return lists
+    return hits
 
 
 def test_rocchio_is_equation_14(tmp_path: Path) -> None:
     texts, classes = map(list, zip(*TRAIN, strict=True))
-    assert len({frozenset(text.split()) for text in texts}) == len(texts)  # no copies but a text itself
+    assert len({frozenset(text.split()) for text in texts}) == len(texts)  # no duplicates but a text itself
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(texts)
     train = expanded(texts, memories_of(texts, tmp_path / "train", exclude_duplicates=True), 0.4, vectorizer)
-    queries = [*QUERIES, "unheard words"]
+    queries = [*QUERIES, "unknown words"]
     test = expanded(queries, memories_of(queries, tmp_path / "test"), 0.4, vectorizer)
     machine = LinearSVC(C=0.5, random_state=0).fit(train, classes)
     model = BOWRocchio(weight=0.4, max_ngram=2, c=0.5)
     predictions = fitted(tmp_path, model, TRAIN, num_memories=4).predict(queries)
     distances = machine.decision_function(test)
     shares = np.exp(distances) / np.exp(distances).sum(axis=1, keepdims=True)
-    found = [[prediction.probabilities[label] for label in machine.classes_] for prediction in predictions]
-    np.testing.assert_allclose(found, shares, atol=2e-3)
+    probabilities = [[each.probabilities[label] for label in machine.classes_] for each in predictions]
+    np.testing.assert_allclose(probabilities, shares, atol=2e-3)
     assert [memory.weight for memory in predictions[0].memories] == pytest.approx([0.1] * 4)
     assert predictions[-1].memories == []
 
 
 def test_the_weight_is_the_best_on_validation_rows(tmp_path: Path) -> None:
-    """Labels are those of the memories' words; the texts' own words say nothing."""
+    """Only the memories' words indicate the labels."""
     train = [(f"key{i} the", "x" if i % 2 else "y") for i in range(40)]
     validation = [(f"key{i} the", "x" if i % 2 else "y") for i in range(40, 60)]
     memory = [(f"key{i} {'cross' if i % 2 else 'why'}",) for i in range(60)]
@@ -94,7 +112,6 @@ def test_the_weight_is_the_best_on_validation_rows(tmp_path: Path) -> None:
         )
     }
     data = ClassificationDataModule(**files, num_memories=1, cache_dir=str(tmp_path / "cache"))
-    data.with_strings = True
     data.prepare_data()
     data.setup("fit")
     model = BOWRocchio()
@@ -103,12 +120,12 @@ def test_the_weight_is_the_best_on_validation_rows(tmp_path: Path) -> None:
     chosen = model.network.fitted["memory_weight"]
     assert chosen in WEIGHTS
     assert chosen > 0
-    batch = data.dataset(data.split("validation")).__getitems__(range(20))
+    batch = data.dataset(data.split("validation"), STRINGS).__getitems__(range(20))
     assert (model(batch).logits.argmax(dim=1) == batch.target).all()
 
 
 def test_a_memory_of_another_kind_decides(tmp_path: Path) -> None:
-    """A word that no training text has is known by what is found for it."""
+    """A word that no training text has is classified by its memory."""
     memory = write_table(
         tmp_path / "m.csv", [("zzz apple pear plum",), *((text,) for text, _ in TRAIN)], ("text",)
     )
@@ -119,6 +136,8 @@ def test_a_memory_of_another_kind_decides(tmp_path: Path) -> None:
 
 
 def test_impossible_options(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model\.max_ngram=0"):
+        TfidfSVM(max_ngram=0)
     with pytest.raises(InputError, match=r"model\.weight=1\.5: must be in 0\.\.1"):
         BOWRocchio(weight=1.5)
     with pytest.raises(InputError, match=r"model\.max_ngram=0"):
@@ -127,8 +146,9 @@ def test_impossible_options(tmp_path: Path) -> None:
         NGrams(c=0)
     with pytest.raises(InputError, match=r"set --data\.num_memories"):
         BOWRocchio().check_data(ClassificationDataModule(num_memories=0))
-    with pytest.raises(InputError, match="empty vocabulary"):
-        fitted(tmp_path, NGrams(), [("!", "a"), ("?", "b"), ("!!", "a"), ("??", "b")], num_memories=0)
+    for model in (NGrams(), TfidfSVM()):
+        with pytest.raises(InputError, match="empty vocabulary"):
+            fitted(tmp_path, model, [("!", "a"), ("?", "b"), ("!!", "a"), ("??", "b")], num_memories=0)
     assert labels_of(fitted(tmp_path, NGrams(max_ngram=1), TRAIN, num_memories=0), ["apple plum"]) == [
         "fruit"
     ]

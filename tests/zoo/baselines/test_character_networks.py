@@ -13,14 +13,22 @@ from datamodules import ClassificationDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
 from tests.zoo.adapters import CharacterClassification
-from zoo.baselines.char_cnn import RESERVED, CharCNN, frames_left
-from zoo.baselines.char_crnn import CharCRNN
-from zoo.baselines.vdcnn import VDCNN, K, RealBatchNorm, largest
+from tests.zoo.baselines.helpers import network_of
+from zoo.baselines.character_networks import (
+    RESERVED,
+    VDCNN,
+    CharCNN,
+    CharCRNN,
+    K,
+    RealBatchNorm,
+    k_max_pool,
+    remaining_length,
+)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[ClassificationSpec, ClassificationBatch]:
-    """A spec and a batch; one text has no characters, one has a single one, one has an unknown one."""
+    """A spec and a batch with a text without characters, a text with one, and a text with an unknown one."""
     adapter = CharacterClassification(tmp_path_factory.mktemp("characters"))
     text, word = adapter.batch.text.clone(), adapter.batch.word.clone()
     text[2] = 0
@@ -34,18 +42,13 @@ def spec_of(num_chars: int, num_classes: int = 4) -> ClassificationSpec:
     return ClassificationSpec(num_chars + RESERVED, 0, labels, [], 0)
 
 
-def network_of(model: Any, spec: ClassificationSpec) -> Any:
-    torch.manual_seed(3)
-    return model.build_network(spec, None, None).eval()
-
-
 def ids_of(batch: ClassificationBatch) -> list[list[int]]:
     """Vocabulary ids of each text's characters."""
     return [batch.word[text[text != 0]].tolist() for text in batch.text]
 
 
 def empty_network_of(model: Any, spec: ClassificationSpec) -> Any:
-    """Its weights have shapes and no values."""
+    """A network whose weights have shapes and no values."""
     with torch.device("meta"):
         return model.build_network(spec, None, None)
 
@@ -69,9 +72,9 @@ def test_char_cnn_is_a_plain_one_on_a_reversed_frame(
     expected = []
     for ids in ids_of(batch):
         frame = torch.zeros(1, spec.num_words - 2, 130)
-        for place, number in enumerate(reversed(ids)):
+        for position, number in enumerate(reversed(ids)):
             if number >= 2:
-                frame[0, number - 2, place] = 1
+                frame[0, number - 2, position] = 1
         expected.append(plain(frame)[0])
     torch.testing.assert_close(network.encode_texts(batch), torch.stack(expected))
     assert 1 in ids_of(batch)[4]
@@ -79,7 +82,7 @@ def test_char_cnn_is_a_plain_one_on_a_reversed_frame(
 
 def test_char_cnn_has_the_papers_sizes() -> None:
     # Section 2.3: (1014 - 96) / 27 frames; Tables 1 and 2, an alphabet of 70 (Section 2.2).
-    assert frames_left(1014) == 34
+    assert remaining_length(1014) == 34
     for filters, hidden in ((256, 1024), (1024, 2048)):
         network = empty_network_of(CharCNN(filters=filters, hidden_size=hidden), spec_of(70))
         convolutions = (70 * 7 + 1) * filters + (filters * 7 + 1) * filters + 4 * (filters * 3 + 1) * filters
@@ -93,7 +96,7 @@ def test_char_cnn_reads_frames_of_one_length() -> None:
     CharCNN(length=130).check_data(ClassificationDataModule(max_length=130, **characters))
     with pytest.raises(InputError, match=r"model\.length=1014, data\.max_length=64: make them agree"):
         CharCNN().check_data(ClassificationDataModule(**characters))
-    with pytest.raises(InputError, match=r"model\.length=122: the convolutions read 123 characters"):
+    with pytest.raises(InputError, match=r"model\.length=122: the convolutions read at least 123 characters"):
         CharCNN(length=122)
 
 
@@ -107,7 +110,7 @@ def test_words_are_no_characters(model: Any) -> None:
 
 
 def plain_pool(states: Tensor) -> Tensor:
-    """The larger of every two places [F, T]; the last of an odd number stays."""
+    """Max pooling by 2 of states [F, T]; the last of an odd number stays."""
     return functional.max_pool1d(states[None], 2, ceil_mode=True)[0]
 
 
@@ -157,16 +160,16 @@ def plain_vdcnn(network: Any, ids: list[int]) -> Tensor:
             if number in (2, 4, 6):
                 states = functional.max_pool1d(states[None], 3, 2, 1)[0]
             before = states
-            for place, (convolution, norm) in enumerate(zip(block.convolutions, block.norms, strict=True)):
+            for layer, (convolution, norm) in enumerate(zip(block.convolutions, block.norms, strict=True)):
                 states = convolution(states)
                 scale = norm.weight / (norm.running_var + norm.eps).sqrt()
                 states = (states - norm.running_mean[:, None]) * scale[:, None] + norm.bias[:, None]
-                if place == 1 and block.shortcut is not None:
+                if layer == 1 and block.shortcut is not None:
                     states = states + block.shortcut(before)
                 states = states.relu()
         for row, values in enumerate(states.tolist()):
-            kept = sorted(range(len(values)), key=lambda place: -values[place])[:K]
-            pooled[row, : len(kept)] = torch.tensor([values[place] for place in sorted(kept)])
+            kept = sorted(range(len(values)), key=lambda position: -values[position])[:K]
+            pooled[row, : len(kept)] = torch.tensor([values[position] for position in sorted(kept)])
     return network.second_hidden(network.hidden(pooled.flatten()).relu()).relu()
 
 
@@ -180,17 +183,16 @@ def test_vdcnn_has_the_papers_depths(depth: int) -> None:
     assert network.second_hidden.weight.shape == (2048, 2048)
 
 
-def test_the_batch_statistics_are_those_of_real_places() -> None:
+def test_batch_statistics_are_those_of_real_positions() -> None:
     torch.manual_seed(1)
     states, lengths = torch.randn(3, 4, 6), torch.tensor([6, 2, 0])
     real = torch.arange(6) < lengths[:, None]
     norm, plain = RealBatchNorm(4), nn.BatchNorm1d(4)
-    found = norm(states, real)
-    there = states.transpose(1, 2)[real]
-    torch.testing.assert_close(found.transpose(1, 2)[real], plain(there))
-    assert not found.transpose(1, 2)[~real].any()
+    normalized = norm(states, real).transpose(1, 2)
+    torch.testing.assert_close(normalized[real], plain(states.transpose(1, 2)[real]))
+    assert not normalized[~real].any()
     torch.testing.assert_close(norm.running_var, plain.running_var)
-    # One place has no variance of its own.
+    # One position has no variance.
     assert norm(states, real & (torch.arange(18).view(3, 6) == 0)).isfinite().all()
 
 
@@ -198,10 +200,10 @@ def test_of_equal_values_the_first_are_kept() -> None:
     states = torch.zeros(1, 1, 20)
     states[0, 0, 15] = 3
     real = torch.ones(1, 20, dtype=torch.bool)
-    assert largest(states, real)[0, 0].tolist() == [0, 0, 0, 0, 0, 0, 0, 3]
+    assert k_max_pool(states, real)[0, 0].tolist() == [0, 0, 0, 0, 0, 0, 0, 3]
     real[0, 16:] = False
     longer = functional.pad(real, (0, 50))
-    assert torch.equal(largest(functional.pad(states, (0, 50)), longer), largest(states, real))
+    assert torch.equal(k_max_pool(functional.pad(states, (0, 50)), longer), k_max_pool(states, real))
 
 
 def test_impossible_options() -> None:

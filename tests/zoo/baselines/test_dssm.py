@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from datamodules.batch import MatchingBatch, MatchingSpec
+from datamodules.batch import MatchingBatch
 from datamodules.core.errors import InputError
 from datamodules.matching import MatchingDataModule
 from datamodules.trigrams import letter_trigrams
@@ -42,9 +41,9 @@ every_model = pytest.mark.parametrize("name", SMALL)
 def counts(char: list[int]) -> Vector:
     """A word's counts of letter trigrams, in the buckets of the hash."""
     marked = [NUM_CHARS, *(c for c in char if c != 0), NUM_CHARS]
-    found = Counter(zip(marked, marked[1:], marked[2:], strict=False))
+    trigrams = Counter(zip(marked, marked[1:], marked[2:], strict=False))
     vector = np.zeros(TRIGRAMS)
-    for (a, b, c), number in found.items():
+    for (a, b, c), number in trigrams.items():
         vector[(a * 73856093 ^ b * 19349663 ^ c * 83492791) % TRIGRAMS] += number
     return vector
 
@@ -61,10 +60,10 @@ def plain_tower(tower: nn.Module, kind: str, batch: MatchingBatch, words: list[i
         outputs = []
         for t in range(len(words)):
             total = weights["bias"].copy()
-            for place in range(window):
-                if 0 <= t + place - before < len(words):
-                    matrix = weights["hashing.table"][:, place * size : (place + 1) * size]
-                    total += spelled[t + place - before] @ matrix
+            for i in range(window):
+                if 0 <= t + i - before < len(words):
+                    matrix = weights["hashing.table"][:, i * size : (i + 1) * size]
+                    total += spelled[t + i - before] @ matrix
             outputs.append(np.tanh(total))
         state = np.max(outputs, axis=0) if outputs else np.zeros(size)
     layer = 0
@@ -98,13 +97,13 @@ def test_letter_trigrams_of_a_word() -> None:
     bucket, start = letter_trigrams(char, mark=9, buckets=1 << 40)
     assert start.tolist() == [0, 2, 2]
     assert len(bucket) == 5
-    # The words begin alike (#12) and end differently (12# and 123).
+    # The words have the same start (#12) and different ends (12# and 123).
     assert bucket[0] == bucket[2]
     assert len(set(bucket.tolist())) == 4
 
 
 def test_pairs_to_classify() -> None:
-    """Two logits; the higher the cosine, the surer the match."""
+    """Two logits, whose difference rises with the cosine."""
     model = DSSM(num_trigrams=TRIGRAMS, hidden_sizes=(6, 5), loss="cross_entropy")
     network, batch = model.build_network(make_spec("classification"), None, None), make_batch()
     words = network.first.hashing(batch.char)
@@ -116,7 +115,7 @@ def test_pairs_to_classify() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (DSSM, {"num_trigrams": 0}, "num_trigrams=0: must be above 0"),
+        (DSSM, {"num_trigrams": 0}, "num_trigrams=0: must be at least 1"),
         (CDSSM, {"smoothing": -1}, "smoothing=-1: must be above 0"),
     ],
 )
@@ -130,14 +129,7 @@ def test_needs_letters() -> None:
         DSSM().check_data(MatchingDataModule())
     DSSM().check_data(MatchingDataModule(characters=True))
     with pytest.raises(InputError, match="does not keep: use words or whitespace"):
-        DSSM().check_data(
-            SimpleNamespace(
-                options=SimpleNamespace(
-                    tokenizer="bert", characters=True, goal="ranking", batches="pairwise"
-                ),
-                spec_type=MatchingSpec,
-            )
-        )
+        DSSM().check_data(MatchingDataModule(tokenizer="bert", characters=True))
 
 
 def test_impossible_sizes() -> None:

@@ -1,20 +1,20 @@
-"""MatchPyramid against loops over the places of an image."""
+"""MatchPyramid against loops over the positions of an image."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
 from tests.zoo.baselines.pairs import (
     UNKNOWN,
+    classify,
+    convolve_image,
     cosine,
     make_batch,
     make_network,
     numbers,
-    parts,
-    relu,
+    pool_image,
     score,
     words_of,
 )
@@ -38,48 +38,22 @@ def similarity(network: MatchPyramidNetwork, q: int, a: int) -> float:
     return cosine(table[q], table[a]) if network.similarity == "cosine" else float(table[q] @ table[a])
 
 
-def convolve(
-    image: NDArray[np.float64], kernel: NDArray[np.float64], bias: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    side = kernel.shape[2]
-    before = (side - 1) // 2
-    height, width, _ = image.shape
-    new = np.zeros((height, width, len(bias)))
-    for i, j in np.ndindex(height, width):
-        new[i, j] = bias
-        for a, b in np.ndindex(side, side):
-            if 0 <= i + a - before < height and 0 <= j + b - before < width:
-                new[i, j] += kernel[:, :, a, b] @ image[i + a - before, j + b - before]
-    return relu(new)
-
-
 @pytest.mark.parametrize("name", SMALL)
 def test_equations(name: str) -> None:
     network, batch = make_network(SMALL[name]), make_batch()
     output = score(network, batch)
-    weights = numbers(network)
-    rows, columns = network.grid
     for pair, (first, second) in enumerate(zip(batch.first, batch.second, strict=True)):
         question, answer = words_of(batch.first_text[first]), words_of(batch.second_text[second])
-        pooled = np.zeros(network.hidden.in_features)
+        pooled = np.zeros(network.classifier.hidden.in_features)
         if question and answer:
             image = np.array([[[similarity(network, q, a)] for a in answer] for q in question])
             assert output.interaction is not None
             shown = output.interaction[pair, : len(question), : len(answer)]
             np.testing.assert_allclose(shown, image[:, :, 0], atol=1e-5)
             for layer in network.convolutions:
-                kernel = numbers(layer)
-                image = convolve(image, kernel["weight"], kernel["bias"])
-            # A part's filters stand together.
-            pooled = np.concatenate(
-                [
-                    image[row.start : row.stop, column.start : column.stop].max(axis=(0, 1))
-                    for row in parts(len(question), rows)
-                    for column in parts(len(answer), columns)
-                ]
-            )
-        hidden = relu(weights["hidden.weight"] @ pooled + weights["hidden.bias"])
-        expected = weights["out.weight"] @ hidden
+                image = convolve_image(image, layer)
+            pooled = pool_image(image, network.grid)
+        expected = classify(network.classifier, pooled)
         np.testing.assert_allclose(output.logits[pair], expected, rtol=1e-5, atol=1e-4)
 
 

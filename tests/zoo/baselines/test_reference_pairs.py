@@ -1,4 +1,4 @@
-"""Scores of pairs without a network, by hand and by brute force."""
+"""Reference scores of pairs, by hand and by brute force."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import pytorch_lightning as pl
 import torch
 
-import zoo
 from datamodules import MatchingDataModule
+from tests.zoo.baselines.helpers import fit_and_load
 from tests.zoo.conftest import write_pairs
 from tests.zoo.test_models import trainer
 from zoo.baselines.reference_pairs import FileOrder, PairBM25, RandomOrder, WordOverlap, best_threshold
+from zoo.tasks.base import Task
 from zoo.tasks.matching.predictor import MatchingPredictor
 
 #: Two distinct second texts with words, of 3 and 5 words; "cat" is in one of them.
@@ -23,22 +23,19 @@ TRAIN = [("cat", "the cat sat", 1), ("cat", "the dog ran far away", 0), ("dog", 
 PAIRS = [("The cat, a cat!", "cat cat dog"), ("dog", ""), ("", "dog"), ("bird", "the cat")]
 
 
-def fitted(folder: Path, model: Any, rows: list[tuple[str, str, int]], **options: Any) -> MatchingPredictor:
-    """The model fitted to the pairs, read back from its checkpoint."""
+def fitted(folder: Path, model: Task, rows: list[tuple[str, str, int]], **options: Any) -> MatchingPredictor:
+    """The predictor of a model that is fitted to the pairs, and loaded from its checkpoint."""
     table = write_pairs(folder / "train.tsv", rows)
     data = MatchingDataModule(
         train_file=str(table), validation_file=str(table), cache_dir=str(folder / "cache"), **options
     )
-    run: pl.Trainer = trainer(folder)
-    run.fit(model, datamodule=data)
-    run.save_checkpoint(folder / "model.ckpt")
-    predictor = zoo.load(folder / "model.ckpt")
+    predictor = fit_and_load(folder, model, data)
     assert isinstance(predictor, MatchingPredictor)
     return predictor
 
 
 def scores_of(predictor: MatchingPredictor) -> list[float]:
-    return [one.score for one in predictor.predict(PAIRS)]
+    return [prediction.score for prediction in predictor.predict(PAIRS)]
 
 
 def test_word_overlap_is_a_share_of_the_first_texts_words(tmp_path: Path) -> None:
@@ -51,25 +48,24 @@ def test_bm25_by_hand(tmp_path: Path) -> None:
     base = 1.2 * (1 - 0.75 + 0.75 * 3 / 4)
     of_cat = math.log(1 + (2 - 1 + 0.5) / (1 + 0.5)) * 2.2 * 2 / (2 + base)
     of_the = math.log(1 + (2 - 2 + 0.5) / (2 + 0.5)) * 2.2 / (1 + 1.2 * (1 - 0.75 + 0.75 * 2 / 4))
-    found = scores_of(fitted(tmp_path, PairBM25(), TRAIN))
-    assert found == pytest.approx([2 * of_cat, 0, 0, 0], rel=1e-5)
     predictor = fitted(tmp_path, PairBM25(), TRAIN)
+    assert scores_of(predictor) == pytest.approx([2 * of_cat, 0, 0, 0], rel=1e-5)
     assert predictor.predict([("the bird", "the cat")])[0].score == pytest.approx(of_the, rel=1e-5)
 
 
-def test_order_of_the_file_falls_and_random_is_one_tie(tmp_path: Path) -> None:
-    """What a constant score earns, and what it would earn where ties follow the file, whose positives come first."""
+def test_file_order_has_falling_scores_and_random_order_one_tie(tmp_path: Path) -> None:
+    """The metrics of a constant score, and those if ties kept the order of a file whose positives come first."""
     rows = [("a", "x", 1), ("a", "y", 0), ("a", "z", 0), ("b", "x", 0), ("b", "y", 1)]
-    found = {}
+    metrics = {}
     for model in (RandomOrder(), FileOrder()):
         predictor = fitted(tmp_path, model, rows)
         run = trainer(tmp_path)
-        (found[type(model)],) = run.test(predictor.model, datamodule=_tested(tmp_path), verbose=False)
-    assert found[FileOrder]["test/map"] == pytest.approx((1 + 1 / 2) / 2)
-    assert found[FileOrder]["test/p@1"] == pytest.approx(1 / 2)
+        (metrics[type(model)],) = run.test(predictor.model, datamodule=_tested(tmp_path), verbose=False)
+    assert metrics[FileOrder]["test/map"] == pytest.approx((1 + 1 / 2) / 2)
+    assert metrics[FileOrder]["test/p@1"] == pytest.approx(1 / 2)
     # The mean over all orders of three, and of two, candidates with one positive.
-    assert found[RandomOrder]["test/map"] == pytest.approx(((1 + 1 / 2 + 1 / 3) / 3 + (1 + 1 / 2) / 2) / 2)
-    assert found[RandomOrder]["test/p@1"] == pytest.approx((1 / 3 + 1 / 2) / 2)
+    assert metrics[RandomOrder]["test/map"] == pytest.approx(((1 + 1 / 2 + 1 / 3) / 3 + (1 + 1 / 2) / 2) / 2)
+    assert metrics[RandomOrder]["test/p@1"] == pytest.approx((1 / 3 + 1 / 2) / 2)
 
 
 def _tested(folder: Path) -> MatchingDataModule:
@@ -77,31 +73,29 @@ def _tested(folder: Path) -> MatchingDataModule:
 
 
 @pytest.mark.parametrize("model", [WordOverlap, PairBM25])
-def test_pairs_are_called_matches_above_the_threshold_that_is_best_in_training(
-    model: Any, tmp_path: Path
-) -> None:
+def test_pairs_are_classified_by_the_best_threshold_of_the_training(model: Any, tmp_path: Path) -> None:
     rows = [(f"a b c d{i}", f"a b c e{i}", 1) for i in range(6)] + [
         (f"a b c d{i}", f"a x y z{i}", 0) for i in range(6)
     ]
     predictor = fitted(tmp_path, model(), rows, goal="classification")
-    found = predictor.predict([("a b c q", "a b c r"), ("a b c q", "a s t u")])
-    assert [one.score > 0 for one in found] == [True, False]
-    assert [one.probability > 0.5 for one in found] == [True, False]  # type: ignore[operator]
+    predictions = predictor.predict([("a b c q", "a b c r"), ("a b c q", "a s t u")])
+    assert [each.score > 0 for each in predictions] == [True, False]
+    assert [each.probability > 0.5 for each in predictions] == [True, False]  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_best_threshold_is_the_best_of_all(seed: int) -> None:
     random = np.random.default_rng(seed)
     score, target = random.integers(0, 5, 30).astype(float), random.integers(0, 2, 30).astype(float)
-    right = {t: ((score > t) == (target > 0)).sum() for t in [-1, *np.arange(-0.5, 6)]}
-    found = best_threshold(score, target)
-    assert ((score > found) == (target > 0)).sum() == max(right.values())
+    correct = {t: ((score > t) == (target > 0)).sum() for t in [-1, *np.arange(-0.5, 6)]}
+    threshold = best_threshold(score, target)
+    assert ((score > threshold) == (target > 0)).sum() == max(correct.values())
     assert best_threshold(score, np.ones(30)) < score.min()
     assert best_threshold(np.zeros(3), np.array([0.0, 0.0, 1.0])) > 0
     assert best_threshold(np.zeros(0), np.zeros(0)) == 0
 
 
-def test_what_was_fitted_is_a_part_of_the_weights(tmp_path: Path) -> None:
+def test_fitted_values_are_part_of_the_weights(tmp_path: Path) -> None:
     fitted(tmp_path, PairBM25(), TRAIN)
     state = torch.load(tmp_path / "model.ckpt", weights_only=True)["state_dict"]["network._extra_state"]
     assert (state["texts"], state["tokens"]) == (2, 8)

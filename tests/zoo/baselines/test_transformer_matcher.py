@@ -1,4 +1,4 @@
-"""Both modes against the transformer itself, one pair and one text at a time."""
+"""Both modes against the transformer, for one pair or one text at a time."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SPEC = MatchingSpec(WORDS, 0, "ranking", 8, 8)
 
 
 def make_batch(extra: int = 0, pairs: list[tuple[int, int]] = PAIRS) -> MatchingBatch:
-    """The texts as a data module gives them: special tokens around each, words numbered within the batch."""
+    """The texts as in a data module: special tokens around each, words numbered within the batch."""
     word = torch.cat(
         [torch.tensor([0]), torch.randperm(WORDS - 1, generator=torch.Generator().manual_seed(0)) + 1]
     )
-    position = {int(id): place for place, id in enumerate(word)}
+    position = {int(id): row for row, id in enumerate(word)}
 
     def texts(rows: list[list[int]]) -> Tensor:
         full = [torch.tensor([position[id] for id in (CLS, *row, SEP)]) for row in rows]
@@ -102,8 +102,8 @@ def test_padding_and_batch_mates(mode: str, tiny_bert: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["cross", "bi"])
-def test_texts_of_nothing_at_all(mode: str, tiny_bert: Path) -> None:
-    """Rows without even special tokens, as fill up a distributed evaluation."""
+def test_texts_without_tokens(mode: str, tiny_bert: Path) -> None:
+    """Rows without even special tokens, such as those that pad a distributed evaluation."""
     network, batch = make_network(tiny_bert, mode=mode), make_batch()
     empty = batch._replace(
         first_text=torch.zeros_like(batch.first_text), second_text=torch.zeros_like(batch.second_text)
@@ -117,18 +117,18 @@ def test_every_weight_learns(mode: str, tiny_bert: Path) -> None:
     logits = network(make_batch()).logits
     (logits[:, 0] * torch.linspace(-1, 2, len(logits))).sum().backward()
     for name, weight in network.named_parameters():
-        if "pooler" in name:  # The checkpoint has it, and nothing reads it.
+        if "pooler" in name:  # in the checkpoint, but not used
             continue
         assert weight.grad is not None, name
         assert weight.grad.isfinite().all(), name
-    # All tokens stand in the first segment for a bi-encoder; a cross-encoder learns the second, too.
+    # A bi-encoder reads the first segment only; a cross-encoder learns the second, too.
     types = network.encoder.transformer.embeddings.token_type_embeddings.weight.grad
     assert types[0].any()
     assert types[1].any() == (mode == "cross")
 
 
-def test_made_again_from_a_checkpoint(tiny_bert: Path) -> None:
-    """With the configuration and the weights alone: the folder is not read."""
+def test_restored_from_a_checkpoint(tiny_bert: Path) -> None:
+    """From the configuration and the weights alone: the folder is not read."""
     network = make_network(tiny_bert, mode="cross")
     config = network.encoder.transformer.config.to_dict()
     again = TransformerMatcher("no-such-folder").build_network(SPEC, None, config).eval()
@@ -144,16 +144,16 @@ def test_pairs_to_classify(tiny_bert: Path) -> None:
         assert network(make_batch()).logits.shape == (len(PAIRS), 2)
 
 
-def test_what_does_not_fit(tiny_bert: Path, tmp_path: Path) -> None:
+def test_impossible_options(tiny_bert: Path, tmp_path: Path) -> None:
     model = TransformerMatcher(str(tiny_bert))
-    with pytest.raises(InputError, match=r"wants its own tokens: set --data\.tokenizer"):
+    with pytest.raises(InputError, match=r"needs its own tokens: set --data\.tokenizer"):
         model.check_data(MatchingDataModule())
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(tiny_bert))
     same, other = str(tmp_path / "same"), str(tmp_path / "other")
     tokenizer.save_pretrained(same)
-    tokenizer.add_tokens(["unheard"])
+    tokenizer.add_tokens(["unknown"])
     tokenizer.save_pretrained(other)
     model.check_data(MatchingDataModule(tokenizer=same, first_length=8, second_length=8))
     with pytest.raises(InputError, match=r"has other tokens than the pre-trained transformer: set"):

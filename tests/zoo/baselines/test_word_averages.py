@@ -14,7 +14,6 @@ from gensim.models import Word2Vec
 from sklearn.svm import LinearSVC
 
 from datamodules import ClassificationDataModule
-from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from tests.zoo.adapters import Classification
 from tests.zoo.baselines.test_reference_labels import fitted
@@ -48,18 +47,18 @@ def fit(model: Any, data: Any) -> Any:
 # --- means ---
 
 
-def test_the_mean_is_over_the_words_of_a_text_and_its_memories(adapter: Classification) -> None:
+def test_means_are_over_the_words_of_a_text_and_its_memories(adapter: Classification) -> None:
     model, batch = fit(SkipGram(word_size=6, expand="join"), adapter.data), adapter.batch
     network = model.network
     vectors, known = network.fitted["vectors"], network.fitted["known"]
     means = network.means(batch)
-    found, weights = mix(means, network.memory_share(means, 0.0)), network(batch).memory_weight
+    vectors_, weights = mix(means, network.memory_share(means, 0.0)), network(batch).memory_weight
     for row, text in enumerate(batch.text):
         texts = [text, *batch.memory_text[batch.memory[row]][batch.memory_mask[row]]]
-        words = [batch.word[one[one != 0]] for one in texts]
-        counts = [int(known[one].sum()) for one in words]
+        words = [batch.word[each[each != 0]] for each in texts]
+        counts = [int(known[each].sum()) for each in words]
         expected = vectors[torch.cat(words)].sum(dim=0) / sum(counts)
-        torch.testing.assert_close(found[row], expected)
+        torch.testing.assert_close(vectors_[row], expected)
         shares = torch.tensor(counts[1:]) / sum(counts)
         torch.testing.assert_close(weights[row][batch.memory_mask[row]], shares)
     assert not known[:2].any()  # padding, the unknown word
@@ -85,15 +84,14 @@ def test_the_share_is_the_best_on_validation_rows(adapter: Classification) -> No
     data = adapter.data
     model = fit(PTE(word_size=6, epochs=20, expand="interpolate"), data)
     train, held_out = (model._means(data, name) for name in ("train", "validation"))
-    labels, truth = (
-        label_numbers(data.split(name).rows, data.spec.labels) for name in ("train", "validation")
-    )
-    right = {}
+    accuracies = {}
     for weight in WEIGHTS:
-        vectors = ((1 - weight) * one.text + weight * one.memories for one in (train, held_out))
-        machine = LinearSVC(random_state=0, dual=False).fit(next(vectors), labels)
-        right[weight] = (machine.predict(next(vectors)) == truth).mean()
-    assert right[model.network.fitted["memory_weight"]] == max(right.values())
+        vectors = (
+            (1 - weight) * each.means.text + weight * each.means.memories for each in (train, held_out)
+        )
+        machine = LinearSVC(random_state=0, dual=False).fit(next(vectors), train.labels)
+        accuracies[weight] = (machine.predict(next(vectors)) == held_out.labels).mean()
+    assert accuracies[model.network.fitted["memory_weight"]] == max(accuracies.values())
 
 
 def test_the_corpus_is_cut_and_has_other_tables_memories(tmp_path: Path) -> None:
@@ -112,7 +110,7 @@ def test_the_corpus_is_cut_and_has_other_tables_memories(tmp_path: Path) -> None
     data.setup("fit")
 
     def texts_of(corpus: Corpus) -> list[str]:
-        words = [data.vocabulary.words[number] for number in corpus.words]
+        words = [data.words.vocabulary.words[number] for number in corpus.words]
         ends = corpus.offsets
         return [" ".join(words[start:end]) for start, end in pairwise(ends)]
 
@@ -142,13 +140,13 @@ def test_memories_decide_on_words_without_labels(tmp_path: Path, model: Any) -> 
 
 def test_the_seed_decides(adapter: Classification, monkeypatch: pytest.MonkeyPatch) -> None:
     for model in (SkipGram, LINE, PTE):
-        found = []
+        fits = []
         for seed in ("1", "1", "2"):
             monkeypatch.setenv("PL_GLOBAL_SEED", seed)
-            found.append(fit(model(word_size=5, epochs=3), adapter.data).network.fitted)
+            fits.append(fit(model(word_size=5, epochs=3), adapter.data).network.fitted)
         for name in ("vectors", "weight"):
-            assert torch.equal(found[0][name], found[1][name])
-        assert not torch.equal(found[0]["vectors"], found[2]["vectors"])
+            assert torch.equal(fits[0][name], fits[1][name])
+        assert not torch.equal(fits[0]["vectors"], fits[2]["vectors"])
 
 
 # --- skip-gram ---
@@ -158,24 +156,24 @@ def test_skip_gram_is_gensims(adapter: Classification) -> None:
     model = fit(SkipGram(word_size=6, window=3, epochs=4), adapter.data)
     texts = [text.split() for text in adapter.data.split("train").rows.texts]
     reference = Word2Vec(texts, sg=1, vector_size=6, window=3, epochs=4, min_count=1, workers=1, seed=0)
-    number = {word: i for i, word in enumerate(adapter.data.vocabulary.words)}
+    number = {word: i for i, word in enumerate(adapter.data.words.vocabulary.words)}
     for word in reference.wv.index_to_key:
-        found = model.network.fitted["vectors"][number[word]].numpy()
-        np.testing.assert_array_equal(found, reference.wv[word])
+        vector = model.network.fitted["vectors"][number[word]].numpy()
+        np.testing.assert_array_equal(vector, reference.wv[word])
 
 
 # --- edges ---
 
 
 def plain_edges(network: int, window: int) -> Counter[tuple[int, int]]:
-    """Every edge as often as its weight says."""
+    """The weight of each edge."""
     edges: Counter[tuple[int, int]] = Counter()
     for text, (start, end) in enumerate(pairwise(CORPUS.offsets)):
         words = CORPUS.words[start:end].tolist()
-        for place, word in enumerate(words):
+        for position, word in enumerate(words):
             if network == 0:
-                for other in range(max(0, place - window), min(len(words), place + window + 1)):
-                    edges[word, words[other]] += other != place
+                for other in range(max(0, position - window), min(len(words), position + window + 1)):
+                    edges[word, words[other]] += other != position
             elif network == 1:
                 edges[word, text] += 1
             elif CORPUS.labels[text] >= 0:
@@ -205,12 +203,12 @@ def test_negatives_are_drawn_by_degree() -> None:
         for (word, _), weight in plain_edges(network, window=2).items():
             degree[word] += weight
         share = np.array([degree[word] for word in range(12)]) ** 0.75
-        found = np.bincount(table, minlength=12) / len(table)
-        np.testing.assert_allclose(found, share / share.sum(), atol=1e-5)
+        frequencies = np.bincount(table, minlength=12) / len(table)
+        np.testing.assert_allclose(frequencies, share / share.sum(), atol=1e-5)
 
 
 def test_a_step_is_the_gradient_of_the_loss() -> None:
-    """One edge only, one word that can be a negative only: log s(u.v) + log s(-n.v) rises."""
+    """One edge and one negative word: log s(u.v) + log s(-n.v) rises."""
     vectors = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
     corpus = Corpus(np.array([2], np.int32), np.array([0, 1]), np.array([0]))
     learned = vectors.numpy().copy()
@@ -233,11 +231,11 @@ def test_labels_bring_the_words_of_a_class_together(adapter: Classification) -> 
     labels = data.split("train").rows.labels
 
     def share_explained(model: WordAverages) -> float:
-        """How much of the variance of the texts' means is between classes."""
+        """The share of the variance of the texts' means that is between classes."""
         fit(model, data)
-        means = model._means(data, "train").text.numpy()
+        means = model._means(data, "train").means.text.numpy()
         classes = [means[np.array(labels) == label] for label in set(labels)]
-        between = sum(len(one) * ((one.mean(axis=0) - means.mean(axis=0)) ** 2).sum() for one in classes)
+        between = sum(len(rows) * ((rows.mean(axis=0) - means.mean(axis=0)) ** 2).sum() for rows in classes)
         return float(between / ((means - means.mean(axis=0)) ** 2).sum())
 
     options: dict[str, Any] = {"word_size": 8, "epochs": 60}

@@ -12,25 +12,19 @@ from torch import Tensor, nn
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
 from tests.zoo.adapters import Classification
-from zoo.baselines.bi_gru import BiGRU
-from zoo.baselines.fasttext import FastText
-from zoo.baselines.text_cnn import TextCNN
+from tests.zoo.baselines.helpers import network_of
+from zoo.baselines.word_networks import BiGRU, FastText, TextCNN
 from zoo.layers.bags import bigram_buckets
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[ClassificationSpec, ClassificationBatch]:
-    """A spec and a batch; one text has no words, one has a single one."""
+    """A spec and a batch with a text without words and a text with one."""
     adapter = Classification(tmp_path_factory.mktemp("words"))
     text = adapter.batch.text.clone()
     text[2] = 0
     text[3, 1:] = 0
     return adapter.data.spec, adapter.batch._replace(text=text)
-
-
-def network_of(model: Any, spec: ClassificationSpec) -> Any:
-    torch.manual_seed(3)
-    return model.build_network(spec, None, None).eval()
 
 
 def words_of(network: Any, batch: ClassificationBatch) -> list[Tensor]:
@@ -39,11 +33,11 @@ def words_of(network: Any, batch: ClassificationBatch) -> list[Tensor]:
 
 
 def compare(network: Any, batch: ClassificationBatch, expected: list[Tensor]) -> None:
-    found = network.encode_texts(batch)
-    torch.testing.assert_close(found, torch.stack(expected))
+    vectors = network.encode_texts(batch)
+    torch.testing.assert_close(vectors, torch.stack(expected))
     logits = network(batch).logits
-    torch.testing.assert_close(logits, network.classifier(found))
-    assert not found[2].any()
+    torch.testing.assert_close(logits, network.classifier(vectors))
+    assert not vectors[2].any()
 
 
 def test_text_cnn(made: tuple[ClassificationSpec, ClassificationBatch]) -> None:
@@ -53,14 +47,14 @@ def test_text_cnn(made: tuple[ClassificationSpec, ClassificationBatch]) -> None:
     for words in words_of(network, batch):
         parts = []
         for convolution in network.convolutions:
-            weight = convolution.places.weight.view(convolution.window, 4, 6)
+            weight = convolution.kernel.weight.view(convolution.window, 4, 6)
             before = (convolution.window - 1) // 2
             features = torch.zeros(1, 4)
-            for place in range(len(words)):
+            for t in range(len(words)):
                 feature = convolution.bias.clone()
                 for i in range(convolution.window):
-                    if 0 <= place + i - before < len(words):
-                        feature = feature + weight[i] @ words[place + i - before]
+                    if 0 <= t + i - before < len(words):
+                        feature = feature + weight[i] @ words[t + i - before]
                 features = torch.cat([features, feature.relu()[None]])
             parts.append(features.amax(dim=0))
         expected.append(torch.cat(parts))
@@ -94,7 +88,7 @@ def test_fasttext(made: tuple[ClassificationSpec, ClassificationBatch], num_buck
     compare(network, batch, expected)
 
 
-def test_buckets_tell_orders_apart_and_are_used_evenly() -> None:
+def test_buckets_depend_on_the_order_and_are_used_evenly() -> None:
     word = torch.arange(300)
     first, second = torch.meshgrid(torch.arange(1, 300), torch.arange(1, 300), indexing="ij")
     pairs = torch.stack([first.flatten(), second.flatten()], dim=1)
@@ -102,7 +96,7 @@ def test_buckets_tell_orders_apart_and_are_used_evenly() -> None:
     assert buckets.min() == 1
     assert buckets.max() == 1000
     counts = torch.bincount(buckets, minlength=1001)[1:]
-    # 89 pairs a bucket; of drawn numbers 1 bucket in 30,000 would have more than 89 + 4.2 sqrt(89).
+    # 89 pairs per bucket; with random numbers, 1 bucket in 30,000 would have more than 89 + 4.2 sqrt(89).
     assert counts.max() < 132
     reversed_pairs = bigram_buckets(word, pairs.flip(1), 1000).flatten()
     assert (reversed_pairs == buckets).float().mean() < 0.01  # equal words, and a thousandth of the others

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from datamodules.batch import ClickBatch, ClickSpec
 from datamodules.trigrams import distinct_trigrams
-from zoo.baselines.retrieval_dssm import RetrievalCLSM, RetrievalDSSM
+from zoo.baselines.dssm import RetrievalCLSM, RetrievalDSSM
 from zoo.layers import lstm
 from zoo.layers.dual_encoder import without_words
 from zoo.layers.trigrams import TrigramLayer

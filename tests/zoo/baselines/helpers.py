@@ -1,0 +1,28 @@
+"""Fitted models and small networks for the tests of the baselines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+
+import zoo
+from datamodules.base import AnyDataModule
+from datamodules.batch import ClassificationSpec
+from tests.zoo.test_models import trainer
+from zoo.tasks.base import Task
+
+
+def fit_and_load(folder: Path, model: Task, data: AnyDataModule) -> Any:
+    """The predictor of a model that is fitted, saved and loaded."""
+    run: pl.Trainer = trainer(folder)
+    run.fit(model, datamodule=data)
+    run.save_checkpoint(folder / "model.ckpt")
+    return zoo.load(folder / "model.ckpt")
+
+
+def network_of(model: Any, spec: ClassificationSpec) -> Any:
+    torch.manual_seed(3)
+    return model.build_network(spec, None, None).eval()

@@ -1,0 +1,356 @@
+"""Networks over the characters of a text: CharCNN, CharCRNN and VDCNN.
+
+CharCNN: Xiang Zhang, Junbo Zhao, Yann LeCun: "Character-level Convolutional Networks for Text Classification", NIPS
+2015. The input is a frame of fixed length: the characters of the text, the last one first, then zeros (Section 2.2).
+The network reads zeros after a short text as in the paper, and in every batch the same number of them.
+CharCRNN: Yijun Xiao, Kyunghyun Cho: "Efficient Character-level Document Classification by Combining Convolution and
+Recurrent Layers", 2016. Windows are centered on every character and read zeros beyond the text.
+VDCNN: Alexis Conneau, Holger Schwenk, Loic Barrault, Yann LeCun: "Very Deep Convolutional Networks for Text
+Classification", EACL 2017. The form with the best published results: max pooling between the levels, and no shortcuts
+where these do not help (up to 29 layers). Padding is excluded from the batch's statistics, from poolings, and from the
+8 largest values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from datamodules.base import AnyDataModule
+from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
+from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
+from datamodules.state import DataState
+from zoo.baselines.convolution import convolve, pool_neighbors
+from zoo.baselines.text_only import CharactersOnly, TextNetwork
+from zoo.layers.lstm import LastStateLSTM
+from zoo.tasks.base import check_sizes
+from zoo.training.warm_start import numbered
+
+# --- CharCNN ---
+
+#: Table 1 of CharCNN: window of each convolution, and of the max pooling after it (1 = none).
+LAYERS = ((7, 3), (7, 3), (3, 1), (3, 1), (3, 1), (3, 3))
+#: Vocabulary ids of padding and of the unknown character.
+RESERVED = 2
+
+
+def remaining_length(length: int) -> int:
+    """Length of a frame after all convolutions and poolings; below 1 = the frame is too short."""
+    for window, pooling in LAYERS:
+        length = (length - window + 1) // pooling
+    return length
+
+
+class CharCNNNetwork(TextNetwork):
+    """Tables 1 and 2."""
+
+    def __init__(
+        self, spec: ClassificationSpec, length: int, filters: int, hidden_size: int, dropout: float
+    ) -> None:
+        super().__init__(hidden_size, len(spec.labels), dropout)
+        self.num_chars, self.length = spec.num_words - RESERVED, length
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(filters if number else self.num_chars, filters, window)
+            for number, (window, _) in enumerate(LAYERS)
+        )
+        self.first = nn.Linear(remaining_length(length) * filters, hidden_size)
+        self.second = nn.Linear(hidden_size, hidden_size)
+
+    @override
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
+        """The second linear layer's output [B, l]."""
+        states = self.quantize(batch)  # [B, characters, length]
+        for convolution, (_, pooling) in zip(self.convolutions, LAYERS, strict=True):
+            states = functional.max_pool1d(torch.relu(convolution(states)), pooling)
+        hidden = torch.relu(self.first(states.flatten(1)))
+        return torch.relu(self.second(self.dropout(hidden)))
+
+    def quantize(self, batch: ClassificationBatch | TextBatch) -> Tensor:
+        """One-hot vectors of characters, the last first: float32 [B, characters, length].
+
+        Zero for unknown characters, and after a text.
+        """
+        text = batch.text[:, : self.length]
+        lengths = (text != 0).sum(dim=1, keepdim=True)
+        position = torch.arange(self.length, device=text.device)
+        is_inside = position < lengths  # [B, length]
+        backwards = text.gather(1, (lengths - 1 - position).clamp(min=0))
+        number = (batch.word[backwards] - RESERVED) * is_inside  # negative: unknown
+        is_known = is_inside & (batch.word[backwards] >= RESERVED)
+        frame = functional.one_hot(number.clamp(min=0), self.num_chars) * is_known.unsqueeze(2)
+        return frame.float().transpose(1, 2)
+
+
+class CharCNN(CharactersOnly):
+    """The paper's small network; the large one has `filters=1024, hidden_size=2048`."""
+
+    def __init__(
+        self,
+        length: int = 1014,
+        filters: int = 256,
+        hidden_size: int = 1024,
+        dropout: float = 0.5,
+        **shared: Any,
+    ) -> None:
+        """Configure the model; its network is built when the data is known.
+
+        Args:
+            length: characters of the frame; set `data.max_length` to the same number.
+            filters: of each convolution.
+            hidden_size: units of each of the two hidden linear layers.
+            dropout: between linear layers.
+            **shared: options of `Task`.
+        """
+        super().__init__(**shared)
+        check_sizes(filters=filters, hidden_size=hidden_size)
+        if remaining_length(length) < 1:
+            least = next(number for number in range(1, 1015) if remaining_length(number) == 1)
+            raise InputError(f"model.length={length}: the convolutions read at least {least} characters")
+        self.length, self.filters, self.hidden_size, self.dropout = length, filters, hidden_size, dropout
+
+    @override
+    def check_data(self, data: AnyDataModule) -> None:
+        super().check_data(data)
+        length = data.options.max_length
+        if length != self.length:
+            raise InputError(f"model.length={self.length}, data.max_length={length}: make them agree")
+
+    @override
+    def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
+        if name == "network.convolutions.0.weight":  # a column for each character
+            return numbered(range(len(weight)), data.vocabulary["words"])
+        return super().row_names(name, weight, data)
+
+    @override
+    def build_network(
+        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
+    ) -> CharCNNNetwork:
+        return CharCNNNetwork(spec, self.length, self.filters, self.hidden_size, self.dropout)
+
+
+# --- CharCRNN ---
+
+
+class CharCRNNNetwork(TextNetwork):
+    """Figure 1 (b): embedding, convolutions with max pooling by 2, the last state of an LSTM in each direction."""
+
+    def __init__(
+        self,
+        spec: ClassificationSpec,
+        windows: Sequence[int],
+        filters: int,
+        hidden_size: int,
+        char_size: int,
+        dropout: float,
+    ) -> None:
+        super().__init__(2 * hidden_size, len(spec.labels), dropout)
+        self.characters = nn.Embedding(spec.num_words, char_size, padding_idx=0)
+        sizes = pairwise([char_size, *[filters] * len(windows)])
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(*of_layer, window) for of_layer, window in zip(sizes, windows, strict=True)
+        )
+        self.lstm = LastStateLSTM(filters, hidden_size, bidirectional=True)
+
+    @override
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
+        """The last states [B, l]; zero for a text without characters."""
+        lengths = (batch.text != 0).sum(dim=1)
+        states = self.characters(batch.word[batch.text])  # [B, T, char_size]
+        for convolution in self.convolutions:
+            states, lengths = pool_neighbors(convolve(convolution, states), lengths)  # zero beyond the text
+        table = self.dropout(states).flatten(0, 1)
+        rows = torch.arange(len(table), device=table.device).view(states.shape[:2])
+        last: Tensor = self.lstm(table, rows, lengths)
+        return last
+
+
+class CharCRNN(CharactersOnly):
+    """The paper's C2R1D128; `windows=(5, 5, 3)` is C3R1D128, 1,024 filters and states D1024."""
+
+    def __init__(
+        self,
+        windows: tuple[int, ...] = (5, 3),
+        filters: int = 128,
+        hidden_size: int = 128,
+        char_size: int = 8,
+        dropout: float = 0.5,
+        **shared: Any,
+    ) -> None:
+        """Configure the model; its network is built when the data is known.
+
+        Args:
+            windows: characters, or positions of the layer below, that each convolution reads.
+            filters: of each convolution.
+            hidden_size: state size of one direction.
+            char_size: size of a character's vector.
+            dropout: on the last convolution's output and on a text's vector.
+            **shared: options of `Task`.
+        """
+        super().__init__(**shared)
+        check_sizes(windows=windows, filters=filters, hidden_size=hidden_size, char_size=char_size)
+        self.windows, self.filters, self.hidden_size = windows, filters, hidden_size
+        self.char_size, self.dropout = char_size, dropout
+
+    @override
+    def build_network(
+        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
+    ) -> CharCRNNNetwork:
+        return CharCRNNNetwork(
+            spec, self.windows, self.filters, self.hidden_size, self.char_size, self.dropout
+        )
+
+
+# --- VDCNN ---
+
+#: Table 2 of VDCNN: depth -> blocks of two convolutions on each of the four levels.
+BLOCKS = {9: (1, 1, 1, 1), 17: (2, 2, 2, 2), 29: (5, 5, 2, 2), 49: (8, 8, 5, 3)}
+#: Values that k-max pooling keeps of each filter.
+K = 8
+
+
+class RealBatchNorm(nn.BatchNorm1d):
+    """Batch normalization over real positions."""
+
+    def forward(self, states: Tensor, is_real: Tensor) -> Tensor:  # type: ignore[override]
+        """Normalize states [B, F, T] at real positions, bool [B, T]; zero elsewhere."""
+        by_position = states.transpose(1, 2)
+        real = by_position[is_real]  # [P, F]
+        normalized = functional.batch_norm(
+            real,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            training=self.training and len(real) > 1,  # one position has no variance
+            momentum=self.momentum or 0.0,
+            eps=self.eps,
+        )
+        zeros = torch.zeros_like(by_position)
+        return zeros.masked_scatter(is_real.unsqueeze(2), normalized).transpose(1, 2)
+
+
+class Block(nn.Module):
+    """Figure 2: twice a convolution, batch normalization and ReLU, and optionally a shortcut around them."""
+
+    def __init__(self, before: int, after: int, shortcut: bool) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(*sizes, 3, padding=1, bias=False) for sizes in pairwise((before, after, after))
+        )
+        self.norms = nn.ModuleList(RealBatchNorm(after) for _ in self.convolutions)
+        self.shortcut: nn.Module | None = None
+        if shortcut:
+            self.shortcut = nn.Identity() if before == after else nn.Conv1d(before, after, 1, bias=False)
+
+    def forward(self, states: Tensor, is_real: Tensor) -> Tensor:
+        """States [B, after, T] of states [B, before, T]; both are zero where `is_real`, bool [B, T], is False."""
+        output = states
+        for number, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
+            output = norm(convolution(output), is_real)
+            if number == 1 and self.shortcut is not None:
+                output = output + self.shortcut(states)
+            output = torch.relu(output)
+        return output
+
+
+class VDCNNNetwork(TextNetwork):
+    """Figure 1."""
+
+    def __init__(
+        self,
+        spec: ClassificationSpec,
+        depth: int,
+        num_filters: int,
+        hidden_size: int,
+        char_size: int,
+        shortcut: bool,
+    ) -> None:
+        super().__init__(hidden_size, len(spec.labels))
+        filters = [num_filters * 2**level for level in range(4)]
+        self.characters = nn.Embedding(spec.num_words, char_size, padding_idx=0)
+        self.lowest = nn.Conv1d(char_size, filters[0], 3, padding=1)
+        self.blocks = nn.ModuleList()
+        for level, blocks in enumerate(BLOCKS[depth]):
+            sizes = [filters[max(level - 1, 0)], *[filters[level]] * blocks]
+            self.blocks.extend(Block(before, after, shortcut) for before, after in pairwise(sizes))
+        #: the blocks that are preceded by a pooling.
+        self.pooled = set(accumulate(BLOCKS[depth][:-1]))
+        self.hidden = nn.Linear(K * filters[-1], hidden_size)
+        self.second_hidden = nn.Linear(hidden_size, hidden_size)
+        for module in self.modules():
+            if isinstance(module, nn.Conv1d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+
+    @override
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
+        """The second linear layer's output [B, l]."""
+        is_real = batch.text != 0
+        states = self.lowest(self.characters(batch.word[batch.text]).transpose(1, 2)) * is_real.unsqueeze(1)
+        for number, block in enumerate(self.blocks):
+            if number in self.pooled:
+                # No state is below 0, so zeroed padding is never larger.
+                pooled = functional.max_pool1d(states, 3, stride=2, padding=1)
+                is_real = is_real[:, ::2]
+                states = pooled * is_real.unsqueeze(1)
+            states = block(states, is_real)
+        hidden = torch.relu(self.hidden(k_max_pool(states, is_real).flatten(1)))
+        return torch.relu(self.second_hidden(hidden))
+
+
+def k_max_pool(states: Tensor, is_real: Tensor) -> Tensor:
+    """The K largest values of each filter in the order of their positions; of equal values, the first.
+
+    Args:
+        states: [B, F, T], none below 0.
+        is_real: bool [B, T].
+
+    Returns:
+        [B, F, K]; a text with fewer positions has zeros at the end.
+    """
+    values = functional.pad(states.masked_fill(~is_real.unsqueeze(1), -1), (0, K), value=-1)
+    # `topk` may return any of several equal values, and zeros are frequent.
+    positions = values.sort(dim=2, descending=True, stable=True).indices[..., :K].sort(dim=2).values
+    return values.gather(2, positions).clamp(min=0)
+
+
+class VDCNN(CharactersOnly):
+    """The paper's network of 9, 17, 29 or 49 convolutions."""
+
+    def __init__(
+        self,
+        depth: int = 9,
+        filters: int = 64,
+        hidden_size: int = 2048,
+        char_size: int = 16,
+        shortcut: bool = False,
+        **shared: Any,
+    ) -> None:
+        """Configure the model; its network is built when the data is known.
+
+        Args:
+            depth: convolutions: 9, 17, 29 or 49.
+            filters: of the lowest level; each further level has twice as many.
+            hidden_size: units of each of the two hidden linear layers.
+            char_size: size of a character's vector.
+            shortcut: add a block's input to its output.
+            **shared: options of `Task`.
+        """
+        super().__init__(**shared)
+        check_sizes(filters=filters, hidden_size=hidden_size, char_size=char_size)
+        if depth not in BLOCKS:
+            raise InputError(f"model.depth={depth}: choose one of {', '.join(map(str, BLOCKS))}")
+        self.depth, self.filters, self.hidden_size = depth, filters, hidden_size
+        self.char_size, self.shortcut = char_size, shortcut
+
+    @override
+    def build_network(
+        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
+    ) -> VDCNNNetwork:
+        return VDCNNNetwork(spec, self.depth, self.filters, self.hidden_size, self.char_size, self.shortcut)

@@ -1,0 +1,175 @@
+"""Networks over the words of a text: convolution (TextCNN), recurrence (BiGRU), mean (FastText).
+
+TextCNN: Yoon Kim: "Convolutional Neural Networks for Sentence Classification", EMNLP 2014. Windows are centered on
+every word and read zeros beyond the text, so that a text shorter than a window has features, too; the paper pads texts
+to one length. Its bound on the norm of the classifier's weights is omitted.
+BiGRU: the GRU of Kyunghyun Cho et al.: "Learning Phrase Representations using RNN Encoder-Decoder for Statistical
+Machine Translation", EMNLP 2014. Papers on short texts call a classifier on its last states "RNN".
+FastText: Armand Joulin, Edouard Grave, Piotr Bojanowski, Tomas Mikolov: "Bag of Tricks for Efficient Text
+Classification", EACL 2017. Pairs of words share rows of a table by their hash (Section 2.2). The softmax is not
+hierarchical; any optimizer works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from pytorch_lightning.cli import OptimizerCallable
+from torch import Tensor, nn
+from typing_extensions import override
+
+from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
+from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
+from zoo.baselines.convolution import WordConvolution
+from zoo.baselines.text_only import TextNetwork, TextOnly
+from zoo.layers.bags import TextBag
+from zoo.layers.encoders import WordEncoder
+from zoo.layers.gru import AllStatesGRU
+from zoo.tasks.base import check_sizes
+from zoo.tasks.encoders import ReadsWordVectors
+
+
+class CNNNetwork(TextNetwork):
+    """Figure 1, with one channel."""
+
+    def __init__(
+        self, words: WordEncoder, windows: Sequence[int], filters: int, dropout: float, num_classes: int
+    ) -> None:
+        super().__init__(len(windows) * filters, num_classes, dropout)
+        self.words = words
+        self.convolutions = nn.ModuleList(WordConvolution(words.size, filters, window) for window in windows)
+
+    @override
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
+        """The largest value of each filter in a text [B, l]; zero for a text without words."""
+        vectors = self.words(batch.word, batch.char)  # [U, D]
+        is_word = (batch.text != 0).unsqueeze(2)
+        pooled = []
+        for convolution in self.convolutions:
+            states = torch.relu(convolution(vectors, batch.text))  # the paper's Equation 2, [B, T, F]
+            # No state is below 0, so zeroed padding is never larger.
+            pooled.append((states * is_word).amax(dim=1))  # Equation 4
+        return torch.cat(pooled, dim=1)
+
+
+class TextCNN(ReadsWordVectors, TextOnly):
+    """The paper's network: CNN-static with `--data.word_vectors`, CNN-non-static with `train_word_vectors` as well."""
+
+    def __init__(
+        self,
+        windows: tuple[int, ...] = (3, 4, 5),
+        filters: int = 100,
+        dropout: float = 0.5,
+        **shared: Any,
+    ) -> None:
+        """Configure the model; its network is built when the data is known.
+
+        Args:
+            windows: words that a filter reads, for each group of filters.
+            filters: in each group.
+            dropout: on a text's vector.
+            **shared: options of `ReadsWordVectors` and `Task`.
+        """
+        super().__init__(**shared)
+        check_sizes(windows=windows, filters=filters, word_size=self.word_size)
+        self.windows, self.filters, self.dropout = windows, filters, dropout
+
+    @override
+    def build_network(
+        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
+    ) -> CNNNetwork:
+        words = self.make_words(spec, word_vectors)
+        return CNNNetwork(words, self.windows, self.filters, self.dropout, len(spec.labels))
+
+
+class GRUNetwork(TextNetwork):
+    """The last states of a GRU in both directions."""
+
+    def __init__(self, words: WordEncoder, hidden_size: int, dropout: float, num_classes: int) -> None:
+        super().__init__(2 * hidden_size, num_classes, dropout)
+        self.words = words
+        self.word_dropout = nn.Dropout(dropout)
+        self.gru = AllStatesGRU(words.size, hidden_size, bidirectional=True)
+
+    @override
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
+        """The last forward and the last backward state [B, l]; zero for a text without words."""
+        vectors = self.word_dropout(self.words(batch.word, batch.char))  # [U, D]
+        lengths = (batch.text != 0).sum(dim=1)
+        with torch.autocast(vectors.device.type, enabled=False):
+            states = self.gru(vectors.float(), batch.text, lengths)  # [B, T, 2, H]
+        last = (lengths - 1).clamp(min=0)
+        forward = states[torch.arange(len(last), device=last.device), last, 0]
+        # The backward GRU ends at the first word.
+        return torch.cat([forward, states[:, 0, 1]], dim=1)
+
+
+class BiGRU(ReadsWordVectors, TextOnly):
+    """A linear classifier on the last states of a bidirectional GRU."""
+
+    def __init__(self, hidden_size: int = 100, dropout: float = 0.5, **shared: Any) -> None:
+        """Configure the model; its network is built when the data is known.
+
+        Args:
+            hidden_size: state size of one direction.
+            dropout: on word vectors and on a text's vector.
+            **shared: options of `ReadsWordVectors` and `Task`.
+        """
+        super().__init__(**shared)
+        check_sizes(hidden_size=hidden_size, word_size=self.word_size)
+        self.hidden_size, self.dropout = hidden_size, dropout
+
+    @override
+    def build_network(
+        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
+    ) -> GRUNetwork:
+        words = self.make_words(spec, word_vectors)
+        return GRUNetwork(words, self.hidden_size, self.dropout, len(spec.labels))
+
+
+class FastTextNetwork(TextNetwork):
+    """Figure 1: the mean of the features' vectors."""
+
+    def __init__(self, words: WordEncoder, num_buckets: int, num_classes: int) -> None:
+        super().__init__(words.size, num_classes)
+        self.bag = TextBag(words, num_buckets)
+
+    @override
+    def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
+        """The mean over words and pairs [B, l]; zero for a text without words."""
+        vectors: Tensor = self.bag(batch.word, batch.text)
+        return vectors
+
+
+class FastText(ReadsWordVectors, TextOnly):
+    """The paper's classifier; with `num_buckets=0`, the one without bigrams."""
+
+    def __init__(
+        self,
+        num_buckets: int = 100_000,
+        word_size: int = 100,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=5e-3, fused=True),
+        **shared: Any,
+    ) -> None:
+        """Configure the model; its network is built when the data is known.
+
+        Args:
+            num_buckets: rows of the table that pairs of words share by their hash; 0 = words alone.
+            word_size: size of the vectors of words and pairs, where the data brings no vectors.
+            optimizer: makes the optimizer. The paper's is SGD with a rate that falls to 0.
+            **shared: options of `ReadsWordVectors` and `Task`.
+        """
+        super().__init__(word_size=word_size, optimizer=optimizer, **shared)
+        check_sizes(word_size=word_size)
+        if num_buckets < 0:
+            raise InputError(f"model.num_buckets={num_buckets}: must be 0 (no pairs of words) or more")
+        self.num_buckets = num_buckets
+
+    @override
+    def build_network(
+        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
+    ) -> FastTextNetwork:
+        return FastTextNetwork(self.make_words(spec, word_vectors), self.num_buckets, len(spec.labels))
