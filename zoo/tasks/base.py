@@ -539,6 +539,17 @@ def check_sizes(**sizes: int | Sequence[int]) -> None:
             raise InputError(f"model.{name}={value}: must be at least 1")
 
 
+def check_probability(**values: float) -> None:
+    """Refuse probabilities below 0, and those of 1 and above.
+
+    Raises:
+        InputError: names the option.
+    """
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise InputError(f"model.{name}={value}: must be 0 or more and below 1")
+
+
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Refuse a value that is not one of an option's choices.
 
