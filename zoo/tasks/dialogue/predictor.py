@@ -189,7 +189,7 @@ class _Evidence:
         if self.output.pointer is None:
             return []
         weights = self.output.pointer.weight[self.row].float().cpu()
-        places = self.output.pointer.place[self.row].tolist()
+        places = self.output.pointer.position[self.row].tolist()
         strongest = weights.topk(min(NUM_WORDS, len(weights)))
         return [
             PointedWord(self.word_at(places[at]), self.turn_of(places[at]) - self.first, weight)
