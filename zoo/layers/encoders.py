@@ -179,9 +179,21 @@ class TransformerEncoder(nn.Module):
 
     def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
         """Encode texts; arguments and result as in `BiLSTMEncoder.forward`, `char` is not read."""
-        mask = text != 0  # [N, T]
-        # A text without tokens still needs one to attend to; its vector is zeroed below.
-        attended = mask.clone()
-        attended[:, 0] = True
-        states = self.transformer(input_ids=word[text], attention_mask=attended.long()).last_hidden_state
-        return pool(states, mask, self.pooling)
+        return pool(self.token_states(word, text), text != 0, self.pooling)
+
+    def token_states(self, word: Tensor, text: Tensor) -> Tensor:
+        """The tokens' states [N, T, size] in the last layer; anything at padding."""
+        attended = text != 0
+        attended[:, 0] = True  # attention needs a token, also in a text without tokens
+        states: Tensor = self.transformer(
+            input_ids=word[text], attention_mask=attended.long()
+        ).last_hidden_state
+        return states
+
+
+class TransformerTokens(TransformerEncoder):
+    """Vectors of tokens in context: the last layer of a pre-trained transformer."""
+
+    def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
+        """Encode texts; arguments as in `TransformerEncoder.forward`, result as of `token_states`."""
+        return self.token_states(word, text)
