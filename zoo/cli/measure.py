@@ -13,7 +13,8 @@ from datamodules.corpora.readers import open_lines
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.trec_runs import Run, read_run
 from zoo.reproduce.significance import compare
-from zoo.tasks.retrieval.metrics import NAMES, Judged, measure_rankings
+from zoo.tasks.ranking_measures import Judged, measure_rankings
+from zoo.tasks.retrieval.metrics import NAMES
 
 
 def measure(judgements: str, runs: list[str], compare_by: str = "ndcg@10") -> None:
@@ -67,7 +68,7 @@ def measure_run(run: Run, judged: Judgements) -> Mapping[str, np.ndarray[tuple[i
         places = torch.tensor([column.get(document, -1) for document in grades])
         relevant = Judged(torch.zeros_like(places), places, torch.tensor(list(grades.values())))
         score = torch.tensor([list(ranked.values())], dtype=torch.float64)
-        found[query] = measure_rankings(score, relevant)[0].numpy()
+        found[query] = measure_rankings(score, relevant, NAMES)[0].numpy()
     return found
 
 

@@ -26,7 +26,8 @@ from zoo.saving.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.base import Task
 from zoo.tasks.predictor import on_device
 from zoo.tasks.ranking_charts import MOST_RANKS, hits_by_rank
-from zoo.tasks.retrieval.metrics import Judged, RetrievalScores
+from zoo.tasks.ranking_measures import Judged
+from zoo.tasks.retrieval.metrics import RetrievalScores
 from zoo.tasks.retrieval.predictor import RetrievalPredictor
 from zoo.training.nesterov import ScheduledNesterov
 
