@@ -305,17 +305,13 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
         self.features, self.num_perspectives, self.attention = features, num_perspectives, attention
         self.hidden_size, self.dropout, self.pooling = hidden_size, dropout, pooling
         self.text_dropout, self.detach_memories = text_dropout, detach_memories
+        self.memory_weight = "cosine similarity" if attention == "cosine" else "weight"
         self._encoded_memory: EncodedMemory | None = None
 
     @property
     @override
     def uses_memory(self) -> bool:
         return self.features != "M1"
-
-    @property
-    @override
-    def memory_weight(self) -> str:
-        return "cosine similarity" if self.attention == "cosine" else "weight"
 
     @override
     def check_data(self, data: AnyDataModule) -> None:

@@ -71,8 +71,6 @@ class Task(pl.LightningModule):
     depends_on_seed: ClassVar[bool] = True
     #: whether the weights can be sharded over several devices: all processes call the whole network.
     can_be_sharded: ClassVar[bool] = False
-    #: whether the model keeps its best epoch by itself: its last checkpoint is then its best.
-    keeps_best: ClassVar[bool] = False
     #: validation scores in the progress bar.
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
 
@@ -109,7 +107,9 @@ class Task(pl.LightningModule):
             raise InputError("model.optimizer=null: name one, such as torch.optim.Adam, or omit the option")
         # Lightning collects the arguments of every `__init__` in the MRO: a checkpoint makes the model from them.
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
-        self.init_from, self.freeze_patterns, self.learning_rates = init_from, freeze or [], learning_rates
+        self.init_from, self.learning_rates = init_from, learning_rates
+        #: patterns of the names of the parts that are not trained.
+        self.freeze_patterns = list(freeze or [])
         self.compile_backend = compile
         self.make_optimizer, self.make_lr_scheduler = optimizer, lr_scheduler
         self.network = None
@@ -189,11 +189,6 @@ class Task(pl.LightningModule):
             return numbered(range(len(weight)), data.vocabulary["words"])
         return None
 
-    @property
-    def frozen(self) -> list[str]:
-        """Patterns of the names of the parts that are not trained."""
-        return self.freeze_patterns
-
     # --- written by each kind of task ---
 
     @classmethod
@@ -254,7 +249,7 @@ class Task(pl.LightningModule):
             raise
         except ValueError as error:  # PyTorch's own checks: a size of 0, a probability of 3
             raise InputError(f"model: {error}") from error
-        freeze_parts(self.network, self.frozen)
+        freeze_parts(self.network, self.freeze_patterns)
         self._make_scores()
 
     def _make_scores(self) -> None:
@@ -345,14 +340,14 @@ class Task(pl.LightningModule):
                 f"model.lora_rank trains parts that model.freeze={self.freeze_patterns} excludes; omit one of the two"
             )
         trained, total = count_parameters(self.network)
-        if self.frozen or adapters:
+        if self.freeze_patterns or adapters:
             log.info("trained: %s of %s parameters", f"{trained:,}", f"{total:,}")
 
     @override
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if mode and self.network is not None:
-            freeze_parts(self.network, self.frozen)  # frozen parts have no training mode
+            freeze_parts(self.network, self.freeze_patterns)  # frozen parts have no training mode
         return self
 
     # --- training ---
