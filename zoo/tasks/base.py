@@ -144,6 +144,11 @@ class Task(pl.LightningModule):
         """Whether the network reads memories at all."""
         return True
 
+    @property
+    def vector_size(self) -> int | None:
+        """Size of the vectors of the model's text encoder; None where it has none."""
+        return None
+
     def check_data(self, data: AnyDataModule) -> None:
         """Refuse a data module whose options do not fit this model.
 

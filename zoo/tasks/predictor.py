@@ -123,8 +123,14 @@ class Predictor(ABC, Generic[ModelT, DataT]):
 
     @property
     def vector_size(self) -> int:
-        """Size of a vector of `encode`."""
-        raise InputError(f"a {type(self.model).__name__} has no text encoder")
+        """Size of a vector of `encode`.
+
+        Raises:
+            InputError: the model has no text encoder.
+        """
+        if (size := self.model.vector_size) is None:
+            raise InputError(f"a {type(self.model).__name__} has no text encoder")
+        return size
 
     def encode(
         self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None

@@ -169,11 +169,6 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         for prediction, (_, name) in zip(predictions, named, strict=True):
             yield as_record(prediction) if name is None else {"id": name, **as_record(prediction)}
 
-    @property
-    @override
-    def vector_size(self) -> int:
-        return self.model.vector_size or super().vector_size
-
     @override
     def encode(
         self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None

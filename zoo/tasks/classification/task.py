@@ -94,11 +94,6 @@ class ClassificationTask(Task):
             return labels
         return super().row_names(name, weight, data)
 
-    @property
-    def vector_size(self) -> int | None:
-        """Size of a vector of `encode_texts`; None where the model has no text encoder."""
-        return None
-
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
         """The texts' vectors [B, vector_size]."""
         raise NotImplementedError(f"a {type(self).__name__} has no text encoder")

@@ -223,11 +223,6 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
                     traced.append(ReadText(texts[row], tokens.words(row)[:length], values, directions))
         return traced
 
-    @property
-    @override
-    def vector_size(self) -> int:
-        return self.model.vector_size
-
     @override
     def records(
         self,
@@ -290,6 +285,7 @@ def encode_blocks(
         queries: whether they are queries.
         bar: updated by the number of finished texts.
     """
+    assert model.vector_size is not None
     number = len(dataset) if queries else len(dataset.documents)
     vectors = torch.zeros(number, model.vector_size, device=model.device)
     for rows in blocks:

@@ -133,7 +133,8 @@ class RefreshedNegatives(Callback):
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, RetrievalTask)
-        _ = pl_module.vector_size  # raises for a model without vectors
+        if pl_module.vector_size is None:
+            raise InputError(f"RefreshedNegatives: a {type(pl_module).__name__} has no text encoder")
         for version in (self.version, self.next_version):
             if version is not None:
                 self._provide(trainer, version)

@@ -139,15 +139,6 @@ class RetrievalTask(Task):
         vectors: Tensor = self.network.encode_queries(TextBatch(batch.word, batch.char, batch.text))
         return vectors.float()
 
-    @property
-    def vector_size(self) -> int:
-        """d, the size of an embedding.
-
-        Raises:
-            InputError: the model has no text encoder.
-        """
-        raise InputError(f"a {type(self).__name__} has no text encoder")
-
     def score(self, batch: QueryBatch, documents: Any) -> Tensor:
         """The relevance of all documents to queries: float32 [B, D].
 
