@@ -141,7 +141,7 @@ class Task(pl.LightningModule):
 
     @property
     def uses_memory(self) -> bool:
-        """Whether the network reads memories at all."""
+        """Return whether the network reads memories at all."""
         return True
 
     @property
@@ -523,7 +523,7 @@ class Evaluation:
 
 
 def brings_vectors(state: DataState | None) -> bool:
-    """Whether the data has pre-trained word vectors."""
+    """Return whether the data has pre-trained word vectors."""
     return state is not None and state.options.get("word_vectors") is not None
 
 

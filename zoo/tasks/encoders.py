@@ -269,7 +269,7 @@ class EncodesMemory(Task):
     _digests: tuple[tuple[tuple[int, int], ...], dict[str, str]] | None = None
 
     def is_evaluated(self, split: str) -> bool:
-        """Whether a trained model is measured on a split (`zoo validate`, `zoo test`)."""
+        """Return whether a trained model is measured on a split (`zoo validate`, `zoo test`)."""
         if split not in ("validation", "test") or self._trainer is None:
             return False
         return self.trainer.state.fn in (TrainerFn.VALIDATING, TrainerFn.TESTING)
@@ -328,7 +328,7 @@ class FrozenEncoder(ReadsTransformer):
 
     @property
     def encoder_is_frozen(self) -> bool:
-        """Whether the whole encoder is frozen."""
+        """Return whether the whole encoder is frozen."""
         return any(matches(self.encoder_name, pattern) for pattern in self.freeze_patterns)
 
     def frozen_parts(self) -> FrozenParts | None:

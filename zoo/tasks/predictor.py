@@ -97,7 +97,7 @@ class Predictor(ABC, Generic[ModelT, DataT]):
 
     @classmethod
     def needs_memory(cls, data: DataT) -> bool:
-        """Whether every prediction needs the memory, which is then opened at once."""
+        """Return whether every prediction needs the memory, which is then opened at once."""
         return data.retrieves
 
     @abstractmethod

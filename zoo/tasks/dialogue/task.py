@@ -57,7 +57,7 @@ class DialogueOutput(NamedTuple):
         if self.pointer is None:
             return {"sentence": sentence}
         word = self.pointer.choice
-        # Equation 8 without the half, which changes no order and makes it a distribution.
+        # Equation 8, halved to be a distribution; the order stays the same.
         return {"sentence": sentence, "word": word, "joint": (sentence + word) / 2}
 
 
