@@ -11,10 +11,7 @@ from pytorch_lightning.loggers import CSVLogger
 
 
 class CSVMetrics(CSVLogger):
-    """Writes `metrics.csv` into the run folder; a resumed run goes on in the same file.
-
-    Lightning's logger deletes what it finds.
-    """
+    """Writes `metrics.csv` into the run folder. Lightning's logger deletes an older file; this one appends to it."""
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__(save_dir=folder, name="", version="")
@@ -22,7 +19,7 @@ class CSVMetrics(CSVLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """The writer, told of the columns that are in the file already."""
+        """The writer, which continues the columns of an existing file."""
         if self._experiment is None:
             file = Path(self.log_dir) / "metrics.csv"
             before = file.read_bytes() if file.exists() else None

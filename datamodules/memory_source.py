@@ -89,7 +89,8 @@ class MemorySource:
         self.options, self.retriever, self.cache = options, retriever, cache
         #: None until `locate` or `use`.
         self.location: MemoryLocation | None = None
-        self._is_trained = False
+        #: whether it is the memory of a trained model.
+        self.is_trained = False
         self._read_table, self._read_own = read_table, read_own
         self._least_rows, self._any_ranking = least_rows, any_ranking
         self._opened: Memory | None = None
@@ -109,7 +110,7 @@ class MemorySource:
     def use(self, location: MemoryLocation | None) -> None:
         """Take the memory of a trained model, unless one is known already."""
         if self.location is None:
-            self.location, self._is_trained = location, location is not None
+            self.location, self.is_trained = location, location is not None
 
     def follow(self, described: PlainDict | None) -> None:
         """Take the memory that a plan names, as `MemoryLocation.to_dict` described it."""
@@ -125,7 +126,7 @@ class MemorySource:
         Raises:
             InputError: the user names a memory that is none.
         """
-        if self._is_trained and not self.is_index:
+        if self.is_trained and not self.is_index:
             return
         source = self._named(training) or own
         if isinstance(source, Rows | FolderMemory) and len(source) < self._least_rows:

@@ -157,8 +157,10 @@ def plan_file(data: AnyDataModule, splits: Sequence[str]) -> Path:
 def _describe_memory(data: AnyDataModule, training: bool) -> PlainDict | None:
     if (source := data.memory) is None:
         return None
-    named, location = source.options.memory, source.location
-    path = named if named or training or location is None else location.path
+    path, location = source.options.memory, source.location
+    # The memory of a trained model may have grown since.
+    if location is not None and (source.is_trained or not (path or training)):
+        path = location.path
     return {
         "retriever": source.retriever.describe(),
         # An encoder is named by its folder, whose contents only the ranking knows.

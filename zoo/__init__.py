@@ -1,21 +1,18 @@
 """Retrieval-augmented models for short text.
 
-`zoo.load` opens a trained model. Every model of `zoo.registry.MODELS` is an attribute of this package, imported on first
-use. A model of your own is known as soon as its module is imported.
+`zoo.load` opens a trained model. Every model of `zoo.registry.MODELS` is an attribute of this package, imported on
+first use. A model of your own is known as soon as its module is imported.
 """
+
+# Nothing of ours is imported here: `python -m zoo` runs this file before it can protect the imports from a folder
+# `datamodules` of the user's.
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from datamodules.retrieval.dense.text_encoder import FILE_ENCODERS
-from zoo.registry import MODELS
-
 if TYPE_CHECKING:
-    import torch
-
-    from zoo.saving.encoder import SavedEncoder
     from zoo.saving.saved_model import SavedModel, load
     from zoo.tasks.classification.predictor import ClassificationPredictor
     from zoo.tasks.dialogue.predictor import DialoguePredictor
@@ -24,7 +21,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_FUNCTIONS = {
+__all__ = [
+    "ClassificationPredictor",
+    "DialoguePredictor",
+    "MatchingPredictor",
+    "RetrievalPredictor",
+    "SavedModel",
+    "load",
+]
+
+_MODULES = {
     "ClassificationPredictor": "zoo.tasks.classification.predictor",
     "DialoguePredictor": "zoo.tasks.dialogue.predictor",
     "MatchingPredictor": "zoo.tasks.matching.predictor",
@@ -33,29 +39,14 @@ _FUNCTIONS = {
     "load": "zoo.saving.saved_model",
 }
 
-__all__ = [  # noqa: PLE0604 - the models come from the registry
-    "ClassificationPredictor",
-    "DialoguePredictor",
-    "MatchingPredictor",
-    "RetrievalPredictor",
-    "SavedModel",
-    "load",
-    *MODELS,
-]
-
 
 def __getattr__(name: str) -> Any:
-    module = MODELS[name].module if name in MODELS else _FUNCTIONS.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(module), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    # The import system asks every package for such names.
+    if not name.startswith("_"):
+        from zoo.registry import MODELS, model_class
 
-
-def _saved_encoder(model: str, device: torch.device) -> SavedEncoder:
-    from zoo.saving.encoder import SavedEncoder
-
-    return SavedEncoder(model, device)
-
-
-# Dense retrieval can use the text encoder of a trained model of this zoo.
-FILE_ENCODERS[".ckpt"] = _saved_encoder
+        if name in MODELS:
+            return model_class(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,7 @@ Zhiguo Wang, Wael Hamza, Linfeng Song: "k-Nearest Neighbor Augmented Neural Netw
 Classification", 2017. Equation numbers below are the paper's.
 
 One network encodes a text and its K labelled neighbors. The neighbors are weighted by their similarity to the text,
-from I perspectives, and summed into a label feature and a text feature; a linear layer classifies from any of the three.
+from I perspectives, and summed into a label feature and a text feature; a linear layer classifies from any of these.
 """
 
 from __future__ import annotations

@@ -87,9 +87,7 @@ def model_class(name: str) -> type[Task]:
     if short in MODELS:
         kind: type[Task] = getattr(import_module(MODELS[short].module), short)
         return kind
-    from zoo.tasks.base import Task
-
-    own: type[Task] | None = imported_subclass(Task, name)
+    own: type[Task] | None = imported_subclass(import_module("zoo.tasks.base").Task, name)
     if own is None:
         raise InputError(
             f"no model {name!r} in this version (see `zoo list`); a model of your own must be imported before"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import DTypeLike, NDArray
 
 
 class ArrayWriter:
@@ -60,9 +61,11 @@ def map_array(path: Path) -> NDArray[Any]:
     return np.asarray(np.load(path, mmap_mode="r"))
 
 
-def offsets_of(lengths: ArrayLike) -> NDArray[np.int64]:
+def offsets_of(lengths: Sequence[int] | NDArray[np.integer]) -> NDArray[np.int64]:
     """Return where each of n consecutive pieces begins, and where the last one ends, int64 [n + 1]."""
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
 
 
 def find_sorted(ascending: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:

@@ -309,8 +309,10 @@ def named_disk_errors(folder: Path, option: str = "--data.cache_dir") -> Iterato
     try:
         yield
     except OSError as error:
-        # A short write of numpy ("N requested and M written") carries no error number.
-        number = errno.ENOSPC if "requested and" in str(error) else error.errno
+        number = error.errno
+        if number is None:  # a short write of numpy ("N requested and M written"), or an error of `copytree`
+            is_full = "requested and" in str(error) or f"[Errno {errno.ENOSPC}]" in str(error)
+            number = errno.ENOSPC if is_full else None
         if number not in _PROBLEMS:
             raise
         raise InputError(f"{folder}: {_PROBLEMS[number].format(option=option)}") from error

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from datamodules.retrieval.memories.folder_memory import POINTER as POINTER
     from datamodules.retrieval.memories.folder_memory import FolderMemory as FolderMemory
     from datamodules.retrieval.memories.folder_memory import contents_of_memory as contents_of_memory
+    from datamodules.retrieval.memories.folder_memory import first_rows as first_rows
     from datamodules.retrieval.memories.folder_memory import read_pointer as read_pointer
     from datamodules.retrieval.memories.index_memory import IndexMemory as IndexMemory
     from datamodules.retrieval.memories.memory import Memory as Memory
@@ -42,6 +43,7 @@ LAZY = {
     "POINTER": "datamodules.retrieval.memories.folder_memory",
     "FolderMemory": "datamodules.retrieval.memories.folder_memory",
     "contents_of_memory": "datamodules.retrieval.memories.folder_memory",
+    "first_rows": "datamodules.retrieval.memories.folder_memory",
     "read_pointer": "datamodules.retrieval.memories.folder_memory",
     "IndexMemory": "datamodules.retrieval.memories.index_memory",
     "Memory": "datamodules.retrieval.memories.memory",

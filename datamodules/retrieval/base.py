@@ -93,8 +93,8 @@ class Hits(NamedTuple):
         The key of a hit is one number: the bits of its score, whose order is that of positive scores, and below them
         `LAST_ROW` - row. A better hit has a larger key, and equal scores are in row order. Key 0 is no hit.
         """
-        rows = np.where(keys == 0, -1, LAST_ROW - (keys & LAST_ROW)).astype(np.int32)
-        return cls(rows, (keys >> 32).astype(np.int32).view(np.float32))
+        # In 32 bits, LAST_ROW - row is ~row; so the row of key 0 is -1.
+        return cls((~keys).astype(np.int32), (keys >> 32).astype(np.int32).view(np.float32))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What tests of callbacks share with those of models: a run is what is watched."""
+"""Fixtures of small runs, shared with the tests of models."""
 
 from tests.zoo.conftest import (  # noqa: F401 (fixtures)
     _one_thread,

@@ -1,4 +1,4 @@
-"""What the callbacks write; that they change no weight is tested with the models."""
+"""Files that the callbacks write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pytorch_lightning.loggers import WandbLogger
 
 from callbacks import chart
 from callbacks.csv_metrics import CSVMetrics
-from callbacks.curves import read_curves
 from tests.zoo.conftest import SMALL, Result, sentences
 from zoo.tasks.classification.charts import charts_of
 from zoo.tasks.classification.predictor import Prediction, RetrievedMemory
@@ -28,7 +27,7 @@ def read(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(opened))
 
 
-def test_metrics_go_on_in_the_same_file(tmp_path: Path) -> None:
+def test_metrics_are_appended_to_the_same_file(tmp_path: Path) -> None:
     first = CSVMetrics(tmp_path)
     first.log_metrics({"a": 1.0}, step=0)
     first.save()
@@ -37,7 +36,7 @@ def test_metrics_go_on_in_the_same_file(tmp_path: Path) -> None:
     second.log_metrics({"a": 2.0}, step=1)
     second.save()
     assert (tmp_path / "metrics.csv").read_bytes().startswith(before)
-    # A metric that was not there before gets a column of its own.
+    # A new metric gets a column.
     second.log_metrics({"a": 3.0, "b": 4.0}, step=2)
     second.save()
     rows = read(tmp_path / "metrics.csv")
@@ -50,7 +49,7 @@ def test_metrics_go_on_in_the_same_file(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_wandb_offline")
 def test_wandb_offline(fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One W&B run for a run and its resumption, with a table of predictions and their memories."""
+    """A run and its resumption are one W&B run with a table of predictions and their memories."""
     tables: list[dict[str, Any]] = []
     ids: list[str] = []
 
@@ -59,7 +58,7 @@ def test_wandb_offline(fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
         ids.append(self.experiment.id)
 
     monkeypatch.setattr(WandbLogger, "log_table", log_table)
-    # The dashboard's fragment names the table, too: there is one.
+    # The dashboard's fragment also has the table, which is logged once.
     fragment = (
         "--config",
         EXAMPLES / "logger" / "wandb.yaml",
@@ -94,17 +93,17 @@ def test_wandb_offline(fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("_wandb_offline")
-def test_a_sweeps_agent_chooses_the_run(fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """And it ranks its trials by W&B's summary: the figure of the best epoch."""
+def test_a_sweep_names_the_run(fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B's summary has the best epoch's figure, by which a sweep ranks its trials."""
     monkeypatch.setenv("WANDB_RUN_ID", "trial1")
     summaries: list[dict[str, Any]] = []
     finish = wandb.Run.finish
 
-    def look_and_finish(self: Any, *args: Any, **kwargs: Any) -> None:
+    def record_and_finish(self: Any, *args: Any, **kwargs: Any) -> None:
         summaries.append(dict(self.summary))
         finish(self, *args, **kwargs)
 
-    monkeypatch.setattr(wandb.Run, "finish", look_and_finish)
+    monkeypatch.setattr(wandb.Run, "finish", record_and_finish)
     run = fit("run", "--config", EXAMPLES / "logger" / "wandb.yaml", "--trainer.max_epochs=3")
     assert (run / "wandb_id").read_text() == "trial1"
     assert list(run.glob("wandb/offline-run-*-trial1"))
@@ -135,7 +134,7 @@ def test_the_table_of_predictions_needs_no_dashboard(fit: Callable[..., Path]) -
 
 @pytest.mark.parametrize("name", ["Charts", "PredictionTable"])
 @pytest.mark.parametrize("option", ["num_texts=0", "num_texts=-5", "every_n_epochs=0"])
-def test_to_look_at_nothing_is_refused(
+def test_reports_on_nothing_are_refused(
     zoo_command: Callable[..., Result],
     train_csv: Path,
     name: str,
@@ -157,20 +156,17 @@ def test_tables_and_charts_are_of_the_same_epochs(fit: Callable[..., Path]) -> N
     run = fit("run", *options, "--trainer.max_epochs=1")
     assert not (run / "charts").exists()
     run = fit("longer", *options, "--trainer.max_epochs=2")
-    assert {"predictions.csv", "confusion.csv"} <= {file.name for file in (run / "charts").iterdir()}
+    assert {"predictions.csv", "attention.csv"} <= {file.name for file in (run / "charts").iterdir()}
 
 
-def test_a_chart_that_fails_ends_no_run(
-    fit: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_chart_that_fails_ends_no_run(fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise RuntimeError("no ink left")
 
     monkeypatch.setattr(chart, "_draw", fail)
     run = fit("run", "--trainer.callbacks+=callbacks.Charts")
     assert (run / "checkpoints" / "best.ckpt").exists()
-    assert (run / "charts" / "confusion.csv").exists()
+    assert (run / "charts" / "attention.csv").exists()
     assert not list((run / "charts").glob("*.png"))
 
 
@@ -192,7 +188,7 @@ def test_gradients_and_losses_are_those_of_their_step_and_of_their_epoch(fit: Ca
         assert list(all_steps) == list(range(10))
         assert some_steps == {step: all_steps[step] for step in (2, 5, 8)}
         assert not by_step(50, name)
-        # A run that is shorter than that has its epochs' means.
+        # A shorter run has the means of its epochs.
         means = by_step(50, f"{name}_epoch")
         assert list(means) == [4, 9]
         assert means == by_step(1, f"{name}_epoch")
@@ -201,35 +197,16 @@ def test_gradients_and_losses_are_those_of_their_step_and_of_their_epoch(fit: Ca
     assert list(means.values()) == pytest.approx([sum(norms_of_steps[:5]) / 5, sum(norms_of_steps[5:]) / 5])
 
 
-def test_curves_of_the_training(fit: Callable[..., Path]) -> None:
-    run = fit("run", "--config", EXAMPLES / "logger" / "dashboard.yaml", "--trainer.max_epochs=2")
-    assert (run / "charts" / "training.png").read_bytes().startswith(b"\x89PNG")
-    curves = read_curves(run / "metrics.csv")
-    assert list(curves) == [
-        "lr-Adam", "train/examples_per_second", "train/gradient_norm", "train/gradient_norm_epoch", "train/loss",
-        "train/loss_epoch", "train/waiting_share",
-    ]  # fmt: skip
-    assert [step for step, _ in curves["train/loss_epoch"]] == [4, 9]
-    assert [value for _, value in curves["lr-Adam"]] == [0.02, 0.02]
-
-
 def test_charts_of_a_classifier(fit: Callable[..., Path]) -> None:
-    """Each chart is a table and a picture; what is learned is the same as without."""
+    """Each chart is a table and a picture, and training is the same as without charts."""
     plain, watched = fit("plain"), fit("watched", *CHARTS)
     folder = watched / "charts"
-    names = ["attention", "attention_by_rank", "classes", "confusion", "retrieval"]
+    names = ["attention", "attention_by_rank", "retrieval"]
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         f"{name}.{kind}" for name in names for kind in ("csv", "png")
     )
     for picture in folder.glob("*.png"):
         assert picture.read_bytes().startswith(b"\x89PNG")
-    confusion = read(folder / "confusion.csv")
-    summary = json.loads((watched / "summary.json").read_text())["metrics"]
-    counted = [float(line[other["label"]]) for line in confusion for other in confusion]
-    right = sum(float(line[line["label"]]) for line in confusion)
-    assert right / sum(counted) == pytest.approx(summary["val/accuracy"])
-    for line in read(folder / "classes.csv"):
-        assert float(line["recall"]) == pytest.approx(summary[f"val/recall/{line['label']}"])
     shares = [
         float(line["share of the cosine similarity"]) for line in read(folder / "attention_by_rank.csv")
     ]
@@ -246,48 +223,28 @@ def test_charts_of_a_classifier(fit: Callable[..., Path]) -> None:
     assert any(float(norm) > 0 for norm in norms if norm)
 
 
-def prediction(*labels: str | None, label: str = "a", classes: Sequence[str] = ("b", "a")) -> Prediction:
-    """Of a text with memories of these labels."""
+def prediction(*labels: str | None) -> Prediction:
+    """A prediction for a text with memories of these labels."""
     weighted = zip(labels, (3.0, -1.0), strict=False)
-    memories = [RetrievedMemory("m", one, 1.0, weight) for one, weight in weighted]
-    return Prediction("t", label, 1.0, dict.fromkeys(classes, 1 / len(classes)), memories)
+    memories = [RetrievedMemory("m", label, 1.0, weight) for label, weight in weighted]
+    return Prediction("t", "a", 1.0, {"b": 0.5, "a": 0.5}, memories)
+
+
+def charts_by_name(predictions: Sequence[Prediction], labels: Sequence[str]) -> dict[str, Any]:
+    return {chart.name: chart for chart in charts_of(predictions, labels)}
 
 
 def test_same_label_by_rank() -> None:
-    """Two texts: one with its label at the first rank, one at the second."""
-    charts = {
-        chart.name: chart for chart in charts_of([prediction("a", "b"), prediction("a", "b")], ["a", "b"])
-    }
-    assert charts["retrieval"].lines == [[1, 0.5, 0.5], [2, 0.5, 1.0]]
-    assert charts["attention_by_rank"].lines == [[1, 0.75], [2, 0.25]]
-    # Classes are in the order of the data, not sorted.
-    assert charts["confusion"].lines == [["b", 0, 1], ["a", 0, 1]]
-    assert charts["attention"].lines[0] == ["t", 3.0, -1.0]
+    """Of two texts, one has a memory with its label at the first rank, one at the second."""
+    charts = charts_by_name([prediction("a", "b"), prediction("a", "b")], ["a", "b"])
+    assert charts["retrieval"].rows == [(1, 0.5, 0.5), (2, 0.5, 1.0)]
+    assert charts["attention_by_rank"].rows == [(1, 0.75), (2, 0.25)]
+    assert charts["attention"].rows[0] == ["t", 3.0, -1.0]
     assert charts["attention"].marked == [[0], [1]]
-    alone = list(charts_of([prediction()], ["a"]))
-    assert [chart.name for chart in alone] == ["confusion", "classes"]
+    assert charts_by_name([prediction()], ["a"]) == {}
 
 
-def test_a_memory_that_is_not_there_has_no_weight() -> None:
-    charts = {
-        chart.name: chart
-        for chart in charts_of([prediction("a", "b"), prediction(), prediction("b")], ["a"] * 3)
-    }
-    assert charts["attention"].lines == [["t", 3.0, -1.0], ["t", 3.0, None]]
-    assert charts["attention_by_rank"].lines == [[1, 0.875], [2, 0.25]]
-
-
-def test_the_picture_has_the_largest_of_many_classes_and_the_table_all() -> None:
-    names = [f"class {number}" for number in range(40)]
-    labels = [name for number, name in enumerate(names) for _ in range(1 + number % 4)] + ["new"]
-    predictions = [prediction(label=label, classes=names) for label in labels[:-1]]
-    confusion, classes = charts_of([*predictions, prediction(label="class 1", classes=names)], labels)
-    assert confusion.columns == ["label", *names, "new"]
-    assert [line[0] for line in confusion.lines] == [line[0] for line in classes.lines] == [*names, "new"]
-    assert confusion.shown == classes.shown
-    assert confusion.shown is not None
-    assert len(confusion.shown) == 30
-    assert {name for number, name in enumerate(names) if number % 4} == set(confusion.shown)
-    for one in (confusion, classes):
-        assert one.title.endswith(", the largest 30 of 41 classes")
-    assert confusion.lines[-1] == ["new", 0, 1, *[0] * 39]
+def test_missing_memories_have_no_weight() -> None:
+    charts = charts_by_name([prediction("a", "b"), prediction(), prediction("b")], ["a"] * 3)
+    assert charts["attention"].rows == [["t", 3.0, -1.0], ["t", 3.0, None]]
+    assert charts["attention_by_rank"].rows == [(1, 0.875), (2, 0.25)]

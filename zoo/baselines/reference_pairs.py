@@ -18,8 +18,8 @@ from datamodules.retrieval.base import Ranking
 from datamodules.retrieval.embedded.analysis import Analyzer
 from datamodules.retrieval.embedded.lucene import Statistics, bm25, length_bytes, length_weights, term_weights
 from datamodules.text.tokenization import Lexicon, make_tokenizer
-from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 from zoo.tasks.fitted import Fitted, FittedNetwork
+from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 
 
 class ScoreNetwork(FittedNetwork):

@@ -26,8 +26,8 @@ from datamodules.retrieval.embedded.lucene import (
     lm_dirichlet,
     term_weights,
 )
-from zoo.tasks.retrieval.task import RetrievalTask
 from zoo.tasks.fitted import Fitted, FittedNetwork
+from zoo.tasks.retrieval.task import RetrievalTask
 
 
 class TermNetwork(FittedNetwork):

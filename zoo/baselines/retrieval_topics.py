@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from datamodules.loaders import run_seed
 from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
@@ -16,11 +17,10 @@ from datamodules.base import TextDataModule
 from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch
 from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import InputError
-from datamodules.loaders import run_seed
 from zoo.layers.interactions import unit
 from zoo.tasks.base import check_sizes
-from zoo.tasks.retrieval.task import RetrievalTask
 from zoo.tasks.fitted import Fitted, FittedNetwork
+from zoo.tasks.retrieval.task import RetrievalTask
 
 
 def words_of(text: str) -> list[str]:

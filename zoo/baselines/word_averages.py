@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from datamodules.loaders import run_seed
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
@@ -22,7 +23,6 @@ from datamodules.base import TextDataModule
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
-from datamodules.loaders import run_seed
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from zoo.baselines.bag_of_words import WEIGHTS, blocks_of

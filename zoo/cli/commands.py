@@ -1,46 +1,114 @@
-"""The commands whose options are those of a function: which function, in which module."""
+"""The commands of `zoo`: one entry each. A module is imported when its command is called."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
-from jsonargparse import auto_cli
+from datamodules.core.errors import InputError
 
-from datamodules.retrieval import load_all_retrievers
 
-#: Command -> its function, or those of its subcommands. A module is imported when its command is called: most bring
-#: PyTorch and Lightning, which take seconds.
-FUNCTIONS: dict[str, str | dict[str, str]] = {
-    "list": "zoo.cli.models:list_models",
-    "export": "zoo.cli.models:export_model",
-    "measure": "zoo.cli.measure:measure",
-    "encode": "zoo.cli.vectors:encode",
-    "index": "zoo.cli.memories:index",
-    "search": "zoo.cli.memories:search",
-    "inspect": "zoo.inspection.command:inspect",
-    "reproduce": "zoo.reproduce.command:reproduce",
-    "memory": {name: f"zoo.memory.commands:{name}" for name in ("add", "tune", "show")},
+class Command(NamedTuple):
+    """One command."""
+
+    summary: str
+    example: str
+    #: `module:function` whose arguments are the options, or such a function for each subcommand; see `parses`.
+    target: str | dict[str, str]
+    #: the function is called with the command's name and unparsed options.
+    parses: bool = False
+    #: option that may come first without its name.
+    first: str | None = None
+    #: required arguments are given by position.
+    is_positional: bool = False
+
+
+_LIGHTNING = "zoo.cli.lightning:run"
+_MEMORY = {name: f"zoo.memory.commands:{name}" for name in ("add", "tune", "show")}
+
+# fmt: off
+#: Group -> its commands, in the order of `zoo --help`.
+GROUPS = {
+    "Train and evaluate (options and YAML, see `zoo fit --help`)": {
+        "fit": Command("train a model", "--config examples/knn_bilstm/ag_news.yaml", _LIGHTNING, parses=True),
+        "validate": Command("scores on validation rows", "--ckpt_path MODEL", _LIGHTNING, parses=True),
+        "test": Command("scores on a table", "--ckpt_path MODEL --data.test_file FILE --output metrics.json", _LIGHTNING, parses=True),
+        "prepare": Command("read, index, retrieve, tokenize ahead of a run", "(options of fit)", _LIGHTNING, parses=True),
+    },
+    "Use a model (MODEL: a run folder, a checkpoint, an exported folder or a name on the Hub)": {
+        "predict": Command("labels or scores", "--ckpt_path MODEL --input FILE_OR_- --output out.jsonl", "zoo.cli.predict:run", parses=True),
+        "memory": Command("grow, tune, show", "add MODEL more.csv", _MEMORY, is_positional=True),
+        "export": Command("a folder to share", "MODEL FOLDER --push user/name", "zoo.cli.models:export_model", is_positional=True),
+        "inspect": Command("gates, keywords, topics", '--ckpt_path MODEL --query "some words" --output FOLDER', "zoo.inspection.command:inspect"),
+        "list": Command("the models of the zoo", "[NAME]", "zoo.cli.models:list_models", first="--name"),
+    },
+    "Retrieve": {
+        "index": Command("build a memory", "--file FILE --memory FOLDER (or --embeddings FOLDER)", "zoo.cli.memories:index"),
+        "search": Command("the best memories", '"some words" --memory FOLDER', "zoo.cli.memories:search", first="--query"),
+        "encode": Command("embeddings of a table", "--ckpt_path MODEL --input FILE --output FOLDER", "zoo.cli.vectors:encode"),
+        "measure": Command("scores of TREC runs", '--judgements QRELS --runs "[ONE.run, OTHER.run]"', "zoo.cli.measure:measure"),
+    },
+    "Compare": {
+        "compare": Command("runs side by side", "runs/* --output comparison", "zoo.comparison.command:run", parses=True),
+        "reproduce": Command("a table of a paper, every row for every seed", "NAME --data_dir FOLDER (or --list)", "zoo.reproduce.command:reproduce", first="--name"),
+    },
+}
+# fmt: on
+
+COMMANDS: dict[str, Command] = {
+    name: command for commands in GROUPS.values() for name, command in commands.items()
 }
 
 
-def run(command: str, options: list[str]) -> None:
-    """Run a command whose function says all of its options."""
+def usage() -> str:
+    """The text of `zoo --help`."""
+    lines = ["usage: zoo COMMAND [OPTIONS]"]
+    for group, commands in GROUPS.items():
+        lines += ["", f"{group}:"]
+        for name, command in commands.items():
+            lines += [f"  {name:10} {command.summary}", f"{'':13}zoo {name} {command.example}"]
+    lines += ["", "A model or data of your own: zoo --import MODULE COMMAND ... imports it first."]
+    return "\n".join(lines)
+
+
+def run(name: str, options: Sequence[str]) -> None:
+    """Run a command.
+
+    Raises:
+        InputError: there is no such command, or whatever the command refuses.
+    """
+    if name not in COMMANDS:
+        raise InputError(f"zoo {name}: no such command; there are {', '.join(COMMANDS)}")
+    command = COMMANDS[name]
+    if command.parses:
+        assert isinstance(command.target, str)
+        _function(command.target)(name, list(options))
+        return
+    from jsonargparse import auto_cli
+
+    from datamodules.retrieval import load_all_retrievers
+
     load_all_retrievers()  # so that options can name them
-    named = FUNCTIONS[command]
+    target = command.target
     components: Any = (
-        _function(named) if isinstance(named, str) else {name: _function(one) for name, one in named.items()}
+        _function(target)
+        if isinstance(target, str)
+        else {part: _function(each) for part, each in target.items()}
     )
-    # What a command is about reads best first, without an option's name.
-    first = {"search": "--query", "reproduce": "--name"}.get(command)
-    if first and options and not options[0].startswith("-"):
-        options = [first, *options]
+    if command.first is not None and options and not options[0].startswith("-"):
+        options = [command.first, *options]
     options = ["--list=true" if option == "--list" else option for option in options]
-    # These take their checkpoint, table or folder by place.
-    positional = command in ("memory", "export")
-    auto_cli(components, options, as_positional=positional, prog=f"zoo {command}", exit_on_error=False)
+    auto_cli(
+        components,
+        list(options),
+        as_positional=command.is_positional,
+        prog=f"zoo {name}",
+        exit_on_error=False,
+    )
 
 
-def _function(named: str) -> Any:
-    module, _, name = named.partition(":")
-    return getattr(import_module(module), name)
+def _function(target: str) -> Callable[..., None]:
+    module, _, name = target.partition(":")
+    function: Callable[..., None] = getattr(import_module(module), name)
+    return function

@@ -106,7 +106,7 @@ def _of_the_parser(message: str) -> str:
     """What the parser of options found wrong, without its account of the types that it tried."""
     message = " ".join(message.split())
     if found := re.match(r'Parser key "model": .*Expected a dot import path string: (\S+)', message):
-        from zoo import MODELS
+        from zoo.registry import MODELS
 
         return f"no model {found[1]!r}; there are {', '.join(MODELS)}"
     message = re.sub(r"Does not validate against any of the Union subtypes .*?Errors: - ", "", message)

@@ -1,6 +1,6 @@
 """`zoo fit`, `validate`, `test` and `prepare`: LightningCLI, with a run folder.
 
-They take a model and its data from YAML and from options; any value of the YAML can be overridden by its name.
+They take a model and its data from YAML and from options; an option overrides the YAML's value of the same name.
 """
 
 from __future__ import annotations
@@ -8,16 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytorch_lightning as pl
 import yaml
@@ -29,66 +25,132 @@ from pytorch_lightning.plugins import CheckpointIO
 from typing_extensions import override
 
 import datamodules
-import zoo
 from callbacks import PredictionTable, RunFolder, StageProgress, Throughput
 from callbacks.csv_metrics import CSVMetrics
 from datamodules.core.errors import InputError
 from datamodules.core.storage import write_json
+from datamodules.core.types import PlainDict
+from datamodules.options import DEFAULT_TOKENIZER
 from datamodules.retrieval import load_all_retrievers, servers_of
-from datamodules.words import DEFAULT_TOKENIZER
-from zoo.cli.options import given
+from datamodules.state import DataState, check_split, options_to_evaluate
+from zoo.cli.options import named_values, user_strings
 from zoo.cli.outputs import check_output
 from zoo.cli.run_dir import check_run_dir, run_dir
 from zoo.cli.scores import as_text
-from zoo.saving.checkpoint import (
-    CHECKPOINT_KEY,
-    WholeCheckpoints,
-    making_of,
-    model_options,
-    read_checkpoint,
-    write_checkpoint,
-)
-from zoo.saving.loading import known_model
-from zoo.saving.model_folder import local_model
+from zoo.ensemble.answer import split_answer
+from zoo.registry import MODELS, model_class
+from zoo.saving.saved_model import SavedModel
 from zoo.tasks.base import Task
+from zoo.training.checkpoint_io import WholeCheckpoints
 from zoo.training.sharding import is_sharded
 
 log = logging.getLogger("zoo")
 
 
+def run(command: str, options: list[str]) -> None:
+    """Run `fit`, `validate`, `test` or `prepare`."""
+    # Seeds, devices that were not found, and advertisements.
+    for name in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    given = dict(named_values(options))
+    for option in given:
+        if option.partition(".")[0] in ("--optimizer", "--lr_scheduler"):
+            raise InputError(f"{option}: belongs to the model; write --model.{option.removeprefix('--')}")
+    source = given.get("--ckpt_path")
+    if source is None and command in ("validate", "test") and "--help" not in options:
+        raise InputError(f"zoo {command}: name a trained model with --ckpt_path")
+    saved = None if source is None else SavedModel.open(source)
+    if saved is not None and command == "fit" and saved.path.is_dir():
+        raise InputError(
+            f"--ckpt_path {source}: a run is resumed from a file, such as checkpoints/last.ckpt; to start a new one"
+            " from this model, write --model.init_from"
+        )
+    strings = user_strings(options)
+    _import_classes(strings if saved is None else strings | {saved.kind.__name__, saved.data_kind.__name__})
+    with tempfile.TemporaryDirectory() as folder:
+        if saved is not None:
+            # Below the user's own options, which override it.
+            file = Path(folder) / "checkpoint.yaml"
+            file.write_text(yaml.safe_dump(_config_of(saved, command, given), sort_keys=False))
+            options = ["--config", str(file), *options]
+        settings: dict[str, Any] = {
+            "command": command,
+            "saved": saved,
+            "strings": strings,
+            "model_class": pl.LightningModule,
+            "datamodule_class": pl.LightningDataModule,
+            "subclass_mode_model": True,
+            "subclass_mode_data": True,
+            "save_config_callback": None,
+            "seed_everything_default": 0,
+        }
+        if command == "prepare":
+            cli = ZooCLI(args=options, run=False, **settings)
+            cli.datamodule.prepare_data()
+            return
+        try:
+            # Scores are printed by `_write_scores`, more briefly than by Lightning.
+            quiet = [] if command == "fit" else ["--verbose", "false"]
+            ZooCLI(args=[command, "--weights_only", "true", *quiet, *options], **settings)
+        finally:
+            os.environ.pop("ZOO_RUN_DIR", None)
+
+
+def _import_classes(strings: set[str]) -> None:
+    """Import the models and data modules that are named, so that options can name them without their modules."""
+    load_all_retrievers()
+    import_module("zoo.tasks.retrieval.refreshed_negatives")
+    names = {string.rpartition(".")[2] for string in strings}
+    for name in names & MODELS.keys() or MODELS:
+        model_class(name)
+    for name in names & datamodules.MODULES.keys() or datamodules.MODULES:
+        datamodules.find(name)
+
+
+def _config_of(saved: SavedModel, command: str, given: dict[str, str]) -> PlainDict:
+    """A configuration with model and data as in the checkpoint.
+
+    Args:
+        saved: the model.
+        command: the command.
+        given: the user's own options.
+    """
+    state, data = saved.checkpoint.data, saved.data_kind
+    options = state.options
+    if command in ("validate", "test"):
+        named = {name.removeprefix("--data."): value for name, value in given.items()}
+        options = options_to_evaluate(state, data.options_type, command, named)
+    return {
+        "model": {"class_path": saved.kind.__name__, "init_args": saved.checkpoint.options},
+        "data": {"class_path": data.__name__, "init_args": {**options, "retriever": state.retriever}},
+    }
+
+
 class ZooCLI(LightningCLI):
     """LightningCLI with a run folder: configuration, metrics, checkpoints and summary in one place."""
 
-    def __init__(
-        self,
-        command: str,
-        trained: dict[str, Any] | None = None,
-        trained_model: str | None = None,
-        said: str = "",
-        **settings: Any,
-    ) -> None:
+    def __init__(self, command: str, saved: SavedModel | None, strings: set[str], **settings: Any) -> None:
         """Parse, make and run.
 
         Args:
             command: fit, validate, test or prepare.
-            trained: the data's state in the checkpoint that the command starts from.
-            trained_model: the model that the checkpoint is of.
-            said: all that the user himself said: his options and what his files of options hold.
+            saved: the trained model that the command starts from.
+            strings: all strings in the user's own options.
             **settings: of LightningCLI.
         """
-        self.command = command
-        self.trained, self.trained_model = trained, trained_model
-        self.said = said
+        self.command, self.saved, self.strings = command, saved, strings
         super().__init__(**settings)
+
+    # --- options ---
 
     @override
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
-        # It raises what is wrong with the options; `zoo.cli.errors` says it in one line.
+        # It raises an error, which `zoo.cli.errors` explains in one line.
         return super().init_parser(exit_on_error=False, **kwargs)
 
     @override
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
-        # A parser takes half a second to make: none for what was not asked for.
+        # Making a parser takes half a second: only for the command that runs.
         return {name: skipped for name, skipped in super().subcommands().items() if name == self.command}
 
     @override
@@ -102,8 +164,13 @@ class ZooCLI(LightningCLI):
         parser.add_argument(
             "--output", type=str | None, default=None, help="JSON file for the metrics of validate and test"
         )
-        # Batches are dealt out by our own sampler, exactly.
+        # Our own sampler distributes batches, exactly.
         parser.set_defaults({"trainer.use_distributed_sampler": False, "trainer.max_epochs": 15})
+
+    @override
+    def _parse_ckpt_path(self) -> None:
+        # LightningCLI would put the checkpoint's arguments above those of the command line; `_config_of` is below them.
+        pass
 
     def _option(self, name: str) -> Any:
         return self._get(self.config, name)
@@ -118,16 +185,16 @@ class ZooCLI(LightningCLI):
             self._choose_output()
             return
         model = str(self._option("model").class_path).rpartition(".")[2]
-        # Processes that the launcher starts again for other devices inherit the name.
         # Runs that a sweep starts in the same second have folders of their own.
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+        # Processes that the launcher starts for other devices inherit the name.
         default = os.environ.setdefault("ZOO_RUN_DIR", f"runs/{model}/{name}")
         self.run_dir = Path(self._option("run_dir") or default)
         for name in ("check_val_every_n_epoch", "accumulate_grad_batches"):
             if (value := self._option("trainer")[name]) is not None and value < 1:
                 raise InputError(f"--trainer.{name} {value}: must be 1 or more")
         resumed = self._option("ckpt_path")
-        #: whether this run goes on in the folder of the run that it resumes.
+        #: whether this run continues in the folder of the run that it resumes.
         self.resumes = resumed is not None and self.run_dir.resolve() in Path(resumed).resolve().parents
         self.wandb_id: str | None = None
         if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
@@ -135,14 +202,14 @@ class ZooCLI(LightningCLI):
             self._choose_wandb_run()
 
     def _name_tokens(self) -> None:
-        """A transformer reads its own tokens: its name need not be given twice."""
+        """Set the tokenizer of a transformer, so that its name need not be given twice."""
         model, data = (getattr(self._option(name), "init_args", None) for name in ("model", "data"))
         transformer = getattr(model, "transformer", None)
         if transformer is not None and getattr(data, "tokenizer", None) == DEFAULT_TOKENIZER:
             data.tokenizer = transformer  # type: ignore[union-attr]
 
     def _choose_output(self) -> None:
-        #: where the scores go; None = nowhere. Looked at before hours of evaluation, not after.
+        #: file of the scores; None = none. Checked before hours of evaluation, not after.
         self.output: Path | None = None
         if self.subcommand is not None and (output := self._option("output")) is not None:
             data = vars(self._option("data").init_args)
@@ -150,101 +217,104 @@ class ZooCLI(LightningCLI):
             self.output = check_output(output, [self._option("ckpt_path"), *files])
 
     def _choose_wandb_run(self) -> None:
-        """A resumed run goes on in its W&B run: the id is kept in the run folder."""
+        """Continue the W&B run of a resumed run: its id is in the run folder."""
         loggers = self._option("trainer").logger
         for logger in loggers if isinstance(loggers, list) else [loggers]:
             if not hasattr(logger, "class_path") or not logger.class_path.endswith("WandbLogger"):
                 continue
             file = self.run_dir / "wandb_id"
             before = file.read_text() if self.resumes and file.exists() else None
-            # A sweep's agent has chosen the run.
-            given_id = logger.init_args.id or os.environ.get("WANDB_RUN_ID")
-            self.wandb_id = before or given_id or uuid.uuid4().hex[:8]
+            # The agent of a sweep sets WANDB_RUN_ID.
+            self.wandb_id = (
+                before or logger.init_args.id or os.environ.get("WANDB_RUN_ID") or uuid.uuid4().hex[:8]
+            )
             logger.init_args.id = self.wandb_id
             logger.init_args.resume = "allow"
             logger.init_args.save_dir = str(self.run_dir.resolve())  # W&B writes from a process of its own
 
-    @override
-    def _run_subcommand(self, subcommand: str) -> None:
-        if subcommand != "fit":
-            with tempfile.TemporaryDirectory() as folder:
-                self.model.scores_file = Path(folder) / "scores.json"
-                super()._run_subcommand(subcommand)
-            return
-        if rank_zero_only.rank != 0:  # type: ignore[attr-defined]
-            super()._run_subcommand(subcommand)
-            return
-        with run_dir(self.run_dir, self.resumes):
-            if self.wandb_id is not None:
-                (self.run_dir / "wandb_id").write_text(self.wandb_id)
-            super()._run_subcommand(subcommand)
+    # --- model, data, trainer ---
 
     @override
     def instantiate_classes(self) -> None:
         super().instantiate_classes()
-        # Hours of preparation should not end in a refusal. None is `prepare`; otherwise a checkpoint brings both.
-        if self.subcommand in ("fit", None) and isinstance(self.model, Task):
-            if self.trained_model not in (None, type(self.model).__name__):
-                raise InputError(
-                    f"--ckpt_path {self._option('ckpt_path')}: of a {self.trained_model}, but the model is a"
-                    f" {type(self.model).__name__}; a run is resumed with its own model (leave out --model), and"
-                    " another one starts from its weights by --model.init_from"
-                )
-            self.model.check_data(self.datamodule)
-            if self.subcommand == "fit":
-                self.model.resumed_from = self._option("ckpt_path")
-            self._remember_start(self.model.options.init_from, self.model.resumed_from is not None)
-        if isinstance(self.model, Task) and not self.model.uses_memory and self.datamodule.has_memory:
+        model, data = self.model, self.datamodule
+        # Hours of preparation should not end in a refusal. None is `prepare`.
+        if self.subcommand in ("fit", None) and isinstance(model, Task):
+            self._check_fit(model)
+        if isinstance(model, Task) and not model.uses_memory and data.has_memory:
             log.info("this model reads no memories: none are retrieved")
-            self.datamodule.leave_out_memory()
-        if self.trained is not None:
-            for server in servers_of(self.datamodule.retriever):
-                server.trust(
-                    url for url in server.urls if _is_host_in(self.said, urlsplit(url).hostname or "")
-                )
-        if self.subcommand in ("validate", "test") and self.trained is not None:
-            name = "validation" if self.subcommand == "validate" else "test"
-            if self.datamodule.spec_type is not self.model.spec_type:
-                raise InputError(
-                    f"--data {type(self.datamodule).__name__}: --ckpt_path {self._option('ckpt_path')} is of a"
-                    f" {self.trained_model}, which it is not for; leave the option out"
-                )
-            self.datamodule.check_split(self.trained, name, f"--ckpt_path {self._option('ckpt_path')}")
-            self.datamodule.remember(self.trained)
-            self.datamodule.use_memory_of(self.trained)
-
-    def _remember_start(self, start: str | None, resumes: bool) -> None:
-        """What the model that this one starts from was trained on, this one has seen, too; its words are kept."""
-        if start is None:
+            data.disable_memory()
+        if self.saved is None:
             return
-        if (place := local_model(start)).exists():
-            state = read_checkpoint(place)[CHECKPOINT_KEY]["data"]
-            self.datamodule.check_split(state, "validation", f"model.init_from={start}")
-        elif resumes and self.trained is not None:  # it has gone, but the resumed run remembers
-            state = self.trained
-        else:
-            raise InputError(f"model.init_from={start}: no such checkpoint")
-        self.datamodule.remember(state)
-        self.datamodule.keep_words(state)
+        for server in servers_of(data.retriever):
+            server.trust(self.strings)
+        if self.subcommand in ("validate", "test"):
+            self._restore(self.saved)
+
+    def _check_fit(self, model: Task) -> None:
+        """Refuse a model that does not fit the data or its checkpoint, and take what it starts from into account."""
+        resumed = self._option("ckpt_path")
+        if self.saved is not None and self.saved.checkpoint.model != type(model).__name__:
+            raise InputError(
+                f"--ckpt_path {resumed}: is a {self.saved.checkpoint.model}, but the model is a {type(model).__name__};"
+                " a run is resumed with its own model (omit --model), and another one starts from its weights with"
+                " --model.init_from"
+            )
+        model.check_data(self.datamodule)
+        if self.subcommand == "fit":
+            model.resumed_from = resumed
+        if model.init_from is None:
+            return
+        # The rows that the other model was trained on count as seen, and its words are kept.
+        state = self._state_of_start(model.init_from)
+        check_split(self.datamodule, state, "validation", f"model.init_from={model.init_from}")
+        self.datamodule.duplicates.remember(state.seen)
+        self.datamodule.words.keep(state.vocabulary)
+
+    def _state_of_start(self, start: str) -> DataState:
+        try:
+            return SavedModel.open(start).checkpoint.data
+        except InputError:
+            if self.saved is None or Path(start).exists():
+                raise
+            # A resumed run knows it, even if the other model has been deleted.
+            return self.saved.checkpoint.data
+
+    def _restore(self, saved: SavedModel) -> None:
+        """Give the trained weights to the model, and its memory to the data."""
+        model, data, state = self.model, self.datamodule, saved.state
+        source = f"--ckpt_path {saved.source}"
+        if data.spec_type is not model.spec_type:
+            raise InputError(
+                f"--data {type(data).__name__}: {source} is a {saved.checkpoint.model}, which takes other data; omit"
+                " the option"
+            )
+        check_split(data, state, "validation" if self.subcommand == "validate" else "test", source)
+        model.restore(saved.checkpoint)
+        data.duplicates.remember(state.seen)
+        if data.memory is not None and data.options.memory == state.options.get("memory"):
+            data.memory.use(state.memory)
+            if data.has_memory and saved.fitted_weights():
+                saved.use_fitted_weights(model, data.memory.opened)
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
-        # The loggers and callbacks of a run folder beside what the user configured.
+        # The loggers and callbacks of a run folder are added to those that the user configured.
         configured = self._get(self.config_init, "trainer")
         logger = configured.get("logger")
-        chosen = configured.get("callbacks") or []
-        callbacks: list[Callback] = [chosen] if isinstance(chosen, Callback) else list(chosen)
         if self.subcommand != "fit":
             if logger is None:
                 kwargs["logger"] = False
             return super().instantiate_trainer(**kwargs, enable_checkpointing=False)
+        chosen = configured.get("callbacks") or []
+        callbacks: list[Callback] = [chosen] if isinstance(chosen, Callback) else list(chosen)
         if logger is not False and not configured.get("fast_dev_run"):
             loggers = [] if logger in (None, True) else logger if isinstance(logger, list) else [logger]
             kwargs["logger"] = [CSVMetrics(self.run_dir), *loggers]
             has_table = any(isinstance(callback, PredictionTable) for callback in callbacks)
-            # One process predicts for it, which holds a part of the weights only where these are cut.
-            is_cut = is_sharded(configured.get("strategy"))
-            if any(isinstance(item, WandbLogger) for item in loggers) and not has_table and not is_cut:
+            # One process predicts for the table; where weights are sharded, it has only a part of them.
+            sharded = is_sharded(configured.get("strategy"))
+            if any(isinstance(each, WandbLogger) for each in loggers) and not has_table and not sharded:
                 callbacks.append(PredictionTable())
         plugins = configured.get("plugins") or []
         plugins = [*plugins] if isinstance(plugins, (list, tuple)) else [plugins]
@@ -257,27 +327,44 @@ class ZooCLI(LightningCLI):
         if configured.get("enable_progress_bar") is not False and hasattr(self.model, "stage"):
             callbacks.append(StageProgress())
         if configured.get("enable_checkpointing") is not False:
-            folder = self.run_dir / "checkpoints"
-            callbacks += [
-                ModelCheckpoint(
-                    folder,
-                    filename="best",
-                    monitor=None if getattr(self.model, "keeps_best", False) else self.datamodule.monitor,
-                    mode="max",
-                    enable_version_counter=False,
-                ),
-                ModelCheckpoint(folder, filename="last", enable_version_counter=False),
-            ]
+            callbacks += self._checkpoint_callbacks()
         return super().instantiate_trainer(default_root_dir=self.run_dir, callbacks=callbacks, **kwargs)
 
+    def _checkpoint_callbacks(self) -> list[Callback]:
+        folder = self.run_dir / "checkpoints"
+        monitor = None if getattr(self.model, "keeps_best", False) else self.datamodule.monitor
+        return [
+            ModelCheckpoint(folder, "best", monitor=monitor, mode="max", enable_version_counter=False),
+            ModelCheckpoint(folder, "last", enable_version_counter=False),
+        ]
+
+    # --- run ---
+
     @override
-    def _parse_ckpt_path(self) -> None:
-        # LightningCLI would overlay the checkpoint's arguments on the command line's. `_with_checkpoint`
-        # puts them below it instead, with the data's.
-        pass
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        arguments = super()._prepare_subcommand_kwargs(subcommand)
+        if self.saved is not None and subcommand != "fit":
+            arguments["ckpt_path"] = None  # `_restore` has given the weights to the model
+        return arguments
+
+    @override
+    def _run_subcommand(self, subcommand: str) -> None:
+        if subcommand != "fit":
+            with tempfile.TemporaryDirectory() as folder:
+                if isinstance(self.model, Task):
+                    self.model.evaluation.file = Path(folder) / "scores.json"
+                super()._run_subcommand(subcommand)
+            return
+        if rank_zero_only.rank != 0:  # type: ignore[attr-defined]
+            super()._run_subcommand(subcommand)
+            return
+        with run_dir(self.run_dir, self.resumes):
+            if self.wandb_id is not None:
+                (self.run_dir / "wandb_id").write_text(self.wandb_id)
+            super()._run_subcommand(subcommand)
 
     def after_fit(self) -> None:  # LightningCLI calls it by its name
-        """Say where the run is, and what its best epoch has reached."""
+        """Print the run folder, and the score of the best epoch."""
         if not self.trainer.is_global_zero:
             return
         best: Any = self.trainer.checkpoint_callback
@@ -286,7 +373,7 @@ class ZooCLI(LightningCLI):
             if isinstance(logger, WandbLogger):
                 if score is not None:  # W&B would rank runs, and a sweep its trials, by their last epochs
                     logger.experiment.summary[best.monitor] = float(score)
-                logger.experiment.finish()  # or the next run of this process would go on in it
+                logger.experiment.finish()  # the next run of this process is another one
         if score is not None:
             print(f"best {best.monitor} {float(score):.4f}")
         if best is not None:
@@ -303,117 +390,21 @@ class ZooCLI(LightningCLI):
     def _write_scores(self, stage: str) -> None:
         if not self.trainer.is_global_zero:
             return
-        scores: dict[str, Any] = {
-            name.removeprefix(f"{stage}/"): float(value)
-            for name, value in self.trainer.callback_metrics.items()
-        }
-        answer, classes = None, {}
+        metrics = self.trainer.callback_metrics.items()
+        scores = {name.removeprefix(f"{stage}/"): float(value) for name, value in metrics}
+        classes: dict[str, float] = {}
+        queries: dict[str, float] = {}
         if isinstance(self.model, Task):
-            assert self.model.scores_file is not None
-            single = json.loads(self.model.scores_file.read_text(encoding="utf-8"))
-            classes = single["classes"]
-            answer, scores = self.model.answer_of({**scores, **classes})
-            if single["queries"]:
-                scores["by_query"] = single["queries"]
-        numbers = {name: value for name, value in scores.items() if isinstance(value, float)}
-        print(as_text({name: numbers[name] for name in numbers if name not in classes}, classes))
+            assert self.model.evaluation.file is not None
+            evaluation = json.loads(self.model.evaluation.file.read_text(encoding="utf-8"))
+            classes, queries = evaluation["classes"], evaluation["queries"]
+        answer, scores = split_answer({**scores, **classes})
+        print(as_text({name: scores[name] for name in scores if name not in classes}, classes))
+        output: PlainDict = {**scores, **({"by_query": queries} if queries else {})}
         if answer is not None:
             print(f"\n{answer.as_text()}")
+            output["answer"] = answer.as_json()
         if self.output is not None:
-            write_json(self.output, scores if answer is None else {**scores, "answer": answer.as_json()})
+            write_json(self.output, output)
             if answer is not None:
                 answer.write(self.output.parent, f"{self.output.stem}_answer")
-
-
-def run(command: str, options: list[str]) -> None:
-    """Run `fit`, `validate`, `test` or `prepare`."""
-    # Seeds, devices that were not found, and offers of the makers' services.
-    for name in ("pytorch_lightning", "lightning_fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    # So that options can name them.
-    load_all_retrievers()
-    import_module("zoo.tasks.retrieval.refreshed_negatives")
-    zoo.list_models()
-    for name in datamodules.MODULES:
-        datamodules.find(name)
-    for option in given(options):
-        if option.partition(".")[0] in ("--optimizer", "--lr_scheduler"):
-            raise InputError(f"{option}: it is the model's; write --model.{option.removeprefix('--')}")
-    checkpoint = given(options).get("--ckpt_path")
-    if checkpoint is None and command in ("validate", "test") and "--help" not in options:
-        raise InputError(f"zoo {command}: name a trained model with --ckpt_path")
-    with tempfile.TemporaryDirectory() as folder:
-        trained, trained_model, said = None, None, _said(options)
-        if checkpoint is not None:
-            contents = read_checkpoint(checkpoint)
-            known_model(contents, checkpoint)
-            if not Path(checkpoint).is_file():
-                if command == "fit":
-                    raise InputError(
-                        f"--ckpt_path {checkpoint}: a run is resumed from a file, such as checkpoints/last.ckpt; to"
-                        " start a new one from this model, write --model.init_from"
-                    )
-                # Lightning reads files.
-                checkpoint = str(Path(folder) / "model.ckpt")
-                write_checkpoint(contents, Path(checkpoint))
-                options = [*options, "--ckpt_path", checkpoint]
-            trained, trained_model = contents[CHECKPOINT_KEY]["data"], contents[CHECKPOINT_KEY]["model"]
-            file = Path(folder) / "checkpoint.yaml"
-            with making_of(checkpoint):
-                config = _config_of(contents, command, options)
-            file.write_text(yaml.safe_dump(config, sort_keys=False))
-            options = ["--config", str(file), *options]
-        settings: dict[str, Any] = {
-            "command": command,
-            "trained": trained,
-            "trained_model": trained_model,
-            "said": said,
-            "model_class": pl.LightningModule,
-            "datamodule_class": pl.LightningDataModule,
-            "subclass_mode_model": True,
-            "subclass_mode_data": True,
-            "save_config_callback": None,
-            "seed_everything_default": 0,
-        }
-        if command == "prepare":
-            cli = ZooCLI(args=options, run=False, **settings)
-            cli.datamodule.prepare_data()
-        else:
-            try:
-                # What Lightning would print of scores, `_write_scores` does, shorter.
-                quiet = [] if command == "fit" else ["--verbose", "false"]
-                ZooCLI(args=[command, "--weights_only", "true", *quiet, *options], **settings)
-            finally:
-                os.environ.pop("ZOO_RUN_DIR", None)
-
-
-def _is_host_in(said: str, host: str) -> bool:
-    """Whether a URL in a text is of the host."""
-    return re.search(rf"(//|@){re.escape(host)}(?![\w.-])", said) is not None
-
-
-def _said(options: Sequence[str]) -> str:
-    """The user's options, and what is in the files of options that they name."""
-    values = [
-        item.partition("=")[2] or after for item, after in pairwise([*options, ""]) if "--config" in item
-    ]
-    files = [Path(value) for value in values if value and "\0" not in value]
-    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if os.path.isfile(file)]
-    return "\n".join([*options, *texts])
-
-
-def _config_of(contents: dict[str, Any], command: str, options: Sequence[str]) -> dict[str, Any]:
-    """A configuration that sets model and data as a checkpoint says; the user's own options come after it."""
-    ours = contents[CHECKPOINT_KEY]
-    state = ours["data"]
-    data = datamodules.find(state["class"])
-    if command in ("validate", "test"):
-        named = {name.removeprefix("--data."): value for name, value in given(options).items()}
-        init_args = data.options_after_training(state, command, named)
-    else:
-        # Runs from before copies were kept together split without.
-        init_args = {"split_copies": True, **state["options"], "retriever": state["retriever"]}
-    return {
-        "model": {"class_path": ours["model"], "init_args": model_options(contents)},
-        "data": {"class_path": data.__name__, "init_args": init_args},
-    }

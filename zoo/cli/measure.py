@@ -1,84 +1,82 @@
-"""`zoo measure`: how good rankings are that are there as TREC runs, and whether they differ by chance."""
+"""`zoo measure`: figures of TREC runs, and a test of their differences."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
-import torch
+from statistics import fmean
 
 from datamodules.core.errors import InputError
-from datamodules.corpora.judgements import Judgements, read_judgements
+from datamodules.corpora.judgements import read_judgements
 from datamodules.corpora.readers import open_lines
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.trec_runs import Run, read_run
 from zoo.reproduce.significance import compare
-from zoo.tasks.ranking_measures import Judged, measure_rankings
-from zoo.tasks.retrieval.metrics import NAMES
+
+#: Measures by their names in ir_measures.
+MEASURES = {
+    "nDCG@1": "ndcg@1",
+    "nDCG@3": "ndcg@3",
+    "nDCG@10": "ndcg@10",
+    "AP": "map",
+    "RR": "mrr",
+    "R@100": "recall@100",
+}
 
 
 def measure(judgements: str, runs: list[str], compare_by: str = "ndcg@10") -> None:
-    """Measure TREC runs, and test whether each differs from the first by more than chance.
+    """Measure TREC runs, and test the difference of each from the first one.
 
-    Queries without a relevant document are left out; a query that a run lacks counts 0, and so does a document that it
-    does not rank.
+    The figures are those of trec_eval, which orders documents of equal scores by their ids. Queries without a relevant
+    document are skipped; a query that a run lacks counts 0.
 
     Args:
         judgements: lines `query 0 document grade` or `query document grade`.
         runs: files of lines `query Q0 document rank score name`.
-        compare_by: what the test compares: ndcg@1, ndcg@3, ndcg@10, map, mrr or recall@100.
+        compare_by: measure of the test: ndcg@1, ndcg@3, ndcg@10, map, mrr or recall@100.
     """
-    if compare_by not in NAMES:
-        raise InputError(f"--compare_by {compare_by}: use one of {', '.join(NAMES)}")
+    names = [*MEASURES.values()]
+    if compare_by not in names:
+        raise InputError(f"--compare_by {compare_by}: use one of {', '.join(names)}")
     if not runs:
         raise InputError("--runs: name at least one file")
-    judged = _judgements(judgements)
-    found = {file: measure_run(read_run(file), judged) for file in runs}
-    wide = max(map(len, runs))
-    print(" ".join([" " * wide, *(f"{name:>10}" for name in NAMES), f"{'difference':>11}", f"{'p':>7}"]))
-    column, first = NAMES.index(compare_by), found[runs[0]]
-    for file, values in found.items():
-        means = np.mean(list(values.values()), axis=0)
-        line = [f"{file:{wide}}", *(f"{100 * mean:10.2f}" for mean in means)]
-        if file != runs[0]:
-            other = {query: float(figures[column]) for query, figures in first.items()}
-            own = {query: float(figures[column]) for query, figures in values.items()}
-            difference = compare(own, other)
-            assert difference is not None
+    judged = _read_grades(judgements)
+    figures = {file: measure_run(read_run(file), judged) for file in runs}
+    width = max(map(len, runs))
+    print(f"{'':{width}} " + " ".join(f"{name:>10}" for name in names) + f" {'difference':>11} {'p':>7}")
+    first = figures[runs[0]][compare_by]
+    for file, values in figures.items():
+        line = [f"{file:{width}}", *(f"{100 * fmean(values[name].values()):10.2f}" for name in names)]
+        if file != runs[0] and (difference := compare(values[compare_by], first)):
             line += [f"{100 * difference.mean:+11.2f}", f"{difference.p:7.4f}"]
         print(" ".join(line))
     print(
-        f"{len(first)} queries with a relevant document; p: {compare_by} beside {runs[0]}, paired randomisation test"
+        f"{len(first)} queries with a relevant document; p: {compare_by} against {runs[0]}, paired randomization test"
     )
 
 
-def measure_run(run: Run, judged: Judgements) -> Mapping[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """The measures of each query that has a relevant document: query -> float64 [len(NAMES)]."""
-    found, ids = {}, judged.documents.ids
-    for query, start, end in zip(judged.queries.ids, judged.offsets[:-1], judged.offsets[1:], strict=True):
-        grades = {
-            ids[row]: float(grade)
-            for row, grade in zip(judged.document[start:end], judged.grade[start:end], strict=True)
-        }
-        if max(grades.values()) <= 0:
-            continue
-        ranked = run.get(query, {})
-        column = {document: i for i, document in enumerate(ranked)}
-        # A document of the query that a run does not rank is not found.
-        places = torch.tensor([column.get(document, -1) for document in grades])
-        relevant = Judged(torch.zeros_like(places), places, torch.tensor(list(grades.values())))
-        score = torch.tensor([list(ranked.values())], dtype=torch.float64)
-        found[query] = measure_rankings(score, relevant, NAMES)[0].numpy()
-    return found
+def measure_run(run: Run, judged: dict[str, dict[str, int]]) -> dict[str, dict[str, float]]:
+    """Measure a run on judgements: measure -> query -> figure."""
+    import ir_measures
+
+    figures = {name: dict.fromkeys(judged, 0.0) for name in MEASURES.values()}
+    measures = [ir_measures.parse_measure(name) for name in MEASURES]
+    for figure in ir_measures.iter_calc(measures, judged, run):
+        figures[MEASURES[str(figure.measure)]][figure.query_id] = figure.value
+    return figures
 
 
-def _judgements(file: str) -> Judgements:
-    """Judgements by their ids alone: texts are not needed."""
-    queries: dict[str, None] = {}
-    documents: dict[str, None] = {}
-    for line in open_lines(file, "strict"):
-        if len(fields := line.split()) in (3, 4):
-            queries.setdefault(fields[0])
-            documents.setdefault(fields[-2])
-    texts = [Rows.from_lists([""] * len(ids), ids=ids, source=file) for ids in (queries, documents)]
-    return read_judgements(file, *texts)
+def _read_grades(file: str) -> dict[str, dict[str, int]]:
+    """Query -> document -> grade, for queries with a relevant document; texts are not needed."""
+    lines = [fields for line in open_lines(file, "strict") if len(fields := line.split()) in (3, 4)]
+    queries, documents = (
+        Rows.from_lists([""] * len(ids), ids=list(ids), source=file)
+        for ids in (dict.fromkeys(fields[column] for fields in lines) for column in (0, -2))
+    )
+    judged = read_judgements(file, queries, documents)
+    if (judged.grade % 1).any():
+        raise InputError(f"{file}: grades must be whole numbers, as trec_eval reads them")
+    ids = judged.documents.ids
+    grades = {
+        query: {ids[document]: int(grade) for document, grade in judged.grades(number).items()}
+        for number, query in enumerate(judged.queries.ids)
+    }
+    return {query: of_query for query, of_query in grades.items() if max(of_query.values()) > 0}

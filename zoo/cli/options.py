@@ -1,24 +1,49 @@
-"""Looking at options before a parser does: which checkpoint decides what the parser knows."""
+"""A look at the options before they are parsed: a checkpoint that they name decides which options there are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import yaml
 
 
-def value_of(option: str, options: Sequence[str]) -> str | None:
-    """The value that an option is given, as `--option value` or `--option=value`; None where it is not given."""
-    return given(options).get(option)
-
-
-def given(options: Sequence[str]) -> dict[str, str]:
-    """The options that are given with a value, each with its last one."""
-    found = {}
-    for i, item in enumerate(options):
+def named_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The options with a value, as `--option value` or `--option=value`, in their order."""
+    for item, following in pairwise([*options, "--"]):
         name, equals, value = item.partition("=")
-        if not name.startswith("--"):
-            continue
-        if equals:
-            found[name] = value
-        elif i + 1 < len(options) and not options[i + 1].startswith("--"):
-            found[name] = options[i + 1]
-    return found
+        if name.startswith("--") and equals:
+            yield name, value
+        elif name.startswith("--") and not following.startswith("--"):
+            yield name, following
+
+
+def user_strings(options: Sequence[str]) -> set[str]:
+    """All strings in the values of options, and in the files of options that they name."""
+    strings: set[str] = set()
+    for name, value in named_values(options):
+        strings |= {value, *_strings_in(_parsed(value))}
+        if name == "--config" and "\0" not in value and os.path.isfile(value):
+            text = Path(value).read_text(encoding="utf-8", errors="replace")
+            strings |= set(_strings_in(_parsed(text)))
+    return strings
+
+
+def _parsed(text: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        return None  # the parser reports it
+
+
+def _strings_in(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings_in(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings_in(item)

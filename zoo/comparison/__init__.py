@@ -1,1 +1,1 @@
-"""Runs side by side: read from their folders, put in tables, drawn on a page."""
+"""Comparison of runs: read from their folders, put in tables, drawn on a page."""

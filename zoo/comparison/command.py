@@ -1,29 +1,25 @@
-"""`zoo compare`: runs side by side, by the settings that differ and by their figures.
+"""`zoo compare`: runs by the settings in which they differ and by their figures.
 
-It reads what every run folder holds, `config.yaml`, `metrics.csv` and `summary.json`, and needs no logger. The page
-that it writes opens from disk: curves, style and script are part of it, and nothing is loaded.
+It reads `hparams.yaml`, `metrics.csv` and `summary.json` of every run folder.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
 
 from jsonargparse import ArgumentParser
 
 from datamodules.core.errors import InputError, reason
 from datamodules.core.storage import write_text
 from zoo.comparison.page import page
-from zoo.comparison.runs import Run, find_runs, read_run
+from zoo.comparison.runs import Run, read_run
 from zoo.comparison.table import compared, markdown
-
-T = TypeVar("T")
 
 
 def run(command: str, options: list[str]) -> None:
-    """Run the command: the run folders are by place, as the shell lists them."""
+    """Run the command; run folders are positional, as the shell lists them."""
     parser = ArgumentParser(prog=f"zoo {command}", exit_on_error=False)
     parser.add_argument(
         "runs", nargs="*", help="run folders, as `zoo fit` writes them, or folders that hold such"
@@ -36,27 +32,27 @@ def run(command: str, options: list[str]) -> None:
 def compare(runs: list[str], metrics: str | None = None, output: str | None = None) -> None:
     """Print a table of runs: the settings that differ, and the figures of each run's best epoch.
 
-    Runs of another task, or on other rows, have a table of their own; where runs differ by their seed alone, another
-    one has their means. A folder that can't be read is left out, with a line on standard error.
+    Runs of another task, or on other rows, have a table of their own. If runs differ by their seed alone, another table
+    has their means. A folder that can't be read is skipped, with a line on standard error.
 
     Args:
         runs: run folders, as `zoo fit` writes them, or folders that hold such.
-        metrics: names of metrics, "val/accuracy,val/loss", the first of which orders the runs; null: what the runs
-            monitor, and the validation's others in which they differ, but for those of single classes and for counts
-            of rows.
-        output: a folder for `compare.md` and for `compare.html`, which also draws the curves; null writes nothing.
+        metrics: names of metrics, "val/accuracy,val/loss", the first of which orders the runs; null: the monitored
+            metrics, and the validation's others in which runs differ, except those of single classes and counts of
+            rows.
+        output: a folder for `compare.md` and for `compare.html`, which also has curves; null: no files.
     """
     if not runs:
         raise InputError("zoo compare: name run folders, such as runs/KNNBiLSTM/*")
-    read = _read_all(runs)
-    if not read:
+    readable = _read_all(map(Path, runs))
+    if not readable:
         raise InputError("zoo compare: none of the folders holds a run that can be read; name others")
-    asked = None if metrics is None else [name.strip() for name in metrics.split(",")]
-    known = {name for run in read for name in run.metrics}
-    for name in asked or ():
+    wanted = None if metrics is None else [name.strip() for name in metrics.split(",")]
+    known = {name for run in readable for _, row in run.logged for name in row}
+    for name in wanted or ():
         if name not in known:
             raise InputError(f"--metrics {name}: no run has it; there are {', '.join(sorted(known))}")
-    comparisons = compared(read, asked)
+    comparisons = compared(readable, wanted)
     text = markdown(comparisons)
     print(text, end="")
     if output is not None:
@@ -67,21 +63,13 @@ def compare(runs: list[str], metrics: str | None = None, output: str | None = No
         print(f"{folder / 'compare.html'}")
 
 
-def _read_all(named: Iterable[str]) -> list[Run]:
-    """The runs that can be read, each once."""
-    places = [Path(name) for name in named]
-    files = [place for place in places if place.is_file()]
-    if 0 < len(files) < len(places):  # which lie beside runs, where the shell names all that there is
-        print(f"files left out: {len(files)}; runs are folders", file=sys.stderr)
-        places = [place for place in places if place not in files]
-    folders = {folder.resolve(): folder for place in places for folder in _tried(find_runs, place) or ()}
-    return [run for folder in folders.values() if (run := _tried(read_run, folder)) is not None]
-
-
-def _tried(read: Callable[[Path], T], folder: Path) -> T | None:
-    """What is read of a folder; None where that fails, and why is said."""
-    try:
-        return read(folder)
-    except (InputError, OSError) as error:
-        print(f"{folder}: left out: {reason(error)}", file=sys.stderr)
-        return None
+def _read_all(paths: Iterable[Path]) -> list[Run]:
+    """Read the runs in the folders, each once."""
+    runs: dict[Path, Run] = {}
+    for path in paths:
+        for folder in sorted(file.parent for file in path.rglob("hparams.yaml")) or [path]:
+            try:
+                runs.setdefault(folder.resolve(), read_run(folder))
+            except (InputError, OSError) as error:
+                print(f"skipped {folder}: {reason(error)}", file=sys.stderr)
+    return list(runs.values())

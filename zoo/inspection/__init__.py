@@ -1,1 +1,1 @@
-"""What a trained recurrent network does inside: its gates over the words, its keywords, its cells' topics."""
+"""Gates, keywords and topics of a trained recurrent network (Palangi et al. 2016, Section V)."""

@@ -32,7 +32,7 @@ _JITTER = 1e-8
 
 
 class KernelMachine(nn.Module):
-    """A classifier of vectors by their directions from the mean of the training texts; its scores are 0 until the fit."""
+    """A classifier of vectors by their directions from the mean of the training texts; scores are 0 before the fit."""
 
     mean: Tensor
     landmarks: Tensor

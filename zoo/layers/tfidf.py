@@ -46,8 +46,8 @@ def planes_of(classifier: LinearClassifier) -> tuple[NDArray[np.float64], NDArra
 class TfidfLinear(nn.Module):
     """A linear classifier of words, n-grams of words and n-grams of letters.
 
-    Each kind of n-gram has a TF-IDF vector of its own, with 1 + log tf and of length 1; the classifier reads all of them
-    side by side. Until it is fitted all classes have equal scores.
+    Each kind of n-gram has a TF-IDF vector of its own, with 1 + log tf and of length 1; the classifier reads their
+    concatenation. Before the fit all classes have equal scores.
     """
 
     table: Tensor

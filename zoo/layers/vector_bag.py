@@ -6,6 +6,7 @@ The vectors are pre-trained and not trained further. No label is read.
 from __future__ import annotations
 
 from collections.abc import Iterable
+
 import numpy as np
 import torch
 from torch import Tensor, nn

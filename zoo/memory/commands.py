@@ -185,11 +185,13 @@ def tune(
     columns |= {name: value for name, value in given.items() if value is not None}
     report = task.refit(predictor.data, predictor.memory, read_table(file, **columns))
     weights = task.describe_weights()
-    assert predictor.memory is not None and weights is not None
+    assert predictor.memory is not None
+    assert weights is not None
     key, version = saved.memory_key(predictor.memory)
     fingerprint = fingerprint_of({"weights": trained.describe_weights()})
-    fitted_weights.add_entry(saved.home, fitted_weights.Entry(key, version, fingerprint, weights))
-    print(f"{saved.home / fitted_weights.FILE}: {report}")
+    weights_file = saved.file(fitted_weights.FILE)
+    fitted_weights.add_entry(weights_file, fitted_weights.Entry(key, version, fingerprint, weights))
+    print(f"{weights_file}: {report}")
 
 
 def show(model: str, memory: str | None = None, retriever: Retriever | None = None) -> None:

@@ -1,1 +1,1 @@
-"""Tables of the papers: what a YAML says, the runs, and what is written of them."""
+"""Tables of the papers: their YAML files, the runs of their rows, and the reports."""

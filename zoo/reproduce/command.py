@@ -1,4 +1,4 @@
-"""`zoo reproduce`: a paper's table again, from one YAML: every row for every seed, beside the paper's figures.
+"""`zoo reproduce`: a paper's table from one YAML file, every row for every seed, with the paper's figures.
 
 A table (`zoo/reproduce/tables/*.yaml`, or a file of yours) has a base configuration and rows; a row is a set of options
 on top of it.
@@ -7,16 +7,15 @@ on top of it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from datamodules.core.errors import InputError
-from zoo.reproduce.report import Figures
+from datamodules.core.errors import InputError, check_count
+from zoo.reproduce.picture import Figures
 from zoo.reproduce.run import Reproduction, RowFailed
-from zoo.reproduce.table import in_order, load_table, shipped_tables
+from zoo.reproduce.table import load_table, shipped_tables
 
 
 def reproduce(
@@ -29,24 +28,26 @@ def reproduce(
     encoder: str | None = None,
     list: bool = False,
 ) -> None:
-    """Run a paper's table: every row for every seed, beside the paper's figures.
+    """Run a paper's table: every row for every seed, with the paper's figures.
 
-    Writes `table.json`, `.md`, `.csv` and `.png`. Run it again after a kill: what is done is kept.
+    Writes `table.json`, `.md`, `.csv` and `.png`. The same command resumes a killed table; finished runs are kept.
 
     Args:
         name: a table's name, or its YAML file.
-        data_dir: the folder that holds the data.
+        data_dir: the folder with the data.
         test_file: a table of test rows with the training file's columns; null: figures of the validation rows only.
             Rows whose data set comes with a test use that.
         rows: names of rows, e.g. "M1,M7"; null: all. A row that another one starts from is run with it.
-        seeds: runs of each row; null: as many as the table says.
+        seeds: runs of each row; null: the table's own number.
         run_dir: the table's folder; null: runs/reproduce/NAME. A row's runs are ROW/seed-1, ... in it.
         encoder: Hub name or folder of a transformer in place of the table's own.
-        list: show the tables and the time they take.
+        list: show the tables and their durations.
     """
     if list:
         for table in map(load_table, shipped_tables()):
-            print(f"{table.name:22} {_duration(table.minutes):>8}  {table.description}")
+            minutes = table.minutes
+            duration = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.0f} h"
+            print(f"{table.name:22} {duration:>8}  {table.description}")
         return
     if name is None or data_dir is None:
         raise InputError(
@@ -75,56 +76,32 @@ def run_table(
     run_dir: str | None = None,
     encoder: str | None = None,
 ) -> Figures:
-    """Run a table, or what is missing of it, and write its files; arguments as of `reproduce`.
-
-    Returns:
-        row -> metric -> mean, sd, n, paper.
+    """Run a table and write its files; arguments as in `reproduce`.
 
     Raises:
         InputError: no such table, row or file.
-        RowFailed: rows that failed, after the others are done; their reasons are in `table.md`.
+        RowFailed: runs that failed, after the others are finished; their reasons are in `table.md`.
     """
     if encoder is not None and Path(encoder).is_dir():
         encoder = str(Path(encoder).resolve())
     table = load_table(name, encoder)
-    wanted = table.rows if rows is None else rows
+    wanted = [*table.rows] if rows is None else rows
     for row in wanted:
         if row not in table.rows:
             raise InputError(f"--rows: {table.name} has no row {row!r}; there are {', '.join(table.rows)}")
-    if seeds is not None and seeds < 1:
-        raise InputError(f"--seeds {seeds}: must be 1 or more")
+    number = table.seeds if seeds is None else seeds
+    check_count("seeds", number)
     out = Path(run_dir or f"runs/reproduce/{table.name}").resolve()
-    reproduction = Reproduction(
-        table,
-        in_order(table, [*wanted]),
-        table.seeds if seeds is None else seeds,
-        Path(data_dir),
-        None if test_file is None else Path(test_file),
-        out,
-    )
+    test = None if test_file is None else Path(test_file)
+    reproduction = Reproduction(table, wanted, number, Path(data_dir), test, out)
     for row, reason in reproduction.skipped.items():
         print(f"{row}: skipped: {reason}")
-    with _alone(out):
-        reproduction.run()
-    if reproduction.failed:
-        raise RowFailed(f"{len(reproduction.failed)} of the runs failed: {', '.join(reproduction.failed)}")
-    return reproduction.report().figures()
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Refuse to work in a folder in which another `zoo reproduce` is at work."""
     out.mkdir(parents=True, exist_ok=True)
-    held = FileLock(out / ".lock")
     try:
-        held.acquire(timeout=0)
+        with FileLock(out / ".lock", timeout=0):
+            reproduction.run()
     except Timeout:
         raise InputError(f"{out}: another `zoo reproduce` is at work there; give another --run_dir") from None
-    try:
-        yield
-    finally:
-        held.release()
-
-
-def _duration(minutes: float) -> str:
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.0f} h"
+    if failed := reproduction.failed:
+        raise RowFailed(f"{len(failed)} of the runs failed: {', '.join(failed)}")
+    return reproduction.report().figures()

@@ -1,12 +1,12 @@
-"""A paper's table as a YAML describes it: a base configuration, and rows that are options on top of it.
+"""A paper's table as a YAML file: a base configuration, and rows that are options on top of it.
 
-    description: what `zoo reproduce --list` says
+    description: one line for `zoo reproduce --list`
     minutes: 60
     base: base/ag_news.yaml
     rows:
       M1: {overrides: {model.features: M1}, paper: 91.9}
 
-`Table` and `Row` below say what else there may be.
+`Table` and `Row` describe the other keys.
 """
 
 from __future__ import annotations
@@ -15,62 +15,52 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
 import datamodules
-from datamodules.base import TextDataModule
+from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.secrets import redact
-from zoo.saving.loading import model_class, option_names
+from datamodules.core.types import PlainDict
+from zoo.ensemble.members import titles
+from zoo.registry import model_class
+from zoo.saving.saved_model import option_names
 
 #: metric -> value, such as `val/accuracy` -> 0.9.
 Metrics: TypeAlias = dict[str, float]
-#: How the names of metrics begin, and the split that they are of.
+#: How the names of metrics begin, and their split.
 SPLITS = {"val": "validation", "test": "test"}
 SHIPPED = Path(__file__).with_name("tables")
-#: What a paper's figures are unless a table says otherwise.
-PAPER_METRIC = "test/accuracy"
 
 
-@dataclass(frozen=True)
-class Growth:
-    """What a row's memory grows from and to; its model is not trained.
+class Growth(NamedTuple):
+    """Growth of the memory of a trained row's model, without training."""
 
-    Attributes:
-        row: the trained row whose checkpoint of the same seed is used as it is (`from` in the YAML).
-        rows_per_class: the memory grows to what training rows with this `data.rows_per_class` would be; None
-            (`all` in the YAML) = all rows but the validation rows.
-    """
-
+    #: the trained row (`from` in the YAML), of which the checkpoint of the same seed is used.
     row: str
+    #: `data.rows_per_class` of the rows that are added; None (`all` in the YAML) = all rows but the validation rows.
     rows_per_class: int | float | dict[str, int] | None
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table.
-
-    Attributes:
-        name: also the name of its folder.
-        overrides: options on top of the table's base, e.g. `model.features: M1`.
-        paper: metric -> the paper's figure as a share of 1, or as it is for one of the table's `counts`. A number in
-            the YAML is of the table's `paper_metric`.
-        init_from: the row whose checkpoint of the same seed this one starts from (`--model.init_from`).
-        grow: the row's model is another row's, with more rows in its memory. Its overrides are that row's.
-        x: place on the x axis, where the table is a curve.
-        curve: which curve it is on, where there are several.
-        plot: whether the row is in the picture: one that lies far below the others would flatten them.
-    """
+    """A row of a table; its folder has the same name."""
 
     name: str
+    #: options on top of the table's base, e.g. `model.features: M1`; with `grow`, those of the other row.
     overrides: Mapping[str, Any]
+    #: metric -> the paper's figure as a share of 1 (in the YAML: in percent, and of the table's `paper_metric` if it is
+    #: a single number), or as it is for one of the table's `counts`.
     paper: Mapping[str, float] = field(default_factory=dict)
+    #: the row whose checkpoint of the same seed this one starts from (`--model.init_from`).
     init_from: str | None = None
     grow: Growth | None = None
+    #: position on the x axis, if the table is a curve, and the name of the curve, if there are several.
     x: float | None = None
     curve: str | None = None
+    #: False for a row far below the others, which would flatten the picture.
     plot: bool = True
 
     @property
@@ -81,107 +71,90 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as its YAML describes it.
-
-    Attributes:
-        name: the file's name without `.yaml`.
-        description: one line.
-        minutes: what all seeds take on two cores, roughly.
-        paper_metric: what the paper's figures are, e.g. `val/accuracy` or `test/map`.
-        metrics: what is shown, e.g. `accuracy`, or `map` and `ndcg@3`. The first is the one by which an epoch is
-            chosen: the data's `monitor`.
-        counts: those of the metrics that count something, such as errors, and are no shares of 1.
-        seeds: how many; they are 1, 2, ...
-        base: a configuration for `zoo fit`.
-        rows: in the order of the paper.
-        profiles: metrics with a figure for each place of a list, NAME@1, NAME@2, ...: the picture shows these over the
-            place, a curve for each row and name.
-        x_label: name of the x axis; None = the table is no curve.
-        compare_with: the row that each other one is compared with, query by query (`zoo.reproduce.significance`).
-        skip_absent: leave out rows whose data is not under --data_dir, instead of refusing to start.
-        columns_without_header: data options for test files that have no header line.
-    """
+    """A table as its YAML file describes it; its name is the file's without `.yaml`."""
 
     name: str
     description: str
+    #: rough duration of all seeds on two cores.
     minutes: float
-    paper_metric: str
-    seeds: int
-    base: Mapping[str, Any]
+    #: a configuration for `zoo fit`.
+    base: PlainDict
     rows: Mapping[str, Row]
+    #: metric of the paper's figures.
+    paper_metric: str = "test/accuracy"
+    #: number of runs of each row; the seeds are 1, 2, ...
+    seeds: int = 3
+    #: metrics of the report; epochs are chosen by the first one, the data's `monitor`.
     metrics: Sequence[str] = ("accuracy",)
+    #: those of the metrics that are numbers, such as errors, and not shares of 1.
     counts: Sequence[str] = ()
+    #: metrics with a figure for each position of a list, NAME@1, NAME@2, ..., which the picture shows.
     profiles: Sequence[str] = ()
+    #: name of the x axis; None = the table is no curve.
     x_label: str | None = None
+    #: the row that the others are compared with on the test, query by query.
     compare_with: str | None = None
+    #: whether rows without data in --data_dir are skipped.
     skip_absent: bool = False
-    columns_without_header: Mapping[str, Any] | None = None
+    #: data options for test files without a header line.
+    columns_without_header: PlainDict = field(default_factory=dict)
 
-    def shown(self, metric: str, figure: float) -> float:
-        """A figure as people read it: in percent, but a count as it is."""
+    def percent(self, metric: str, figure: float) -> float:
+        """Return a figure in percent, or a count as it is."""
         return figure if metric.partition("/")[2] in self.counts else 100 * figure
 
+    def paper_title(self, metric: str) -> str:
+        """Return the title of the paper's figures of a metric."""
+        split, _, name = metric.partition("/")
+        return f"paper ({SPLITS[split]}{f' {title(name)}' if len(self.metrics) > 1 else ''})"
+
     @property
-    def data_type(self) -> type[TextDataModule[Any, Any]]:
+    def data_type(self) -> type[AnyDataModule]:
         """The data module of all rows."""
         return datamodules.find(str(self.base["data"].get("class_path")))
 
     def seeds_of(self, row: Row, seeds: int) -> int:
-        """How many of so many seeds a row is run with: one where the seed makes no difference."""
+        """Return the number of a row's runs: one if its model does not depend on the seed."""
         model = model_class(str(row.overrides.get("model", self.base["model"].get("class_path"))))
-        return seeds if model is None or model.depends_on_seed else 1
+        return seeds if model.depends_on_seed else 1
 
-    def data_options(self, row: Row) -> dict[str, Any]:
-        """Arguments of the row's data module, file names as written."""
-        options = dict(self.base["data"]["init_args"])
-        for key, value in row.overrides.items():
-            if key.startswith("data."):
-                options[key.removeprefix("data.")] = value
-        return options
+    def with_starts(self, names: Sequence[str]) -> list[Row]:
+        """Return the named rows and those that they start from, in the table's order."""
+        wanted = set(names)
+        for row in reversed([*self.rows.values()]):
+            if row.name in wanted and row.starts_from is not None:
+                wanted.add(row.starts_from)
+        return [row for row in self.rows.values() if row.name in wanted]
 
 
-_TABLE_KEYS: dict[str, Any] = {
-    "description": str,
-    "minutes": (int, float),
-    "paper_metric": str,
-    "metrics": list,
-    "counts": list,
-    "profiles": list,
-    "seeds": int,
+#: Types of the values in a table's YAML and in its rows.
+_TABLE_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("description", "paper_metric", "like", "x_label", "compare_with", "encoder"), (str,)),
+    **dict.fromkeys(("metrics", "counts", "profiles"), (list,)),
+    **dict.fromkeys(("rows", "overrides", "columns_without_header"), (dict,)),
     "base": (dict, str),
-    "overrides": dict,
-    "rows": dict,
-    "like": str,
-    "x_label": str,
-    "compare_with": str,
-    "encoder": str,
-    "skip_absent": bool,
-    "columns_without_header": dict,
+    "minutes": (int, float),
+    "seeds": (int,),
+    "skip_absent": (bool,),
 }
-_ROW_KEYS: dict[str, Any] = {
-    "overrides": dict,
+_ROW_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("init_from", "curve"), (str,)),
+    **dict.fromkeys(("overrides", "grow"), (dict,)),
     "paper": (dict, int, float),
-    "init_from": str,
-    "grow": object,
-    "x": object,
-    "curve": str,
-    "plot": bool,
+    "x": (int, float),
+    "plot": (bool,),
 }
 
 
-#: What messages call the types of YAML.
-_NAMES: dict[type, str] = {
-    dict: "a mapping",
-    list: "a list",
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-}
+def title(name: str) -> str:
+    """Return the title of a metric: `accuracy`, but `MAP` and `NDCG@3`; that of a row in a model's own table."""
+    if name in titles() or " " in name:
+        return titles().get(name, name)
+    return name if name == "accuracy" else name.upper()
 
 
 def shipped_tables() -> list[str]:
-    """The names that `zoo reproduce` knows."""
+    """Return the names of the tables in the package."""
     return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
 
 
@@ -190,8 +163,7 @@ def load_table(name: str, encoder: str | None = None) -> Table:
 
     Args:
         name: one of `shipped_tables`, or a YAML file.
-        encoder: Hub name or folder of a pre-trained transformer that takes the place of the table's own (its
-            `encoder`) wherever that is named.
+        encoder: Hub name or folder of a pre-trained transformer that replaces the table's own (its `encoder`).
 
     Raises:
         InputError: no such table, its YAML can't be used, or it has no encoder to replace.
@@ -204,7 +176,7 @@ def load_table(name: str, encoder: str | None = None) -> Table:
                 " YAML file of your own"
             )
         path = SHIPPED / f"{name}.yaml"
-    contents = _read_table_yaml(path)
+    contents = _read_table(path)
     if redact(contents) != contents:
         raise InputError(
             f"{path}: holds a login, client_args or headers, and all options of a run are written down; give them"
@@ -214,47 +186,26 @@ def load_table(name: str, encoder: str | None = None) -> Table:
         if "encoder" not in contents:
             raise InputError(f"--encoder: {path.stem} has no pre-trained encoder that could be replaced")
         contents = _replaced(contents, contents["encoder"], encoder)
-    missing = {"description", "minutes", "base", "rows"} - contents.keys()
-    if missing:
+    if missing := {"description", "minutes", "base", "rows"} - contents.keys():
         raise InputError(f"{path}: {', '.join(sorted(missing))} is missing; add it")
-    base = contents["base"]
-    if isinstance(base, str):
-        base = _read_yaml(path.parent / base)
-    data = base.get("data") if isinstance(base, dict) else None
+    if isinstance(contents["base"], str):
+        contents["base"] = _read_yaml(path.parent / contents["base"])
+    data = contents["base"].get("data")
     if not isinstance(data, dict) or not isinstance(data.get("init_args"), dict):
         raise InputError(f"{path}: base must be a configuration for `zoo fit` with data.init_args")
-    rows = {}
+    shared = contents.pop("overrides", {})
+    contents.pop("encoder", None)
+    rows: dict[str, Row] = {}
+    table = Table(**{**contents, "name": path.stem, "rows": rows})
     for row_name, entry in contents["rows"].items():
-        if not re.fullmatch(r"\w[\w .=+%-]*", str(row_name)):
-            raise InputError(f"{path}: row {row_name!r}: name it with letters, digits, spaces and .=+%-")
-        rows[str(row_name)] = _make_row(path, str(row_name), entry, {**contents, "base": base})
-    for row in [row for row in rows.values() if row.starts_from is not None]:
-        start = rows.get(str(row.starts_from))
-        if start is None or start.grow:
-            key = "init_from" if row.grow is None else "grow: from"
-            raise InputError(f"{path}: row {row.name}: {key} names no trained row: {row.starts_from}")
-        if row.grow is not None:
-            rows[row.name] = replace(row, overrides=start.overrides)
-    optional = (
-        *("metrics", "counts", "profiles", "x_label", "compare_with", "skip_absent"),
-        "columns_without_header",
-    )
-    if (other := contents.get("compare_with")) is not None and other not in rows:
-        raise InputError(f"{path}: compare_with names no row: {other}")
-    return Table(
-        name=path.stem,
-        description=str(contents["description"]),
-        minutes=float(contents["minutes"]),
-        paper_metric=contents.get("paper_metric", PAPER_METRIC),
-        seeds=int(contents.get("seeds", 3)),
-        base=base,
-        rows=rows,
-        **{key: contents[key] for key in optional if key in contents},
-    )
+        rows[str(row_name)] = _make_row(path, str(row_name), entry or {}, table, shared)
+    if table.compare_with is not None and table.compare_with not in rows:
+        raise InputError(f"{path}: compare_with names no row: {table.compare_with}")
+    return table
 
 
 def _replaced(value: Any, old: str, new: str) -> Any:
-    """The value with every `old` in its mappings and lists made `new`."""
+    """The value with every `old` in its mappings and lists replaced by `new`."""
     if isinstance(value, dict):
         return {key: _replaced(each, old, new) for key, each in value.items()}
     if isinstance(value, list):
@@ -262,7 +213,7 @@ def _replaced(value: Any, old: str, new: str) -> Any:
     return new if value == old else value
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def _read_yaml(path: Path) -> PlainDict:
     try:
         contents = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -274,108 +225,75 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return contents
 
 
-def _read_table_yaml(path: Path) -> dict[str, Any]:
-    """A table's YAML; `like: OTHER` takes what it does not say from another table of the same folder."""
+def _read_table(path: Path) -> PlainDict:
+    """A table's YAML; `like: OTHER` takes other keys from another table of the same folder."""
     contents = _read_yaml(path)
-    if unknown := contents.keys() - _TABLE_KEYS:
-        raise InputError(
-            f"{path}: {excerpt(min(map(str, unknown)))}: no such key; use {', '.join(sorted(_TABLE_KEYS))}"
-        )
-    _check_kinds(str(path), contents, _TABLE_KEYS)
+    _check_keys(str(path), contents, _TABLE_TYPES)
+    contents = {key: value for key, value in contents.items() if value is not None}
+    for name, row in contents.get("rows", {}).items():
+        _check_keys(f"{path}: row {name}", row or {}, _ROW_TYPES)
     if (like := contents.pop("like", None)) is None:
         return contents
-    other = _read_table_yaml(path.with_name(f"{like}.yaml"))
-    for name, row in other.get("rows", {}).items():
-        if not isinstance(row, dict | None):
-            raise InputError(f"{path.with_name(f'{like}.yaml')}: row {name}: must be a mapping")
+    other = _read_table(path.with_name(f"{like}.yaml"))
     # The paper's figures belong to the other table's setting.
     rows = {
         name: {key: value for key, value in (row or {}).items() if key != "paper"}
-        for name, row in other["rows"].items()
+        for name, row in other.get("rows", {}).items()
     }
     overrides = {**other.get("overrides", {}), **contents.get("overrides", {})}
     return {**other, "rows": rows, **contents, "overrides": overrides}
 
 
-def _check_kinds(place: str, mapping: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
-    """Refuse a list or a text where a mapping belongs, and the like."""
-    for name, value in mapping.items():
-        if value is not None and not isinstance(value, kinds[name]):
-            wanted = kinds[name] if isinstance(kinds[name], tuple) else (kinds[name],)
-            words = " or ".join(_NAMES[kind] for kind in wanted)
-            raise InputError(f"{place}: {name}: must be {words}, not {excerpt(repr(value))}")
-
-
-def _make_row(path: Path, name: str, entry: Any, table: Mapping[str, Any]) -> Row:
-    entry = entry or {}
-    if not isinstance(entry, dict) or (unknown := entry.keys() - _ROW_KEYS):
-        wrong = min(map(str, unknown)) if isinstance(entry, dict) else entry
-        if wrong == "trivial":
-            raise InputError(
-                f"{path}: row {name}: trivial: such rows are models now: write `overrides: {{model: TfidfSVM}}`"
-                " (or Majority, NeighborVote; of pairs RandomOrder, FileOrder, WordOverlap, PairBM25)"
-            )
+def _check_keys(where: str, mapping: object, types: Mapping[str, tuple[type, ...]]) -> None:
+    """Refuse unknown keys and values of other types."""
+    if not isinstance(mapping, dict):
+        raise InputError(f"{where}: must be a mapping, not {excerpt(repr(mapping))}")
+    if unknown := mapping.keys() - types.keys():
         raise InputError(
-            f"{path}: row {name}: {excerpt(wrong)}: no such key; use {', '.join(sorted(_ROW_KEYS))}"
+            f"{where}: {excerpt(min(map(str, unknown)))}: no such key; use {', '.join(sorted(types))}"
         )
-    _check_kinds(f"{path}: row {name}", entry, _ROW_KEYS)
-    growth = None
-    if (wanted := entry.get("grow")) is not None:
-        if not isinstance(wanted, dict) or wanted.keys() != {"from", "rows_per_class"}:
-            raise InputError(f"{path}: row {name}: grow: give `from`, a row, and `rows_per_class`, or all")
-        if useless := entry.keys() & {"overrides", "init_from"}:
-            raise InputError(
-                f"{path}: row {name}: {sorted(useless)[0]} has no effect beside grow: nothing is trained"
-            )
-        limit = wanted["rows_per_class"]
-        growth = Growth(str(wanted["from"]), None if limit == "all" else limit)
-    paper = entry.get("paper") or {}
+    for name, value in mapping.items():
+        if value is not None and not isinstance(value, types[name]):
+            names = " or ".join(kind.__name__ for kind in types[name])
+            raise InputError(f"{where}: {name}: must be {names}, not {excerpt(repr(value))}")
+
+
+def _make_row(path: Path, name: str, entry: PlainDict, table: Table, shared: PlainDict) -> Row:
+    """A row, in which the table's shared overrides are overridden by its own; the table has the rows before it."""
+    where = f"{path}: row {name}"
+    if not re.fullmatch(r"\w[\w .=+%-]*", name):
+        raise InputError(f"{path}: row {name!r}: name it with letters, digits, spaces and .=+%-")
+    own, paper = entry.get("overrides") or {}, entry.get("paper") or {}
     if not isinstance(paper, dict):
-        paper = {table.get("paper_metric", PAPER_METRIC): paper}
+        paper = {table.paper_metric: paper}
     for metric, figure in paper.items():
         if not isinstance(figure, int | float):
-            raise InputError(
-                f"{path}: row {name}: paper: {metric}: must be a number, not {excerpt(repr(figure))}"
-            )
-    own, counts = entry.get("overrides") or {}, table.get("counts", ())
-    return Row(
+            raise InputError(f"{where}: paper: {metric}: must be a number, not {excerpt(repr(figure))}")
+    row = Row(
         name,
-        overrides={**_shared_overrides(table.get("overrides", {}), own.get("model")), **own},
-        paper={
-            str(metric): figure if metric.partition("/")[2] in counts else round(figure / 100, 6)
-            for metric, figure in paper.items()
-        },
-        init_from=entry.get("init_from"),
-        grow=growth,
-        x=entry.get("x"),
-        curve=entry.get("curve"),
-        plot=entry.get("plot", True),
+        overrides={**_options_of(own.get("model"), shared), **own},
+        paper={metric: round(figure / table.percent(metric, 1), 6) for metric, figure in paper.items()},
+        **{key: entry[key] for key in ("init_from", "x", "curve", "plot") if key in entry},
     )
+    if (growth := entry.get("grow")) is not None:
+        if growth.keys() != {"from", "rows_per_class"}:
+            raise InputError(f"{where}: grow: give `from`, a row, and `rows_per_class`, or all")
+        if useless := entry.keys() & {"overrides", "init_from"}:
+            raise InputError(f"{where}: {min(useless)} has no effect with grow: nothing is trained")
+        limit = growth["rows_per_class"]
+        row = replace(row, grow=Growth(growth["from"], None if limit == "all" else limit))
+    if row.starts_from is None:
+        return row
+    start = table.rows.get(row.starts_from)
+    if start is None or start.grow is not None:
+        key = "init_from" if row.grow is None else "grow: from"
+        raise InputError(f"{where}: {key} names no trained row before it: {row.starts_from}")
+    return row if row.grow is None else replace(row, overrides=start.overrides)
 
 
-def _shared_overrides(overrides: Mapping[str, Any], model: str | None) -> dict[str, Any]:
-    """The table's overrides for a row: of the model's, if the row names another one, only those that it knows."""
-    kind = None if model is None else model_class(model)
-    known = None if kind is None else option_names(kind)
-    return {
-        key: value
-        for key, value in overrides.items()
-        if known is None or not key.startswith("model.") or key.split(".")[1] in known
-    }
-
-
-def in_order(table: Table, wanted: Sequence[str]) -> list[Row]:
-    """The wanted rows and those that they start from; a row comes after the one that it starts from."""
-    ordered: dict[str, Row] = {}
-
-    def add(name: str, before: tuple[str, ...]) -> None:
-        row = table.rows[name]
-        if name in before:
-            raise InputError(f"{table.name}: row {name} starts from itself; correct its init_from")
-        if row.starts_from is not None:
-            add(row.starts_from, (*before, name))
-        ordered.setdefault(name, row)
-
-    for name in wanted:
-        add(name, ())
-    return list(ordered.values())
+def _options_of(model: str | None, overrides: PlainDict) -> PlainDict:
+    """Those of the overrides that a row's own model has."""
+    if model is None:
+        return overrides
+    known = option_names(model_class(model))
+    return {k: v for k, v in overrides.items() if not k.startswith("model.") or k.split(".")[1] in known}

@@ -20,7 +20,6 @@ from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import encodings_folder
 from zoo.layers.lora import without_adapters
 from zoo.registry import paper_of
-from zoo.saving import fitted_weights
 from zoo.saving.model_folder import KIND, write_model
 from zoo.saving.saved_model import MEMORY, OWN, SavedModel
 
@@ -117,7 +116,7 @@ def _without_folder(files: object) -> object:
 
 def _summary(saved: SavedModel) -> PlainDict:
     """`summary.json` of the run; empty where there is none."""
-    file = saved.home / "summary.json"
+    file = saved.file("summary.json")
     if saved.path.is_dir() or not file.is_file():
         return {}
     summary: PlainDict = json.loads(file.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Weights that were fitted after the training, to a version of a memory: `weights.json` next to the model.
+"""Weights that were fitted after the training, to a version of a memory: a file next to the model.
 
 `zoo memory tune` writes an entry; no checkpoint changes. An entry is used from the memory's version that it was fitted
 to until the next entry, so an old version of the memory keeps the predictions that it had.
@@ -30,13 +30,12 @@ class Entry(NamedTuple):
     weights: PlainDict
 
 
-def read_entries(home: Path) -> list[Entry]:
-    """All entries of a model, oldest first.
+def read_entries(file: Path) -> list[Entry]:
+    """All entries of a file, oldest first; none if it does not exist.
 
     Raises:
         DamagedError: the file is damaged.
     """
-    file = home / FILE
     try:
         contents = json.loads(file.read_text(encoding="utf-8"))
         if contents["checksum"] != fingerprint_of({"entries": contents["entries"]}):
@@ -50,11 +49,11 @@ def read_entries(home: Path) -> list[Entry]:
         ) from error
 
 
-def add_entry(home: Path, entry: Entry) -> None:
+def add_entry(file: Path, entry: Entry) -> None:
     """Write an entry, which replaces one of the same memory and version, in one step."""
-    others = [other for other in read_entries(home) if other[:3] != entry[:3]]
+    others = [other for other in read_entries(file) if other[:3] != entry[:3]]
     entries = [list(each) for each in (*others, entry)]
-    write_json(home / FILE, {"entries": entries, "checksum": fingerprint_of({"entries": entries})})
+    write_json(file, {"entries": entries, "checksum": fingerprint_of({"entries": entries})})
 
 
 def weights_for(entries: list[Entry], memory: str, version: int, trained: str) -> PlainDict | None:

@@ -17,7 +17,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
 from datamodules.core.types import PlainDict
 from datamodules.memory_source import MemoryLocation
-from datamodules.retrieval import FolderMemory, Memory, Retriever, is_memory, make_retriever
+from datamodules.retrieval import FolderMemory, Memory, Retriever, first_rows, make_retriever
 from datamodules.state import DataState
 from zoo.registry import model_class
 from zoo.saving import fitted_weights, hub, model_folder
@@ -55,14 +55,12 @@ class SavedModel:
     Attributes:
         source: the name that the user gave.
         path: its checkpoint file, or its folder.
-        home: folder of its own memory and of weights that were fitted later.
         checkpoint: the model as it was trained.
     """
 
     def __init__(self, source: str | Path, path: Path, checkpoint: Checkpoint) -> None:
         """Put together what `open` read."""
         self.source, self.path, self.checkpoint = str(source), path, checkpoint
-        self.home = path if path.is_dir() else run_folder(path)
         #: whether the files are in the cache of the Hub's client.
         self.is_download = not Path(source).exists()
 
@@ -99,14 +97,22 @@ class SavedModel:
 
     # --- memory ---
 
+    def file(self, name: str) -> Path:
+        """A file that belongs to the model: in its folder, or next to a checkpoint that is in no run folder."""
+        if self.path.is_dir():
+            return self.path / name
+        folder = self.path.absolute().parent
+        return folder.parent / name if folder.name == "checkpoints" else self.path.with_suffix(f".{name}")
+
     @property
     def own_memory(self) -> Path:
         """The folder of the model's own memory, whether it exists or not.
 
         Runs on the same rows first share a memory in the cache. The first addition copies it here, so that the
-        predictions of the other runs stay as they are. An exported model has its memory here.
+        predictions of the other runs stay as they are. An exported model has its memory here. Without this folder, a
+        run has the memory of its training.
         """
-        return self.home / MEMORY
+        return self.file(MEMORY)
 
     @cached_property
     def memory(self) -> MemoryLocation | None:
@@ -118,9 +124,14 @@ class SavedModel:
                     f"{self.source}: names a memory outside of its folder; name one with --memory"
                 )
             return trained
-        if is_memory(str(self.own_memory)):
-            return MemoryLocation(str(self.own_memory), None, trained.version)
-        return trained._replace(path=str(self.own_memory)) if trained.path == MEMORY else trained
+        if trained.path != MEMORY and not self.own_memory.exists():
+            return trained
+        if trained.rows is not None and first_rows(self.own_memory) != trained.rows[1]:
+            raise InputError(
+                f"{self.own_memory}: is not the memory of {self.source}; move it away, and the model has the memory of"
+                " its training again"
+            )
+        return MemoryLocation(str(self.own_memory), None, trained.version)
 
     @property
     def state(self) -> DataState:
@@ -169,7 +180,7 @@ class SavedModel:
         exported = [
             fitted_weights.Entry(*entry) for entry in self.checkpoint.extras.get("fitted_weights", [])
         ]
-        return [*exported, *fitted_weights.read_entries(self.home)]
+        return [*exported, *fitted_weights.read_entries(self.file(fitted_weights.FILE))]
 
     def use_fitted_weights(self, model: Task, memory: Memory | None) -> None:
         """Give a model the weights that were fitted to a memory after the training, if any were."""
@@ -249,12 +260,6 @@ def local_path(source: str | Path) -> Path:
     if path.exists() or isinstance(source, Path) or not hub.is_hub_name(source):
         return path
     return hub.download(source)
-
-
-def run_folder(checkpoint: Path) -> Path:
-    """The run folder of a checkpoint file; a checkpoint outside of `checkpoints` has its own folder as home."""
-    folder = checkpoint.absolute().parent
-    return folder.parent if folder.name == "checkpoints" else folder
 
 
 def is_model(path: str | Path) -> bool:

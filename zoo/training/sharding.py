@@ -12,8 +12,7 @@ from pytorch_lightning.strategies import ModelParallelStrategy
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import nn
 
-from callbacks.charts import Charts
-from callbacks.prediction_table import PredictionTable
+from callbacks.charts import ValidationReport
 from datamodules.core.errors import InputError
 from zoo.layers.encoders import transformer_of
 
@@ -77,7 +76,7 @@ def _check(model: Task, transformer: nn.Module | None, strategy: ModelParallelSt
             " false"
         )
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, (Charts, PredictionTable)):
+        if isinstance(callback, ValidationReport):
             raise InputError(
                 f"{option}: {type(callback).__name__} predicts in one process, which holds a part of the weights; omit"
                 " the callback"

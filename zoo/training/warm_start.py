@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
-from datamodules.core.types import PlainDict
 from datamodules.state import DataState, check_split
 from zoo.layers.lora import is_adapter, plain_name, without_adapters
 from zoo.saving.checkpoint import Checkpoint

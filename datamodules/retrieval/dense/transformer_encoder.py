@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,7 +11,9 @@ from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
 from datamodules.retrieval.dense.ranking import DenseRanking, unreadable
-from datamodules.retrieval.dense.text_encoder import ProgressBar
+
+if TYPE_CHECKING:
+    from datamodules.retrieval.dense.text_encoder import ProgressBar
 
 
 class TransformerEncoder:

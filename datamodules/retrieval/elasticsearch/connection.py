@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -74,13 +75,16 @@ class ServerConnection:
     def __getstate__(self) -> PlainDict:
         return {**self.__dict__, "client_args": _Hidden(without_secrets(self.client_args)), "_clients": {}}
 
-    def trust(self, urls: Iterable[str]) -> None:
-        """Choose the servers that may get the credentials of the environment, by their URLs.
+    def trust(self, strings: Iterable[str]) -> None:
+        """Choose the servers that may get the credentials of the environment: those whose URLs are among the strings.
 
         A new connection trusts its own servers. If a file names them (a checkpoint or a memory that somebody else may
         have written), only those that the user's own options name as well may be trusted.
         """
-        self._trusted = {split_credentials(url)[0] for url in urls}
+        self._trusted = set()
+        for string in strings:
+            with suppress(InputError):  # other strings are ignored
+                self._trusted.add(split_credentials(string)[0])
 
     def _may_send_credentials(self) -> bool:
         """Return whether the credentials of the environment may be sent; nothing else decides it.

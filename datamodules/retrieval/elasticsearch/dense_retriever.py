@@ -41,7 +41,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
     Credentials are given and kept secret as for `ElasticsearchRetriever`.
 
     Args:
-        encoder: the encoder of the texts; see `DenseRetriever`, also for the next five.
+        encoder: the encoder of the texts, loaded when it is needed; see `DenseRetriever`, also for the next five.
         pooling: how tokens become a text's vector.
         batch_size: texts encoded at once.
         max_length: tokens kept of a text.
@@ -52,9 +52,6 @@ class ElasticsearchDenseRetriever(ServerRetriever):
             many texts of each shard: for millions of texts, of which it may miss some near ones.
         server: address of the server and settings of its indexes, see `ServerRetriever`: `url`,
             `index_prefix`, `shards`, `replicas`, `timeout`, `client_args`.
-
-    Raises:
-        InputError: an argument is out of range. A missing encoder is refused when it is first needed.
     """
 
     ranking: DenseRanking
@@ -84,6 +81,12 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         }
 
     @override
+    def _open_index(self, name: str) -> None:
+        super()._open_index(name)
+        # Numbers in a vector; None if no text has one.
+        self._size: int | None = self._mapping_of(name)["properties"]["vector"].get("dims")
+
+    @override
     def close(self) -> None:
         super().close()
         self.vectors.close()
@@ -103,6 +106,8 @@ class ElasticsearchDenseRetriever(ServerRetriever):
             vectors = self.vectors.of(texts, _TEXTS, queries=True)
         else:
             vectors = self._vectors_of(name, texts)
+        if self._size is not None:
+            self.vectors.check_size(vectors.shape[1], self._size, f"index {name}")
 
         def item(query: int) -> bytes:
             filtered = ""

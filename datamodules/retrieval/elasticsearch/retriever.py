@@ -223,8 +223,7 @@ class ElasticsearchRetriever(ServerRetriever):
         candidates = (self.label_field, f"{self.label_field}.keyword")
         field = next((field for field in candidates if self._fields.get(field)), None)
         if field is None:
-            message = f"can't list the values of {self.label_field}; give a keyword field as label_field"
-            raise self._error(name, message)
+            raise self._error(name, f"can't list the values of {self.label_field}; name a keyword field")
         terms = {"terms": {"field": field, "size": _MOST_LABELS}}
         answer = self.server.call(lambda client: client.search(index=name, size=0, aggs={"labels": terms}))
         values = answer["aggregations"]["labels"]
@@ -272,8 +271,7 @@ class ElasticsearchRetriever(ServerRetriever):
     def _document(self, hit: PlainDict) -> Document:
         fields, name, id_ = hit.get("fields", {}), self._opened(), hit["_id"]
         if self.text_field not in fields:
-            message = f"keeps no _source: document {id_} matches, but its {self.text_field} can't be read"
-            raise self._error(name, message)
+            raise self._error(name, f"keeps no _source: document {id_} matches without its {self.text_field}")
         # Two indexes of a pattern or an alias may have documents of the same id.
         document_id = id_ if hit["_index"] == name else f"{hit['_index']}/{id_}"
         if self.id_field is not None:

@@ -191,10 +191,14 @@ class ServerRetriever(Retriever):
             raise InputError(f"index={self.existing_index!r} is read only: omit it to build an own index")
         return f"{self.index_prefix}-{fingerprint[:16]}"
 
+    def _mapping_of(self, name: str) -> PlainDict:
+        answer = self.server.call(lambda client: client.indices.get_mapping(index=name))
+        mapping: PlainDict = next(iter(answer.values()))["mappings"]
+        return mapping
+
     def _meta(self, name: str) -> PlainDict:
         """Return the notes of memory-zoo in the mapping of an index; empty if there are none."""
-        mappings = self.server.call(lambda client: client.indices.get_mapping(index=name))
-        meta: PlainDict = next(iter(mappings.values()))["mappings"].get("_meta", {}).get("memory_zoo", {})
+        meta: PlainDict = self._mapping_of(name).get("_meta", {}).get("memory_zoo", {})
         return meta
 
     def _own_meta(self, name: str, fingerprint: str) -> PlainDict:
@@ -319,8 +323,7 @@ class ServerRetriever(Retriever):
         self._name = name
 
     def _opened(self) -> str:
-        if self._name is None:
-            raise RuntimeError("no index is open: call index() or open() first")
+        assert self._name is not None, "no index is open: call index() or open() first"
         return self._name
 
     def _fill(

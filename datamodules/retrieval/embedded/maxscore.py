@@ -42,6 +42,7 @@ class Queries(NamedTuple):
     excluded: Longs
 
 
+@numba.njit(nogil=True, cache=True)
 def count_terms(ids: Ints, starts: Longs, known: Ints, most: int) -> tuple[Longs, Ints, Floats, bool]:
     """Return starts, terms and counts of `Queries`, and whether a query had more than `most` different terms.
 
@@ -51,17 +52,32 @@ def count_terms(ids: Ints, starts: Longs, known: Ints, most: int) -> tuple[Longs
         known: the index's id of each of these numbers, -1 where it has no such term.
         most: different terms of a query that are used: the first ones.
     """
-    num_queries = len(starts) - 1
-    query = np.repeat(np.arange(num_queries), np.diff(starts))
-    # Query and term in one number; in the order of their first occurrences, the queries follow one another.
-    _, first, counts = np.unique(query << 32 | ids, return_index=True, return_counts=True)
-    order = np.argsort(first)
-    first, counts = first[order], counts[order]
-    query, terms = query[first], known[ids[first]]
-    rank = np.arange(len(query)) - np.searchsorted(query, query)
-    is_used = (rank < most) & (terms >= 0)
-    query_starts = np.searchsorted(query[is_used], np.arange(num_queries + 1))
-    return query_starts, terms[is_used], counts[is_used].astype(np.float32), bool((rank >= most).any())
+    query_starts = np.zeros(len(starts), np.int64)
+    terms = np.empty(len(ids), np.int32)
+    counts = np.zeros(len(ids), np.float32)
+    # The position in `terms` of each number in the current query; -1 = not met yet, -2 = not in the index.
+    position_of = np.full(len(known), -1, np.int64)
+    size = 0
+    is_cut = False
+    for query in range(len(starts) - 1):
+        different = 0
+        numbers = ids[starts[query] : starts[query + 1]]
+        for number in numbers:
+            if position_of[number] == -1:
+                if different == most:
+                    is_cut = True
+                    continue
+                different += 1
+                position_of[number] = -2
+                if known[number] >= 0:
+                    position_of[number] = size
+                    terms[size] = known[number]
+                    size += 1
+            if position_of[number] >= 0:
+                counts[position_of[number]] += 1
+        position_of[numbers] = -1
+        query_starts[query + 1] = size
+    return query_starts, terms[:size], counts[:size], is_cut
 
 
 class _Terms(NamedTuple):
@@ -165,8 +181,8 @@ def _locate(index: InvertedIndex, terms: _Terms, essential: int, low: int, high:
     rows, begins, ends, stops = index.posting_rows, terms.begins, terms.ends, terms.stops
     total = 0
     for i in range(essential):
-        begins[i] = _skip(rows, begins[i], stops[i], low)
-        ends[i] = _skip(rows, begins[i], stops[i], high)
+        begins[i] = _lower_bound(rows, begins[i], stops[i], low)
+        ends[i] = _lower_bound(rows, begins[i], stops[i], high)
         total += ends[i] - begins[i]
     ends[essential:] = -1
     return total
@@ -221,8 +237,8 @@ def _choose(
                 position = _find_in_bitmap(words, ranks, bitmap * num_words, starts[ids[i]], row)
             else:
                 if ends[i] < 0:
-                    begins[i] = _skip(rows, begins[i], stops[i], low)
-                    ends[i] = _skip(rows, begins[i], stops[i], high)
+                    begins[i] = _lower_bound(rows, begins[i], stops[i], low)
+                    ends[i] = _lower_bound(rows, begins[i], stops[i], high)
                 position = _lower_bound(rows, begins[i], ends[i], row)
                 if position == ends[i] or rows[position] != row:
                     position = -1
@@ -250,18 +266,8 @@ def _find_in_bitmap(words: Words, ranks: Ints, first: int, start: int, row: int)
 
 
 @numba.njit(nogil=True, cache=True)
-def _skip(rows: Ints, position: int, end: int, row: int) -> int:
-    """The first position from `position` on with a row >= `row`, found in growing steps."""
-    step = 1
-    while position + step < end and rows[position + step] < row:
-        position += step
-        step *= 2
-    first: int = _lower_bound(rows, position, min(position + step, end), row)
-    return first
-
-
-@numba.njit(nogil=True, cache=True)
 def _lower_bound(rows: Ints, low: int, high: int, row: int) -> int:
+    """The first position in low..high with a row >= `row`."""
     while low < high:
         middle = (low + high) >> 1
         if rows[middle] < row:

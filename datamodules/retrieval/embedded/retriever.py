@@ -136,7 +136,9 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
                 f"{MAX_QUERY_TERMS} are used",
                 stacklevel=3,
             )
-        excluded = [np.asarray(rows, np.int64) for rows in exclude or ()]
-        excluded_starts = offsets_of([len(rows) for rows in excluded] or np.zeros(len(texts)))
-        excluded_rows = np.concatenate([np.empty(0, np.int64), *excluded])
-        return maxscore.Queries(query_starts, terms, counts, excluded_starts, excluded_rows)
+        if exclude is None:
+            excluded_starts, excluded = np.zeros(len(starts), np.int64), np.empty(0, np.int64)
+        else:
+            excluded_starts = offsets_of([len(rows) for rows in exclude])
+            excluded = np.concatenate([np.asarray(rows, np.int64) for rows in exclude])
+        return maxscore.Queries(query_starts, terms, counts, excluded_starts, excluded)

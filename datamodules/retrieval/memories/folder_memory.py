@@ -41,11 +41,7 @@ class FolderMemory(Memory):
     """
 
     def __init__(self, folder: Path, retriever: Retriever, version: int | None = None) -> None:
-        """Open a version of a memory; None opens the current one.
-
-        Raises:
-            InputError: there is no memory, it is damaged, or its retriever has another ranking.
-        """
+        """Open a version, None opens the current one; raise an `InputError` if it is missing or damaged."""
         self.folder = folder
         self.retriever = retriever
         current = int(read_pointer(folder)["version"])
@@ -107,10 +103,9 @@ class FolderMemory(Memory):
         is opened instead. The copy takes over this memory's retriever.
         """
         with storage.lock(folder), storage.lock(self.folder):
-            if not (folder / POINTER).exists():
+            if not folder.exists():
                 partial = folder.with_name(f".{folder.name}.partial")
-                for leftover in (partial, folder):
-                    shutil.rmtree(leftover, ignore_errors=True)
+                shutil.rmtree(partial, ignore_errors=True)
                 with storage.named_disk_errors(folder, "the run's folder"):
                     hidden = shutil.ignore_patterns(".*")
                     shutil.copytree(self.folder, partial, copy_function=_link, ignore=hidden)
@@ -303,11 +298,7 @@ def _check_ids(rows: Rows) -> None:
 
 
 def read_pointer(folder: Path) -> PlainDict:
-    """Return the contents of a memory folder's `memory.json`: `version`, `retriever` and `ranking`.
-
-    Raises:
-        InputError: the folder is no memory.
-    """
+    """Return `version`, `retriever` and `ranking` of a memory; raise an `InputError` if the folder is no memory."""
     path = folder / POINTER
     if not path.exists():
         raise InputError(
@@ -324,6 +315,16 @@ def read_pointer(folder: Path) -> PlainDict:
             " `zoo index`"
         ) from error
     return pointer
+
+
+def first_rows(folder: Path) -> str:
+    """Return the fingerprint of the rows that a memory began with.
+
+    Raises:
+        InputError: the folder is no memory, or damaged.
+    """
+    read_pointer(folder)
+    return str(storage.check_folder(_rows_folder(folder, 1), advice=_lost_rows(folder, 1))["fingerprint"])
 
 
 def write_pointer(folder: Path, pointer: PlainDict) -> None:

@@ -45,6 +45,7 @@ class OverlapRetriever(Retriever):
     def __init__(self, letters: bool = False) -> None:
         self.ranking = OverlapRanking(letters)
         self.texts: list[str] = []
+        self.server = "no connection"
 
     def _init_args(self) -> dict[str, Any]:
         return {"letters": self.ranking.letters}

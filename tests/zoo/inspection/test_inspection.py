@@ -1,4 +1,4 @@
-"""`zoo inspect`: the paper's rules against plain loops, and the files that it writes."""
+"""`zoo inspect`: the paper's rules against plain loops, and its files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUERY, DOCUMENT = "where is the old apple", "snow and apple near the storm of ir
 
 
 def made_up(y: list[list[float]], directions: int = 1) -> ReadText:
-    words = [f"w{place}" for place in range(len(y))]
+    words = [f"w{position}" for position in range(len(y))]
     return ReadText(" ".join(words), words, {"state": np.array(y, np.float32)}, directions)
 
 
@@ -41,12 +41,12 @@ def plain_counts(y: np.ndarray, top: int, change: float) -> list[int | None]:
 def test_the_rule_on_numbers_by_hand() -> None:
     # Cells 1 and 3 are the most active at the end; cell 1 changes at w1 and w2, cell 3 at w2 alone.
     y = [[0.1, 0.0, 0.5], [0.5, 0.3, 0.5], [1.0, 0.0, -0.5]]
-    found = find_keywords(made_up(y), Rules(top=2, change=0.3, share=0.5))
-    (activity,) = found.activities
+    keywords = find_keywords(made_up(y), Rules(top=2, change=0.3, share=0.5))
+    (activity,) = keywords.activities
     assert activity.cells.tolist() == [1, 3]
     assert activity.counts == [None, 1, 2]
     assert activity.credited.tolist() == [[False, False], [True, False], [True, True]]
-    assert found.is_keyword == [False, False, True]  # one of two is not more than half
+    assert keywords.is_keyword == [False, False, True]  # one of two is not more than half
     assert find_keywords(made_up(y), Rules(top=2, change=0.3, share=0.4)).is_keyword == [False, True, True]
     assert find_keywords(made_up(y), Rules(top=9, change=0.3)).activities[0].cells.tolist() == [1, 3, 2]
 
@@ -56,12 +56,12 @@ def test_both_directions_must_agree_and_the_first_word_has_the_other_alone() -> 
     # Backwards the last word is read first; the change at w0 is that from w1.
     backwards = [[3.0], [1.0], [1.0], [0.9]]
     both = [one + other for one, other in zip(rising, backwards, strict=True)]
-    found = find_keywords(made_up(both, 2), Rules())
-    assert [activity.reads for activity in found.activities] == ["left to right", "right to left"]
-    assert [activity.cells.tolist() for activity in found.activities] == [[1], [2]]
-    assert found.activities[0].counts == [None, 1, 1, 0]
-    assert found.activities[1].counts == [1, 0, 0, None]
-    assert found.is_keyword == [True, False, False, False]
+    keywords = find_keywords(made_up(both, 2), Rules())
+    assert [activity.direction for activity in keywords.activities] == ["left to right", "right to left"]
+    assert [activity.cells.tolist() for activity in keywords.activities] == [[1], [2]]
+    assert keywords.activities[0].counts == [None, 1, 1, 0]
+    assert keywords.activities[1].counts == [1, 0, 0, None]
+    assert keywords.is_keyword == [True, False, False, False]
     for text in (made_up([]), made_up([[0.3]])):
         text = text._replace(parts={"state": text.parts["state"].reshape(-1, 1)})
         assert not any(find_keywords(text, Rules()).is_keyword)
@@ -93,13 +93,13 @@ def test_a_trained_model_against_a_plain_loop(zoo_command: Command, options: lis
             # The embedding is the state at the last word; backwards, that is the first.
             ends = np.concatenate([half[-1 if number == 0 else 0] for number, half in enumerate(halves)])
             np.testing.assert_allclose(ends / np.linalg.norm(ends), vector, atol=1e-5)
-            found = find_keywords(trace, Rules())
+            keywords = find_keywords(trace, Rules())
             expected = [plain_counts(halves[0], 10, 0.2)]
             if directions == 2:
                 expected.append(plain_counts(halves[1][::-1], 10, 0.2)[::-1])
-            assert [activity.counts for activity in found.activities] == expected
-            for word, is_keyword in enumerate(found.is_keyword):
-                counts = [count for of in expected if (count := of[word]) is not None]
+            assert [activity.counts for activity in keywords.activities] == expected
+            for word, is_keyword in enumerate(keywords.is_keyword):
+                counts = [count for direction in expected if (count := direction[word]) is not None]
                 assert is_keyword == (len(counts) > 0 and min(counts) > 4)
             for gate in ("input_gate", "output_gate", "forget_gate"):
                 if gate in trace.parts:
@@ -117,16 +117,16 @@ def test_topics_against_a_plain_loop(zoo_command: Command) -> None:
     read = [find_keywords(trace, rules) for trace in predictor.trace(texts, queries=True)]
     topics = list(allocate_topics(read, rules))
     expected = []
-    for found in read:
-        for activity in found.activities:
-            for place in range(3):
+    for keywords in read:
+        for activity in keywords.activities:
+            for number in range(3):
                 words = [
                     word
-                    for at, word in enumerate(found.text.words)
-                    if found.is_keyword[at] and activity.credited[at, place]
+                    for position, word in enumerate(keywords.text.words)
+                    if keywords.is_keyword[position] and activity.credited[position, number]
                 ]
                 if words:
-                    expected.append((found.text.text, int(activity.cells[place]), words))
+                    expected.append((keywords.text.text, int(activity.cells[number]), words))
     assert [tuple(topic) for topic in topics] == expected
     assert expected
     for cell, words in words_by_cell(topics).items():
@@ -153,7 +153,7 @@ def test_the_files(zoo_command: Command) -> None:
     result = inspect(
         zoo_command,
         f"--ckpt_path={lstm}",
-        f"--beside=[{rnn}]",
+        f"--compare_with=[{rnn}]",
         "--query",
         QUERY,
         "--document",
@@ -165,10 +165,10 @@ def test_the_files(zoo_command: Command) -> None:
     contents = json.loads(Path("seen/inspection.json").read_text())
     predictor = zoo.load(lstm)
     trace = predictor.trace([QUERY], queries=True)[0]
-    one = contents["texts"][0]
-    assert (one["checkpoint"], one["side"], one["words"]) == (lstm, "query", QUERY.split())
-    assert set(one["parts"]) == {"state", "cell", "input_gate", "output_gate"}
-    np.testing.assert_allclose(one["parts"]["cell"], trace.parts["cell"], atol=1e-6)
+    first = contents["texts"][0]
+    assert (first["checkpoint"], first["side"], first["words"]) == (lstm, "query", QUERY.split())
+    assert set(first["parts"]) == {"state", "cell", "input_gate", "output_gate"}
+    np.testing.assert_allclose(first["parts"]["cell"], trace.parts["cell"], atol=1e-6)
     cosine = float(predictor.encode_queries([QUERY])[0] @ predictor.encode([DOCUMENT])[0])
     assert contents["relevance"][lstm] == pytest.approx(cosine, abs=1e-6)
     lines = read("keywords.csv")
@@ -179,13 +179,13 @@ def test_the_files(zoo_command: Command) -> None:
         for side, words in texts.items()
         for word in words
     ]
-    found = find_keywords(trace, Rules(change=0.1))
-    shown = [(line["left to right"], line["right to left"], line["keyword"]) for line in lines]
-    for place in range(5):
-        counts = [activity.counts[place] for activity in found.activities]
+    keywords = find_keywords(trace, Rules(change=0.1))
+    written = [(line["left to right"], line["right to left"], line["keyword"]) for line in lines]
+    for position in range(5):
+        counts = [activity.counts[position] for activity in keywords.activities]
         expected = ["" if count is None else str(count) for count in counts]
-        assert shown[place] == (*expected, str(int(found.is_keyword[place])))
-    assert all(line[1] == "" for line in shown[-8:])  # the RNN reads one way
+        assert written[position] == (*expected, str(int(keywords.is_keyword[position])))
+    assert all(line[1] == "" for line in written[-8:])  # the RNN reads in one direction
     for name in ("query_maps", "query_active", "document_maps", "document_active"):
         picture = np.asarray(Image.open(f"seen/{name}.png").convert("RGB"))
         assert min(picture.shape[:2]) > 200
@@ -210,9 +210,13 @@ def test_mistakes_are_named(zoo_command: Command, fit: Callable[..., Path]) -> N
         (checkpoint, [], "give --query, --document or --queries"),
         (checkpoint, ["--query=rain", "--top=0"], "--top 0: must be 1 or more"),
         (checkpoint, ["--query=rain", "--change=-1"], "--change -1"),
-        (checkpoint, ["--query=rain", "--share=1"], "--share 1"),
+        (checkpoint, ["--query=rain", "--share=1"], "--share 1.0"),
         (checkpoint, ["--queries=gone.txt"], "gone.txt"),
-        (checkpoint, ["--queries=clicks/queries.jsonl", f"--beside=[{dssm}]"], "--beside: compares keywords"),
+        (
+            checkpoint,
+            ["--queries=clicks/queries.jsonl", f"--compare_with=[{dssm}]"],
+            "--compare_with: compares keywords",
+        ),
         (dssm, ["--query=rain"], "a RetrievalDSSM has no cells to look at; name an LSTMRNN"),
         (classifier, ["--query=rain"], "a KNNBiLSTM has no cells to look at; name an LSTMRNN"),
         ("gone.ckpt", ["--query=rain"], "gone.ckpt: no such checkpoint"),

@@ -1,9 +1,10 @@
-"""`zoo memory`: a trained model whose memory grows, and what is refused."""
+"""`zoo memory`: the memory of a trained model grows, and what is refused."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.memories.folder_memory import FolderMemory, read_pointer
 from tests.zoo.conftest import Result, sentences, write_table
+from zoo.tasks.classification.predictor import RetrievedMemory
 
 Fit = Callable[..., Path]
 Zoo = Callable[..., Result]
@@ -28,17 +30,17 @@ def more_csv(tmp_path: Path) -> Path:
     return write_table(tmp_path / "more.csv", NEW)
 
 
-def as_written(memory: zoo.RetrievedMemory) -> dict[str, Any]:
-    """As `zoo predict` writes it: without what this model does not say."""
+def as_written(memory: RetrievedMemory) -> dict[str, Any]:
+    """A memory as `zoo predict` writes it: without the fields that this model does not fill."""
     absent = ("found_by", "hop_weights")
     return {name: value for name, value in memory._asdict().items() if name not in absent}
 
 
-def line(result: Result) -> str:
-    """The one line that a user's mistake ends with."""
+def refusal(result: Result) -> str:
+    """The one line of a refusal."""
     assert result.code == 2
-    (only,) = result.err.splitlines()
-    return only
+    (line,) = result.err.splitlines()
+    return line
 
 
 @pytest.mark.parametrize("back_end", ["embedded", pytest.param("elasticsearch", marks=pytest.mark.server)])
@@ -76,15 +78,15 @@ def test_a_models_memory_grows(
         result = zoo_command(
             "predict", "--ckpt_path", checkpoint, "--input", "in.txt", f"--memory_version={version}"
         )
-        lines = [json.loads(one) for one in result.out.splitlines()]
-        assert [one["memories"] for one in lines] == [[as_written(m) for m in p.memories] for p in expected]
+        lines = [json.loads(line) for line in result.out.splitlines()]
+        assert [line["memories"] for line in lines] == [[as_written(m) for m in p.memories] for p in expected]
 
-    # The same rows again are copies.
+    # The same rows again are duplicates.
     result = zoo_command("memory", "add", checkpoint, more_csv)
-    assert result.out.strip() == f"{location}: version 2, 75 memories, 0 new (3 copies left out)"
+    assert result.out.strip() == f"{location}: version 2, 75 memories, 0 new (3 duplicates skipped)"
 
     result = zoo_command("memory", "show", checkpoint)
-    shown = dict(one.split(maxsplit=1) for one in result.out.replace("back end", "back_end").splitlines())
+    shown = dict(line.split(maxsplit=1) for line in result.out.replace("back end", "back_end").splitlines())
     assert shown == {
         "memory": location,
         "version": "2",
@@ -114,19 +116,24 @@ def test_training_again_uses_the_training_rows_and_keeps_what_was_added(
 def test_other_runs_on_the_same_rows_keep_their_memory(
     fit: Fit, zoo_command: Zoo, more_csv: Path, tmp_path: Path
 ) -> None:
-    one, two = (fit(name) / "checkpoints" / "best.ckpt" for name in ("one", "two"))
-    locations = [zoo.load(run).data.memory_location for run in (one, two)]
+    first, second = fit("first"), fit("second")
+    locations = [zoo.load(run).memory.folder for run in (first, second)]
     assert locations[0] == locations[1]  # in the cache, built once
-    before = zoo.load(two).predict(TEXTS)
-    assert zoo_command("memory", "add", one, more_csv).code == 0
-    assert zoo.load(one).data.memory_location == str(one.parent / "memory")
-    assert zoo.load(one).predict(TEXTS) != before
-    assert zoo.load(two).predict(TEXTS) == before
-    # It goes with the run, and the other checkpoint of the run has it, too.
-    last = zoo.load(one.with_name("last.ckpt"))
+    checkpoints = {path: path.read_bytes() for path in first.rglob("*.ckpt")}
+    before = zoo.load(second).predict(TEXTS)
+    assert zoo_command("memory", "add", first, more_csv).code == 0
+    assert zoo.load(first).memory.folder == first / "memory"
+    assert zoo.load(first).predict(TEXTS) != before
+    assert zoo.load(second).predict(TEXTS) == before
+    assert {path: path.read_bytes() for path in first.rglob("*.ckpt")} == checkpoints
+    # It moves with the run, and all checkpoints of the run have it.
+    last = zoo.load(first / "checkpoints" / "last.ckpt")
     assert [m.text for m in last.predict("tungsten")[0].memories] == ["tungsten"]
-    moved = (tmp_path / "one").rename(tmp_path / "moved") / "checkpoints" / "best.ckpt"
+    moved = first.rename(tmp_path / "moved")
     assert [m.text for m in zoo.load(moved).predict("tungsten")[0].memories] == ["tungsten"]
+    # Without its folder, the model has the memory of its training again.
+    shutil.rmtree(moved / "memory")
+    assert zoo.load(moved).predict(TEXTS) == before
 
 
 def test_validation_has_the_memory_that_predictions_have(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
@@ -143,37 +150,16 @@ def test_validation_has_the_memory_that_predictions_have(fit: Fit, zoo_command: 
     assert loss() != before
 
 
-def test_what_tuning_refuses(trained_run: Path, zoo_command: Zoo, tmp_path: Path, more_csv: Path) -> None:
-    checkpoint = trained_run / "checkpoints" / "best.ckpt"
-    stones = write_table(tmp_path / "stones.csv", [("quartz", "stone"), ("plum stone", "fruit")])
-    assert zoo_command("index", "--file", stones, "--memory", "stones").code == 0
-    dev = write_table(tmp_path / "dev.csv", sentences(9, seed=5))
-    said = line(zoo_command("memory", "tune", checkpoint, dev, "--memory", "stones"))
-    assert "stones: belongs to another model: it has the label 'stone'" in said
-    (tmp_path / "folder").mkdir()
-    assert "--output folder: is a folder" in line(
-        zoo_command("memory", "tune", checkpoint, dev, "--output", "folder")
-    )
-
-
-def test_a_tuned_checkpoint_names_its_memory(
-    fit: Fit, zoo_command: Zoo, tmp_path: Path, more_csv: Path
+def test_a_model_without_weights_to_fit_cannot_be_tuned(
+    trained_run: Path, zoo_command: Zoo, tmp_path: Path
 ) -> None:
-    checkpoint = fit("run") / "checkpoints" / "best.ckpt"
-    assert zoo_command("memory", "add", checkpoint, more_csv).code == 0
     dev = write_table(tmp_path / "dev.csv", sentences(9, seed=5))
-    result = zoo_command("memory", "tune", checkpoint, dev, "--output", "elsewhere/tuned.ckpt")
-    assert result.code == 0, result.err
-    assert zoo.load("elsewhere/tuned.ckpt").data.memory_location == str(checkpoint.parent / "memory")
-    assert zoo_command("index", "--file", more_csv, "--memory", "new").code == 0
-    result = zoo_command("memory", "tune", checkpoint, dev, "--output", "new.ckpt", "--memory", "new")
-    assert result.code == 0, result.err
-    assert zoo.load("new.ckpt").data.memory_location == "new"
+    assert "a KNNBiLSTM has no weights" in refusal(zoo_command("memory", "tune", trained_run, dev))
 
 
 def _scores(table: str) -> list[dict[str, str]]:
     """A run's metrics without its times."""
-    names, *rows = [one.split(",") for one in table.splitlines()]
+    names, *rows = [line.split(",") for line in table.splitlines()]
     kept = [dict(zip(names, row, strict=True)) for row in rows]
     return [{k: v for k, v in row.items() if k.startswith(("val/", "train/loss"))} for row in kept]
 
@@ -206,23 +192,22 @@ def test_scores_are_those_of_the_current_version(
 
 def test_rows_that_do_not_fit(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
     checkpoint = fit("run") / "checkpoints" / "best.ckpt"
-    location = zoo.load(checkpoint).data.memory_location
-    assert location is not None
+    location = zoo.load(checkpoint).memory.folder
 
     strange = write_table(tmp_path / "strange.csv", [("durian", "fruit"), ("quartz", "stone")])
-    said = line(zoo_command("memory", "add", checkpoint, strange))
+    message = refusal(zoo_command("memory", "add", checkpoint, strange))
     for part in (strange, "row 2", "'quartz'", "'stone'", "--unknown_labels skip"):
-        assert str(part) in said
+        assert str(part) in message
     unlabelled = write_table(tmp_path / "unlabelled.csv", [("durian", "")])
-    assert "no label" in line(zoo_command("memory", "add", checkpoint, unlabelled))
-    assert "absent.csv" in line(zoo_command("memory", "add", checkpoint, "absent.csv"))
-    assert read_pointer(Path(location))["version"] == 1
+    assert "no label" in refusal(zoo_command("memory", "add", checkpoint, unlabelled))
+    assert "absent.csv" in refusal(zoo_command("memory", "add", checkpoint, "absent.csv"))
+    assert read_pointer(location)["version"] == 1
 
     result = zoo_command("memory", "add", checkpoint, strange, "--unknown_labels", "skip")
-    assert "version 2, 73 memories, 1 new (1 rows with unknown labels left out)" in result.out
+    assert "version 2, 73 memories, 1 new (1 rows with unknown labels skipped)" in result.out
     other = write_table(tmp_path / "other.csv", [("DURIAN", "metal"), (" durian ", "fruit")])
     result = zoo_command("memory", "add", checkpoint, other)
-    assert "1 new (1 of them with a text that is there with another label, 1 copies left out)" in result.out
+    assert "1 new (1 with the text of a memory with another label, 1 duplicates skipped)" in result.out
 
 
 def test_columns_are_those_of_the_training_table(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
@@ -243,7 +228,7 @@ def test_columns_are_those_of_the_training_table(fit: Fit, zoo_command: Zoo, tmp
     first = write_table(tmp_path / "first.csv", [("2", "tungsten")], columns=("topic", "words"))
     assert zoo_command("memory", "add", checkpoint, first).code == 0
     second = write_table(tmp_path / "second.csv", [("1", "durian")], columns=("class", "name"))
-    assert "'words'" in line(zoo_command("memory", "add", checkpoint, second))
+    assert "'words'" in refusal(zoo_command("memory", "add", checkpoint, second))
     columns = ("--text_column=name", "--label_column=class")
     assert zoo_command("memory", "add", checkpoint, second, *columns).code == 0
     found = zoo.load(checkpoint).predict(["tungsten", "durian"])
@@ -254,22 +239,26 @@ def test_columns_are_those_of_the_training_table(fit: Fit, zoo_command: Zoo, tmp
 
 
 def test_a_memory_of_another_model_is_refused(
-    trained_run: Path, zoo_command: Zoo, tmp_path: Path, more_csv: Path
+    fit: Fit, zoo_command: Zoo, tmp_path: Path, more_csv: Path
 ) -> None:
-    checkpoint = trained_run / "checkpoints" / "best.ckpt"
+    run = fit("run")
     stones = write_table(tmp_path / "stones.csv", [("quartz", "stone"), ("plum stone", "fruit")])
     assert zoo_command("index", "--file", stones, "--memory", "stones").code == 0
     assert zoo_command("index", "--file", stones, "--memory", "texts", "--label_column=null").code == 0
-    for folder, why in (("stones", "'stone'"), ("texts", "no labels")):
-        said = line(zoo_command("memory", "add", checkpoint, more_csv, "--memory", folder))
-        assert f"{folder}: belongs to another model" in said
-        assert why in said
-        assert read_pointer(Path(folder))["version"] == 1
+    for folder, reason in (("stones", "'stone'"), ("texts", "no labels")):
+        message = refusal(zoo_command("memory", "show", run, "--memory", folder))
+        assert f"{folder}: belongs to another model" in message
+        assert reason in message
     assert zoo_command(
         "index", "--file", more_csv, "--memory", "lm", "--retriever=EmbeddedRetriever",
         "--retriever.similarity=LMDirichlet",
     ).code == 0  # fmt: skip
-    assert "LMDirichlet" in line(zoo_command("memory", "add", checkpoint, more_csv, "--memory", "lm"))
+    assert "LMDirichlet" in refusal(zoo_command("memory", "show", run, "--memory", "lm"))
+    # In the place of the model's own memory.
+    Path("stones").rename(run / "memory")
+    for command in (("show", run), ("add", run, more_csv)):
+        assert "is not the memory of" in refusal(zoo_command("memory", *command))
+    assert read_pointer(run / "memory")["version"] == 1
 
 
 def test_a_folder_grows_without_a_model(zoo_command: Zoo, tmp_path: Path, more_csv: Path) -> None:
@@ -280,20 +269,20 @@ def test_a_folder_grows_without_a_model(zoo_command: Zoo, tmp_path: Path, more_c
     assert "[metal] tungsten" in zoo_command("search", "tungsten", "--memory", "m").out
     # Texts without labels stay without.
     assert zoo_command("index", "--file", table, "--memory", "u", "--label_column=null").code == 0
-    assert "2 memories, 0 new (2 copies left out)" in zoo_command("memory", "add", "u", table).out
+    assert "2 memories, 0 new (2 duplicates skipped)" in zoo_command("memory", "add", "u", table).out
     assert "labels    none" in zoo_command("memory", "show", "u").out
-    assert "the memory has none" in line(
+    assert "the memory has none" in refusal(
         zoo_command("memory", "add", "u", more_csv, "--label_column", "label")
     )
 
 
 def test_a_model_without_memory(fit: Fit, zoo_command: Zoo, more_csv: Path) -> None:
     checkpoint = fit("run", "--model.features=M1") / "checkpoints" / "best.ckpt"
-    assert "reads no memory" in line(zoo_command("memory", "add", checkpoint, more_csv))
+    assert "reads no memory" in refusal(zoo_command("memory", "add", checkpoint, more_csv))
 
 
 def test_what_is_no_command(zoo_command: Zoo) -> None:
-    assert "add" in line(zoo_command("memory", "shrink"))
-    assert "{add,tune,show}" in line(zoo_command("memory"))
+    assert "add" in refusal(zoo_command("memory", "shrink"))
+    assert "{add,tune,show}" in refusal(zoo_command("memory"))
     assert "--unknown_labels" in zoo_command("memory", "add", "--help").out
-    assert "no such checkpoint" in line(zoo_command("memory", "show", "absent.ckpt"))
+    assert "no such checkpoint" in refusal(zoo_command("memory", "show", "absent.ckpt"))

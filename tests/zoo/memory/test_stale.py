@@ -1,4 +1,4 @@
-"""What is kept is what is there: other data under an old name, memories that others use, copies, resumed runs."""
+"""Nothing outdated is used: other data under an old name, memories that others share, resumed runs, damage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import zoo
 from datamodules.core.errors import InputError
 from datamodules.retrieval.memories.folder_memory import read_pointer, write_pointer
 from tests.zoo.conftest import Result, pair_rows, sentences, write_pairs, write_table
-from zoo.saving.checkpoint import CHECKPOINT_KEY, read_checkpoint
+from zoo.saving.saved_model import SavedModel
 
 Fit = Callable[..., Path]
 Zoo = Callable[..., Result]
@@ -29,14 +29,15 @@ def best(run: Path) -> Path:
 
 
 def weights(run: Path) -> dict[str, Any]:
-    state: dict[str, Any] = read_checkpoint(run / "checkpoints" / "last.ckpt")["state_dict"]
-    return state
+    return SavedModel.open(run / "checkpoints" / "last.ckpt").checkpoint.weights
 
 
 def differ(one: Path, other: Path) -> bool:
-    ours, theirs = weights(one), weights(other)
-    return ours.keys() != theirs.keys() or any(
-        ours[name].shape != theirs[name].shape or not torch.equal(ours[name], theirs[name]) for name in ours
+    """Whether two runs have other weights."""
+    first, second = weights(one), weights(other)
+    return first.keys() != second.keys() or any(
+        value.shape != second[name].shape or not torch.equal(value, second[name])
+        for name, value in first.items()
     )
 
 
@@ -78,22 +79,22 @@ def test_other_rows_of_the_same_name_are_read(
     assert differ(first, fit("second", "--data.train_file", save(tmp_path / name, 2)))
 
 
-def test_a_tests_rows_are_those_of_now(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+def test_the_current_rows_of_a_table_are_tested(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
     checkpoint = best(fit("run", "--trainer.max_epochs=3"))
     pairs = sentences(60, seed=5)
-    # The same texts with each label written for the next: of the same size.
+    # Labels are exchanged: the size of the file is the same.
     following = {"fruit": "metal", "metal": "fruit", "weather": "weather"}
-    found = []
+    accuracies = []
     for rows in (pairs, [(text, following[label]) for text, label in pairs]):
         table = write_table(tmp_path / "test.csv", rows)
         os.utime(table, (1_000_000_000, 1_000_000_000))
         done = zoo_command("test", "--ckpt_path", checkpoint, "--data.test_file", table, "--output=o.json")
         assert done.code == 0, done.err
-        found.append(json.loads(Path("o.json").read_text())["accuracy"])
-    assert found[0] != found[1]
+        accuracies.append(json.loads(Path("o.json").read_text())["accuracy"])
+    assert accuracies[0] != accuracies[1]
 
 
-# --- memories that others use ---
+# --- memories that others share ---
 
 
 def test_a_table_as_memory_grows_for_one_run_alone(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
@@ -112,10 +113,12 @@ def test_a_table_as_memory_grows_for_one_run_alone(fit: Fit, zoo_command: Zoo, t
     third = fit("c", *options)
     assert zoo.load(best(third)).memory.version == 1
     assert not differ(third, runs[1])
-    # The run itself uses it everywhere.
+    # All commands use the memory of the run itself.
     grown = zoo.load(best(runs[0]))
     assert grown.memory.version == 2
-    assert {memory.text for one in grown.predict(texts) for memory in one.memories} >= set(texts)
+    assert {memory.text for prediction in grown.predict(texts) for memory in prediction.memories} >= set(
+        texts
+    )
     scores = {}
     for command in ("validate", "test"):
         given = ["--data.validation_file" if command == "validate" else "--data.test_file", dev]
@@ -134,36 +137,41 @@ def grown(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> Path:
     return run
 
 
-def test_copies_and_links_of_a_checkpoint_know_its_memory(grown: Path, tmp_path: Path) -> None:
+def test_a_grown_memory_belongs_to_the_run(grown: Path, zoo_command: Zoo, tmp_path: Path) -> None:
     texts = [text for text, _ in sentences(9, seed=12)]
-    expected = zoo.load(best(grown)).predict(texts)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    shutil.copy(best(grown), elsewhere / "copy.ckpt")
-    (elsewhere / "link.ckpt").symlink_to(best(grown))
-    shutil.copytree(grown, tmp_path / "whole")
-    for checkpoint in (elsewhere / "copy.ckpt", elsewhere / "link.ckpt", best(tmp_path / "whole")):
-        assert zoo.load(checkpoint).predict(texts) == expected
-    facts = read_checkpoint(elsewhere / "copy.ckpt")[CHECKPOINT_KEY]["data"]
-    assert (facts["memory"], facts["memory_version"]) == (str(best(grown).with_name("memory")), 2)
-    # Its own folder is used where the run has been moved as a whole.
-    assert zoo.load(best(tmp_path / "whole")).memory.folder == best(tmp_path / "whole").with_name("memory")
+    expected, trained = zoo.load(grown).predict(texts), zoo.load(grown, memory_version=1).predict(texts)
+    assert expected != trained
+    # It moves with the run.
+    copy = shutil.copytree(grown, tmp_path / "whole")
+    shutil.rmtree(grown / "memory")
+    assert zoo.load(copy).predict(texts) == expected
+    assert zoo.load(copy).memory.folder == copy / "memory"
+    # A checkpoint alone is the model as it was trained; it may have a memory of its own.
+    lone = Path(shutil.copy(best(copy), tmp_path / "lone.ckpt"))
+    assert zoo.load(lone).predict(texts) == trained
+    more = write_table(tmp_path / "again.csv", sentences(30, seed=12))
+    assert zoo_command("memory", "add", lone, more).code == 0
+    assert zoo.load(lone).predict(texts) == expected
+    assert zoo.load(lone).memory.folder == tmp_path / "lone.memory"
 
 
-def test_a_memory_that_is_not_there_or_older_is_named(grown: Path, tmp_path: Path) -> None:
-    lone = Path(shutil.copy(best(grown), tmp_path / "lone.ckpt"))
-    memory = best(grown).with_name("memory")
-    pointer = read_pointer(memory)
-    write_pointer(memory, {**pointer, "version": 1})
-    with pytest.raises(InputError, match="is at version 1, but the model was last used with version 2"):
-        zoo.load(lone)
-    write_pointer(memory, pointer)
-    moved = memory.rename(tmp_path / "moved")
-    with pytest.raises(
-        InputError, match=r"memory: the memory that the model was last used with is not there"
-    ):
-        zoo.load(lone)
-    assert zoo.load(lone, memory=moved).memory.version == 2  # as the message says
+def test_a_named_memory_that_is_missing_or_older_is_refused(
+    fit: Fit, zoo_command: Zoo, tmp_path: Path
+) -> None:
+    table = write_table(tmp_path / "memory.csv", sentences(80, seed=11))
+    assert zoo_command("index", "--file", table, "--memory", "named").code == 0
+    more = write_table(tmp_path / "more.csv", sentences(30, seed=12))
+    assert zoo_command("memory", "add", "named", more).code == 0
+    run = fit("run", "--model.features=M5", "--data.memory=named")
+    pointer = read_pointer(Path("named"))
+    write_pointer(Path("named"), {**pointer, "version": 1})
+    with pytest.raises(InputError, match="is at version 1, but the model last used version 2"):
+        zoo.load(run)
+    write_pointer(Path("named"), pointer)
+    moved = Path("named").rename("moved")
+    with pytest.raises(InputError, match="named: the memory that the model last used is not there"):
+        zoo.load(run)
+    assert zoo.load(run, memory=moved).memory.version == 2  # as the message advises
 
 
 # --- resumed runs ---
@@ -175,8 +183,11 @@ def test_a_memory_that_is_not_there_or_older_is_named(grown: Path, tmp_path: Pat
         (["--data.num_memories=2"], "data.num_memories=2, not 3"),
         (["--data.max_length=2"], "data.max_length=2, not 64"),
         (["--data.validation_split=0.3"], "data.validation_split=0.3, not 0.2"),
-        (["--data.retriever=EmbeddedRetriever", "--data.retriever.k1=0.1"], "data.retriever ranks otherwise"),
-        (["--data.train_file=other.csv"], "data.train_file=other.csv holds something else than then"),
+        (
+            ["--data.retriever=EmbeddedRetriever", "--data.retriever.k1=0.1"],
+            "data.retriever has another ranking",
+        ),
+        (["--data.train_file=other.csv"], "data.train_file=other.csv has other contents than then"),
     ],
 )
 def test_a_run_is_not_resumed_on_other_data(
@@ -190,7 +201,7 @@ def test_a_run_is_not_resumed_on_other_data(
         "--trainer.max_epochs=2", "--run_dir", run, *options,
     )  # fmt: skip
     assert result.code == 2
-    assert f"the run that is resumed had other data options: {named}. Give it the same" in result.err
+    assert f"the resumed run had other data options: {named}. Use the same ones" in result.err
     assert weights(run).keys()
     assert (run / "config.yaml").read_text() == before
 
@@ -210,7 +221,7 @@ def test_a_run_is_resumed_where_its_files_have_moved(
 # --- damage ---
 
 
-def test_no_damaged_checkpoint_is_taken_for_whole(fit: Fit, tmp_path: Path) -> None:
+def test_no_damaged_checkpoint_is_used(fit: Fit, tmp_path: Path) -> None:
     whole = best(fit("run", "--model.features=M1")).read_bytes()
     texts = [text for text, _ in sentences(5, seed=3)]
     (tmp_path / "whole.ckpt").write_bytes(whole)
@@ -218,14 +229,13 @@ def test_no_damaged_checkpoint_is_taken_for_whole(fit: Fit, tmp_path: Path) -> N
     damaged, refused = tmp_path / "damaged.ckpt", 0
     for number in range(60):
         contents = bytearray(whole)
-        place = random.Random(number).randrange(len(whole))
-        contents[place] ^= 1 << (number % 8)
+        contents[random.Random(number).randrange(len(whole))] ^= 1 << (number % 8)
         damaged.write_bytes(contents)
         try:
             predictor = zoo.load(damaged)
         except InputError:
             refused += 1
-        else:  # padding, or a time that nobody reads
+        else:  # padding, or a time
             assert predictor.predict(texts) == expected
     assert refused > 30
 
@@ -233,7 +243,7 @@ def test_no_damaged_checkpoint_is_taken_for_whole(fit: Fit, tmp_path: Path) -> N
 def test_damaged_rows_of_an_addition_leave_the_version_before(grown: Path) -> None:
     texts = [text for text, _ in sentences(9, seed=12)]
     before = zoo.load(best(grown), memory_version=1).predict(texts)
-    rows = best(grown).with_name("memory") / "rows-2" / "rows.arrow"
+    rows = grown / "memory" / "rows-2" / "rows.arrow"
     contents = bytearray(rows.read_bytes())
     contents[len(contents) // 2] ^= 1
     rows.write_bytes(contents)
@@ -247,10 +257,10 @@ def test_damaged_rows_of_an_addition_leave_the_version_before(grown: Path) -> No
 # --- what the cache has lost ---
 
 
-def test_a_memory_that_was_never_asked_is_made_of_its_table_again(
+def test_a_memory_that_was_never_searched_is_built_of_its_table_again(
     zoo_command: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A matching model's memory is built when the first question comes alone."""
+    """A matching model's memory is built for the first question without candidates."""
     table = write_pairs(tmp_path / "pairs.tsv", pair_rows(20, seed=1))
     done = zoo_command(
         "fit", "--model=ANMM", "--model.word_size=8", "--data=MatchingDataModule", f"--data.train_file={table}",
@@ -260,18 +270,18 @@ def test_a_memory_that_was_never_asked_is_made_of_its_table_again(
     assert done.code == 0, done.err
     question = pair_rows(20, seed=1)[0][0]
     shutil.rmtree(tmp_path / "cache")
-    (found,) = zoo.load(best(Path("run"))).answer(question)
-    assert found
+    (candidates,) = zoo.load(best(Path("run"))).answer(question)
+    assert candidates
     shutil.rmtree(tmp_path / "cache")
     kept = table.read_text()
     table.write_text(kept.replace("old", "new"))
     with pytest.raises(
-        InputError, match=r"gone from the cache .*, and their table holds others now; build a memory"
+        InputError, match=r"not in the cache .*, and their table has other rows now; build a memory"
     ):
         zoo.load(best(Path("run"))).answer(question)
     table.unlink()
     with pytest.raises(
-        InputError, match=r"and their table can't be read again .*no such file.*; build a memory"
+        InputError, match=r"and their table cannot be read again .*no such file.*; build a memory"
     ):
         zoo.load(best(Path("run"))).answer(question)
     # As the message says.

@@ -143,5 +143,5 @@ def test_mistakes_are_named(fit: Fit, tmp_path: Path, monkeypatch: pytest.Monkey
         "encoder.pt", r"'encoder\.pt': not a file of a known kind; use a checkpoint \(\.ckpt\), or a folder"
     )
     checkpoint = encoder_of(fit)
-    monkeypatch.setattr(text_encoder, "FILE_ENCODERS", {})
+    monkeypatch.setattr(encoder_loading, "FILE_ENCODERS", "none")
     fails(checkpoint, r"checkpoints after `import zoo`")

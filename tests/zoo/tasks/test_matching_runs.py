@@ -17,7 +17,7 @@ from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.zoo.conftest import Result, pair_rows, write_pairs
 from tests.zoo.processes import DDP, zoo_process
 from zoo.tasks.matching.predictor import MatchingPredictor
-from zoo.tasks.ranking_charts import hits_by_rank, scores_by_label
+from zoo.tasks.ranking_charts import hits_by_rank
 
 Command = Callable[..., Result]
 #: A classifier's options have no place here.
@@ -160,18 +160,16 @@ def test_the_dashboard_shows_the_pairs_of_the_first_questions(
 
 
 def test_charts_of_pairs(fit: Callable[..., Path]) -> None:
-    """Each chart is a table and a picture, and shows what the model predicts."""
+    """Each chart is a table and a picture of the model's predictions."""
     predictor = matcher(fit("--trainer.callbacks=callbacks.Charts"))
     folder = Path("run/charts")
-    names = ["hits", "interaction", "scores"]
+    names = ["hits", "interaction"]
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         f"{name}.{kind}" for name in names for kind in ("csv", "png")
     )
     hits = [[float(value) for value in line] for line in read_csv(folder / "hits.csv")[1:]]
     assert hits[-1][1:] == [1.0, 1.0]  # all candidates are there
     assert all(earlier <= later for earlier, later in zip(hits[0][1:], hits[-1][1:], strict=True))
-    scores = np.array([line[1:] for line in read_csv(folder / "scores.csv")[1:]], float)
-    assert scores.sum(axis=0).tolist() == pytest.approx([1, 1])
     head, *lines = read_csv(folder / "interaction.csv")
     found = predictor.interaction(" ".join(line[0] for line in lines), " ".join(head[1:]))
     assert found is not None
@@ -194,23 +192,14 @@ def test_charts_of_pairs_to_classify(zoo_command: Command, tmp_path: Path) -> No
         "--trainer.callbacks=callbacks.Charts",
     )  # fmt: skip
     assert result.code == 0, result.err
-    assert sorted(path.name for path in Path("run/charts").iterdir()) == ["scores.csv", "scores.png"]
+    assert list(Path("run/charts").iterdir()) == []
 
 
 def test_hits_by_rank() -> None:
     """A query with the first and third text relevant of three that are, one without any, one with none found."""
     (chart,) = hits_by_rank([[2, 0, 1], [0, 0], [0]], [3, 0, 1])
-    assert chart.lines == [[1, 0.5, 1 / 6], [2, 0.5, 1 / 6], [3, 0.5, 1 / 3]]
+    assert chart.rows == [(1, 0.5, 1 / 6), (2, 0.5, 1 / 6), (3, 0.5, 1 / 3)]
     assert not list(hits_by_rank([[0]], [0]))
-
-
-def test_scores_by_label() -> None:
-    (chart,) = scores_by_label([0.1, 0.1001, 0.1002, float("nan")], [True, False, False, True])
-    names, matches, others = zip(*chart.lines, strict=True)
-    assert len(set(names)) == 20
-    assert (matches[0], sum(matches)) == (1, 1)
-    assert sum(others) == pytest.approx(1)
-    assert not list(scores_by_label([1.0, 2.0], [True, True]))
 
 
 def test_the_interaction_of_texts_that_are_cut_or_empty(fit: Callable[..., Path], tiny_bert: Path) -> None:

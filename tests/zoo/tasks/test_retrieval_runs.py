@@ -186,7 +186,7 @@ def test_predict_writes_records_and_trec_runs(
     line = Path("lstm.run").read_text().splitlines()[0].split()
     best = records[0]["documents"][0]
     assert line == ["q0", "Q0", best["id"], "1", repr(best["score"]), "lstm"]
-    # What a run is worth, by our own measures and beside another run.
+    # Measures of the run and of its reverse.
     reversed_lines = []
     for row in Path("lstm.run").read_text().splitlines():
         query, _, document, rank, score, _ = row.split()
@@ -216,12 +216,29 @@ def test_measure_refuses_what_is_no_run(zoo_command: Command, collection: Collec
     assert "use one of ndcg@1" in zoo_command(*options, "[bad.run]", "--compare_by=p@1").err
 
 
+def test_grades_must_be_whole_numbers(zoo_command: Command) -> None:
+    Path("qrels").write_text("q1 0 d1 0.5\n")
+    Path("one.run").write_text("q1 Q0 d1 1 2.5 a\n")
+    result = zoo_command("measure", "--judgements", "qrels", "--runs", "[one.run]")
+    assert result.code == 2
+    assert "qrels: grades must be whole numbers" in result.err
+
+
+def test_documents_of_equal_scores_are_ordered_by_their_ids(zoo_command: Command) -> None:
+    """From high to low, as in trec_eval, whatever the order of the lines."""
+    Path("qrels").write_text("q1 0 d2 1\n")
+    for lines in (["d1", "d2", "d3"], ["d3", "d2", "d1"]):
+        Path("one.run").write_text("".join(f"q1 Q0 {document} 1 2.5 a\n" for document in lines))
+        result = zoo_command("measure", "--judgements", "qrels", "--runs", "[one.run]")
+        assert result.out.splitlines()[1].split()[5] == "50.00"
+
+
 def test_a_query_that_a_run_lacks_counts_nothing(zoo_command: Command) -> None:
     Path("qrels").write_text("q1 0 d1 1\nq2 0 d1 1\nq3 0 d1 0\nq1 0 d7 1\n")
     Path("one.run").write_text("q1 Q0 d1 1 2.5 a\nq1 Q0 d3 2 1.5 a\n")
     result = zoo_command("measure", "--judgements", "qrels", "--runs", "[one.run]")
     figures = result.out.splitlines()[1].split()
-    # Of two queries with a relevant document, one has its first right, and one of two found.
+    # One of two queries with a relevant document has the first document right, and one of its two relevant ones.
     assert figures[1:3] == ["50.00", "30.66"]
     assert figures[4:7] == ["25.00", "50.00", "25.00"]
 
@@ -324,11 +341,13 @@ def test_differences_by_chance_and_others() -> None:
     assert other.mean == pytest.approx(same.mean + 0.02)
     assert compare(first, first).p == 1.0  # type: ignore[union-attr]
     assert compare(first, {}) is None
-    # All 2^4 signs: only two of them are as far from 0 as four differences of one sign.
+    assert compare({"q": 1.0}, {"q": 0.0}) == (1.0, 1.0, 1)
+    # Two of all 2^4 combinations of signs are as far from 0 as four differences of one sign.
     exact = compare({str(i): 1.0 for i in range(4)}, {str(i): 0.0 for i in range(4)})
     assert exact is not None
-    assert exact.p == pytest.approx(2 / 16, abs=0.01)
+    assert exact.p == pytest.approx(2 / 16)
     assert mean_by_query([{"a": 1.0, "b": 2.0}, {"a": 3.0}]) == {"a": 2.0}
+    assert mean_by_query([]) == {}
 
 
 def test_a_table_compares_rows_query_by_query(
@@ -359,7 +378,7 @@ def test_a_table_compares_rows_query_by_query(
     assert figures["LSTM"]["test/ndcg@10"]["n"] == 2
     assert figures["BM25"]["test/ndcg@10"]["n"] == 1
     told = Path("out/table.md").read_text()
-    assert "## Beside LSTM, test" in told
+    assert "## Against LSTM, test" in told
     (line,) = [line for line in told.splitlines() if line.startswith("| BM25 | ") and line.count("|") == 5]
     difference = figures["BM25"]["test/ndcg@10"]["mean"] - figures["LSTM"]["test/ndcg@10"]["mean"]  # type: ignore[operator]
     assert line.split("|")[2].strip() == f"{100 * difference:+.1f}"

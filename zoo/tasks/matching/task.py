@@ -18,7 +18,7 @@ from zoo.tasks.base import Task, check_choice
 from zoo.tasks.matching.losses import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.matching.metrics import MatchingScores, PairScores, RankingScores
 from zoo.tasks.matching.predictor import MatchingPredictor
-from zoo.tasks.ranking_charts import hits_by_rank, scores_by_label
+from zoo.tasks.ranking_charts import hits_by_rank
 
 Loss: TypeAlias = Literal["hinge", "softmax", "cross_entropy"]
 
@@ -164,10 +164,6 @@ class MatchingTask(Task):
             # Among equal scores, the worse first.
             grades = [[grade for _, grade in sorted(candidates)] for candidates in ranked.values()]
             yield from hits_by_rank(grades, [sum(grade > 0 for grade in each) for each in grades])
-        yield from scores_by_label(
-            [prediction.score for prediction in predictions.values()],
-            [target[row] > 0 for row in predictions],
-        )
         # The first pair that matches, word by word.
         for prediction in (predictions[row] for row in predictions if target[row] > 0):
             words = predictor.interaction(prediction.first, prediction.second)
@@ -177,7 +173,7 @@ class MatchingTask(Task):
             if first and second:
                 yield Chart(
                     "interaction",
-                    "Interaction of the words of the first pair that matches",
+                    "Interaction of the words of the first matching pair",
                     ["word of the first text", *second],
                     [[word, *line] for word, line in zip(first, values.tolist(), strict=True)],
                     "map",

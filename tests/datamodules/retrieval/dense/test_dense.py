@@ -248,9 +248,9 @@ def test_a_memory_stores_its_dense_retriever(tmp_path: Path, tiny_encoder: str) 
     assert neighbors.memories.ids == expected.memories.ids
     # Training texts retrieve neither themselves nor their duplicates.
     texts = rows(60).texts
-    kept = one.search(texts, 3, exclude_duplicates=True)
-    for text, found_rows in zip(texts, kept.rows, strict=True):
-        assert text not in [kept.memories.texts[int(row)] for row in found_rows]
+    others = memory.search(texts, 3, exclude_duplicates=True)
+    for text, memory_rows in zip(texts, others.rows, strict=True):
+        assert text not in [others.memories.texts[int(row)] for row in memory_rows]
     with pytest.raises(InputError, match="pooling") as caught:
         open_memory(str(tmp_path / "memory"), DenseRetriever(tiny_encoder, "mean", max_length=20))
     assert "\n" not in str(caught.value)

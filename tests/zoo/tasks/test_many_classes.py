@@ -1,4 +1,4 @@
-"""Classes by the thousand: a run logs what people read, and the output file has all."""
+"""Thousands of classes: a run logs few of their scores, and the output file has all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zoo.tasks import base
 def test_scores_of_single_classes(
     most: int, fit: Callable[..., Path], zoo_command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "MOST_CLASS_SCORES", most)
+    monkeypatch.setattr(base, "MAX_CLASS_SCORES", most)
     rows = [(text, f"class {i % 30}") for i, (text, _) in enumerate(sentences(120, seed=1))]
     table = write_table(Path("many.csv"), rows)
     run = fit("run", "--data.train_file", table)

@@ -1,0 +1,44 @@
+"""A small ensemble, trained by the command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.zoo.conftest import Result
+
+SMALL = [
+    "--model=MemoryEnsemble",
+    "--model.hidden_size=6",
+    "--model.word_size=8",
+    "--model.characters=false",
+    "--model.folds=2",
+    "--data=ClassificationDataModule",
+    "--data.characters=false",
+    "--data.num_memories=4",
+    "--data.batch_size=16",
+    "--data.validation_split=0.2",
+    "--trainer.accelerator=cpu",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+    "--trainer.max_epochs=1",
+]
+
+
+@pytest.fixture
+def run(zoo_command: Callable[..., Result], train_csv: Path) -> Callable[..., Path]:
+    """Trains a small ensemble, and returns its run folder; `output.txt` there has what the command printed."""
+
+    def train(run_dir: str, *options: object, table: Path = train_csv) -> Path:
+        result = zoo_command("fit", *SMALL, f"--data.train_file={table}", f"--run_dir={run_dir}", *options)
+        assert result.code == 0, result.err
+        (Path(run_dir) / "output.txt").write_text(result.out)
+        return Path(run_dir).absolute()
+
+    return train
+
+
+def best(run: Path) -> Path:
+    return run / "checkpoints" / "best.ckpt"

@@ -1,0 +1,134 @@
+"""A member of the user's own: one class and one line, through fit, resume, processes, the table, growth and export."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ClassVar
+from zlib import crc32
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from typing_extensions import override
+
+import zoo
+from datamodules.core.errors import InputError
+from tests.zoo.conftest import Result, sentences, write_table
+from zoo.ensemble.fit import EnsembleFit
+from zoo.ensemble.member import Input, Member, Readings, Sizes
+from zoo.ensemble.members import MEMBERS
+from zoo.ensemble.outputs import Scores
+
+Run = Callable[..., Path]
+Zoo = Callable[..., Result]
+
+BUCKETS = 8192
+
+
+class NaiveBayes(Member):
+    """Multinomial naive Bayes on words, hashed into buckets."""
+
+    name = "naive_bayes"
+    title = "naive Bayes"
+    reads: ClassVar[frozenset[Input]] = frozenset({"texts"})
+    log_p: Tensor
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self.register_buffer("log_p", torch.zeros(BUCKETS, sizes.num_classes))
+
+    @override
+    def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
+        counts = torch.full_like(self.log_p, 0.5)
+        for text, label in zip(readings.texts, target, strict=True):
+            counts[_buckets(text), label] += 1
+        self.log_p.copy_((counts / counts.sum(dim=0)).log())
+
+    @override
+    def forward(self, readings: Readings) -> Scores:
+        return Scores(torch.stack([self.log_p[_buckets(text)].sum(dim=0) for text in readings.texts]))
+
+
+def _buckets(text: str) -> list[int]:
+    return [crc32(word.encode()) % BUCKETS for word in text.split()]
+
+
+OPTIONS = ["--model.members=[lexical,naive_bayes,lexical_vote,encoder]", "--trainer.max_epochs=2"]
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    MEMBERS[NaiveBayes.name] = NaiveBayes
+    yield
+    del MEMBERS[NaiveBayes.name]
+
+
+def test_it_is_a_row_of_the_table_and_votes(run: Run, zoo_command: Zoo, test_csv: Path) -> None:
+    folder = run("run", "--model.members=[naive_bayes]", "--data.num_memories=0")
+    answer = json.loads((folder / "answer.json").read_text())
+    rows = {row["name"]: row for row in answer["rows"]}
+    assert rows["naive_bayes"]["accuracy"] == rows["all"]["accuracy"] > 0.8
+    assert set(answer["weights"]) == {"naive_bayes"}
+    assert "naive Bayes" in (folder / "output.txt").read_text()
+    result = zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test_csv}")
+    assert result.code == 0, result.err
+    assert "naive Bayes" in result.out
+    (prediction,) = zoo.load(folder).predict("apple pear")
+    assert prediction.label == "fruit"
+    assert set(prediction.contributions) == {"naive_bayes"}
+
+
+def test_it_is_cross_fitted(run: Run, tmp_path: Path) -> None:
+    """A member of random labels is right and confident only on rows that it was fitted to."""
+    random = np.random.default_rng(0)
+    rows = [
+        (f"{text} {i}x{i}", str(random.choice(["a", "b"]))) for i, (text, _) in enumerate(sentences(150, 5))
+    ]
+    table = write_table(tmp_path / "noise.csv", rows)
+    folder = run("run", "--model.members=[naive_bayes]", "--data.num_memories=0", table=table)
+    model = zoo.load(folder).model
+    assert model.network.pool.calibrations["naive_bayes"][0] < 0.5
+    texts, labels = zip(*rows, strict=True)
+    predicted = [prediction.label for prediction in zoo.load(folder).predict(texts)]
+    assert np.mean([one == other for one, other in zip(predicted, labels, strict=True)]) > 0.7
+
+
+def test_a_stopped_run_resumes_and_processes_agree(
+    run: Run, zoo_command: Zoo, train_csv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run("whole", *OPTIONS)
+
+    def stop(self: EnsembleFit) -> None:
+        raise InputError("stopped here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EnsembleFit, "run", stop)
+        with pytest.raises(AssertionError, match="stopped here"):
+            run("half", *OPTIONS)
+    resumed = run("half", *OPTIONS, "--ckpt_path=half/checkpoints/last.ckpt")
+    two = run("two", *OPTIONS, "--trainer.devices=2", "--trainer.strategy=ddp_fork", "--data.batch_size=8")
+    texts = [text for text, _ in sentences(20, seed=9)]
+    expected = zoo.load(whole).predict(texts)
+    for folder in (resumed, two):
+        for one, other in zip(zoo.load(folder).predict(texts), expected, strict=True):
+            assert one.probabilities == pytest.approx(other.probabilities, abs=1e-4)
+
+
+def test_its_memory_grows_and_it_is_exported(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
+    folder = run("run", *OPTIONS)
+    more = write_table(tmp_path / "more.csv", [("quince jam", "fruit"), ("quince tart", "fruit")])
+    assert zoo_command("memory", "add", folder, more).code == 0
+    dev = write_table(tmp_path / "dev.csv", sentences(40, seed=79))
+    result = zoo_command("memory", "tune", folder, dev)
+    assert result.code == 0, result.err
+    assert "naive_bayes" in result.out
+    texts = ["quince", "old zinc", "rain"]
+    expected = zoo.load(folder).predict(texts)
+    assert zoo_command("export", folder, "shared").code == 0
+    for one, other in zip(zoo.load("shared").predict(texts), expected, strict=True):
+        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-6)
+        assert one.contributions == pytest.approx(other.contributions, abs=1e-6)

@@ -1,0 +1,95 @@
+"""Calibrations and weights of members, against plain loops and known answers."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from zoo.ensemble.outputs import Scores, Votes
+from zoo.ensemble.pool import HeldOut, Pool, fit_pool, fit_weights, folds_of
+
+
+def _member(target: Tensor, accuracy: float, seed: int) -> Tensor:
+    """Calibrated log probabilities of a member that predicts the right class of three this often."""
+    random = np.random.default_rng(seed)
+    wrong = (target.numpy() + random.integers(1, 3, len(target))) % 3
+    predicted = np.where(random.random(len(target)) < accuracy, target, wrong)
+    logs = torch.full((len(target), 3), math.log((1 - accuracy) / 2))
+    logs[torch.arange(len(target)), torch.from_numpy(predicted)] = math.log(accuracy)
+    return logs
+
+
+def test_independent_calibrated_members_get_their_full_weight_and_noise_gets_none() -> None:
+    target = torch.from_numpy(np.random.default_rng(0).integers(0, 3, 4000))
+    logs = {
+        "good": _member(target, 0.7, 1),
+        "fair": _member(target, 0.5, 2),
+        "noise": _member(target, 1 / 3, 3),
+    }
+    logs["noise"] += torch.randn(4000, 3, generator=torch.Generator().manual_seed(0)).mul(0.5)
+    weights = fit_weights(logs, target)
+    assert weights["good"] == pytest.approx(1, abs=0.15)
+    assert weights["fair"] == pytest.approx(1, abs=0.25)
+    assert weights["noise"] == 0
+    combined = Pool({}, {"all": weights}).combine(logs).argmax(dim=1)
+    assert (combined == target).double().mean() >= (logs["good"].argmax(dim=1) == target).double().mean()
+
+
+def test_of_equal_members_the_first_is_kept() -> None:
+    target = torch.from_numpy(np.random.default_rng(0).integers(0, 3, 300))
+    same = _member(target, 0.6, 1)
+    weights = fit_weights({"a": same, "b": same.clone(), "c": same.clone()}, target)
+    assert weights["a"] == pytest.approx(1, abs=0.3)
+    assert (weights["b"], weights["c"]) == (0, 0)
+
+
+def test_weights_of_a_few_rows_that_are_all_right_are_finite() -> None:
+    target = torch.tensor([0, 1])
+    scores = torch.eye(2) * 9
+    pool = fit_pool(HeldOut({"a": Scores(scores), "b": Scores(scores)}, target))
+    assert all(math.isfinite(weight) for weight in pool.weights["all"].values())
+    assert Pool.of(json.loads(json.dumps(pool.describe()))) == pool
+
+
+def test_a_vote_equals_plain_loops() -> None:
+    score = torch.tensor([[4.0, 2.0, 1.0], [3.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    mask = torch.tensor([[True, True, True], [True, False, False], [False, False, False]])
+    target = torch.tensor([[0, 1, 1], [2, 0, 0], [0, 0, 0]])
+    probabilities = Votes(score, mask, target, 3).log_probabilities((2.0, 0.3)).exp()
+    for row in range(3):
+        scores = [
+            float(value) if exists else 0.0 for value, exists in zip(score[row], mask[row], strict=True)
+        ]
+        shares = [(value / (max(scores) or 1.0)) ** 2 for value in scores]
+        total = sum(shares) or 1.0
+        votes = [
+            sum(
+                share / total for share, label in zip(shares, target[row].tolist(), strict=True) if label == c
+            )
+            for c in range(3)
+        ]
+        for c in range(3):
+            expected = (votes[c] + 0.1) / (sum(votes) + 0.3)
+            assert float(probabilities[row, c]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_sharp_vote_is_chosen_where_the_nearest_memory_is_right() -> None:
+    target = torch.arange(60) % 3
+    score = torch.tensor([[1.0, 0.9, 0.9]]).repeat(60, 1)
+    memories = torch.stack([target, (target + 1) % 3, (target + 1) % 3], dim=1)
+    votes = Votes(score, torch.ones(60, 3, dtype=torch.bool), memories, 3)
+    assert votes.best_calibration(target)[0] >= 20
+    assert votes.best_calibration((target + 1) % 3)[0] == 0
+
+
+def test_folds_divide_each_class_evenly() -> None:
+    target = np.repeat([0, 1, 2], [50, 25, 3])
+    folds = folds_of(target, 5)
+    counts = np.array([np.bincount(folds[target == c], minlength=5) for c in range(3)])
+    assert counts.max(axis=1).tolist() == [10, 5, 1]
+    assert (counts.max(axis=1) - counts.min(axis=1)).max() <= 1

@@ -1,0 +1,170 @@
+"""`zoo memory add` and `tune` that are killed or fill the disk at any moment: the same command again finishes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+import zoo
+from tests.zoo.conftest import Result, sentences, write_table
+from tests.zoo.ensemble.conftest import run as run
+from zoo.cli.main import main
+from zoo.tasks.classification.predictor import Prediction
+
+Run = Callable[..., Path]
+Zoo = Callable[..., Result]
+
+#: System calls at each of which a process is killed, or finds the disk full.
+CALLS = ("fsync", "rename", "replace", "link", "mkdir", "rmdir", "unlink")
+TEXTS = ["guitar", "a plum", "old iron in the rain", "xyzzy"]
+KILLED = 77
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks")
+
+
+def _exit_code(arguments: list[str], number: int, is_full: bool) -> int:
+    """Run a command in a child that dies at its n-th system call, or from then on has no space left on the disk."""
+    child = os.fork()
+    if child == 0:
+        _run_child(arguments, number, is_full)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _run_child(arguments: list[str], number: int, is_full: bool) -> NoReturn:
+    count = 0
+
+    def failing(name: str, call: Callable[..., object]) -> Callable[..., object]:
+        def wrapper(*args: object, **options: object) -> object:
+            nonlocal count
+            count += 1
+            if count >= number and is_full and name not in ("unlink", "rmdir"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(args[0]))
+            if count == number and not is_full:
+                os._exit(KILLED)
+            return call(*args, **options)
+
+        return wrapper
+
+    for name in CALLS:
+        setattr(os, name, failing(name, getattr(os, name)))
+    try:
+        code = main(arguments)
+        os._exit(code)
+    finally:
+        os._exit(1)
+
+
+def _failures(folder: Path, arguments: list[str], is_full: bool = False) -> Iterator[int]:
+    """Let a command fail at each of its system calls, and yield its exit codes; then restore the folder."""
+    backup = shutil.copytree(folder, folder.with_name("backup"))
+    number = 1
+    while (code := _exit_code(arguments, number, is_full)) != 0:
+        yield code
+        shutil.rmtree(folder)
+        shutil.copytree(backup, folder)
+        number += 1
+    assert number > 2
+
+
+def _predict(folder: Path) -> list[Prediction]:
+    predictions: list[Prediction] = zoo.load(folder).predict(TEXTS)
+    return predictions
+
+
+@pytest.fixture
+def grown(run: Run, tmp_path: Path) -> tuple[Path, list[str]]:
+    """A run, and the arguments that add rows with a new label to its memory."""
+    folder = run("run", "--model.members=[lexical,lexical_vote]")
+    rows = [("guitar solo", "music"), ("guitar and drum", "music"), ("plum jam", "fruit")]
+    more = write_table(tmp_path / "more.csv", rows)
+    return folder, ["memory", "add", str(folder), str(more), "--new_labels=true"]
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_addition_that_is_killed_or_fills_the_disk(
+    times: int, is_full: bool, grown: tuple[Path, list[str]], zoo_command: Zoo, tmp_path: Path
+) -> None:
+    """The first addition copies the memory of the cache; the second one grows that copy."""
+    folder, add = grown
+    if times == 2:
+        earlier = write_table(tmp_path / "earlier.csv", [("a fig", "fruit"), ("grey zinc", "metal")])
+        assert zoo_command("memory", "add", folder, earlier).code == 0
+    before = _predict(folder)
+    reference = shutil.copytree(folder, tmp_path / "reference")
+    assert main([*add[:2], str(reference), *add[3:]]) == 0
+    after = _predict(reference)
+    assert after[0].label == "music" != before[0].label
+    for code in _failures(folder, add, is_full):
+        assert code == (2 if is_full else KILLED)
+        assert _predict(folder) in (before, after)
+        assert zoo_command("memory", "show", folder).code == 0
+        result = zoo_command(*add)
+        assert result.code == 0, result.err
+        assert _predict(folder) == after
+    assert zoo.load(folder).memory.version == times + 1
+
+
+def test_tuning_that_is_killed(grown: tuple[Path, list[str]], zoo_command: Zoo, tmp_path: Path) -> None:
+    folder, add = grown
+    assert zoo_command(*add).code == 0
+    before = zoo.load(folder).model.describe_weights()
+    dev = write_table(tmp_path / "dev.csv", sentences(30, seed=79))
+    tune = ["memory", "tune", str(folder), str(dev)]
+    for code in _failures(folder, tune):
+        assert code == KILLED
+        assert zoo.load(folder).model.describe_weights() == before
+        assert zoo_command(*tune).code == 0
+        assert zoo.load(folder).model.describe_weights() != before
+
+
+@pytest.mark.parametrize("what", ["a truncated checkpoint", "a foreign folder", "an unfinished copy"])
+def test_foreign_and_damaged_files_next_to_a_model(
+    what: str, grown: tuple[Path, list[str]], zoo_command: Zoo
+) -> None:
+    folder, add = grown
+    if what == "a truncated checkpoint":
+        last = folder / "checkpoints" / "last.ckpt"
+        last.write_bytes(last.read_bytes()[:1000])
+        (folder / "checkpoints" / "mine.ckpt").write_text("not a checkpoint")
+    elif what == "a foreign folder":
+        (folder / "notes").mkdir()
+        (folder / "notes" / "memory.json").write_text("{}")
+        (folder / "weights.txt").write_text("mine")
+    else:
+        (folder / ".memory.partial" / "rows-1").mkdir(parents=True)
+    result = zoo_command(*add)
+    assert result.code == 0, result.err
+    assert zoo_command("memory", "show", folder).code == 0
+    assert _predict(folder)[0].label == "music"
+
+
+def test_a_folder_in_the_place_of_the_memory_is_named_and_kept(
+    grown: tuple[Path, list[str]], zoo_command: Zoo
+) -> None:
+    folder, add = grown
+    (folder / "memory").mkdir()
+    (folder / "memory" / "mine.txt").write_text("mine")
+    for command in (add, ["memory", "show", folder]):
+        result = zoo_command(*command)
+        assert result.code == 2
+        assert f"{folder}/memory: no memory here" in result.err
+    assert (folder / "memory" / "mine.txt").read_text() == "mine"
+
+
+def test_a_damaged_pointer_is_named(grown: tuple[Path, list[str]], zoo_command: Zoo) -> None:
+    folder, add = grown
+    assert zoo_command(*add).code == 0
+    pointer = folder / "memory" / "memory.json"
+    pointer.write_text(json.dumps({**json.loads(pointer.read_text()), "version": 1}))
+    result = zoo_command("memory", "show", folder)
+    assert result.code == 2
+    assert "memory.json: damaged" in result.err

@@ -1,0 +1,182 @@
+"""The memory of an ensemble grows: votes, fitted weights, new labels, encodings."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import zoo
+from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from datamodules.retrieval.memories.encoded_memory import EncodedMemory
+from tests.zoo.conftest import Result, sentences, write_table
+from tests.zoo.ensemble.conftest import run as run
+from zoo.ensemble.model import MemoryEnsemble
+
+Run = Callable[..., Path]
+Zoo = Callable[..., Result]
+
+MUSIC = ["guitar", "violin", "drum", "flute"]
+
+
+@pytest.fixture
+def music_csv(tmp_path: Path) -> Path:
+    """Rows of a class that training lacks."""
+    rows = [(f"{MUSIC[i % 4]} {MUSIC[(i // 4) % 4]} the {i}", "music") for i in range(12)]
+    return write_table(tmp_path / "music.csv", rows)
+
+
+def test_added_rows_vote_at_once_and_weights_are_fitted_again(
+    run: Run, zoo_command: Zoo, tmp_path: Path
+) -> None:
+    folder = run("run", "--model.members=[lexical_vote,dense_vote]")
+    checkpoints = {path: path.read_bytes() for path in folder.rglob("*.ckpt")}
+    trained = zoo.load(folder).model.describe_weights()
+    more = write_table(tmp_path / "more.csv", [("quince quince jam", "fruit"), ("quince tart", "fruit")])
+    result = zoo_command("memory", "add", folder, more)
+    assert result.code == 0, result.err
+    (prediction,) = zoo.load(folder).predict("quince")
+    assert "quince tart" in [memory.text for memory in prediction.memories]
+    assert prediction.label == "fruit"
+    dev = write_table(tmp_path / "dev.csv", sentences(40, seed=79))
+    result = zoo_command("memory", "tune", folder, dev)
+    assert result.code == 0, result.err
+    assert "weights lexical_vote" in result.out
+    assert "and 2 that were added to the memory" in result.out
+    tuned = zoo.load(folder).model.describe_weights()
+    assert tuned != trained
+    assert zoo.load(folder, memory_version=1).model.describe_weights() == trained
+    assert {path: path.read_bytes() for path in folder.rglob("*.ckpt")} == checkpoints
+    # `test` uses them as well.
+    scores = []
+    for present in (True, False):
+        if not present:
+            (folder / "weights.json").unlink()
+        result = zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={dev}", "--output=s.json")
+        assert result.code == 0, result.err
+        scores.append(json.loads(Path("s.json").read_text())["answer"]["weights"])
+    assert scores == [tuned["weights"]["all"], trained["weights"]["all"]]
+    other = write_table(tmp_path / "other.csv", [("a", "sport")])
+    assert "does not know the label 'sport'" in zoo_command("memory", "tune", folder, other).err
+
+
+def test_damaged_weights_are_refused(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
+    folder = run("run", "--model.members=[lexical_vote]")
+    dev = write_table(tmp_path / "dev.csv", sentences(40, seed=79))
+    assert zoo_command("memory", "tune", folder, dev).code == 0
+    file = folder / "weights.json"
+    for contents in (file.read_text().replace("lexical", "lexica1"), file.read_text()[:50], "[]"):
+        file.write_text(contents)
+        with pytest.raises(InputError, match=r"weights.json: damaged; delete it to use the trained weights"):
+            zoo.load(folder)
+    file.unlink()
+    assert zoo.load(folder).predict("apple")
+
+
+def test_a_new_label_is_predicted_by_the_memory_alone(
+    run: Run, zoo_command: Zoo, tmp_path: Path, music_csv: Path
+) -> None:
+    folder = run("run")
+    texts = [text for text, _ in sentences(60, seed=9)]
+    before = zoo.load(folder).predict(texts)
+    assert "--unknown_labels skip" in zoo_command("memory", "add", folder, music_csv).err
+    result = zoo_command("memory", "add", folder, music_csv, "--new_labels=true")
+    assert result.code == 0, result.err
+    assert "labels that only the memory has: music" in result.out
+    predictor = zoo.load(folder)
+    for prediction in predictor.predict(["guitar and violin", "a drum"]):
+        assert (prediction.label, prediction.known_by_memory_alone) == ("music", True)
+        assert set(prediction.contributions) >= {"known by memory alone"}
+        assert sum(prediction.probabilities.values()) == pytest.approx(1, abs=1e-5)
+        score = sum(prediction.contributions.values())
+        assert math.exp(score) == pytest.approx(prediction.probability, abs=1e-4)
+    same = [one.label == other.label for one, other in zip(before, predictor.predict(texts), strict=True)]
+    assert np.mean(same) >= 0.95
+    # Without a memory of the label it is impossible; the memory as it was before does not have it.
+    assert predictor.predict("")[0].probabilities["music"] == 0
+    for one, other in zip(before, zoo.load(folder, memory_version=1).predict(texts), strict=True):
+        assert other.probabilities == pytest.approx(one.probabilities, abs=1e-6)
+    rows = [*sentences(30, seed=11), ("violin solo", "music"), ("x", "sport")]
+    test = write_table(tmp_path / "test.csv", rows)
+    result = zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test}", "--output=s.json")
+    assert result.code == 0, result.err
+    scores = json.loads(Path("s.json").read_text())
+    assert scores["unknown_labels"] == 1
+    assert scores["recall/music"] == 1
+    dev = write_table(tmp_path / "dev.csv", [*sentences(40, seed=79), ("flute", "music")])
+    assert zoo_command("memory", "tune", folder, dev).code == 0
+    assert zoo.load(folder).predict("guitar")[0].label == "music"
+
+
+def test_the_next_addition_knows_a_new_label(
+    run: Run, zoo_command: Zoo, tmp_path: Path, music_csv: Path
+) -> None:
+    folder = run("run")
+    assert zoo_command("memory", "add", folder, music_csv, "--new_labels=true").code == 0
+    more = write_table(tmp_path / "more.csv", [("a cello", "music"), ("old bronze", "metal")])
+    result = zoo_command("memory", "add", folder, more)
+    assert result.code == 0, result.err
+    assert "version 3, 86 memories, 2 new" in result.out
+    assert zoo.load(folder).predict("cello")[0].label == "music"
+    # An exported model has the label, too, and its memory can grow.
+    assert zoo_command("export", folder, "shared").code == 0
+    assert zoo.load("shared").predict("cello")[0].label == "music"
+    more = write_table(tmp_path / "third.csv", [("an oboe", "music")])
+    assert zoo_command("memory", "add", "shared", more).code == 0
+    assert zoo.load("shared").predict("oboe")[0].label == "music"
+
+
+def test_other_models_refuse_new_labels(fit: Run, zoo_command: Zoo, music_csv: Path) -> None:
+    folder = fit("run")
+    result = zoo_command("memory", "add", folder, music_csv, "--new_labels=true")
+    assert result.code == 2
+    assert "a KNNBiLSTM cannot predict labels that it was not trained with" in result.err
+
+
+def test_a_memory_is_encoded_once_for_all_and_grows_with_the_memory(
+    run: Run, zoo_command: Zoo, tmp_path: Path, test_csv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run("run", "--model.members=[dense_vote]")
+    encoded: list[str] = []
+    encode = MemoryEnsemble.encode
+
+    def record(self: MemoryEnsemble, texts: list[str]) -> NDArray[np.float32]:
+        encoded.extend(texts)
+        return encode(self, texts)
+
+    monkeypatch.setattr(MemoryEnsemble, "encode", record)
+    assert zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={test_csv}").code == 0
+    zoo.load(folder).predict("apple")
+    assert encoded == []
+    more = write_table(tmp_path / "more.csv", [("quince tart", "fruit"), ("nickel hail", "metal")])
+    assert zoo_command("memory", "add", folder, more).code == 0
+    zoo.load(folder).predict("apple")
+    zoo.load(folder).predict("pear")
+    assert encoded == ["quince tart", "nickel hail"]
+
+
+def test_vectors_of_known_texts_are_looked_up(tmp_path: Path) -> None:
+    encoded: list[str] = []
+
+    def encode(texts: list[str]) -> NDArray[np.float32]:
+        encoded.extend(texts)
+        vectors = np.array([[len(text), 1.0] for text in texts], np.float32)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    rows = Rows.from_lists(["a", "bbb", "a"], ["x", "y", "x"])
+    memory = FolderMemory.build(rows, EmbeddedRetriever(), tmp_path / "m")
+    encodings = EncodedMemory.open(memory, "f" * 64, encode)
+    assert encoded == ["a", "bbb", "a"]
+    vectors = encodings.vectors_of(["bbb", "cc", "a", "cc"])
+    assert encoded[3:] == ["cc"]
+    np.testing.assert_allclose(vectors, encode(["bbb", "cc", "a", "cc"]))
+    assert encodings.search(vectors[:1], 2, exclude=[[1]]).rows.tolist() == [[0, 2]]
+    reopened = EncodedMemory.open(memory, "f" * 64, lambda texts: pytest.fail("encoded again"))
+    assert reopened.vectors.shape == (3, 2)
