@@ -1,4 +1,4 @@
-"""From the distinct words of a batch to one vector a text."""
+"""Encoders: from the distinct words of a batch to one vector per text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
 from datamodules.text.pooling import Pooling, pool
 from zoo.layers.lora import add_adapters
 from zoo.layers.lstm import LastStateLSTM
@@ -15,9 +16,9 @@ from zoo.layers.row_adam import RowTable
 
 
 class WordEncoder(RowTable):
-    """A word's vector: its row of a table and, if wanted, the last state of an LSTM over its characters.
+    """A word's vector: its row of a table and, optionally, the last state of an LSTM over its characters.
 
-    It runs once on each distinct word of a batch, so its cost does not grow with the length of the texts.
+    Each distinct word of a batch is encoded once: the cost does not grow with the length of the texts.
     """
 
     def __init__(
@@ -35,18 +36,17 @@ class WordEncoder(RowTable):
         Args:
             num_words: rows of the table; row 0 is padding.
             word_size: columns of the table.
-            num_chars: number of characters; 0 switches the character LSTM off.
+            num_chars: number of characters; 0 = no character LSTM.
             char_size: size of a character's vector.
             char_hidden_size: size of the character LSTM's state.
-            table: [num_words, word_size] initial values, e.g. GloVe; None draws them.
-            train_table: False freezes the table.
+            table: [num_words, word_size] initial values, e.g. GloVe; None = random ones.
+            train_table: train the table, too.
         """
         super().__init__()
         if table is None:
             table = torch.empty(num_words, word_size).normal_(std=0.1)
             table[0] = 0
-        # The table arrives memory-mapped and read-only when several processes share it: keep it as it is
-        # while it is frozen.
+        # Several processes may share a memory-mapped, read-only table: it is kept as it is while it is frozen.
         self.table = nn.Parameter(table, requires_grad=train_table)
         self.size = word_size
         self.char_table: nn.Embedding | None = None
@@ -65,12 +65,12 @@ class WordEncoder(RowTable):
         Returns:
             [U, size]; zero for padding (word 0).
         """
-        real = (word != 0).unsqueeze(1)
-        vectors: Tensor = self.rows(word) * real  # [U, word_size]
+        is_word = (word != 0).unsqueeze(1)
+        vectors: Tensor = self.rows(word) * is_word  # [U, word_size]
         if self.char_table is None:
             return vectors
         spelled = self.char_lstm(self.char_table.weight, char, (char != 0).sum(dim=1))
-        return torch.cat([vectors, spelled * real], dim=1)
+        return torch.cat([vectors, spelled * is_word], dim=1)
 
 
 class BiLSTMEncoder(nn.Module):
@@ -82,8 +82,8 @@ class BiLSTMEncoder(nn.Module):
         Args:
             words: encodes the words.
             hidden_size: state size of one direction.
-            dropout: probability of zeroing a component of a word's vector in training; all occurrences of a
-                word in a batch share the mask.
+            dropout: probability of zeroing a component of a word's vector in training; all occurrences of a word in a
+                batch share the mask.
         """
         super().__init__()
         self.words = words
@@ -108,7 +108,7 @@ class BiLSTMEncoder(nn.Module):
 
 
 def positions_of(name: str) -> int | None:
-    """How many tokens a pre-trained transformer can read; None = its configuration sets no limit.
+    """Maximum number of tokens of a pre-trained transformer; None = its configuration sets no limit.
 
     Args:
         name: Hub name or folder.
@@ -118,17 +118,17 @@ def positions_of(name: str) -> int | None:
     try:
         config = AutoConfig.from_pretrained(name)
     except (OSError, ValueError):
-        return None  # who loads the model says what is wrong
+        return None  # loading the model reports the error
     positions: int | None = getattr(config, "max_position_embeddings", None)
-    # RoBERTa and its kin number positions from behind the padding's id.
-    counts_from = ("roberta", "camembert", "mpnet", "longformer")
-    if positions is not None and any(kind in config.model_type for kind in counts_from):
+    # RoBERTa and its variants number positions from the padding's id on.
+    offset_kinds = ("roberta", "camembert", "mpnet", "longformer")
+    if positions is not None and any(kind in config.model_type for kind in offset_kinds):
         positions -= (config.pad_token_id or 0) + 1
     return positions
 
 
 def transformer_of(network: nn.Module) -> Any:
-    """The pre-trained transformer that a network keeps in an attribute of that name, or a part of it does; or None."""
+    """The first `transformer` attribute of a network and its parts; None where there is none."""
     parts = (getattr(module, "transformer", None) for module in network.modules())
     return next((part for part in parts if part is not None), None)
 
@@ -140,7 +140,7 @@ class TransformerEncoder(nn.Module):
         self,
         name: str,
         pooling: Pooling = "mean",
-        config: dict[str, Any] | None = None,
+        config: PlainDict | None = None,
         lora_rank: int | None = None,
     ) -> None:
         """Load the transformer.
@@ -148,8 +148,7 @@ class TransformerEncoder(nn.Module):
         Args:
             name: a Hub name or a local folder.
             pooling: `mean` over the real tokens, or `cls`, the first token.
-            config: the transformer's own configuration, from a checkpoint that holds its weights; then
-                nothing is loaded from `name`.
+            config: the transformer's configuration, from a checkpoint with its weights; nothing is loaded from `name`.
             lora_rank: train adapters of this rank in place of the transformer; None = none.
         """
         super().__init__()
@@ -166,10 +165,10 @@ class TransformerEncoder(nn.Module):
                     f"model.transformer={name!r}: no such model on this machine or the Hub"
                     f" ({str(error).splitlines()[0]})"
                 ) from error
-            # It comes as for predictions, without its own dropout, and Lightning leaves modes as they are.
+            # It is loaded in evaluation mode, without its own dropout, and Lightning does not change modes.
             self.transformer.train()
-        # BERT's own pooling layer is read by neither kind of pooling here: a trained weight without a gradient
-        # stops training on several devices.
+        # BERT's own pooling layer is not used here: a trained weight without a gradient stops training on several
+        # devices.
         if getattr(self.transformer, "pooler", None) is not None:
             self.transformer.pooler.requires_grad_(False)
         if lora_rank is not None:
@@ -181,13 +180,19 @@ class TransformerEncoder(nn.Module):
         """Encode texts; arguments and result as in `BiLSTMEncoder.forward`, `char` is not read."""
         return pool(self.token_states(word, text), text != 0, self.pooling)
 
-    def token_states(self, word: Tensor, text: Tensor) -> Tensor:
-        """The tokens' states [N, T, size] in the last layer; anything at padding."""
+    def token_states(self, word: Tensor, text: Tensor, types: Tensor | None = None) -> Tensor:
+        """The tokens' states [N, T, size] in the last layer; anything at padding.
+
+        Args:
+            word: [U] vocabulary ids of the batch's distinct tokens.
+            text: [N, T] positions in `word`, 0 = padding.
+            types: [N, T] segments; None = one segment.
+        """
         attended = text != 0
         attended[:, 0] = True  # attention needs a token, also in a text without tokens
-        states: Tensor = self.transformer(
-            input_ids=word[text], attention_mask=attended.long()
-        ).last_hidden_state
+        segments = {} if types is None else {"token_type_ids": types}
+        output = self.transformer(input_ids=word[text], attention_mask=attended.long(), **segments)
+        states: Tensor = output.last_hidden_state
         return states
 
 
