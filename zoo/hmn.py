@@ -1,15 +1,15 @@
-"""Answers that are words of a dialogue, unknown ones too: MemNN and Hierarchical Memory Networks.
+"""Answers that are words of a dialogue, unknown words included: MemNN and Hierarchical Memory Networks.
 
 Jiaming Xu, Jing Shi, Yiqun Yao, Suncong Zheng, Bo Xu, Bo Xu: "Hierarchical Memory Networks for Answer Selection on
 Unknown Words", COLING 2016, and Sainbayar Sukhbaatar, Arthur Szlam, Jason Weston, Rob Fergus: "End-To-End Memory
 Networks", NIPS 2015. Equation numbers below are the first paper's.
 
 R hops over a memory of sentences give attention on the sentences (alpha_S) and a distribution over words (p_S): this is
-MemNN. HMN keeps the k sentences with the most attention, and attention on their words, read in context by a BiGRU, is
-a second distribution (p_W): a pointer to words of the dialogue, which need not be in a vocabulary.
+MemNN. HMN keeps the k sentences with the most attention; attention on their words, read in context by a BiGRU, is a
+second distribution (p_W): a pointer to words of the dialogue, which need not be in a vocabulary.
 
-What the paper lacks: words that training has not seen. Such a word has a vector that is drawn from its spelling, and it
-is a choice of its own in its dialogue.
+In addition to the paper, words that the training lacks have vectors drawn from their spelling, and are choices of their
+own in their dialogue.
 
 Shapes: a batch has B dialogues of at most N turns and L words, P questions, U distinct words; R + 1 tables of vectors
 of size d (A, C_1, ..., C_R) stand side by side in one of width D = (R + 1) d; V + X choices (see `DialogueBatch`).
@@ -26,140 +26,82 @@ from typing_extensions import override
 
 from datamodules.batch import DialogueBatch, DialogueSpec
 from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
 from zoo.layers.gru import AllStatesGRU
-from zoo.tasks.base import check_choices, check_sizes
+from zoo.layers.open_words import DEVIATION, OpenWords
+from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.dialogue.task import DialogueOutput, DialogueTask, Pointer, Readout
 
 WordMemoryKind: TypeAlias = Literal["bigru", "gru", "embedding"]
 
-#: Standard deviation of all vectors at first, and of those of unknown words for ever.
-DEVIATION = 0.1
 
+def encode_positions(vectors: Tensor, words: Tensor, position: Tensor, counts: Tensor, size: int) -> Tensor:
+    """Sums of word vectors weighted by position (Equations 1 to 3): sum_j l_gj x_jg.
 
-class OpenWords(nn.Module):
-    """Vectors of words, in several tables side by side; of unknown words too.
-
-    A word that the vocabulary lacks has in each table a vector of N(0, 0.1^2), drawn from its spelling, times one
-    learned scale a table. In training, word dropout draws such vectors afresh for some known words as well, rare ones
-    above all (probability strength / (strength + training dialogues with the word)): so the model cannot rely on what
-    it knows of rare words, and unknown ones are no surprise.
-    """
-
-    def __init__(self, num_words: int, size: int, tables: int, dropout: float) -> None:
-        super().__init__()
-        self.size, self.dropout = size, dropout
-        self.table = nn.Parameter(DEVIATION * torch.randn(num_words, tables * size))
-        self.scale = nn.Parameter(torch.ones(tables))
-
-    def forward(self, batch: DialogueBatch) -> tuple[Tensor, Tensor]:
-        """Vectors of the batch's distinct words [U, D], and which of them are not the table's [U]."""
-        drawn = batch.spelling != 0
-        spelled = drawn.nonzero().squeeze(1)
-        noise = self.table.new_empty(len(drawn), self.table.shape[1])
-        noise[spelled] = normal_of(batch.spelling[spelled], noise.shape[1]).to(noise.dtype)
-        if self.training and self.dropout > 0:
-            chance = self.dropout / (self.dropout + batch.frequency)
-            dropped = torch.rand_like(chance) < chance
-            noise[dropped] = torch.randn_like(noise[dropped])
-            drawn = drawn | dropped
-        places = drawn.nonzero().squeeze(1)
-        scale = DEVIATION * self.scale.repeat_interleave(self.size)
-        vectors = functional.embedding(batch.word, self.table)
-        return vectors.index_copy(0, places, noise[places] * scale), drawn
-
-
-def normal_of(seeds: Tensor, size: int) -> Tensor:
-    """Standard normal numbers that depend on a seed alone: the same on every machine and in every batch.
-
-    Counters are mixed as in SplitMix64 (Steele, Lea, Flood 2014), and two halves of a result make a normal number
-    (Box and Muller).
-
-    Args:
-        seeds: int64 [n].
-        size: numbers a seed.
-
-    Returns:
-        float32 [n, size].
-    """
-    counter = torch.arange(1, size + 1, device=seeds.device) * -0x61C8864680B583EB
-    mixed = seeds.unsqueeze(1) + counter
-    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
-        mixed = (mixed ^ _shifted(mixed, shift)) * factor
-    mixed = mixed ^ _shifted(mixed, 31)
-    first, second = _shifted(mixed, 40) + 1, mixed & 0xFFFFFF  # 24 bits each
-    radius = (-2 * (first * 2.0**-24).log()).sqrt()
-    return radius * torch.cos(2 * torch.pi * 2.0**-24 * second)
-
-
-def _shifted(bits: Tensor, places: int) -> Tensor:
-    """Shift right as if without a sign."""
-    return (bits >> places) & ((1 << (64 - places)) - 1)
-
-
-def encode_positions(vectors: Tensor, words: Tensor, place: Tensor, counts: Tensor, size: int) -> Tensor:
-    """Sums of word vectors weighed by position (Equations 1 to 3): sum_j l_gj x_jg.
-
-    l_gj = (1 - j/J) - (g/d)(1 - 2j/J) is a sum of two products of something of j and something of g, so two sums of
-    vectors with a weight a word do, and no vector of a single word is made.
+    l_gj = (1 - j/J) - (g/d)(1 - 2j/J) is a sum of two products of a function of j and a function of g. Two weighted
+    sums of vectors suffice, without a vector for each occurrence of a word.
 
     Args:
         vectors: [U, D], tables of d columns side by side.
         words: int64 [n], the words of all texts, rows of `vectors`.
-        place: int64 [n], places in their text from 1: j.
+        position: int64 [n], positions in their text from 1: j.
         counts: int64 [S], words of each text: J.
         size: d.
 
     Returns:
         [S, D]; 0 for a text without words.
     """
-    share = place.to(vectors.dtype) / counts.repeat_interleave(counts)
+    share = position.to(vectors.dtype) / counts.repeat_interleave(counts)
     starts = counts.cumsum(0) - counts
     level, slope = (
         functional.embedding_bag(words, vectors, starts, mode="sum", per_sample_weights=weight)
         for weight in (1 - share, 1 - 2 * share)
     )
-    place_in_vector = torch.arange(1, size + 1, device=vectors.device, dtype=vectors.dtype) / size  # g/d
-    return level - place_in_vector.repeat(vectors.shape[1] // size) * slope
+    column = torch.arange(1, size + 1, device=vectors.device, dtype=vectors.dtype) / size  # g/d
+    return level - column.repeat(vectors.shape[1] // size) * slope
 
 
 class Sentences(NamedTuple):
-    """What R hops over the sentences found."""
+    """Result of R hops over the sentences."""
 
-    #: [P, d]: u_R, the last hop's probe, and o_R + u_R.
+    #: [P, d]: u_R, the last hop's probe.
     probe: Tensor
-    found: Tensor
-    #: [P, N]: alpha of the last hop; 0 where there is nothing to read.
+    #: [P, d]: o_R + u_R.
+    output: Tensor
+    #: [P, N]: alpha of the last hop; 0 for turns that are not readable.
     attention: Tensor
 
 
 class SentenceMemory(nn.Module):
     """Sentences as memories, read in R hops (Equations 1 to 5)."""
 
-    def __init__(self, spec: DialogueSpec, options: Any) -> None:
+    def __init__(
+        self, spec: DialogueSpec, size: int, hops: int, temporal_encoding: bool, word_dropout: float
+    ) -> None:
         super().__init__()
-        self.size, self.hops = options.word_size, options.hops
-        tables = self.hops + 1
-        self.words = OpenWords(spec.num_words, self.size, tables, options.word_dropout)
+        self.size, self.hops = size, hops
+        tables = hops + 1
+        self.words = OpenWords(spec.num_words, size, tables, word_dropout)
         self.time = None
-        if options.temporal_encoding:
-            self.time = nn.Parameter(DEVIATION * torch.randn(spec.num_turns, tables * self.size))
+        if temporal_encoding:
+            self.time = nn.Parameter(DEVIATION * torch.randn(spec.num_turns, tables * size))
 
     def forward(self, batch: DialogueBatch, vectors: Tensor) -> Sentences:
         """Read the memory; `vectors` [U, D] are those of `words`."""
-        memory, probe = self._encode(batch, vectors)
+        memory, output = self._encode(batch, vectors)
         tables = [
             table.index_select(0, batch.dialogue)  # [P, N, d]
             for table in memory.view(*batch.age.shape, -1, self.size).unbind(2)
         ]
-        lowest = torch.finfo(probe.dtype).min
-        found, attention = probe, probe.new_zeros(batch.readable.shape)
+        lowest = torch.finfo(output.dtype).min
+        probe, attention = output, output.new_zeros(batch.readable.shape)
         for hop in range(self.hops):
             # A_{r+1} = C_r and T_A^{r+1} = T_C^r (Equation 4): a hop's output memory is the next one's input.
-            probe = found
+            probe = output
             energy = (tables[hop] @ probe.unsqueeze(2)).squeeze(2)
             attention = energy.masked_fill(~batch.readable, lowest).softmax(dim=1) * batch.readable
-            found = probe + (attention.unsqueeze(1) @ tables[hop + 1]).squeeze(1)
-        return Sentences(probe, found, attention)
+            output = probe + (attention.unsqueeze(1) @ tables[hop + 1]).squeeze(1)
+        return Sentences(probe, output, attention)
 
     def _encode(self, batch: DialogueBatch, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Memories of all tables [B, N, D] (Equation 2) and u_1 [P, d] (Equation 3)."""
@@ -169,25 +111,24 @@ class SentenceMemory(nn.Module):
         memory = encode_positions(vectors, batch.text[is_word], batch.place[is_word], counts, self.size)
         memory = memory.view(dialogues, turns, -1)
         if self.time is not None:
-            # The latest turn has index 1; what is older than any turn of the training counts as the oldest.
+            # The latest turn has index 1; turns older than any of the training count as the oldest.
             memory = memory + self.time[batch.age.clamp(max=len(self.time) - 1)]
-        is_asked = batch.question != 0
-        place = is_asked.cumsum(dim=1)
+        is_word = batch.question != 0
+        position, counts = is_word.cumsum(dim=1)[is_word], is_word.sum(dim=1)
         table = vectors[:, : self.size]
-        asked, counts = batch.question[is_asked], is_asked.sum(dim=1)
-        return memory, encode_positions(table, asked, place[is_asked], counts, self.size)
+        return memory, encode_positions(table, batch.question[is_word], position, counts, self.size)
 
-    def answer(self, batch: DialogueBatch, found: Tensor, vectors: Tensor, drawn: Tensor) -> Tensor:
+    def answer(self, batch: DialogueBatch, output: Tensor, vectors: Tensor, drawn: Tensor) -> Tensor:
         """Logarithm of p_S (Equation 5) over the choices: log softmax(C_R (o_R + u_R)) [P, V + X].
 
         Args:
             batch: of U words.
-            found: [P, d].
+            output: [P, d], o_R + u_R.
             vectors: [U, D].
-            drawn: bool [U], the words whose vector is not the table's.
+            drawn: bool [U], the words with a drawn vector.
         """
-        of_words = found @ vectors[:, -self.size :].T  # [P, U]
-        of_vocabulary = found @ self.words.table[:, -self.size :].T  # [P, V]
+        of_words = output @ vectors[:, -self.size :].T  # [P, U]
+        of_vocabulary = output @ self.words.table[:, -self.size :].T  # [P, V]
         changed = (drawn & (batch.spelling == 0)).nonzero().squeeze(1)
         of_vocabulary = of_vocabulary.index_copy(1, batch.word[changed], of_words[:, changed])
         own = batch.own[batch.dialogue]  # [P, X]
@@ -197,52 +138,38 @@ class SentenceMemory(nn.Module):
         return energy.masked_fill(~is_choice, torch.finfo(energy.dtype).min).log_softmax(dim=1)
 
 
-class MemNNNetwork(nn.Module):
-    """A memory of sentences alone: p_S."""
-
-    def __init__(self, spec: DialogueSpec, options: Any) -> None:
-        super().__init__()
-        self.sentences = SentenceMemory(spec, options)
-
-    def forward(self, batch: DialogueBatch) -> DialogueOutput:
-        """Answer the questions of a batch; see `DialogueBatch` for the shapes."""
-        # Sums and softmaxes are float32 whatever the precision.
-        with torch.autocast(batch.text.device.type, enabled=False):
-            vectors, drawn = self.sentences.words(batch)
-            read = self.sentences(batch, vectors)
-            return DialogueOutput(self.sentences.answer(batch, read.found, vectors, drawn), read.attention)
-
-
 class WordMemory(nn.Module):
-    """The words of a dialogue in context (Section 3.4): m_t, and attention on those of some sentences."""
+    """The words of a dialogue in context (Section 3.4): m_t, and attention on the words of some sentences."""
 
-    def __init__(self, size: int, kind: WordMemoryKind) -> None:
+    def __init__(self, size: int, kind: WordMemoryKind, k: int) -> None:
         super().__init__()
+        self.k = k
         self.gru = None
         if kind != "embedding":
             self.gru = AllStatesGRU(size, size, bidirectional=kind == "bigru")
         self.probe = nn.Linear(size, size, bias=False)  # W
         self.memory = nn.Linear(size, size, bias=False)  # U
         self.v = nn.Parameter(torch.empty(size))
-        # As all of the paper's weights.
         for weight in self.parameters():
             nn.init.normal_(weight, std=DEVIATION)
 
     def states(self, vectors: Tensor, text: Tensor) -> Tensor:
-        """m_t: the sum of the GRUs' states, of vectors [U, d] where `text` [B, L] says; [B, L, d]."""
+        """m_t [B, L, d]: the sum of the GRUs' states over vectors [U, d], for words `text` [B, L]."""
         if self.gru is None:
             return vectors[text]
         states: Tensor = self.gru(vectors, text, (text != 0).sum(dim=1))
         return states.sum(dim=2)
 
-    def attend(self, states: Tensor, probe: Tensor, place: Tensor, mask: Tensor, dialogue: Tensor) -> Tensor:
+    def attend(
+        self, states: Tensor, probe: Tensor, position: Tensor, mask: Tensor, dialogue: Tensor
+    ) -> Tensor:
         """alpha_W = softmax_t(v . tanh(W u_R + U m_t)) over the kept words (Equation 6).
 
         Args:
             states: [B, L, d].
             probe: [P, d].
-            place: int64 [P, M], places of the kept words in their dialogue.
-            mask: bool [P, M], True where there is one.
+            position: int64 [P, M], positions of the kept words in their dialogue.
+            mask: bool [P, M], True where there is a word.
             dialogue: int64 [P].
 
         Returns:
@@ -250,63 +177,65 @@ class WordMemory(nn.Module):
         """
         length = states.shape[1]
         projected = self.memory(states).flatten(0, 1)  # [B * L, d]
-        kept = functional.embedding(dialogue.unsqueeze(1) * length + place, projected)  # [P, M, d]
+        kept = functional.embedding(dialogue.unsqueeze(1) * length + position, projected)  # [P, M, d]
         energy = (self.probe(probe).unsqueeze(1) + kept).tanh() @ self.v
         alpha: Tensor = energy.masked_fill(~mask, torch.finfo(energy.dtype).min).softmax(dim=1) * mask
         return alpha
 
 
-def places_of_turns(batch: DialogueBatch, kept: Tensor) -> tuple[Tensor, Tensor]:
+def positions_of_turns(batch: DialogueBatch, kept: Tensor) -> tuple[Tensor, Tensor]:
     """The words of some turns.
 
     Args:
-        batch: dialogues of L words, whose turns are runs of words.
+        batch: dialogues of L words, whose turns are consecutive words.
         kept: int64 [P, k], turns; -1 = none.
 
     Returns:
-        Places in the dialogue [P, M], M = k times the words of the longest turn; and whether there is a word.
+        Positions in the dialogue [P, M], where M is k times the words of the longest turn; and bool [P, M], True where
+        there is a word.
     """
     is_word = batch.text != 0
     counts = torch.zeros_like(batch.age).scatter_add(1, batch.turn, is_word.long())  # [B, N]
     starts = counts.cumsum(dim=1) - counts
-    of_turn, longest = kept.clamp(min=0), int(counts.max())
-    count, start = (part[batch.dialogue].gather(1, of_turn) for part in (counts, starts))  # [P, k]
+    turn, longest = kept.clamp(min=0), int(counts.max())
+    count, start = (part[batch.dialogue].gather(1, turn) for part in (counts, starts))  # [P, k]
     step = torch.arange(longest, device=kept.device)
     mask = (step < count.unsqueeze(2)) & (kept >= 0).unsqueeze(2)  # [P, k, longest]
-    place = (start.unsqueeze(2) + step).where(mask, 0)
-    return place.flatten(1), mask.flatten(1)
+    position = (start.unsqueeze(2) + step).where(mask, 0)
+    return position.flatten(1), mask.flatten(1)
 
 
 class HMNNetwork(nn.Module):
-    """Figure 1: a memory of sentences, k-max pooling, a memory of words."""
+    """Figure 1: a memory of sentences, k-max pooling, a memory of words; MemNN has none of words."""
 
-    def __init__(self, spec: DialogueSpec, options: Any) -> None:
+    def __init__(self, sentences: SentenceMemory, word_memory: WordMemory | None) -> None:
         super().__init__()
-        self.k = options.k
-        self.sentences = SentenceMemory(spec, options)
-        self.word_memory = WordMemory(options.word_size, options.word_memory)
+        self.sentences, self.word_memory = sentences, word_memory
 
     def forward(self, batch: DialogueBatch) -> DialogueOutput:
         """Answer the questions of a batch; see `DialogueBatch` for the shapes."""
-        sentences = self.sentences
+        # Sums and softmaxes are float32 whatever the precision.
         with torch.autocast(batch.text.device.type, enabled=False):
-            vectors, drawn = sentences.words(batch)
-            read = sentences(batch, vectors)
-            log_sentence = sentences.answer(batch, read.found, vectors, drawn)
-            states = self.word_memory.states(vectors[:, -sentences.size :], batch.text)
-            pointer = self._point(batch, read, states, log_sentence.shape[1])
-        return DialogueOutput(log_sentence, read.attention, pointer)
+            vectors, drawn = self.sentences.words(batch)
+            read = self.sentences(batch, vectors)
+            log_sentence = self.sentences.answer(batch, read.output, vectors, drawn)
+            pointer = None
+            if self.word_memory is not None:
+                states = self.word_memory.states(vectors[:, -self.sentences.size :], batch.text)
+                pointer = point(self.word_memory, batch, read, states, log_sentence.shape[1])
+            return DialogueOutput(log_sentence, read.attention, pointer)
 
-    def _point(self, batch: DialogueBatch, read: Sentences, states: Tensor, choices: int) -> Pointer:
-        """k-max pooling (Section 3.3), attention on words (Equation 6), and its sum by word (Equation 7)."""
-        energy = read.attention.detach().masked_fill(~batch.readable, -1)
-        strongest = energy.topk(min(self.k, energy.shape[1]), dim=1)
-        kept = strongest.indices.masked_fill(strongest.values < 0, -1)
-        place, mask = places_of_turns(batch, kept)
-        weight = self.word_memory.attend(states, read.probe, place, mask, batch.dialogue)
-        choice = batch.choice[batch.dialogue.unsqueeze(1), place]  # [P, M]
-        by_choice = weight.new_zeros(len(place), choices).scatter_add(1, choice, weight)
-        return Pointer(kept, place, weight, by_choice)
+
+def point(memory: WordMemory, batch: DialogueBatch, read: Sentences, states: Tensor, choices: int) -> Pointer:
+    """k-max pooling (Section 3.3), attention on words (Equation 6), and its sum by word (Equation 7)."""
+    energy = read.attention.detach().masked_fill(~batch.readable, -1)
+    strongest = energy.topk(min(memory.k, energy.shape[1]), dim=1)
+    kept = strongest.indices.masked_fill(strongest.values < 0, -1)
+    position, mask = positions_of_turns(batch, kept)
+    weight = memory.attend(states, read.probe, position, mask, batch.dialogue)
+    choice = batch.choice[batch.dialogue.unsqueeze(1), position]  # [P, M]
+    by_choice = weight.new_zeros(len(kept), choices).scatter_add(1, choice, weight)
+    return Pointer(kept, position, weight, by_choice)
 
 
 class MemNN(DialogueTask):
@@ -315,8 +244,6 @@ class MemNN(DialogueTask):
     Example:
         >>> model = MemNN(hops=3)
     """
-
-    paper = "Sukhbaatar, Szlam, Weston, Fergus: End-To-End Memory Networks (NIPS 2015)"
 
     def __init__(
         self,
@@ -330,22 +257,29 @@ class MemNN(DialogueTask):
 
         Args:
             word_size: d, of words, sentences and states.
-            hops: R, how often the sentences are read.
-            temporal_encoding: tell the network how long ago a sentence was said.
-            word_dropout: strength s: in training, a word that n training dialogues have is unknown with probability
+            hops: R, the number of times that the sentences are read.
+            temporal_encoding: encode the age of each sentence (T_A, T_C).
+            word_dropout: strength s: in training, a word of n training dialogues is unknown with probability
                 s / (s + n). 0 = never, as in the paper.
             **shared: options of `DialogueTask` and `Task`.
         """
         super().__init__(**shared)
-        check_sizes(self.options, "word_size", "hops")
+        check_sizes(word_size=word_size, hops=hops)
         if word_dropout < 0:
             raise InputError(f"model.word_dropout={word_dropout}: must be 0 or more")
+        self.word_size, self.hops = word_size, hops
+        self.temporal_encoding, self.word_dropout = temporal_encoding, word_dropout
 
     @override
     def build_network(
-        self, spec: DialogueSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
-    ) -> nn.Module:
-        return MemNNNetwork(spec, self.options)
+        self, spec: DialogueSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
+    ) -> HMNNetwork:
+        sentences = SentenceMemory(spec, self.word_size, self.hops, self.temporal_encoding, self.word_dropout)
+        return HMNNetwork(sentences, self.make_word_memory())
+
+    def make_word_memory(self) -> WordMemory | None:
+        """Make the memory of words; None = the model has none."""
+        return None
 
 
 class HMN(MemNN):
@@ -355,10 +289,6 @@ class HMN(MemNN):
         >>> model = HMN(readout="joint", k=4)
     """
 
-    paper = (
-        "Xu, Shi, Yao, Zheng, Xu, Xu: Hierarchical Memory Networks for Answer Selection on Unknown Words"
-        " (COLING 2016)"
-    )
     readouts = ("sentence", "word", "joint")
 
     def __init__(
@@ -371,28 +301,18 @@ class HMN(MemNN):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            readout: what answers: `sentence` (p_S), `word` (p_W) or `joint` (both). All are trained together, and
-                the scores of all are told; the epoch is chosen by this one.
-            word_memory: how words are read in context: `bigru`, `gru` or `embedding` (not at all).
-            k: sentences that are kept for the attention on words.
+            readout: source of the answers: `sentence` (p_S), `word` (p_W) or `joint` (both). All are trained together
+                and measured; this one selects the epoch.
+            word_memory: encoder of the words in context: `bigru`, `gru`, or `embedding`, the word vectors alone.
+            k: number of sentences that are kept for the attention on words.
             **shared: options of `MemNN`, `DialogueTask` and `Task`.
         """
         super().__init__(**shared)
-        check_sizes(self.options, "k")
-        check_choices(
-            self.options,
-            readout=("sentence", "word", "joint"),
-            word_memory=("bigru", "gru", "embedding"),
-        )
-
-    @property
-    @override
-    def readout(self) -> Readout:
-        chosen: Readout = self.options.readout
-        return chosen
+        check_sizes(k=k)
+        check_choice("readout", readout, self.readouts)
+        check_choice("word_memory", word_memory, ("bigru", "gru", "embedding"))
+        self.readout, self.word_memory, self.k = readout, word_memory, k
 
     @override
-    def build_network(
-        self, spec: DialogueSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
-    ) -> nn.Module:
-        return HMNNetwork(spec, self.options)
+    def make_word_memory(self) -> WordMemory:
+        return WordMemory(self.word_size, self.word_memory, self.k)

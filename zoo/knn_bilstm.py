@@ -32,7 +32,7 @@ from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.layers.text_dropout import TextDropout
 from zoo.layers.vote import vote
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint
-from zoo.tasks.base import check_choice
+from zoo.tasks.base import check_choice, check_probability
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
 from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, FrozenParts, ReadsSpelling
@@ -299,24 +299,19 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
         check_choice("features", features, tuple(FEATURES))
         check_choice("attention", attention, ("cosine", "softmax"))
         check_choice("pooling", pooling, ("mean", "cls"))
-        if not 0 <= text_dropout < 1:
-            raise InputError(f"model.text_dropout={text_dropout}: must be 0 or more and below 1")
+        check_probability(text_dropout=text_dropout)
         if num_perspectives < 0:
             raise InputError(f"model.num_perspectives={num_perspectives}: must be 0 or more")
         self.features, self.num_perspectives, self.attention = features, num_perspectives, attention
         self.hidden_size, self.dropout, self.pooling = hidden_size, dropout, pooling
         self.text_dropout, self.detach_memories = text_dropout, detach_memories
+        self.memory_weight = "cosine similarity" if attention == "cosine" else "weight"
         self._encoded_memory: EncodedMemory | None = None
 
     @property
     @override
     def uses_memory(self) -> bool:
         return self.features != "M1"
-
-    @property
-    @override
-    def memory_weight(self) -> str:
-        return "cosine similarity" if self.attention == "cosine" else "weight"
 
     @override
     def check_data(self, data: AnyDataModule) -> None:

@@ -12,10 +12,10 @@ Transactions on Audio, Speech, and Language Processing 24(4), 2016.
     o(t)   = sigmoid(W1 l(t) + R1 y(t-1) + P1 c(t) + b1)
     y(t)   = o(t) * tanh(c(t))                                              (Equation 2)
 
-A sentence's embedding is y at its last word, its relevance to a query the cosine of the two (Equation 3). The paper's
-experiments leave out the peepholes P and the forget gate (f = 1), and so does this model unless told otherwise: then it
-runs on the fast kernels of `zoo.layers.lstm`. Its other network is y(t) = tanh(W l(t) + R y(t-1) + b) (Equation 1), and
-its last one reads sentences in both directions and concatenates both embeddings.
+A sentence's embedding is y at its last word; its relevance to a query is the cosine of the two embeddings (Equation 3).
+The paper's experiments omit the peepholes P and the forget gate (f = 1), and so does this model by default; without
+peepholes it runs on the fast kernels of `zoo.layers.lstm`. The paper's other networks are y(t) = tanh(W l(t) +
+R y(t-1) + b) (Equation 1), and one that reads sentences in both directions and concatenates both embeddings.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from datamodules.core.errors import InputError
 from zoo.layers.dual_encoder import Tower
 from zoo.layers.lstm import last_states
 from zoo.layers.trigrams import TrigramLayer
-from zoo.tasks.base import check_choices, check_sizes
+from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.retrieval.trigram_task import TrigramRetrieval
 
 Cell: TypeAlias = Literal["lstm", "rnn"]
 
 
 class Trace(NamedTuple):
-    """What a recurrent network does while it reads N texts of T words; 0 behind a text's end.
+    """States and gates of a recurrent network at each word of N texts of T words; 0 after a text's end.
 
-    Each is float32 [N, T, H], of two directions [N, T, 2 H]; what a network does not have is None.
+    Each is float32 [N, T, H], with two directions [N, T, 2 H]; None where the network has no such state or gate.
     """
 
-    #: y: what is embedded.
+    #: y.
     state: Tensor
-    #: c, the input gate, the output gate, the forget gate.
+    #: c.
     cell: Tensor | None = None
     input_gate: Tensor | None = None
     output_gate: Tensor | None = None
@@ -56,32 +56,35 @@ class Trace(NamedTuple):
 class RecurrentTower(Tower):
     """The embedding of a text: the recurrent network's state at its last word."""
 
-    def __init__(self, num_chars: int, trigrams: int | Sequence[int], options: Any) -> None:
-        """Make the parameters.
-
-        Args:
-            num_chars: character ids are below this.
-            trigrams: see `TrigramLayer`.
-            options: of `LSTMRNN`.
-        """
+    def __init__(
+        self,
+        num_chars: int,
+        trigrams: int | Sequence[int],
+        cell: Cell,
+        hidden_size: int,
+        bidirectional: bool,
+        peepholes: bool,
+        forget_gate: bool,
+    ) -> None:
+        """Make the parameters; see `LSTMRNN` for the options and `TrigramLayer` for the first two arguments."""
         super().__init__()
-        self.cell, self.hidden_size = options.cell, options.hidden_size
-        self.directions = 2 if options.bidirectional else 1
-        #: what is computed of a word, in this order.
-        self.gates = ("input", *(["forget"] if options.forget_gate else []), "output", "cell")
-        if self.cell == "rnn":
+        self.cell, self.hidden_size = cell, hidden_size
+        self.directions = 2 if bidirectional else 1
+        #: rows of R and columns of W, in this order.
+        self.gates = ("input", *(["forget"] if forget_gate else []), "output", "cell")
+        if cell == "rnn":
             self.gates = ("state",)
-        rows, size = len(self.gates) * self.hidden_size, self.hidden_size
-        # W of all gates and directions: each word's product is made once, however often the word occurs.
-        self.hashing = TrigramLayer(num_chars, trigrams, self.directions * rows, size)
-        self.recurrent = nn.Parameter(torch.empty(self.directions, rows, size))  # R
+        rows = len(self.gates) * hidden_size
+        # W of all gates and directions: each word's product is computed once, however often the word occurs.
+        self.hashing = TrigramLayer(num_chars, trigrams, self.directions * rows, hidden_size)
+        self.recurrent = nn.Parameter(torch.empty(self.directions, rows, hidden_size))  # R
         self.bias = nn.Parameter(torch.zeros(self.directions, rows))
-        bound = size**-0.5
+        bound = hidden_size**-0.5
         nn.init.uniform_(self.recurrent, -bound, bound)
         self.peepholes: nn.Parameter | None = None
-        if options.peepholes:  # P of the input, the forget (if any) and the output gate
-            self.peepholes = nn.Parameter(torch.zeros(self.directions, len(self.gates) - 1, size))
-        self.size = self.directions * size
+        if peepholes:  # P of the input gate, the forget gate (if any) and the output gate
+            self.peepholes = nn.Parameter(torch.zeros(self.directions, len(self.gates) - 1, hidden_size))
+        self.size = self.directions * hidden_size
 
     def forward(self, words: Tensor, text: Tensor) -> Tensor:
         """Embed texts.
@@ -95,9 +98,9 @@ class RecurrentTower(Tower):
         """
         lengths = (text != 0).sum(dim=1)
         if self.cell == "lstm" and self.peepholes is None:
-            found: Tensor = last_states(self._products(words), self.recurrent, text, lengths)
-            return found
-        states = self._steps(words, text).state
+            last_state: Tensor = last_states(self._products(words), self.recurrent, text, lengths)
+            return last_state
+        states = self.trace(words, text).state
         last = (lengths - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, self.hidden_size)
         # The backward network's last state is at the first word.
         ends = [states[..., : self.hidden_size].gather(1, last).squeeze(1)]
@@ -105,20 +108,11 @@ class RecurrentTower(Tower):
         return torch.cat(ends, dim=1)
 
     def trace(self, words: Tensor, text: Tensor) -> Trace:
-        """All that happens at each word; arguments as of `forward`."""
-        return self._steps(words, text)
-
-    def _products(self, words: Tensor) -> Tensor:
-        """W l + b: [directions, U, gates * H]."""
-        rows = self.bias.shape[1]
-        return words.float().view(len(words), self.directions, rows).transpose(0, 1) + self.bias.unsqueeze(1)
-
-    def _steps(self, words: Tensor, text: Tensor) -> Trace:
-        """The equations step by step, both directions at once."""
+        """Compute the equations step by step, both directions at once; arguments as in `forward`."""
         n, length = text.shape
         products, lengths = self._products(words), (text != 0).sum(dim=1)
-        place = torch.arange(length, device=text.device)
-        reverse = (lengths.unsqueeze(1) - 1 - place).clamp(min=0)  # [N, T]
+        position = torch.arange(length, device=text.device)
+        reverse = (lengths.unsqueeze(1) - 1 - position).clamp(min=0)  # [N, T]
         read = torch.stack([text, text.gather(1, reverse)][: self.directions])  # [directions, N, T]
         state = products.new_zeros(self.directions, n, self.hidden_size)
         cell = torch.zeros_like(state)
@@ -133,30 +127,35 @@ class RecurrentTower(Tower):
                 cell = torch.where((t < lengths).view(1, n, 1), new[1], cell)
             state = torch.where((t < lengths).view(1, n, 1), new[0], state)
             steps.append(new)
-        real = (place < lengths.unsqueeze(1)).view(1, n, length, 1)
-        found = []
+        is_word = (position < lengths.unsqueeze(1)).view(1, n, length, 1)
+        parts = []
         for values in zip(*steps, strict=True):
-            of_both = torch.stack(values, dim=2) * real  # [directions, N, T, H]
+            part = torch.stack(values, dim=2) * is_word  # [directions, N, T, H]
             if self.directions == 2:
-                at = reverse.view(1, n, length, 1).expand(1, -1, -1, self.hidden_size)
-                of_both = torch.cat([of_both[:1], of_both[1:].gather(2, at) * real])
-            found.append(of_both.permute(1, 2, 0, 3).flatten(2))
-        return Trace(*found)
+                order = reverse.view(1, n, length, 1).expand(1, -1, -1, self.hidden_size)
+                part = torch.cat([part[:1], part[1:].gather(2, order) * is_word])
+            parts.append(part.permute(1, 2, 0, 3).flatten(2))
+        return Trace(*parts)
+
+    def _products(self, words: Tensor) -> Tensor:
+        """W l + b: [directions, U, gates * H]."""
+        rows = self.bias.shape[1]
+        return words.float().view(len(words), self.directions, rows).transpose(0, 1) + self.bias.unsqueeze(1)
 
     def _lstm_step(self, before: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
-        """y, c, i, o and, if there is one, f of Equation 2, of what comes before the nonlinearities [.., gates * H]."""
+        """y, c, i, o and, with a forget gate, f of Equation 2; `before` [.., gates * H] are its sums in parentheses."""
         gate = dict(zip(self.gates, torch.split(before, self.hidden_size, dim=2), strict=True))
         peephole = {}
         if self.peepholes is not None:
             peephole = {name: self.peepholes[:, i : i + 1] for i, name in enumerate(self.gates[:-1])}
 
-        def opened(name: str, seen: Tensor) -> Tensor:
-            return torch.sigmoid(gate[name] + peephole[name] * seen if peephole else gate[name])
+        def opening(name: str, cell: Tensor) -> Tensor:
+            return torch.sigmoid(gate[name] + peephole[name] * cell if peephole else gate[name])
 
-        i, g = opened("input", cell), gate["cell"].tanh()
-        f = opened("forget", cell) if "forget" in gate else None
+        i, g = opening("input", cell), gate["cell"].tanh()
+        f = opening("forget", cell) if "forget" in gate else None
         new_cell = (cell if f is None else f * cell) + i * g
-        o = opened("output", new_cell)
+        o = opening("output", new_cell)
         return (o * new_cell.tanh(), new_cell, i, o, *([] if f is None else [f]))
 
 
@@ -166,11 +165,6 @@ class LSTMRNN(TrigramRetrieval):
     Example:
         >>> model = LSTMRNN(hidden_size=96, bidirectional=True)
     """
-
-    paper = (
-        "Palangi et al.: Deep Sentence Embedding Using Long Short-Term Memory Networks: Analysis and Application to"
-        " Information Retrieval (2016)"
-    )
 
     def __init__(
         self,
@@ -185,24 +179,34 @@ class LSTMRNN(TrigramRetrieval):
 
         Args:
             cell: `lstm`, or `rnn` for a recurrent network without gates.
-            hidden_size: cells of one direction (the paper has 32, 64 and 96 of an LSTM, 288 units without).
-            bidirectional: read texts from both ends, and concatenate what is found.
-            peepholes: let the gates see the cells.
-            forget_gate: let cells forget.
+            hidden_size: H, size of one direction's state (the paper's: 32, 64 and 96 for `lstm`, 288 for `rnn`).
+            bidirectional: read texts in both directions, and concatenate both embeddings.
+            peepholes: connect the gates to the cells (P).
+            forget_gate: add the gate f.
             **shared: options of `TrigramRetrieval`, `RetrievalTask` and `Task`.
         """
         super().__init__(**shared)
-        check_sizes(self.options, "hidden_size")
-        check_choices(self.options, cell=("lstm", "rnn"))
+        check_sizes(hidden_size=hidden_size)
+        check_choice("cell", cell, ("lstm", "rnn"))
         if cell == "rnn" and (peepholes or forget_gate):
-            raise InputError("model.cell=rnn: has no gates; leave out model.peepholes and model.forget_gate")
+            raise InputError("model.cell=rnn: has no gates; omit model.peepholes and model.forget_gate")
+        self.cell, self.hidden_size, self.bidirectional = cell, hidden_size, bidirectional
+        self.peepholes, self.forget_gate = peepholes, forget_gate
 
     @override
     def make_tower(self, spec: ClickSpec) -> RecurrentTower:
-        return RecurrentTower(spec.num_chars, self.trigrams(spec), self.options)
+        return RecurrentTower(
+            spec.num_chars,
+            self.trigrams(spec),
+            self.cell,
+            self.hidden_size,
+            self.bidirectional,
+            self.peepholes,
+            self.forget_gate,
+        )
 
-    @override
     def trace(self, batch: QueryBatch | DocumentBatch, queries: bool) -> tuple[dict[str, Tensor], int]:
+        """See `TracesStates`."""
         tower = self.network.query if queries else self.network.document
         parts = tower.trace(tower.hashing(batch.char), batch.text)._asdict()
         return {name: part for name, part in parts.items() if part is not None}, tower.directions

@@ -367,7 +367,7 @@ def test_questions_of_a_test_that_were_trained_on(zoo_command: Zoo, warned: Warn
     assert "validation: 30 of 30 rows have a copy" in line
     scores = scored(zoo_command, "test", "--data.test_file", test)
     assert (scores["rows_in_training"], scores["questions"]) == (5, 15)
-    assert "map_without_copies" in scores
+    assert "map_without_duplicates" in scores
     (line,) = warned()
     assert "test: 5 of 15 rows have a copy" in line
 

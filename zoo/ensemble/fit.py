@@ -175,7 +175,7 @@ class EnsembleFit:
         """A fresh network whose encoder is trained on some rows for as many epochs as the model's best one was."""
         model, options, seed = self.model, self.data.options, self.data.seed
         network = model.fresh_network()
-        freeze_parts(network, model.frozen)
+        freeze_parts(network, model.freeze_patterns)
         clip = None if model._trainer is None else model.trainer.gradient_clip_val
         optimizer = model.make_optimizer(parameter_groups(network, model.learning_rates))
         contents = BatchContents(memory_texts=False)

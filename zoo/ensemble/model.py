@@ -87,8 +87,9 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
     """
 
     reads_strings = True
-    keeps_best = True
-    needs_memory = False
+    without_memory = ""
+    #: whether the last checkpoint is the best: `zoo fit` then keeps no other.
+    keeps_best: ClassVar[bool] = True
     keeps_directions = True
     #: whether the memory may have labels that the training lacks.
     takes_new_labels: ClassVar[bool] = True
@@ -152,8 +153,6 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
         self.stage = ""
         #: the table of the last fit.
         self.answer: Answer | None = None
-        #: labels that only the memory has; their classes follow those of the training.
-        self.new_labels: tuple[str, ...] = ()
         self._answer_scores: AnswerScores | None = None
         self._best: BestEncoder | None = None
         # The predictor's data, where there is no trainer.
@@ -185,11 +184,6 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
     def encoder_epochs_used(self) -> int:
         """Epochs after which the encoder was best."""
         return 1 if self._best is None else self._best.epochs
-
-    @property
-    @override
-    def labels(self) -> list[str]:
-        return [*super().labels, *self.new_labels]
 
     @override
     def build_network(
@@ -292,8 +286,8 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
         assert isinstance(data, TextRowsDataModule)
         network, self._data = self.network, data
         known = [] if memory is None else memory.labels()
-        old = super().labels
-        self.new_labels = tuple(label for label in known if label not in old)
+        assert self.spec is not None
+        self.new_labels = tuple(label for label in known if label not in self.spec.labels)
         rows = memory.rows if isinstance(memory, FolderMemory) and self.new_labels else None
         target = None if rows is None else label_numbers(rows, self.labels)
         network.expect_new_classes(target, len(self.new_labels))

@@ -6,6 +6,8 @@ whatever the precision: models pool and sort them, and half precision would make
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -61,6 +63,38 @@ def cosine_interaction(first: Tensor, second: Tensor, batch: MatchingBatch) -> T
     # Normalized before the gather: once per text, not once per pair.
     with torch.autocast(first.device.type, enabled=False):
         return dot_interaction(unit(first), unit(second), batch)
+
+
+def word_overlap(batch: MatchingBatch, unknown: int = 1, special: Sequence[int] = ()) -> Tensor:
+    """Shares of common words.
+
+    Args:
+        batch: pairs of texts.
+        unknown: vocabulary id of unknown words, which are never equal.
+        special: ids of tokens that are no words, and are not counted.
+
+    Returns:
+        float32 [P, 4]: the share of the first text's words that the second text has, and their share of the first
+        text's idf; then both shares of the second text's words.
+    """
+    is_word = batch.first_text.new_ones(len(batch.word), dtype=torch.bool)  # [U]
+    is_word[0] = False  # padding
+    for id in special:
+        is_word &= batch.word != id
+    # Vocabulary ids of known words, which may be 0; -1 for all others.
+    word = batch.word.masked_fill(~is_word | (batch.word == unknown), -1)
+    first = word[batch.first_text].index_select(0, batch.first)  # [P, T]
+    second = word[batch.second_text].index_select(0, batch.second)  # [P, S]
+    same = (first.unsqueeze(2) == second.unsqueeze(1)) & (first >= 0).unsqueeze(2)  # [P, T, S]
+    features = []
+    for text, pair, shared in (
+        (batch.first_text, batch.first, same.any(dim=2)),
+        (batch.second_text, batch.second, same.any(dim=1)),
+    ):
+        idf = batch.idf[text].float().index_select(0, pair)
+        for weight in (is_word[text].float().index_select(0, pair), idf):
+            features.append((weight * shared).sum(dim=1) / weight.sum(dim=1).clamp(min=1e-6))
+    return torch.stack(features, dim=1)
 
 
 def unit(vectors: Tensor) -> Tensor:

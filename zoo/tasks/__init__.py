@@ -1,1 +1,1 @@
-"""What a task needs around a network: steps, losses, metrics, optimizers."""
+"""Tasks: steps, losses, metrics and predictions around a network."""

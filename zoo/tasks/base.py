@@ -71,8 +71,6 @@ class Task(pl.LightningModule):
     depends_on_seed: ClassVar[bool] = True
     #: whether the weights can be sharded over several devices: all processes call the whole network.
     can_be_sharded: ClassVar[bool] = False
-    #: whether the model keeps its best epoch by itself: its last checkpoint is then its best.
-    keeps_best: ClassVar[bool] = False
     #: validation scores in the progress bar.
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
 
@@ -109,7 +107,9 @@ class Task(pl.LightningModule):
             raise InputError("model.optimizer=null: name one, such as torch.optim.Adam, or omit the option")
         # Lightning collects the arguments of every `__init__` in the MRO: a checkpoint makes the model from them.
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"])
-        self.init_from, self.freeze_patterns, self.learning_rates = init_from, freeze or [], learning_rates
+        self.init_from, self.learning_rates = init_from, learning_rates
+        #: patterns of the names of the parts that are not trained.
+        self.freeze_patterns = list(freeze or [])
         self.compile_backend = compile
         self.make_optimizer, self.make_lr_scheduler = optimizer, lr_scheduler
         self.network = None
@@ -141,8 +141,13 @@ class Task(pl.LightningModule):
 
     @property
     def uses_memory(self) -> bool:
-        """Whether the network reads memories at all."""
+        """Return whether the network reads memories at all."""
         return True
+
+    @property
+    def vector_size(self) -> int | None:
+        """Size of the vectors of the model's text encoder; None where it has none."""
+        return None
 
     def check_data(self, data: AnyDataModule) -> None:
         """Refuse a data module whose options do not fit this model.
@@ -188,11 +193,6 @@ class Task(pl.LightningModule):
         if name.endswith(".bigrams.table"):  # buckets of pairs of words' numbers
             return numbered(range(len(weight)), data.vocabulary["words"])
         return None
-
-    @property
-    def frozen(self) -> list[str]:
-        """Patterns of the names of the parts that are not trained."""
-        return self.freeze_patterns
 
     # --- written by each kind of task ---
 
@@ -254,7 +254,7 @@ class Task(pl.LightningModule):
             raise
         except ValueError as error:  # PyTorch's own checks: a size of 0, a probability of 3
             raise InputError(f"model: {error}") from error
-        freeze_parts(self.network, self.frozen)
+        freeze_parts(self.network, self.freeze_patterns)
         self._make_scores()
 
     def _make_scores(self) -> None:
@@ -345,14 +345,14 @@ class Task(pl.LightningModule):
                 f"model.lora_rank trains parts that model.freeze={self.freeze_patterns} excludes; omit one of the two"
             )
         trained, total = count_parameters(self.network)
-        if self.frozen or adapters:
+        if self.freeze_patterns or adapters:
             log.info("trained: %s of %s parameters", f"{trained:,}", f"{total:,}")
 
     @override
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if mode and self.network is not None:
-            freeze_parts(self.network, self.frozen)  # frozen parts have no training mode
+            freeze_parts(self.network, self.freeze_patterns)  # frozen parts have no training mode
         return self
 
     # --- training ---
@@ -523,7 +523,7 @@ class Evaluation:
 
 
 def brings_vectors(state: DataState | None) -> bool:
-    """Whether the data has pre-trained word vectors."""
+    """Return whether the data has pre-trained word vectors."""
     return state is not None and state.options.get("word_vectors") is not None
 
 
@@ -537,6 +537,17 @@ def check_sizes(**sizes: int | Sequence[int]) -> None:
         numbers = [value] if isinstance(value, int) else value
         if len(numbers) == 0 or min(numbers) < 1:
             raise InputError(f"model.{name}={value}: must be at least 1")
+
+
+def check_probability(**values: float) -> None:
+    """Refuse probabilities below 0, and those of 1 and above.
+
+    Raises:
+        InputError: names the option.
+    """
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise InputError(f"model.{name}={value}: must be 0 or more and below 1")
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:

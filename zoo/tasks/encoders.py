@@ -269,7 +269,7 @@ class EncodesMemory(Task):
     _digests: tuple[tuple[tuple[int, int], ...], dict[str, str]] | None = None
 
     def is_evaluated(self, split: str) -> bool:
-        """Whether a trained model is measured on a split (`zoo validate`, `zoo test`)."""
+        """Return whether a trained model is measured on a split (`zoo validate`, `zoo test`)."""
         if split not in ("validation", "test") or self._trainer is None:
             return False
         return self.trainer.state.fn in (TrainerFn.VALIDATING, TrainerFn.TESTING)
@@ -320,19 +320,16 @@ class FrozenEncoder(ReadsTransformer):
         """
         super().__init__(**shared)
         self.freeze_encoder = freeze_encoder
+        if freeze_encoder:
+            self.freeze_patterns.append(self.encoder_name)
         self._encoded_texts: EncodedTexts | None = None
         if self.encoder_is_frozen and self.lora_rank is not None:
             raise InputError("model.lora_rank trains the encoder, which is frozen; omit one of the two")
 
     @property
-    @override
-    def frozen(self) -> list[str]:
-        return [*super().frozen, self.encoder_name] if self.freeze_encoder else super().frozen
-
-    @property
     def encoder_is_frozen(self) -> bool:
-        """Whether the whole encoder is frozen."""
-        return any(matches(self.encoder_name, pattern) for pattern in self.frozen)
+        """Return whether the whole encoder is frozen."""
+        return any(matches(self.encoder_name, pattern) for pattern in self.freeze_patterns)
 
     def frozen_parts(self) -> FrozenParts | None:
         """The encoder if it is frozen; None where encoding takes no time."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import gc
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TextIO, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TextIO, TypeVar
 
 import numpy as np
 import torch
 from lightning_fabric.utilities.apply_func import move_data_to_device
 from numpy.typing import NDArray
-from tqdm import tqdm
 from typing_extensions import Self
 
 from datamodules.base import AnyDataModule
@@ -21,7 +21,9 @@ from datamodules.core.errors import InputError, excerpt
 from datamodules.core.files import existing_file
 from datamodules.core.types import PlainDict
 from datamodules.corpora.table import read_table
+from datamodules.dataset import BatchDataset
 from datamodules.retrieval import Memory, Retriever
+from datamodules.retrieval.dense.text_encoder import ProgressBar
 
 if TYPE_CHECKING:
     from zoo.tasks.base import Task
@@ -32,6 +34,7 @@ BLOCK = 1024
 ModelT = TypeVar("ModelT", bound="Task")
 DataT = TypeVar("DataT", bound=AnyDataModule)
 BatchT = TypeVar("BatchT", bound=NamedTuple)
+ItemT = TypeVar("ItemT")
 
 
 class Predictor(ABC, Generic[ModelT, DataT]):
@@ -94,7 +97,7 @@ class Predictor(ABC, Generic[ModelT, DataT]):
 
     @classmethod
     def needs_memory(cls, data: DataT) -> bool:
-        """Whether every prediction needs the memory, which is then opened at once."""
+        """Return whether every prediction needs the memory, which is then opened at once."""
         return data.retrieves
 
     @abstractmethod
@@ -107,15 +110,30 @@ class Predictor(ABC, Generic[ModelT, DataT]):
             batch_size: rows that pass through the network together.
         """
 
+    def outputs(
+        self, dataset: BatchDataset[BatchT], batch_size: int, rows: int | None = None
+    ) -> Iterator[tuple[BatchT, Any]]:
+        """The first rows of a dataset (None: all) in batches, each with the output of the network."""
+        for batch in dataset.batches(batch_size, rows):
+            with evaluating(self.model):
+                output = self.model(on_device(batch, self.model))
+            yield batch, output
+
     # --- models with a text encoder ---
 
     @property
     def vector_size(self) -> int:
-        """Size of a vector of `encode`."""
-        raise InputError(f"a {type(self.model).__name__} has no text encoder")
+        """Size of a vector of `encode`.
+
+        Raises:
+            InputError: the model has no text encoder.
+        """
+        if (size := self.model.vector_size) is None:
+            raise InputError(f"a {type(self.model).__name__} has no text encoder")
+        return size
 
     def encode(
-        self, texts: list[str], batch_size: int = 256, bar: tqdm[NoReturn] | None = None
+        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None
     ) -> NDArray[np.float32]:
         """The texts' vectors [n, size], of length 1; 0 for a text without words.
 
@@ -130,7 +148,7 @@ class Predictor(ABC, Generic[ModelT, DataT]):
         raise InputError(f"a {type(self.model).__name__} has no text encoder")
 
     def encode_queries(
-        self, texts: list[str], batch_size: int = 256, bar: tqdm[NoReturn] | None = None
+        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None
     ) -> NDArray[np.float32]:
         """The texts' vectors as queries; those of `encode`, unless the model `has_query_side`."""
         return self.encode(texts, batch_size, bar)
@@ -153,6 +171,24 @@ def as_texts(texts: str | Sequence[str], what: str = "text") -> list[str]:
                 f"{what} {number} is a {type(text).__name__}, not a string: {excerpt(repr(text))}"
             )
     return texts
+
+
+def blocks_of(items: Iterable[ItemT], size: int = BLOCK) -> Iterator[list[ItemT]]:
+    """Consecutive items in lists of this size; the last one may be shorter."""
+    rest = iter(items)
+    while block := list(islice(rest, size)):
+        yield block
+
+
+def as_record(value: NamedTuple) -> PlainDict:
+    """A result as a JSON object, without optional fields that have their default."""
+    record: PlainDict = {}
+    for name, field in value._asdict().items():
+        if isinstance(field, list) and field and hasattr(field[0], "_asdict"):
+            record[name] = [as_record(item) for item in field]
+        elif name not in value._field_defaults or field != value._field_defaults[name]:
+            record[name] = field
+    return record
 
 
 @contextmanager

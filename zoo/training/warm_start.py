@@ -170,7 +170,7 @@ def check_frozen(model: Task, taken: Collection[str]) -> None:
     Raises:
         InputError: names such a part.
     """
-    if not model.frozen:
+    if not model.freeze_patterns:
         return
     given = {name for name, _ in model.named_parameters() if ".transformer." in name}
     if model.data is not None and model.data.words.vectors() is not None:

@@ -1,4 +1,4 @@
-"""The networks against the papers' equations, written as plain loops over numbers in float64; and their options."""
+"""ExpaNet and MemNet: the papers' equations as plain loops over numbers in float64, hard attention, runs, options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from datamodules.core.errors import InputError
 from tests.zoo.conftest import Result, sentences, write_table
 from tests.zoo.papers.test_knn_bilstm import CLASSES, B, K, U, make_batch, numbers
 from zoo import ExpaNet, MemNet
-from zoo.expanet import HardRead, MemoryNetwork, SoftRead, count_copies
+from zoo.expanet import HardRead, MemoryNetwork, fill_ranks, soft_weights
 from zoo.layers.bags import bigram_buckets
 
 Vector = NDArray[np.float64]
@@ -36,7 +36,7 @@ def make_network(
     torch.manual_seed(0)
     network = kind(word_size=5, **options).build_network(spec, None, None)
     assert isinstance(network, MemoryNetwork)
-    # Large weights, so that no term of an equation hides behind the others.
+    # Large weights, so that no term of an equation is negligible.
     with torch.no_grad():
         for weight in network.parameters():
             weight.uniform_(-1, 1)
@@ -51,9 +51,9 @@ def sigmoid(x: float) -> float:
 
 
 def plain_text(weights: dict[str, Vector], part: str, batch: ClassificationBatch, text: list[int]) -> Vector:
-    """Equations 1 and 2, with pairs of neighbouring words as further words of a text."""
+    """Equations 1 and 2, with pairs of neighboring words as further words of a text."""
     tied = f"{part}.words.table" not in weights
-    ids = [int(batch.word[place]) for place in text if place != 0]
+    ids = [int(batch.word[position]) for position in text if position != 0]
     vectors = [weights["text.words.table" if tied else f"{part}.words.table"][i] for i in ids]
     if (pairs := weights.get(f"{part}.bigrams.table")) is not None:
         for first, second in itertools.pairwise(ids):
@@ -85,11 +85,11 @@ def plain_forward(
     """A text's logits, and the attention of each hop on its K memories."""
     weights = numbers(network)
     q = plain_text(weights, "text", batch, batch.text[row].tolist())
-    found = [k for k in range(K) if batch.memory_mask[row, k] and network.hops]
-    # Which memory is in each of the places.
-    places = [found[i % len(found)] for i in range(K)] if duplicate and found else found
-    compared, spoken = [], []
-    for k in places:
+    retrieved = [k for k in range(K) if batch.memory_mask[row, k] and network.hops]
+    # The memory at each rank that is read.
+    ranks = [retrieved[i % len(retrieved)] for i in range(K)] if duplicate and retrieved else retrieved
+    keys, values = [], []
+    for k in ranks:
         text = batch.memory_text[batch.memory[row, k]].tolist()
         vectors = [
             plain_text(weights, part, batch, text)
@@ -97,36 +97,31 @@ def plain_forward(
         ]
         if network.label is not None and (target := int(batch.memory_target[row, k])) >= 0:
             vectors = [vector + weights["label"][target] for vector in vectors]
-        compared.append(vectors[0])
-        spoken.append(vectors[1])
+        keys.append(vectors[0])
+        values.append(vectors[1])
     expanded, attention = q, []
     for _ in range(network.hops):
-        energies = [
-            network.sharpness * sum(a * b for a, b in zip(expanded, d, strict=True)) for d in compared
-        ]
+        energies = [network.sharpness * sum(a * b for a, b in zip(expanded, d, strict=True)) for d in keys]
         scores = [max(0.0, float(batch.memory_score[row, k])) for k in range(K)]
         if network.score_power:
-            beside = [math.log(max(1e-3, scores[k] / max(1e-6, *scores))) for k in places]
-            energies = [e + network.score_power * one for e, one in zip(energies, beside, strict=True)]
-        of_memory = [0.0] * K
+            logs = [math.log(max(1e-3, scores[k] / max(1e-6, *scores))) for k in ranks]
+            energies = [e + network.score_power * log for e, log in zip(energies, logs, strict=True)]
+        by_memory = [0.0] * K
         o = np.zeros(5)
-        if hard and places:
-            shares = [float(i == energies.index(max(energies))) for i in range(len(places))]
+        if hard and ranks:
+            shares = [float(i == energies.index(max(energies))) for i in range(len(ranks))]
         else:
             total = sum(math.exp(e) for e in energies)
             shares = [math.exp(e) / total for e in energies]
-        for k, share, d in zip(places, shares, spoken, strict=True):
-            of_memory[k] += share
+        for k, share, d in zip(ranks, shares, values, strict=True):
+            by_memory[k] += share
             o = o + share * d
-        attention.append(of_memory)
-        expanded = plain_gru(weights, expanded, o) if has_gru(weights) else expanded + o
+        attention.append(by_memory)
+        has_gru = "expand.of_text.weight" in weights
+        expanded = plain_gru(weights, expanded, o) if has_gru else expanded + o
     head = weights["classifier.weight"]
     final = np.concatenate([q, expanded]) if head.shape[1] == 10 else expanded
     return [sum(a * b for a, b in zip(line, final, strict=True)) for line in head], attention
-
-
-def has_gru(weights: dict[str, Vector]) -> bool:
-    return "expand.of_text.weight" in weights
 
 
 @pytest.mark.parametrize(
@@ -162,43 +157,43 @@ def test_equations(kind: type[MemNet], options: dict[str, Any]) -> None:
             assert output.memory_weight[row].tolist() == pytest.approx(mean.tolist(), rel=1e-4, abs=1e-6)
 
 
-def test_a_hidden_text_is_read_off_its_memories() -> None:
-    """In training alone, and not from the attention, which still asks for the text."""
+def test_text_dropout_hides_the_text_from_the_classifier_but_not_from_the_attention() -> None:
     network, batch = make_network(hops=1, text_dropout=0.999999), make_batch()
-    seen = network(batch)
+    shown = network(batch)
     network.train()
     hidden = network(batch)
-    torch.testing.assert_close(hidden.hop_weight, seen.hop_weight)
-    there = batch.memory_mask.any(dim=1)
-    assert there.any()
-    assert not there.all()
-    # Nothing is left of a text without memories.
-    assert hidden.logits[there].any(dim=1).all()
-    assert not hidden.logits[~there].any()
-    assert seen.logits.any(dim=1).all()
+    torch.testing.assert_close(hidden.hop_weight, shown.hop_weight)
+    has_memory = batch.memory_mask.any(dim=1)
+    assert has_memory.any()
+    assert not has_memory.all()
+    # A text without memories has no other features.
+    assert hidden.logits[has_memory].any(dim=1).all()
+    assert not hidden.logits[~has_memory].any()
+    assert shown.logits.any(dim=1).all()
 
 
 def test_matrices() -> None:
-    """A and B are two unless tied; MemNet reads by a third; without hops, nothing reads memories."""
-    assert [name for name, _ in make_network().named_parameters() if name.endswith("table")] == [
+    """A and B are two unless they are tied; MemNet sums by a third; without hops, nothing reads memories."""
+
+    def names(network: MemoryNetwork) -> list[str]:
+        return [name for name, _ in network.named_parameters()]
+
+    assert [name for name in names(make_network()) if name.endswith("table")] == [
         "text.words.table",
         "memory.words.table",
     ]
-    tied = make_network(tie_matrices=True)
-    assert [name for name, _ in tied.named_parameters() if name.endswith("table")] == ["text.words.table"]
-    assert [name for name, _ in make_network(MemNet).named_parameters()] == [
+    tied = names(make_network(tie_matrices=True))
+    assert [name for name in tied if name.endswith("table")] == ["text.words.table"]
+    assert names(make_network(MemNet)) == [
         "text.words.table",
         "memory.words.table",
         "output.words.table",
         "classifier.weight",
     ]
-    assert [name for name, _ in make_network(hops=0).named_parameters()] == [
-        "text.words.table",
-        "classifier.weight",
-    ]
+    assert names(make_network(hops=0)) == ["text.words.table", "classifier.weight"]
 
 
-def test_starts_with_vectors_of_the_papers_deviation() -> None:
+def test_initial_vectors_have_the_papers_deviation() -> None:
     spec = ClassificationSpec(3000, 0, LABELS, LABELS, K)
     torch.manual_seed(0)
     network = ExpaNet(word_size=100, label_vectors=True, bigrams=3000).build_network(spec, None, None)
@@ -220,27 +215,27 @@ def test_pretrained_vectors_start_every_matrix() -> None:
 # --- reading ---
 
 
-def test_copies_fill_all_places() -> None:
+def test_repeated_memories_fill_all_ranks() -> None:
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 0, 1, 1, 0], [0, 0, 0, 0, 0]]).bool()
-    assert count_copies(mask).tolist() == [[1, 1, 1, 1, 1], [3, 2, 0, 0, 0], [2, 0, 2, 1, 0], [0, 0, 0, 0, 0]]
+    assert fill_ranks(mask).tolist() == [[1, 1, 1, 1, 1], [3, 2, 0, 0, 0], [2, 0, 2, 1, 0], [0, 0, 0, 0, 0]]
 
 
 def test_hard_training_draws_memories_by_their_attention() -> None:
-    """Each memory wins with its soft attention, whatever the temperature; copies count as so many draws."""
+    """Each memory wins with its soft attention, whatever the temperature; a repeated memory has several draws."""
     read, energy = HardRead(tau=0.7, straight_through=True).train(), torch.tensor([[0.3, -0.5, 1.1, 0.0]])
     torch.manual_seed(0)
-    for copies in ([1.0, 1.0, 1.0, 0.0], [2.0, 1.0, 1.0, 0.0]):
-        counts = torch.tensor([copies])
-        drawn = read(energy.expand(20_000, 4), counts.expand(20_000, 4)).mean(dim=0)
-        torch.testing.assert_close(drawn, SoftRead()(energy, counts)[0], atol=0.015, rtol=0)
+    for counts in ([1.0, 1.0, 1.0, 0.0], [2.0, 1.0, 1.0, 0.0]):
+        count = torch.tensor([counts])
+        drawn = read(energy.expand(20_000, 4), count.expand(20_000, 4)).mean(dim=0)
+        torch.testing.assert_close(drawn, soft_weights(energy, count)[0], atol=0.015, rtol=0)
 
 
-def test_hard_training_mixes_more_the_higher_the_temperature() -> None:
-    energy, copies = torch.zeros(5000, 6), torch.ones(5000, 6)
+def test_hard_training_mixes_more_at_a_higher_temperature() -> None:
+    energy, count = torch.zeros(5000, 6), torch.ones(5000, 6)
     largest = []
     for tau in (0.05, 0.5, 2.0, 50.0):
         torch.manual_seed(0)
-        weights = HardRead(tau, straight_through=False).train()(energy, copies)
+        weights = HardRead(tau, straight_through=False).train()(energy, count)
         torch.testing.assert_close(weights.sum(dim=1), torch.ones(5000))
         largest.append(float(weights.amax(dim=1).mean()))
     assert largest == sorted(largest, reverse=True)
@@ -248,24 +243,19 @@ def test_hard_training_mixes_more_the_higher_the_temperature() -> None:
     assert largest[-1] == pytest.approx(1 / 6, abs=0.02)
 
 
-def test_straight_through_reads_one_memory_with_the_mix_as_gradient() -> None:
-    energy = torch.randn(9, 5, requires_grad=True)
-    copies = torch.ones(9, 5)
-    torch.manual_seed(1)
-    read = HardRead(1.5, straight_through=True).train()(energy, copies)
-    torch.testing.assert_close(read.detach().amax(dim=1), torch.ones(9))
-    assert torch.equal((read.detach() > 0.5).sum(dim=1), torch.ones(9, dtype=torch.long))
-    values = torch.randn(5)
-    (read @ values).sum().backward()
-    assert energy.grad is not None
-    found = energy.grad.clone()
-    energy.grad = None
-    torch.manual_seed(1)
-    (HardRead(1.5, straight_through=False).train()(energy, copies) @ values).sum().backward()
-    torch.testing.assert_close(found, energy.grad)
+def test_straight_through_reads_one_memory_with_the_gradient_of_the_mixture() -> None:
+    energy, count, values = torch.randn(9, 5, requires_grad=True), torch.ones(9, 5), torch.randn(5)
+    weights, gradients = [], []
+    for straight_through in (True, False):
+        torch.manual_seed(1)
+        weights.append(HardRead(1.5, straight_through).train()(energy, count))
+        gradients += torch.autograd.grad((weights[-1] @ values).sum(), energy)
+    torch.testing.assert_close(weights[0].detach().amax(dim=1), torch.ones(9))
+    assert torch.equal((weights[0].detach() > 0.5).sum(dim=1), torch.ones(9, dtype=torch.long))
+    torch.testing.assert_close(gradients[0], gradients[1])
 
 
-def test_evaluation_of_a_hard_read_draws_nothing() -> None:
+def test_evaluation_of_a_hard_read_is_deterministic() -> None:
     network, batch = make_network(read="hard", hops=3), make_batch()
     with torch.no_grad():
         first, second = network(batch), network(batch)
@@ -292,6 +282,12 @@ def make_data(folder: Path, **options: Any) -> ClassificationDataModule:
     return ClassificationDataModule(**given)
 
 
+def prepare(data: ClassificationDataModule) -> ClassificationDataModule:
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
 def fit(model: MemNet, data: ClassificationDataModule, folder: Path, **options: Any) -> pl.Trainer:
     trainer = pl.Trainer(
         accelerator="cpu",
@@ -307,51 +303,48 @@ def fit(model: MemNet, data: ClassificationDataModule, folder: Path, **options: 
     return trainer
 
 
-def test_the_temperature_falls_by_the_same_factor_a_step(tmp_path: Path) -> None:
-    seen = []
+def test_the_temperature_falls_by_the_same_factor_in_each_step(tmp_path: Path) -> None:
+    temperatures = []
 
-    class Seen(pl.Callback):
+    class Temperatures(pl.Callback):
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *others: Any) -> None:
-            seen.append(pl_module.network.read.tau)
+            temperatures.append(pl_module.network.read.tau)
 
     model = ExpaNet(word_size=6, read="hard", tau=2.0, final_tau=0.5)
-    trainer = fit(model, make_data(tmp_path), tmp_path, max_epochs=2, callbacks=[Seen()])
+    trainer = fit(model, make_data(tmp_path), tmp_path, max_epochs=2, callbacks=[Temperatures()])
     steps = trainer.global_step
     assert steps == 10
-    assert seen == pytest.approx([2.0 * 0.25 ** (step / steps) for step in range(steps)])
+    assert temperatures == pytest.approx([2.0 * 0.25 ** (step / steps) for step in range(steps)])
 
 
-def test_labels_of_the_text_itself_are_never_read(tmp_path: Path) -> None:
-    """No memory of a validation row is of the validation rows, none of a training row is the row or its copy."""
+def test_a_text_never_retrieves_itself_or_validation_rows(tmp_path: Path) -> None:
+    """No memory of a row is a validation row, and none of a training row is the row or its duplicate."""
     rows = sentences(60, seed=5)
     data = make_data(tmp_path, train_file=str(write_table(tmp_path / "twice.csv", rows + rows[:20])))
-    data.prepare_data()
-    data.setup("fit")
+    prepare(data)
     train, validation = data.split("train"), data.split("validation")
     trained = set(train.rows.texts[:])
     for split in (train, validation):
         assert split.neighbors is not None
-        for row, found in enumerate(split.neighbors.rows):
-            memories = [split.neighbors.memories.texts[int(number)] for number in found if number >= 0]
+        for row, numbers in enumerate(split.neighbors.rows):
+            memories = [split.neighbors.memories.texts[int(number)] for number in numbers if number >= 0]
             assert split.rows.texts[row] not in memories
             assert set(memories) <= trained
     assert not trained & set(validation.rows.texts[:])
 
 
 def test_no_label_of_a_validation_row_changes_a_prediction(tmp_path: Path) -> None:
-    data = make_data(tmp_path)
-    data.prepare_data()
-    data.setup("fit")
+    data = prepare(make_data(tmp_path))
     model = ExpaNet(word_size=6, label_vectors=True)
     model._build(data.spec, None, None)
     dataset = data.dataset(data.split("validation"))
     batch = dataset.__getitems__(range(10))
     with torch.no_grad():
-        found = model.eval()(batch).logits
-        assert torch.equal(model(batch._replace(target=(batch.target + 1) % 3)).logits, found)
+        logits = model.eval()(batch).logits
+        assert torch.equal(model(batch._replace(target=(batch.target + 1) % 3)).logits, logits)
         # The memories' labels are read.
         others = batch._replace(memory_target=(batch.memory_target + 1) % 3)
-        assert not torch.equal(model(others).logits, found)
+        assert not torch.equal(model(others).logits, logits)
 
 
 def test_attention_by_rank_is_logged(tmp_path: Path) -> None:
@@ -387,7 +380,7 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:
 
 
 def test_a_long_memory_is_cut_to_its_own_length(tmp_path: Path) -> None:
-    """An external collection without labels; rows without text are found by nobody."""
+    """An external collection without labels; rows without text are never retrieved."""
     memory = write_lines(tmp_path / "long.jsonl", LONG)
     data = make_data(
         tmp_path,
@@ -414,7 +407,7 @@ def test_a_long_memory_is_cut_to_its_own_length(tmp_path: Path) -> None:
 # --- explanations ---
 
 
-def test_predictions_say_what_was_read_in_each_hop(
+def test_predictions_have_the_weights_of_each_hop(
     zoo_command: Callable[..., Result], train_csv: Path, tmp_path: Path
 ) -> None:
     result = zoo_command(
@@ -433,25 +426,22 @@ def test_predictions_say_what_was_read_in_each_hop(
         "--run_dir=run",
     )
     assert result.code == 0, result.err
-    (tmp_path / "texts.txt").write_text("the iron of some gold\nwords that nobody knows\n")
-    result = zoo_command(
-        "predict", "--ckpt_path=run/checkpoints/best.ckpt", "--input=texts.txt", "--output=found.jsonl"
-    )
+    texts = ["the iron of some gold", "words without any memory"]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    result = zoo_command("predict", "--ckpt_path=run", "--input=texts.txt", "--output=predictions.jsonl")
     assert result.code == 0, result.err
-    lines = [json.loads(line) for line in Path("found.jsonl").read_text().splitlines()]
-    predictions = zoo.load("run/checkpoints/best.ckpt").predict(
-        ["the iron of some gold", "words that nobody knows"]
-    )
+    records = [json.loads(line) for line in Path("predictions.jsonl").read_text().splitlines()]
+    predictions = zoo.load("run").predict(texts)
     memories = predictions[0].memories
     assert len(memories) == 4
     for hop in range(3):
         assert sum(memory.hop_weights[hop] for memory in memories) == pytest.approx(1, abs=1e-5)
-    for memory, line in zip(memories, lines[0]["memories"], strict=True):
+    for memory, record in zip(memories, records[0]["memories"], strict=True):
         assert all(type(weight) is float for weight in memory.hop_weights)
         assert memory.weight == pytest.approx(sum(memory.hop_weights) / 3, abs=1e-6)
-        assert line["hop_weights"] == memory.hop_weights
-        assert line["weight"] == memory.weight
-    assert predictions[1].memories == lines[1]["memories"] == []
+        assert record["hop_weights"] == memory.hop_weights
+        assert record["weight"] == memory.weight
+    assert predictions[1].memories == records[1]["memories"] == []
 
 
 # --- bad input ---
@@ -470,7 +460,7 @@ def test_bad_options(tmp_path: Path) -> None:
         ),
         ({"score_power": -1.0}, r"model\.score_power=-1\.0: use more than 0, and 0 or more"),
         ({"text_dropout": 1.0}, r"model\.text_dropout=1\.0: must be 0 or more and below 1"),
-        ({"bigrams": -1}, r"model\.bigrams=-1: must be 0 \(no pairs of words\) or more"),
+        ({"bigrams": -1}, r"model\.bigrams=-1: must be 0 \(no word pairs\) or more"),
         ({"word_size": 0}, r"model\.word_size=0: must be at least 1"),
     ):
         with pytest.raises(InputError, match=message):
@@ -481,7 +471,7 @@ def test_bad_options(tmp_path: Path) -> None:
         make_network(label_vectors=True, memory_labels=[])
 
 
-def test_no_hops_is_no_memory(tmp_path: Path) -> None:
+def test_without_hops_no_memory_is_used(tmp_path: Path) -> None:
     data = make_data(tmp_path, num_memories=0)
     model = ExpaNet(hops=0, word_size=6, label_vectors=True, log_attention=True)
     assert not model.uses_memory
@@ -496,15 +486,14 @@ def test_no_hops_is_no_memory(tmp_path: Path) -> None:
         ([{"title": "a", "abstract": ""}, {"title": "b", "abstract": "  "}], r"long\.jsonl"),
     ],
 )
-def test_an_external_memory_without_text(rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
+def test_an_external_memory_without_text_is_refused(rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
     memory = write_lines(tmp_path / "long.jsonl", rows)
     data = make_data(tmp_path, memory=memory, memory_text_column="abstract", num_memories=2)
     with pytest.raises(InputError, match=message):
         data.prepare_data()
 
 
-def test_a_class_without_training_rows(tmp_path: Path) -> None:
-    """Its validation rows are errors, and told; nothing breaks."""
+def test_validation_rows_of_a_class_without_training_rows_are_counted_errors(tmp_path: Path) -> None:
     train = write_table(tmp_path / "few.csv", [row for row in sentences(60, seed=3) if row[1] != "metal"])
     validation = write_table(tmp_path / "all.csv", sentences(30, seed=4))
     data = make_data(tmp_path, train_file=str(train), validation_file=str(validation))

@@ -1,4 +1,4 @@
-"""How well texts are classified, from counts: exact on any number of processes."""
+"""Metrics of classifiers, from counts."""
 
 from __future__ import annotations
 
@@ -7,37 +7,27 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torchmetrics import Metric
+
+from zoo.tasks.metrics import RowMeansWithLoss
 
 
-class ClassificationScores(Metric):
-    """Accuracy, micro- and macro-F1, per-class scores and loss from counts, exact on any number of processes.
+class ClassificationScores(RowMeansWithLoss):
+    """Accuracy, micro- and macro-F1, scores of each class, and loss.
 
-    A label that the model does not know is a class that it never predicts: such a row is an error, and has
-    no loss.
+    A label that the model does not know is a class that it never predicts: such a row is an error, and has no loss.
     """
 
-    full_state_update = False
     correct: Tensor
-    rows: Tensor
+    true: Tensor
     predicted: Tensor
-    loss_sum: Tensor
-    loss_rows: Tensor
-    others: Tensor
 
     def __init__(self, labels: Sequence[str]) -> None:
-        super().__init__()
+        super().__init__(["accuracy"])
         self.labels = list(labels)
         n = len(self.labels)
-        # A table of which class was taken for which would be larger than the network where classes are many.
-        self.add_state("correct", torch.zeros(n, dtype=torch.long), dist_reduce_fx="sum")
-        # The last: unknown labels.
-        self.add_state("rows", torch.zeros(n + 1, dtype=torch.long), dist_reduce_fx="sum")
-        self.add_state("predicted", torch.zeros(n, dtype=torch.long), dist_reduce_fx="sum")
-        self.add_state("loss_sum", torch.zeros((), dtype=torch.double), dist_reduce_fx="sum")
-        self.add_state("loss_rows", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
-        # Rows without a copy elsewhere, and how many of them are right.
-        self.add_state("others", torch.zeros(2, dtype=torch.long), dist_reduce_fx="sum")
+        # Rows by class; a confusion matrix would be larger than the network where there are many classes. The last of
+        # the true classes are the unknown labels.
+        self.add_counts(correct=(n,), true=(n + 1,), predicted=(n,))
 
     def update(
         self, logits: Tensor, target: Tensor, weight: Tensor, is_duplicate: Tensor | None = None
@@ -48,59 +38,51 @@ class ClassificationScores(Metric):
             logits: [B, C].
             target: [B] classes; C = unknown label.
             weight: [B], 0 for rows that only pad a batch.
-            is_duplicate: bool [B], rows that the accuracy without copies leaves out; None = none.
+            is_duplicate: bool [B], rows that the accuracy without duplicates skips; None = none.
         """
         n = len(self.labels)
         counted = (weight > 0) & (target >= 0)
-        found = logits.argmax(dim=1)
-        true, predicted = target[counted], found[counted]
-        self.rows += torch.bincount(true, minlength=n + 1)
+        prediction = logits.argmax(dim=1)
+        self.add_rows((prediction == target).unsqueeze(1), counted, is_duplicate)
+        true, predicted = target[counted], prediction[counted]
+        self.true += torch.bincount(true, minlength=n + 1)
         self.predicted += torch.bincount(predicted, minlength=n)
         self.correct += torch.bincount(true[true == predicted], minlength=n)
-        other = counted if is_duplicate is None else counted & ~is_duplicate
-        self.others += torch.stack([other.sum(), (other & (found == target)).sum()])
         known = counted & (target < n)
-        losses = functional.cross_entropy(logits[known].float(), target[known], reduction="none")
-        self.loss_sum += losses.double().sum()
-        self.loss_rows += known.sum()
+        self.add_loss(functional.cross_entropy(logits[known].float(), target[known], reduction="none"))
 
     def compute(self) -> dict[str, Tensor]:
-        """Metric name -> value, float64; F1, precision and recall of the classes [C], NaN where there is none.
+        """Metric name -> value, float64; F1, precision and recall of the classes [C].
 
-        A class without rows and without predictions has none and is left out of the mean.
-
-        `accuracy_without_duplicates` is there if some of the rows are copies, and not all.
+        A class without rows and without predictions has NaN there, and is excluded from the mean.
         """
         n = len(self.labels)
-        correct, rows, predicted = self.correct.double(), self.rows.double(), self.predicted.double()
-        f1 = 2 * correct / (rows[:n] + predicted).clamp(min=1)
-        present = (rows[:n] + predicted) > 0
-        # Unknown labels are one more class, of F1 0, in the mean.
-        classes = (present.sum() + (rows[n] > 0)).clamp(min=1)
-        accuracy = correct.sum() / rows.sum().clamp(min=1)
+        correct, true, predicted = self.correct.double(), self.true.double(), self.predicted.double()
+        f1 = 2 * correct / (true[:n] + predicted).clamp(min=1)
+        is_present = (true[:n] + predicted) > 0
+        # Unknown labels are one more class in the mean, with an F1 of 0.
+        classes = (is_present.sum() + (true[n] > 0)).clamp(min=1)
+        means = self.means()
         scores = {
-            "loss": self.loss_sum / self.loss_rows.clamp(min=1),
-            "accuracy": accuracy,
-            # With one label a row, micro-F1 is the accuracy; both names are printed, as papers do.
-            "micro_f1": accuracy,
-            "macro_f1": f1[present].sum() / classes,
-            "rows": rows.sum(),
-            "unknown_labels": rows[n],
+            "loss": self.mean_loss,
+            **means,
+            # With one label per row, micro-F1 equals the accuracy; papers report either.
+            "micro_f1": means["accuracy"],
+            "macro_f1": f1[is_present].sum() / classes,
+            "rows": self.rows.double(),
+            "unknown_labels": true[n],
         }
-        of_classes = {
+        by_class = {
             "f1": f1,
             "precision": correct / predicted.clamp(min=1),
-            "recall": correct / rows[:n].clamp(min=1),
+            "recall": correct / true[:n].clamp(min=1),
         }
         absent = torch.full_like(f1, torch.nan)
-        scores |= {name: torch.where(present, values, absent) for name, values in of_classes.items()}
-        if 0 < self.others[0] < rows.sum():
-            scores["accuracy_without_duplicates"] = self.others[1] / self.others[0]
-        return {name: value.double() for name, value in scores.items()}
+        return scores | {name: torch.where(is_present, values, absent) for name, values in by_class.items()}
 
 
 class AttentionScores(ClassificationScores):
-    """The same, and the mean attention that texts pay to the memory of each rank in each hop."""
+    """The same, and the mean attention on the memory of each rank in each hop."""
 
     attention: Tensor
     texts: Tensor
@@ -108,15 +90,14 @@ class AttentionScores(ClassificationScores):
     def __init__(self, labels: Sequence[str], hops: int, num_memories: int) -> None:
         super().__init__(labels)
         self.add_state("attention", torch.zeros(hops, num_memories, dtype=torch.double), dist_reduce_fx="sum")
-        # Texts with a memory of each rank.
-        self.add_state("texts", torch.zeros(num_memories, dtype=torch.long), dist_reduce_fx="sum")
+        self.add_counts(texts=(num_memories,))  # with a memory of each rank
 
     def update_attention(self, hop_weight: Tensor, mask: Tensor, weight: Tensor) -> None:
-        """Count a batch, after `update`.
+        """Count a batch, in addition to `update`.
 
         Args:
             hop_weight: [B, H, K] attention.
-            mask: bool [B, K], True where there is a memory; they stand in order of rank.
+            mask: bool [B, K], True where there is a memory, in order of rank.
             weight: [B], 0 for rows that only pad a batch.
         """
         counted = weight > 0
@@ -124,11 +105,11 @@ class AttentionScores(ClassificationScores):
         self.texts += mask[counted].sum(dim=0)
 
     def compute(self) -> dict[str, Tensor]:
-        """As in `ClassificationScores`, and `hop<h>_attention@<rank>` from 1, of texts with a memory of that rank."""
+        """As in `ClassificationScores`, and `hop<h>_attention@<rank>` from 1, over texts with a memory of that rank."""
         mean = self.attention / self.texts.clamp(min=1)
-        of_ranks = {
+        by_rank = {
             f"hop{hop}_attention@{rank}": value
             for hop, values in enumerate(mean, start=1)
             for rank, value in enumerate(values, start=1)
         }
-        return super().compute() | of_ranks
+        return super().compute() | by_rank

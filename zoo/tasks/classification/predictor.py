@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice, tee
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, runtime_checkable
+from itertools import tee
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm
 from typing_extensions import override
@@ -18,11 +17,13 @@ from datamodules.core.errors import check_count
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
+from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.tasks.predictor import (
-    BLOCK,
     Predictor,
+    as_record,
     as_texts,
+    blocks_of,
     collecting_later,
     evaluating,
     on_device,
@@ -106,7 +107,7 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
     def _predictions(self, texts: Iterator[str], batch_size: int, total: int = 0) -> Iterator[Prediction]:
         """Predictions for texts, one block in memory at a time; `total` is their number, if it is known."""
         count = 0
-        while block := list(islice(texts, BLOCK)):
+        for block in blocks_of(texts):
             count += len(block)
             self.model.read_memory(self.data, self.memory, max(total, count))
             contents = self.model.batch_contents("predict")
@@ -122,9 +123,7 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         """Predictions for the first rows of a prepared table, in row order; None = for all."""
         start = 0
         with self.data.temporary_dataset(split, self.model.batch_contents("predict")) as dataset:
-            for batch in dataset.batches(batch_size, rows):
-                with evaluating(self.model):
-                    output = self.model(on_device(batch, self.model))
+            for batch, output in self.outputs(dataset, batch_size, rows):
                 texts = split.rows.texts[start : start + len(batch.row)]
                 memories = _memories(split, start, output)
                 yield from self._of_batch(texts, memories, output)
@@ -168,23 +167,17 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         texts, named = tee(texts_and_ids_in(source, {**columns, "id_column": id_column}))
         predictions = self._predictions((text for text, _ in texts), batch_size)
         for prediction, (_, name) in zip(predictions, named, strict=True):
-            record = _plain(prediction) | {"memories": [_plain(memory) for memory in prediction.memories]}
-            yield record if name is None else {"id": name, **record}
-
-    @property
-    @override
-    def vector_size(self) -> int:
-        return self.model.vector_size or super().vector_size
+            yield as_record(prediction) if name is None else {"id": name, **as_record(prediction)}
 
     @override
     def encode(
-        self, texts: list[str], batch_size: int = 256, bar: tqdm[NoReturn] | None = None
+        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None
     ) -> NDArray[np.float32]:
         vectors = torch.from_numpy(self.raw_vectors(texts, self.data.lengths[0], batch_size, bar))
         return functional.normalize(vectors, dim=1).numpy()
 
     def raw_vectors(
-        self, texts: list[str], length: int, batch_size: int = 256, bar: tqdm[NoReturn] | None = None
+        self, texts: list[str], length: int, batch_size: int = 256, bar: ProgressBar | None = None
     ) -> NDArray[np.float32]:
         """The texts' vectors [n, size] before normalization; 0 for a text without words.
 
@@ -206,21 +199,6 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         return vectors
 
 
-def _by_memory(weight: Tensor, hop_weight: Tensor | None) -> list[list[list[float]]]:
-    """The weights of each text's memories in each hop [B, K, H]; H is 0 where the network has no hops."""
-    hops = weight.new_zeros(len(weight), 0, weight.shape[1]) if hop_weight is None else hop_weight
-    by_memory: list[list[list[float]]] = hops.transpose(1, 2).cpu().tolist()
-    return by_memory
-
-
-def _plain(record: Prediction | RetrievedMemory) -> PlainDict:
-    """A record for JSON, without the optional fields that the model does not fill."""
-    optional = ("contributions", "known_by_memory_alone", "found_by", "hop_weights")
-    return {
-        name: value for name, value in record._asdict().items() if value is not None or name not in optional
-    }
-
-
 def _memories(split: TextSplit, start: int, output: ClassificationOutput) -> list[list[RetrievedMemory]]:
     """The memories of the texts of a batch, which starts at a row of the split."""
     weights = output.memory_weight.cpu().tolist()
@@ -229,7 +207,9 @@ def _memories(split: TextSplit, start: int, output: ClassificationOutput) -> lis
     batch = slice(start, start + len(weights))
     rows, scores = split.neighbors.rows[batch], split.neighbors.scores[batch]
     texts, labels = texts_and_labels(split.neighbors.memories, rows)
-    hops = _by_memory(output.memory_weight, output.hop_weight)
+    # [B, H, K]; H is 0 where the network has no hops.
+    by_hop = output.memory_weight.unsqueeze(1)[:, :0] if output.hop_weight is None else output.hop_weight
+    hops = by_hop.transpose(1, 2).cpu().tolist()
     return [
         [
             RetrievedMemory(text, label, score, weight, of_hops or None)

@@ -22,7 +22,7 @@ from zoo.tasks.classification.predictor import ClassificationPredictor
 
 
 class ClassificationOutput(NamedTuple):
-    """Output of a classification network: the prediction and its evidence."""
+    """Output of a classification network."""
 
     #: float32 [B, C].
     logits: Tensor
@@ -41,15 +41,17 @@ class ClassificationTask(Task):
     predictor_type = ClassificationPredictor
     spec: ClassificationSpec | None
 
-    #: whether a model that reads memories needs data with memories.
-    needs_memory: ClassVar[bool] = True
-    #: the options that disable the memory.
+    #: the options that disable the memory; "" = the model also runs without one, None = it does not.
     without_memory: ClassVar[str | None] = None
+    #: meaning of the output's `memory_weight`, for charts.
+    memory_weight: str = "weight"
+    #: labels that only the memory has; their classes follow those of the training.
+    new_labels: tuple[str, ...] = ()
 
     @override
     def check_data(self, data: AnyDataModule) -> None:
         super().check_data(data)
-        if self.uses_memory and self.needs_memory and not data.has_memory:
+        if self.uses_memory and self.without_memory != "" and not data.has_memory:
             instead = "" if self.without_memory is None else f", or {self.without_memory}"
             raise InputError(
                 f"a {type(self).__name__} with these options reads memories, but data.num_memories is 0; set"
@@ -69,7 +71,7 @@ class ClassificationTask(Task):
     def labels(self) -> list[str]:
         """The classes that the model predicts, in the order of its logits."""
         assert self.spec is not None
-        return self.spec.labels
+        return [*self.spec.labels, *self.new_labels]
 
     @override
     def new_scores(self) -> ClassificationScores:
@@ -92,19 +94,9 @@ class ClassificationTask(Task):
             return labels
         return super().row_names(name, weight, data)
 
-    @property
-    def vector_size(self) -> int | None:
-        """Size of a vector of `encode_texts`; None where the model has no text encoder."""
-        return None
-
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
         """The texts' vectors [B, vector_size]."""
         raise NotImplementedError(f"a {type(self).__name__} has no text encoder")
-
-    @property
-    def memory_weight(self) -> str:
-        """Meaning of the output's `memory_weight`, for charts."""
-        return "weight"
 
     @override
     def charts(self, data: AnyDataModule, rows: int) -> Iterator[Chart]:

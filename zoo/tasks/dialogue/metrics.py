@@ -1,27 +1,25 @@
-"""How many questions about dialogues are answered right, from counts: exact on any number of processes."""
+"""Metrics of answers to questions about dialogues, from counts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from datamodules.dialogue.dataset import NO_ANSWER
+from zoo.tasks.metrics import CountedScores
 
-#: Probabilities are summed as whole numbers of this size: the order of the rows then changes nothing.
+#: Probabilities and losses are summed as whole numbers of this size.
 _UNIT = 2.0**-32
 
 
-class DialogueScores(Metric):
+class DialogueScores(CountedScores):
     """Errors, accuracy, loss and mean probability of the right answer, for each read-out of a model.
 
     An answer that is no choice (neither in the dialogue nor in the vocabulary) is an error, of probability 0 and
     without a loss.
     """
 
-    full_state_update = False
     errors: Tensor
     probability: Tensor
     loss: Tensor
@@ -29,53 +27,46 @@ class DialogueScores(Metric):
     unanswerable: Tensor
 
     def __init__(self, readouts: tuple[str, ...], readout: str) -> None:
-        """Name what is counted.
+        """Make room.
 
         Args:
-            readouts: all that a model has.
-            readout: the one that it answers with.
+            readouts: all of a model.
+            readout: source of the model's answers.
         """
         super().__init__()
         self.readouts, self.readout = readouts, readout
         n = len(readouts)
-        for name, shape in (
-            ("errors", n),
-            ("probability", n),
-            ("loss", ()),
-            ("questions", ()),
-            ("unanswerable", ()),
-        ):
-            self.add_state(name, torch.zeros(shape, dtype=torch.long), dist_reduce_fx="sum")
+        self.add_counts(errors=(n,), probability=(n,), loss=(), questions=(), unanswerable=())
 
     def update(self, choices: Mapping[str, Tensor], answer: Tensor, weight: Tensor, loss: Tensor) -> None:
         """Count a batch.
 
         Args:
             choices: read-out -> probabilities [P, choices].
-            answer: int64 [P]; -1 = no choice, -100 = not known and not counted.
+            answer: int64 [P]; -1 = no choice, -100 = unknown and not counted.
             weight: [P], 0 for rows that only pad a batch.
             loss: [P], anything where no choice is right.
         """
         counted = (weight > 0) & (answer != NO_ANSWER)
         known = counted & (answer >= 0)
         for i, name in enumerate(self.readouts):
-            of_answer = choices[name][known].gather(1, answer[known].unsqueeze(1))
+            probability = choices[name][known].gather(1, answer[known].unsqueeze(1))
             self.errors[i] += (choices[name].argmax(dim=1) != answer)[counted].sum()
-            self.probability[i] += _whole(of_answer)
+            self.probability[i] += _whole(probability)
         self.loss += _whole(loss[known])
         self.questions += counted.sum()
         self.unanswerable += (counted & ~known).sum()
 
     def compute(self) -> dict[str, Tensor]:
-        """Metric name -> value; those of the model's own read-out have no ending."""
+        """Metric name -> value; names of the model's own read-out have no suffix."""
         questions = self.questions.double().clamp(min=1)
         answerable = (self.questions - self.unanswerable).double().clamp(min=1)
         scores = {"loss": self.loss.double() * _UNIT / answerable}
         for i, name in enumerate(self.readouts):
-            for ending in (f"_{name}", *([""] if name == self.readout else [])):
-                scores[f"errors{ending}"] = self.errors[i]
-                scores[f"accuracy{ending}"] = 1 - self.errors[i].double() / questions
-                scores[f"probability{ending}"] = self.probability[i].double() * _UNIT / questions
+            for suffix in (f"_{name}", *([""] if name == self.readout else [])):
+                scores[f"errors{suffix}"] = self.errors[i]
+                scores[f"accuracy{suffix}"] = 1 - self.errors[i].double() / questions
+                scores[f"probability{suffix}"] = self.probability[i].double() * _UNIT / questions
         scores |= {"questions": self.questions, "unanswerable": self.unanswerable}
         return {name: value.double() for name, value in scores.items()}
 

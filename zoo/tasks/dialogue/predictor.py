@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
@@ -15,7 +16,7 @@ from datamodules.corpora.dialogue_readers import with_free_question_marks
 from datamodules.corpora.dialogues import Dialogue, Dialogues
 from datamodules.dialogue.datamodule import DialogueDataModule
 from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
-from zoo.tasks.predictor import Predictor, evaluating, on_device
+from zoo.tasks.predictor import Predictor, as_record
 
 if TYPE_CHECKING:
     from zoo.tasks.dialogue.task import DialogueOutput, DialogueTask  # noqa: F401 - as a string below
@@ -65,15 +66,12 @@ class DialoguePredictor(Predictor["DialogueTask", DialogueDataModule]):
 
     example = 'model.predict(["it is for Kim ."], ["who is it for ?"])[0]'
 
-    def predict(
-        self, turns: Sequence[str], questions: str | Sequence[str], batch_size: int = 64
-    ) -> list[Answer]:
+    def predict(self, turns: Sequence[str], questions: str | Sequence[str]) -> list[Answer]:
         """Answer questions about one dialogue.
 
         Args:
             turns: of the dialogue.
             questions: one or several.
-            batch_size: dialogues that pass through the network together; here there is one.
 
         Raises:
             InputError: the dialogue has no turn.
@@ -83,16 +81,15 @@ class DialoguePredictor(Predictor["DialogueTask", DialogueDataModule]):
             raise InputError("a dialogue without turns; give at least one")
         if not questions:
             return []
-        tokenized = [with_free_question_marks(question) for question in questions]
         dialogue = Dialogue(
             "1",
             [with_free_question_marks(turn) for turn in turns],
-            tokenized,
-            [None] * len(tokenized),
-            [f"question {number}" for number in range(1, len(tokenized) + 1)],
+            [with_free_question_marks(question) for question in questions],
+            [None] * len(questions),
+            [f"question {number}" for number in range(1, len(questions) + 1)],
         )
         split = self.data.split_of(Dialogues.from_list([dialogue], "dialogue to predict"))
-        return [answer for answer, _ in self.predict_split(split, batch_size)]
+        return [answer for answer, _ in self.predict_split(split)]
 
     def predict_split(
         self, split: DialogueSplit, batch_size: int = 64, dialogues: int | None = None
@@ -101,27 +98,25 @@ class DialoguePredictor(Predictor["DialogueTask", DialogueDataModule]):
         start = 0
         with self.data.temporary_dataset(split, self.model.batch_contents("predict")) as dataset:
             assert isinstance(dataset, DialogueDataset)
-            for batch in dataset.batches(batch_size, dialogues):
-                with evaluating(self.model):
-                    output = self.model(on_device(batch, self.model))
+            for batch, output in self.outputs(dataset, batch_size, dialogues):
                 readouts = {name: value.float().cpu() for name, value in output.choices().items()}
                 for row in range(len(batch.row)):
                     evidence = _Evidence(dataset, batch, output, row, start)
-                    truth = split.dialogues.questions.label(int(batch.row[row]))
-                    yield self._answer(evidence, readouts), truth
+                    answer = self._answer(evidence, {name: value[row] for name, value in readouts.items()})
+                    yield answer, split.dialogues.questions.label(int(batch.row[row]))
                 start += batch_size
 
     def _answer(self, evidence: _Evidence, readouts: dict[str, Tensor]) -> Answer:
-        of_row = {name: choices[evidence.row] for name, choices in readouts.items()}
-        chosen = of_row[self.model.readout]
-        best = int(chosen.argmax())
+        """The answer to a question from the probabilities [V + X] of each read-out."""
+        probabilities = readouts[self.model.readout]
+        best = int(probabilities.argmax())
         words = self.data.words.vocabulary.words
         return Answer(
             question=evidence.question,
             answer=words[best] if best < len(words) else evidence.own_word(best - len(words)),
-            probability=float(chosen[best]),
-            p_sentence=float(of_row["sentence"][best]),
-            p_word=float(of_row["word"][best]) if "word" in of_row else None,
+            probability=float(probabilities[best]),
+            p_sentence=float(readouts["sentence"][best]),
+            p_word=float(readouts["word"][best]) if "word" in readouts else None,
             turns=evidence.turns(),
             words=evidence.words(),
         )
@@ -135,20 +130,14 @@ class DialoguePredictor(Predictor["DialogueTask", DialogueDataModule]):
             batch_size: dialogues that pass through the network together.
         """
         table = self.data.read(source, answers=False)
-        split = self.data.split_of(table)
-        names = iter(name for name, n in zip(table.ids, _counts(table), strict=True) for _ in range(n))
-        for answer, _ in self.predict_split(split, batch_size):
-            turns, words = ([item._asdict() for item in items] for items in (answer.turns, answer.words))
-            yield {"dialogue": next(names), **answer._asdict(), "turns": turns, "words": words}
-
-
-def _counts(table: Dialogues) -> list[int]:
-    counts: list[int] = (table.question_offsets[1:] - table.question_offsets[:-1]).tolist()
-    return counts
+        names = np.repeat(table.ids, np.diff(table.question_offsets)).tolist()
+        answers = self.predict_split(self.data.split_of(table), batch_size)
+        for name, (answer, _) in zip(names, answers, strict=True):
+            yield {"dialogue": name, **as_record(answer)}
 
 
 class _Evidence:
-    """The turns and words behind the answer to one question."""
+    """Turns and words behind the answer to one question."""
 
     def __init__(
         self, dataset: DialogueDataset, batch: DialogueBatch, output: DialogueOutput, row: int, first: int
@@ -163,11 +152,11 @@ class _Evidence:
             first: number of the batch's first dialogue.
         """
         self.dataset, self.batch, self.output, self.row = dataset, batch, output, row
-        self.position = int(batch.dialogue[row])
-        dialogue = first + self.position
+        #: of the dialogue in the batch.
+        self.dialogue = int(batch.dialogue[row])
         #: numbers of the turns that were read, in the table; and of the dialogue's first turn.
-        self.numbers = dataset.kept[dialogue].tolist()
-        self.first = int(dataset.split.dialogues.turn_offsets[dialogue])
+        self.numbers = dataset.kept[first + self.dialogue].tolist()
+        self.first = int(dataset.split.dialogues.turn_offsets[first + self.dialogue])
 
     @property
     def question(self) -> str:
@@ -186,29 +175,29 @@ class _Evidence:
 
     def words(self) -> list[PointedWord]:
         """The words with most attention, strongest first."""
-        if self.output.pointer is None:
+        pointer = self.output.pointer
+        if pointer is None:
             return []
-        weights = self.output.pointer.weight[self.row].float().cpu()
-        places = self.output.pointer.place[self.row].tolist()
+        weights = pointer.weight[self.row].float().cpu()
         strongest = weights.topk(min(NUM_WORDS, len(weights)))
+        positions = pointer.position[self.row][strongest.indices].tolist()
         return [
-            PointedWord(self.word_at(places[at]), self.turn_of(places[at]) - self.first, weight)
-            for weight, at in zip(strongest.values.tolist(), strongest.indices.tolist(), strict=True)
+            PointedWord(self.word_at(position), self.turn_of(position) - self.first, weight)
+            for weight, position in zip(strongest.values.tolist(), positions, strict=True)
             if weight > 0
         ]
 
-    def turn_of(self, place: int) -> int:
+    def turn_of(self, position: int) -> int:
         """Number of the turn, in the table, of a word of the dialogue."""
-        number: int = self.numbers[int(self.batch.turn[self.position, place])]
+        number: int = self.numbers[int(self.batch.turn[self.dialogue, position])]
         return number
 
-    def word_at(self, place: int) -> str:
+    def word_at(self, position: int) -> str:
         """A word of the dialogue."""
-        return self.dataset.split.turn_tokens.words(self.turn_of(place))[
-            int(self.batch.place[self.position, place]) - 1
-        ]
+        words = self.dataset.split.turn_tokens.words(self.turn_of(position))
+        return words[int(self.batch.place[self.dialogue, position]) - 1]
 
     def own_word(self, number: int) -> str:
         """One of the words that are choices of this dialogue alone."""
-        position = self.batch.own[self.position, number]
-        return self.word_at(int((self.batch.text[self.position] == position).nonzero()[0, 0]))
+        word = self.batch.own[self.dialogue, number]
+        return self.word_at(int((self.batch.text[self.dialogue] == word).nonzero()[0, 0]))

@@ -33,9 +33,9 @@ class Pointer(NamedTuple):
 
     #: int64 [P, k]: the kept turns, 0..N-1; -1 where a dialogue has fewer.
     kept: Tensor
-    #: int64 [P, M]: places of words in `DialogueBatch.text`, 0 where `weight` is 0 for want of a word.
-    place: Tensor
-    #: float32 [P, M]: attention, adds up to 1.
+    #: int64 [P, M]: positions in `DialogueBatch.text`; 0 where there is no word.
+    position: Tensor
+    #: float32 [P, M]: attention, adds up to 1; 0 where there is no word.
     weight: Tensor
     #: float32 [P, V + X]: attention summed by choice (p_W).
     choice: Tensor
@@ -57,7 +57,7 @@ class DialogueOutput(NamedTuple):
         if self.pointer is None:
             return {"sentence": sentence}
         word = self.pointer.choice
-        # Equation 8 without the half, which changes no order and makes it a distribution.
+        # Equation 8, halved to be a distribution; the order stays the same.
         return {"sentence": sentence, "word": word, "joint": (sentence + word) / 2}
 
 
@@ -93,11 +93,8 @@ class DialogueTask(Task):
         if sentence_loss < 0:
             raise InputError(f"model.sentence_loss={sentence_loss}: must be 0 or more")
         self.loss, self.sentence_loss = loss, sentence_loss
-
-    @property
-    def readout(self) -> Readout:
-        """The read-out of the model's answers."""
-        return self.readouts[0]
+        #: the read-out of the model's answers.
+        self.readout: Readout = self.readouts[0]
 
     @classmethod
     @override

@@ -1,4 +1,4 @@
-"""Losses of pairs in lists: each function returns the terms whose mean is the loss."""
+"""Losses of pairs in lists: functions that return the terms whose mean is the loss."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from datamodules.batch import MatchingBatch
 
 
 def hinge_terms(score: Tensor, batch: MatchingBatch, margin: float) -> Tensor:
-    """How far each list's better candidates miss being `margin` above its worse ones.
+    """Hinge of each list: max(0, margin - better + worse), the mean over all its pairs of candidates of two grades.
 
-    max(0, margin - better + worse), the mean over all pairs of candidates of a list in which the one has the
-    higher grade. A list of one grade has no such pair, hence no term.
+    A list of one grade has no such pair, and no term.
     """
     scores, grades, mask = _dense(score, batch)
     better = (grades[:, :, None] > grades[:, None, :]) & mask[:, :, None] & mask[:, None, :]
@@ -24,21 +23,21 @@ def hinge_terms(score: Tensor, batch: MatchingBatch, margin: float) -> Tensor:
 
 
 def softmax_terms(score: Tensor, batch: MatchingBatch) -> Tensor:
-    """Each list's cross entropy of the softmax over its candidates' scores against its grades, normalised.
+    """Cross entropy of each list: of the softmax over its candidates' scores, against its normalized grades.
 
-    A list without a positive has nothing to put on top, hence no term.
+    A list without a positive has no term.
     """
     scores, grades, mask = _dense(score, batch)
     total = grades.sum(dim=1)
     counted = total > 0
     log_probability = scores.masked_fill(~mask, -torch.inf)[counted].log_softmax(dim=1)
-    # Where there is no candidate, 0 times minus infinity is to be 0.
+    # 0 times minus infinity, where there is no candidate, must be 0.
     log_probability = log_probability.masked_fill(~mask[counted], 0.0)
     return -(grades[counted] / total[counted, None] * log_probability).sum(dim=1)
 
 
 def cross_entropy_terms(logits: Tensor, batch: MatchingBatch) -> Tensor:
-    """Each pair's cross entropy; a pair's only logit is that of its match, and grades above 0 match."""
+    """Cross entropy of each pair; a single logit is that of a match, and grades above 0 are matches."""
     counted = _counted(batch)
     target = batch.target[counted] > 0
     if logits.shape[1] == 1:
@@ -56,10 +55,10 @@ def _dense(score: Tensor, batch: MatchingBatch) -> tuple[Tensor, Tensor, Tensor]
     """Scores, grades and mask of candidates as lists [B, C]; 0 where there is none."""
     shape = (0, 0)
     if len(score):
-        lists, places = torch.stack([batch.query.max(), batch.place.max()]).tolist()
-        shape = (lists + 1, places + 1)
-    at = (batch.query, batch.place)
-    mask = torch.zeros(shape, dtype=torch.bool, device=score.device).index_put(at, _counted(batch))
-    scores = score.new_zeros(shape).index_put(at, score)
-    grades = score.new_zeros(shape).index_put(at, batch.target.to(score.dtype)).masked_fill(~mask, 0.0)
+        last_list, last_place = torch.stack([batch.query.max(), batch.place.max()]).tolist()
+        shape = (last_list + 1, last_place + 1)
+    index = (batch.query, batch.place)
+    mask = torch.zeros(shape, dtype=torch.bool, device=score.device).index_put(index, _counted(batch))
+    scores = score.new_zeros(shape).index_put(index, score)
+    grades = score.new_zeros(shape).index_put(index, batch.target.to(score.dtype)).masked_fill(~mask, 0.0)
     return scores, grades, mask

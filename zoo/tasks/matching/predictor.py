@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,14 +25,7 @@ from datamodules.matching.tables import read_pair_table
 from datamodules.retrieval import is_existing_index
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.vocabulary import Vocabulary
-from zoo.tasks.predictor import (
-    BLOCK,
-    Predictor,
-    as_texts,
-    evaluating,
-    on_device,
-    texts_in,
-)
+from zoo.tasks.predictor import Predictor, as_record, as_texts, blocks_of, texts_in
 
 if TYPE_CHECKING:
     from zoo.tasks.matching.task import MatchingOutput, MatchingTask  # noqa: F401 - as a string below
@@ -75,8 +68,8 @@ class Candidate(NamedTuple):
 class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
     """Scores pairs, ranks given candidates, or retrieves and ranks them.
 
-    Candidates of single questions are retrieved from the memory, which is opened, or even built, when it is first
-    needed.
+    Candidates of single questions are retrieved from the memory, which is opened, and built if necessary, when it is
+    first needed.
     """
 
     example = 'model.predict([("a question", "an answer")])[0]'
@@ -115,8 +108,7 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
             batch_size: pairs that pass through the network together.
         """
         scored = self.predict([(question, candidate) for candidate in candidates], batch_size)
-        ranked = [Candidate(pair.second, pair.score, None, pair.words) for pair in scored]
-        return sorted(ranked, key=lambda candidate: -candidate.score)
+        return _ranked(scored, [None] * len(scored))
 
     def answer(
         self, questions: str | Sequence[str], candidates: int = 20, batch_size: int = 256
@@ -132,7 +124,8 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
             For each question its candidates, the best first.
 
         Raises:
-            InputError: there is no memory, or its folder is missing; a question is no string, or a number is below 1.
+            InputError: there is no memory, or its folder is missing; a question is not a string, or a number is below
+                1.
         """
         questions = as_texts(questions, "question")
         check_count("candidates", candidates, MOST_HITS)
@@ -143,22 +136,16 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
             return []
         neighbors = self.memory.search(questions, candidates)
         # All pairs of all questions together, so that batches are full.
-        hits = [
-            (question, int(row), float(score))
-            for question, rows, scores in zip(questions, neighbors.rows, neighbors.scores, strict=True)
-            for row, score in zip(rows, scores, strict=True)
-            if row >= 0
+        pairs = [
+            (question, neighbors.memories.texts[int(row)])
+            for question, rows in zip(questions, neighbors.rows, strict=True)
+            for row in rows[rows >= 0]
         ]
-        pairs = [(question, neighbors.memories.texts[row]) for question, row, _ in hits]
-        scored = zip(self.predict(pairs, batch_size), hits, strict=True)
-        answers = []
-        for rows in neighbors.rows:
-            ranked = [
-                Candidate(pair.second, pair.score, score, pair.words)
-                for pair, (_, _, score) in islice(scored, int((rows >= 0).sum()))
-            ]
-            answers.append(sorted(ranked, key=lambda candidate: -candidate.score))
-        return answers
+        predictions = iter(self.predict(pairs, batch_size))
+        return [
+            _ranked(islice(predictions, int((rows >= 0).sum())), scores[rows >= 0].tolist())
+            for rows, scores in zip(neighbors.rows, neighbors.scores, strict=True)
+        ]
 
     def predict_split(
         self, split: MatchingSplit, lists: int | None = None, at_once: int | None = None
@@ -174,10 +161,8 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
             row number -> prediction, list by list.
         """
         predictions: dict[int, PairPrediction] = {}
-        contents = self.model.batch_contents("predict")
-        with self.data.temporary_dataset(split, contents) as dataset, evaluating(self.model):
-            for batch in dataset.batches(at_once or max(1, len(dataset)), lists):
-                output = self.model(on_device(batch, self.model))
+        with self.data.temporary_dataset(split, self.model.batch_contents("predict")) as dataset:
+            for batch, output in self.outputs(dataset, at_once or max(1, len(dataset)), lists):
                 predictions |= self._of_batch(split, batch, output)
         return predictions
 
@@ -194,20 +179,18 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
             row: PairPrediction(
                 first=firsts[int(split.pairs.first_row[row])],
                 second=seconds[int(split.pairs.second_row[row])],
-                score=float(score[at]),
-                probability=None if probability is None else float(probability[at]),
-                words=words[at],
+                score=float(score[position]),
+                probability=None if probability is None else float(probability[position]),
+                words=words[position],
             )
-            for at, row in enumerate(batch.row.tolist())
+            for position, row in enumerate(batch.row.tolist())
         }
 
     def interaction(self, first: str, second: str) -> tuple[list[str], list[str], NDArray[np.float32]] | None:
         """Both texts' words, and the strength of their interaction [T, S]; None where the model compares no words."""
         split = self.data.split_of(Pairs.from_lists([first], [second], source="a pair"))
-        contents = self.model.batch_contents("predict")
-        with self.data.temporary_dataset(split, contents) as dataset, evaluating(self.model):
-            batch = dataset.__getitems__([0])
-            output = self.model(on_device(batch, self.model))
+        with self.data.temporary_dataset(split, self.model.batch_contents("predict")) as dataset:
+            ((batch, output),) = self.outputs(dataset, 1)
         if output.interaction is None:
             return None
         vocabulary = self.data.words.vocabulary
@@ -223,12 +206,12 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
             positions.append(slice(before, before + length))
         return words[0], words[1], output.interaction[0, positions[0], positions[1]].float().cpu().numpy()
 
-    def _predictions(self, pairs: Sequence[tuple[str, str]], batch_size: int) -> Iterator[PairPrediction]:
-        for start in range(0, len(pairs), batch_size):
-            firsts, seconds = zip(*pairs[start : start + batch_size], strict=True)
+    def _predictions(self, pairs: Iterable[tuple[str, str]], batch_size: int) -> Iterator[PairPrediction]:
+        for block in blocks_of(pairs, batch_size):
+            firsts, seconds = zip(*block, strict=True)
             split = self.data.split_of(Pairs.from_lists(firsts, seconds, source="pairs to predict"))
             predictions = self.predict_split(split)
-            yield from (predictions[row] for row in range(len(firsts)))
+            yield from (predictions[row] for row in range(len(block)))
 
     @override
     def records(
@@ -264,28 +247,29 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
         return self._scores(read_pairs(source, first, second), batch_size)
 
     def _scores(self, pairs: Pairs, batch_size: int) -> Iterator[PlainDict]:
-        for start in range(0, len(pairs), BLOCK):
-            rows = slice(start, start + BLOCK)
-            block = [
-                (pairs.first.texts[int(first)], pairs.second.texts[int(second)])
-                for first, second in zip(pairs.first_row[rows], pairs.second_row[rows], strict=True)
-            ]
-            names = zip(pairs.ids[rows].to_pylist(), pairs.question[rows].tolist(), strict=True)
-            for (name, question), prediction in zip(names, self._predictions(block, batch_size), strict=True):
-                known = {"id": name, "question": pairs.question_ids[question].as_py()}
-                yield {**known, **_plain(prediction)}
+        texts = (
+            (pairs.first.texts[int(first)], pairs.second.texts[int(second)])
+            for first, second in zip(pairs.first_row, pairs.second_row, strict=True)
+        )
+        for row, prediction in enumerate(self._predictions(texts, batch_size)):
+            question = pairs.question_ids[int(pairs.question[row])].as_py()
+            yield {"id": pairs.ids[row].as_py(), "question": question, **as_record(prediction)}
 
     def _answers(
         self, source: str, text_column: TextColumn, candidates: int, batch_size: int
     ) -> Iterator[PlainDict]:
-        questions = texts_in(source, {"text_column": text_column})
-        while block := list(islice(questions, BLOCK)):
+        for block in blocks_of(texts_in(source, {"text_column": text_column})):
             for question, ranked in zip(block, self.answer(block, candidates, batch_size), strict=True):
-                yield {"text": question, "candidates": [_plain(candidate) for candidate in ranked]}
+                yield {"text": question, "candidates": [as_record(candidate) for candidate in ranked]}
 
 
-def _plain(result: PairPrediction | Candidate) -> PlainDict:
-    return {**result._asdict(), "words": [pair._asdict() for pair in result.words]}
+def _ranked(pairs: Iterable[PairPrediction], retrieval_scores: Iterable[float | None]) -> list[Candidate]:
+    """The second texts of pairs, best first; among equal scores the earlier one."""
+    candidates = [
+        Candidate(pair.second, pair.score, retrieval_score, pair.words)
+        for pair, retrieval_score in zip(pairs, retrieval_scores, strict=True)
+    ]
+    return sorted(candidates, key=lambda candidate: -candidate.score)
 
 
 def _strongest(
@@ -297,20 +281,19 @@ def _strongest(
     for text in (batch.first_text[batch.first], batch.second_text[batch.second]):
         position = torch.arange(text.shape[1])
         masks.append((position >= before) & (position < (text != 0).sum(dim=1, keepdim=True) - after))
-    real = masks[0][:, :, None] & masks[1][:, None, :]
-    flat = interaction.masked_fill(~real, -torch.inf).flatten(1)  # [P, T*S]
+    is_word_pair = masks[0][:, :, None] & masks[1][:, None, :]
+    flat = interaction.masked_fill(~is_word_pair, -torch.inf).flatten(1)  # [P, T*S]
     strengths, positions = flat.topk(min(NUM_WORD_PAIRS, flat.shape[1]), dim=1)
     width = interaction.shape[2]
     word_pairs = []
-    for row, of_pair, flat_positions in zip(
-        batch.row.tolist(), strengths.tolist(), positions.tolist(), strict=True
-    ):
+    pairs = zip(batch.row.tolist(), strengths.tolist(), positions.tolist(), strict=True)
+    for row, row_strengths, row_positions in pairs:
         first = split.first_tokens.words(int(split.pairs.first_row[row]))
         second = split.second_tokens.words(int(split.pairs.second_row[row]))
         word_pairs.append(
             [
                 WordPair(first[position // width - before], second[position % width - before], strength)
-                for strength, position in zip(of_pair, flat_positions, strict=True)
+                for strength, position in zip(row_strengths, row_positions, strict=True)
                 if strength != -torch.inf
             ]
         )

@@ -89,7 +89,7 @@ class MatchingTask(Task):
         return self.loss_for(self.spec.goal)
 
     def has_bias(self, spec: MatchingSpec) -> bool:
-        """Whether a constant in all scores changes the loss: losses that compare candidates ignore it."""
+        """Return whether a constant in all scores changes the loss: losses that compare candidates ignore it."""
         return self.loss_for(spec.goal) == "cross_entropy"
 
     @override

@@ -1,9 +1,9 @@
-"""Documents that a model in training ranks high for each training query."""
+"""The best documents for each training query, by a model in training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from datamodules.clickthrough import ClickthroughDataModule
 from datamodules.corpora.judgements import Judgements
-from zoo.tasks.predictor import evaluating, on_device
+from zoo.tasks.predictor import evaluating
+from zoo.tasks.retrieval.predictor import encode_blocks, query_blocks
 from zoo.tasks.retrieval.task import RetrievalTask
 
 #: Documents that are compared with all queries at once: 4 bytes a query and document.
@@ -47,25 +48,8 @@ def embed(model: RetrievalTask, data: ClickthroughDataModule, block: int) -> Emb
     """
     with data.words.forgetting(), evaluating(model):
         dataset = data.ranking_dataset(data.split("train"), model.batch_contents("train"))
-        order = np.argsort(-dataset.lengths(), kind="stable")
-        by_length = [order[start : start + block] for start in range(0, len(order), block)]
-        return Embedded(
-            _encode(model, model.encode_queries, dataset.__getitems__, by_length),
-            _encode(model, model.encode_documents, dataset.document_batch, dataset.document_blocks(block)),
-        )
-
-
-def _encode(
-    model: RetrievalTask,
-    encode: Callable[[Any], Tensor],
-    batch: Callable[[Any], Any],
-    blocks: Sequence[NDArray[np.int64]],
-) -> Tensor:
-    """The vectors of all rows of some blocks, in the order of the rows."""
-    vectors = torch.cat([encode(on_device(batch(rows), model)) for rows in blocks])
-    in_order = torch.empty_like(vectors)
-    in_order[torch.from_numpy(np.concatenate(blocks)).to(vectors.device)] = vectors
-    return in_order
+        queries = encode_blocks(model, dataset, query_blocks(dataset, block), queries=True)
+        return Embedded(queries, encode_blocks(model, dataset, dataset.document_blocks(block), queries=False))
 
 
 @torch.inference_mode()
@@ -89,15 +73,15 @@ def find_hits(embedded: Embedded, judgements: Judgements, k: int) -> MinedHits:
     hit_score = best_score[:, :0]
     for start in range(0, len(documents), SEARCHED):
         score = queries @ documents[start : start + SEARCHED].T
-        here = (document >= start) & (document < start + SEARCHED)
-        at = query[here], document[here] - start
-        own = score[at]
+        in_block = (document >= start) & (document < start + SEARCHED)
+        row, column = query[in_block], document[in_block] - start
+        relevant_score = score[row, column]
         # The best relevant document is kept, and no relevant document is a hit.
-        better = best_score[:, 0].scatter_reduce(0, query[here], own, "amax")
-        is_best = (own == better[at[0]]) & (own > best_score[at[0], 0])
-        best[at[0][is_best], 0] = document[here][is_best]
+        better = best_score[:, 0].scatter_reduce(0, row, relevant_score, "amax")
+        is_best = (relevant_score == better[row]) & (relevant_score > best_score[row, 0])
+        best[row[is_best], 0] = document[in_block][is_best]
         best_score = better.unsqueeze(1)
-        score[at] = -torch.inf
+        score[row, column] = -torch.inf
         top = score.topk(min(k, score.shape[1]), dim=1)
         hit, hit_score = _merged((hit, top.indices + start), (hit_score, top.values), k)
     hit, hit_score = _merged((hit, best), (hit_score, best_score), k + 1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 from typing_extensions import override
 
 from datamodules.batch import DocumentBatch, QueryBatch
@@ -22,15 +22,9 @@ from datamodules.corpora.rows import Rows
 from datamodules.corpora.trec_runs import run_line
 from datamodules.retrieval import Memory
 from datamodules.retrieval.base import MOST_HITS
+from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text.tokens import TokenStore
-from zoo.tasks.predictor import (
-    BLOCK,
-    Predictor,
-    as_texts,
-    evaluating,
-    on_device,
-    texts_in,
-)
+from zoo.tasks.predictor import Predictor, as_texts, blocks_of, evaluating, on_device, texts_in
 
 if TYPE_CHECKING:
     from zoo.tasks.retrieval.task import RetrievalTask
@@ -48,7 +42,7 @@ class RankedDocument(NamedTuple):
 
 
 class ReadText(NamedTuple):
-    """States of a recurrent network while it read a text of T words."""
+    """States of a recurrent network for a text of T words."""
 
     text: str
     #: T words, as tokenized.
@@ -64,7 +58,7 @@ class TracesStates(Protocol):
     """A model with a recurrent network."""
 
     def trace(self, batch: QueryBatch | DocumentBatch, queries: bool) -> tuple[dict[str, Tensor], int]:
-        """States at each word: name -> [B, T, directions * H]; and the number of directions."""
+        """States at each word of queries or documents: name -> [B, T, directions * H]; and the number of directions."""
 
 
 class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
@@ -173,37 +167,26 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
 
     @override
     def encode(
-        self, texts: list[str], batch_size: int = 256, bar: tqdm[NoReturn] | None = None
+        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None
     ) -> NDArray[np.float32]:
         return self._encode(texts, batch_size, bar, queries=False)
 
     @override
     def encode_queries(
-        self, texts: list[str], batch_size: int = 256, bar: tqdm[NoReturn] | None = None
+        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None
     ) -> NDArray[np.float32]:
         return self._encode(texts, batch_size, bar, queries=True)
 
     def _encode(
-        self, texts: list[str], batch_size: int, bar: tqdm[NoReturn] | None, queries: bool
+        self, texts: list[str], batch_size: int, bar: ProgressBar | None, queries: bool
     ) -> NDArray[np.float32]:
-        """The vectors of queries, or of documents."""
-        vectors = np.zeros((len(texts), self.vector_size), np.float32)
         with self.data.words.forgetting(), evaluating(self.model):
-            dataset, lengths = self._dataset(texts, queries)
-            # Texts of similar length together: little padding.
-            order = np.argsort(-lengths, kind="stable")
-            for start in range(0, len(order), batch_size):
-                block = order[start : start + batch_size]
-                if queries:
-                    encoded = self.model.encode_queries(on_device(dataset.__getitems__(block), self.model))
-                else:
-                    encoded = self.model.encode_documents(
-                        on_device(dataset.document_batch(block), self.model)
-                    )
-                vectors[block] = encoded.float().cpu().numpy()
-                if bar is not None:
-                    bar.update(len(block))
-        return vectors
+            dataset, _ = self._dataset(texts, queries)
+            blocks = query_blocks(dataset, batch_size) if queries else dataset.document_blocks(batch_size)
+            vectors: NDArray[np.float32] = (
+                encode_blocks(self.model, dataset, blocks, queries, bar).cpu().numpy()
+            )
+            return vectors
 
     def _dataset(self, texts: list[str], queries: bool) -> tuple[RankingDataset, NDArray[np.int64]]:
         """A dataset of texts that are queries, or documents; and their numbers of words."""
@@ -229,21 +212,16 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
         with self.data.words.forgetting(), evaluating(self.model):
             dataset, lengths = self._dataset(texts, queries)
             tokens = dataset.split.query_tokens if queries else dataset.split.document_tokens
-            for start in range(0, len(texts), batch_size):
-                rows = np.arange(start, min(start + batch_size, len(texts)))
+            for numbers in blocks_of(range(len(texts)), batch_size):
+                rows = np.array(numbers)
                 batch = dataset.__getitems__(rows) if queries else dataset.document_batch(rows)
                 parts, directions = self.model.trace(on_device(batch, self.model), queries)
                 arrays = {name: part.float().cpu().numpy() for name, part in parts.items()}
-                for position, row in enumerate(rows.tolist()):
+                for position, row in enumerate(numbers):
                     length = int(lengths[row])
                     values = {name: array[position, :length] for name, array in arrays.items()}
                     traced.append(ReadText(texts[row], tokens.words(row)[:length], values, directions))
         return traced
-
-    @property
-    @override
-    def vector_size(self) -> int:
-        return self.model.vector_size
 
     @override
     def records(
@@ -267,24 +245,58 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
             InputError: k is below 1, or the source cannot be read.
         """
         check_count("k", k, MOST_HITS)
-        queries = self._queries(source, text_column)
+        if source == "-" or source.endswith(".txt"):
+            queries = Rows.from_lists(texts_in(source, {}), source=source)
+        else:
+            queries = read_identified(source, text_column or self.data.options.query_column)
         ranked = self._ranked(queries, k, batch_size)
         if run_name is None:
             return (_record(id_, query, documents) for id_, query, documents in ranked)
         return (line for id_, _, documents in ranked for line in _run_lines(id_, documents, run_name))
 
-    def _queries(self, source: str, text_column: TextColumn | None) -> Rows:
-        if source == "-" or source.endswith(".txt"):
-            return Rows.from_lists(texts_in(source, {}), source=source)
-        return read_identified(source, text_column or self.data.options.query_column)
-
     def _ranked(
         self, queries: Rows, k: int, batch_size: int
     ) -> Iterator[tuple[str, str, list[RankedDocument]]]:
-        for start in range(0, len(queries), BLOCK):
-            block = queries.select(range(start, min(start + BLOCK, len(queries))))
-            ranked = self.predict(block.texts[:], k, batch_size)
-            yield from zip(block.ids, block.texts, ranked, strict=True)
+        """Id, text and best documents of each query."""
+        for block in blocks_of(zip(queries.ids, queries.texts, strict=True)):
+            ids, texts = zip(*block, strict=True)
+            yield from zip(ids, texts, self.predict(texts, k, batch_size), strict=True)
+
+
+def query_blocks(dataset: RankingDataset, size: int) -> list[NDArray[np.int64]]:
+    """Rows of all queries in blocks of similar length, longest first, with little padding."""
+    order = np.argsort(-dataset.lengths(), kind="stable")
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def encode_blocks(
+    model: RetrievalTask,
+    dataset: RankingDataset,
+    blocks: Iterable[NDArray[np.int64]],
+    queries: bool,
+    bar: ProgressBar | None = None,
+) -> Tensor:
+    """Embeddings of queries, or documents: float32 [n, d] on the model's device; 0 for rows outside of the blocks.
+
+    Args:
+        model: encodes the texts.
+        dataset: n queries, or n documents.
+        blocks: rows that pass through the network together.
+        queries: whether they are queries.
+        bar: updated by the number of finished texts.
+    """
+    assert model.vector_size is not None
+    number = len(dataset) if queries else len(dataset.documents)
+    vectors = torch.zeros(number, model.vector_size, device=model.device)
+    for rows in blocks:
+        if queries:
+            encoded = model.encode_queries(on_device(dataset.__getitems__(rows), model))
+        else:
+            encoded = model.encode_documents(on_device(dataset.document_batch(rows), model))
+        vectors[torch.from_numpy(rows)] = encoded
+        if bar is not None:
+            bar.update(len(rows))
+    return vectors
 
 
 def _record(id_: str, query: str, ranked: Sequence[RankedDocument]) -> PlainDict:

@@ -1,16 +1,16 @@
-"""Negatives that the model itself mines while it is trained: the collection is embedded again now and then.
+"""Negatives that a model mines itself during its training: the collection is embedded again at intervals.
 
-What BM25 finds for a query is hard for BM25. What the model in its present state ranks high and nobody judged to be
-relevant is hard for this model, but only for a while (ANCE: L. Xiong et al., "Approximate Nearest Neighbor Negative
-Contrastive Learning for Dense Text Retrieval", ICLR 2021). So a refresh embeds all documents and all training queries,
-and the best hits of each query become its `retrieved` negatives until the next refresh.
+Documents that BM25 ranks high for a query are hard for BM25. Documents that the model ranks high, and that nobody
+judged to be relevant, are hard for this model in its present state (ANCE: L. Xiong et al., "Approximate Nearest
+Neighbor Negative Contrastive Learning for Dense Text Retrieval", ICLR 2021). A refresh embeds all documents and all
+training queries; the best hits of each query are its `retrieved` negatives until the next refresh.
 
-The training waits while the texts are encoded. Then it goes on with the negatives that it has, for as many steps as
-the search may take beside it: their number is fixed, so that a run learns the same whatever the machine is busy with.
+The training waits while the texts are encoded. During the search it continues with the old negatives for a fixed number
+of steps, so that the result does not depend on the speed of the machine.
 
-One process builds a refresh, all read it: a folder that is whole or absent. A checkpoint names the refresh that its run
-trains with and the one that comes next, which is whole by then. So a run that was killed at any moment, a refresh
-included, goes on from its last checkpoint as if nothing had happened.
+One process builds a refresh, a folder that is whole or absent, and all processes read it. A checkpoint names the
+refresh that its run trains with, and the next one, which is whole by then. A run that was killed at any moment, also
+during a refresh, resumes from its last checkpoint with the same result as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import shutil
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
@@ -28,22 +27,26 @@ from typing_extensions import override
 
 from datamodules.clickthrough import ClickthroughDataModule
 from datamodules.core.errors import InputError
-from datamodules.core.storage import MANIFEST, check_folder, fingerprint_of, is_whole, lock, new_folder
+from datamodules.core.storage import MANIFEST, build_folder, check_folder, fingerprint_of, is_whole
+from datamodules.core.types import PlainDict
 from datamodules.corpora.judgements import Judgements
 from zoo.tasks.encoders import digests_of
 from zoo.tasks.retrieval.mining import Embedded, embed, find_hits
 from zoo.tasks.retrieval.task import RetrievalTask
 
-#: Pairs of a query and a document that a processor compares in about the time of a training step.
+#: Pairs of a query and a document that are compared in about the time of a training step.
 PAIRS_PER_STEP = 5_000_000
 
 
-class RefreshedNegatives(Callback):
-    """Draws `retrieved` negatives from what the model being trained ranks high.
+_ADVICE = "restore the folder from a backup, or start a new run with --model.init_from"
 
-    The data's `skip_hits` and `highest_hit_score` hold for them, and relevant documents are none. Until the first
-    refresh the negatives are those of the data's retriever. A refresh lies in the run folder, in
-    `negatives/step-...`, and takes 8 bytes a hit; old ones may be deleted once no checkpoint is needed that names them.
+
+class RefreshedNegatives(Callback):
+    """Draws `retrieved` negatives from the documents that the model in training ranks high.
+
+    The data's `skip_hits` and `highest_hit_score` apply, and relevant documents are excluded. Until the first refresh,
+    the negatives are those of the data's retriever. A refresh is in the run folder, in `negatives/step-...`, with 8
+    bytes per hit; it may be deleted when no checkpoint that names it is needed.
 
     Example:
         >>> callback = RefreshedNegatives(every_n_epochs=2, num_hits=30)
@@ -58,17 +61,16 @@ class RefreshedNegatives(Callback):
         search_steps: int | None = None,
         block: int = 512,
     ) -> None:
-        """Choose when, and how many.
+        """Choose intervals and numbers.
 
         Args:
             every_n_epochs: refresh before every n-th epoch; 1 if neither this nor `every_n_steps` is given.
-            every_n_steps: refresh after every n-th step, in place of epochs.
-            start_epoch: no refresh before this epoch, counted from 0: an untrained model's hits are any.
-            num_hits: hits of a query that are not known to be relevant.
-            search_steps: steps that the training takes while the encoded texts are searched; 0 = it waits. None = one
-                for each 5 million pairs of a query and a document. It waits after these, if it must, and before the
-                next refresh.
-            block: documents, or queries, that go through the network together.
+            every_n_steps: refresh after every n-th step instead.
+            start_epoch: no refresh before this epoch, counted from 0: the hits of an untrained model are arbitrary.
+            num_hits: number of hits per query that are not known to be relevant.
+            search_steps: number of training steps during the search, after which the training waits for its end; 0 = it
+                waits at once. None = one for each 5 million pairs of a query and a document.
+            block: documents, or queries, that pass through the network together.
 
         Raises:
             InputError: both intervals are given, or a number is too small.
@@ -89,26 +91,26 @@ class RefreshedNegatives(Callback):
                 raise InputError(f"RefreshedNegatives: {name}={value}: must be {least} or more")
         self.start_epoch, self.num_hits, self.block = start_epoch, num_hits, block
         self.search_steps = search_steps
-        #: the folder of the refresh in use; None before the first.
+        #: folder name of the refresh in use; None before the first.
         self.version: str | None = None
-        #: that of the next one, and the step after which it is used.
+        #: that of the next refresh, and the step after which it is used.
         self.next_version: str | None = None
         self.due = 0
-        # Of the process that builds: the search that goes on.
-        self._running: Future[None] | None = None
+        # The search, in the process that builds.
+        self._search: Future[None] | None = None
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        self._finish()
+    def state_dict(self) -> PlainDict:
+        self._finish_search()
         return {"version": self.version, "next_version": self.next_version, "due": self.due}
 
     @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: PlainDict) -> None:
         self.version, self.next_version, self.due = (
             state_dict[name] for name in ("version", "next_version", "due")
         )
 
-    # --- when ---
+    # --- intervals ---
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -116,27 +118,26 @@ class RefreshedNegatives(Callback):
             return
         data = getattr(trainer, "datamodule", None)
         if not isinstance(data, ClickthroughDataModule) or not isinstance(pl_module, RetrievalTask):
-            raise InputError(
-                "RefreshedNegatives: is for a model that ranks a collection, on click-through data"
-            )
+            raise InputError("RefreshedNegatives: needs a retrieval model and click-through data")
         if "retrieved" not in data.options.sources:
             raise InputError(
-                "RefreshedNegatives: data.negatives draws none from hits; add `retrieved` to it, with data.num_hits"
-                " for the time before the first refresh"
+                "RefreshedNegatives: data.negatives draws none from hits; add `retrieved` to it, and data.num_hits for"
+                " the steps before the first refresh"
             )
         if data.options.num_workers:
             raise InputError(
-                f"RefreshedNegatives: data.num_workers={data.options.num_workers}: processes that put batches together"
-                " would go on with the old negatives; leave it out"
+                f"RefreshedNegatives: data.num_workers={data.options.num_workers}: worker processes would keep the old"
+                " negatives; omit it"
             )
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, RetrievalTask)
-        _ = pl_module.vector_size  # a model without vectors says so now
+        if pl_module.vector_size is None:
+            raise InputError(f"RefreshedNegatives: a {type(pl_module).__name__} has no text encoder")
         for version in (self.version, self.next_version):
             if version is not None:
-                self._bring(trainer, version)
+                self._provide(trainer, version)
         if self.version is not None:
             self._use(trainer, self.version)
 
@@ -150,118 +151,131 @@ class RefreshedNegatives(Callback):
 
     @override
     def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: object, batch_idx: int
     ) -> None:
         self._steps_before = trainer.global_step
 
     @override
     def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
     ) -> None:
         if self.next_version is not None and trainer.global_step >= self.due:
-            self._take_next(trainer)
+            self._use_next(trainer)
         if self.every_n_steps is None or trainer.current_epoch < self.start_epoch:
             return
-        # Batches whose gradients are added up make one step.
+        # Batches with accumulated gradients are one step.
         is_step = trainer.global_step > self._steps_before
         if is_step and trainer.global_step % self.every_n_steps == 0:
             self.refresh(trainer, pl_module)
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._finish()
+        self._finish_search()
 
-    # --- what ---
+    # --- a refresh ---
 
     def refresh(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Build a refresh of the model as it is: encode now, search while the training goes on."""
+        """Start a refresh: encode with the model as it is, and start the search."""
+        assert isinstance(pl_module, RetrievalTask)
         if self.next_version is not None:
-            self._take_next(trainer)
+            self._use_next(trainer)
         start = time.perf_counter()
         name = self._build(trainer, pl_module) if trainer.is_global_zero else ""
         # The other processes wait here until the texts are encoded.
         self.next_version = str(trainer.strategy.broadcast(name))
         steps = self.search_steps
         if steps is None:
-            judgements = trainer.datamodule.split("train").judgements  # type: ignore[attr-defined]
+            judgements = _data_of(trainer).split("train").judgements
             steps = len(judgements.queries) * len(judgements.documents) // PAIRS_PER_STEP
         self.due = trainer.global_step + steps
         if steps == 0:
-            self._take_next(trainer)
+            self._use_next(trainer)
         seconds = time.perf_counter() - start
         for logger in trainer.loggers:
             logger.log_metrics({"train/refresh_seconds": seconds}, step=trainer.global_step)
 
-    def _build(self, trainer: Any, model: Any) -> str:
-        """The name of a refresh that is on the disk, or will be when `_running` has ended."""
-        judgements = trainer.datamodule.split("train").judgements
+    def _build(self, trainer: pl.Trainer, model: RetrievalTask) -> str:
+        """Name of a refresh that is whole when `_search` has ended."""
+        data = _data_of(trainer)
+        judgements = data.split("train").judgements
         description = {
             "weights": digests_of(model.state_dict()),
             "judgements": judgements.fingerprint,
             "num_hits": self.num_hits,
         }
         fingerprint = fingerprint_of(description)
-        # Another model at the same step, of a run that was resumed otherwise, is another folder: a checkpoint may
-        # still name the first.
+        # Another model at the same step, of a run that was resumed with other options, has another folder: a
+        # checkpoint may still name the first.
         name = f"step-{trainer.global_step}-{fingerprint[:8]}"
         folder = _folder(trainer) / name
         if not is_whole(folder, fingerprint):
             with trainer.precision_plugin.forward_context():
-                embedded = embed(model, trainer.datamodule, self.block)
+                embedded = embed(model, data, self.block)
             searcher = ThreadPoolExecutor(1)
-            self._running = searcher.submit(_search, folder, fingerprint, embedded, judgements, self.num_hits)
+            self._search = searcher.submit(_search, folder, fingerprint, embedded, judgements, self.num_hits)
             searcher.shutdown(wait=False)
         return name
 
-    def _finish(self) -> None:
+    def _finish_search(self) -> None:
         """Wait until the next refresh is whole."""
-        if self._running is not None:
-            self._running.result()
-            self._running = None
+        if self._search is not None:
+            self._search.result()
+            self._search = None
 
-    def _take_next(self, trainer: Any) -> None:
+    def _use_next(self, trainer: pl.Trainer) -> None:
         """Draw from the next refresh from now on."""
-        self._finish()
+        self._finish_search()
         trainer.strategy.barrier("refreshed negatives")
         self.version, self.next_version = self.next_version, None
         assert self.version is not None
         self._use(trainer, self.version)
 
-    def _bring(self, trainer: Any, version: str) -> None:
-        """See that a refresh of the resumed checkpoint is in this run's folder; the checkpoint may be of another."""
+    def _provide(self, trainer: pl.Trainer, version: str) -> None:
+        """Copy a refresh of the resumed checkpoint into this run's folder, if the checkpoint is another run's."""
         folder = _folder(trainer) / version
-        before = Path(trainer.ckpt_path or ".").absolute().parent.parent / folder.parent.name / version
-        if trainer.is_global_zero and not folder.exists() and (before / MANIFEST).exists():
-            manifest = check_folder(before, contents=True, advice=_ADVICE)
-            with lock(folder), new_folder(folder, manifest["fingerprint"]) as partial:
+        source = Path(trainer.ckpt_path or ".").absolute().parent.parent / folder.parent.name / version
+        if trainer.is_global_zero and not folder.exists() and (source / MANIFEST).exists():
+            manifest = check_folder(source, contents=True, advice=_ADVICE)
+
+            def copy(partial: Path) -> None:
                 for file in manifest["files"]:
-                    shutil.copy2(before / file, partial / file)
+                    shutil.copy2(source / file, partial / file)
+
+            build_folder(folder, manifest["fingerprint"], copy)
         trainer.strategy.barrier("refreshed negatives")
         if not folder.exists():
-            raise InputError(
-                f"{folder}: the negatives that the checkpoint was trained with are gone; {_ADVICE}"
-            )
+            raise InputError(f"{folder}: the negatives of the checkpoint's training are missing; {_ADVICE}")
 
-    def _use(self, trainer: Any, version: str) -> None:
+    def _use(self, trainer: pl.Trainer, version: str) -> None:
         folder = _folder(trainer) / version
         check_folder(folder, contents=True, advice=_ADVICE)
         documents, scores = np.load(folder / "documents.npy"), np.load(folder / "scores.npy")
-        trainer.datamodule.set_negatives(documents.astype(np.int64), scores)
-
-
-_ADVICE = "put the folder back from a copy, or begin a new run with --model.init_from"
+        _data_of(trainer).set_negatives(documents.astype(np.int64), scores)
 
 
 def _search(
     folder: Path, fingerprint: str, embedded: Embedded, judgements: Judgements, num_hits: int
 ) -> None:
-    """Find the hits and write them."""
-    found = find_hits(embedded, judgements, num_hits)
-    with lock(folder), new_folder(folder, fingerprint) as partial:
-        np.save(partial / "documents.npy", found.document)
-        np.save(partial / "scores.npy", found.score)
+    """Write the hits of a refresh."""
+    hits = find_hits(embedded, judgements, num_hits)
+
+    def save(partial: Path) -> None:
+        np.save(partial / "documents.npy", hits.document)
+        np.save(partial / "scores.npy", hits.score)
+
+    build_folder(folder, fingerprint, save)
+
+
+def _data_of(trainer: pl.Trainer) -> ClickthroughDataModule:
+    data: ClickthroughDataModule = trainer.datamodule  # type: ignore[attr-defined]
+    return data
 
 
 def _folder(trainer: pl.Trainer) -> Path:
-    """Where a run's refreshes are."""
+    """The folder of a run's refreshes."""
     return Path(trainer.default_root_dir).absolute() / "negatives"

@@ -1,7 +1,7 @@
 """Base of the models that rank the documents of a collection: steps, loss, scores.
 
-A model is measured by its ranking of the collection: in an evaluation all documents are encoded once, by all processes
-together, then each query is compared with all of them.
+A model is measured by its ranking of the collection: an evaluation encodes all documents once, shared among the
+processes, and compares each query with all of them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.nn import functional
+from torch.optim import Optimizer
 from tqdm import tqdm
 from typing_extensions import override
 
@@ -24,10 +25,10 @@ from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import InputError
 from zoo.saving.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.base import Task
-from zoo.tasks.predictor import on_device
 from zoo.tasks.ranking_charts import MOST_RANKS, hits_by_rank
-from zoo.tasks.retrieval.metrics import Judged, RetrievalScores
-from zoo.tasks.retrieval.predictor import RetrievalPredictor
+from zoo.tasks.ranking_measures import Judged
+from zoo.tasks.retrieval.metrics import RetrievalScores
+from zoo.tasks.retrieval.predictor import RetrievalPredictor, encode_blocks
 from zoo.training.nesterov import ScheduledNesterov
 
 #: Candidate weights of the retriever's score; validation queries select one.
@@ -38,8 +39,8 @@ class RetrievalTask(Task):
     """Base of the models that rank a collection for a query.
 
     A network has `encode_queries` and `encode_documents`, both from a `TextBatch` to float32 [B, d], whose product is
-    the relevance; called with a `ClickBatch`, it returns the relevance [N, M] of its documents to its queries. A model
-    that compares texts differently overrides `encode_collection` and `score`.
+    the relevance; called with a `ClickBatch`, it returns the relevance [N, M] of its documents to its queries. Its
+    model has a `vector_size`. A model that compares texts differently overrides `encode_collection` and `score`.
     """
 
     task = "retrieval"
@@ -104,19 +105,17 @@ class RetrievalTask(Task):
         return loss
 
     @override
-    def configure_optimizers(self) -> Any:
-        configured = super().configure_optimizers()
-        optimizer = configured["optimizer"] if isinstance(configured, dict) else configured
+    def adapt_optimizer(self, optimizer: Optimizer) -> Optimizer:
         if isinstance(optimizer, ScheduledNesterov) and optimizer.total_steps is None:
             optimizer.total_steps = int(self.trainer.estimated_stepping_batches)
-        return configured
+        return super().adapt_optimizer(optimizer)
 
     # --- ranking ---
 
     def encode_collection(
         self, dataset: RankingDataset, block: int, process: int = 0, processes: int = 1
     ) -> Any:
-        """The documents of a collection in the form that `score` needs: here their embeddings, float32 [D, d].
+        """The documents of a collection in the form that `score` reads: here their embeddings, float32 [D, d].
 
         Args:
             dataset: the documents.
@@ -124,19 +123,11 @@ class RetrievalTask(Task):
             process: this process, which encodes its share of the blocks; the other rows are 0.
             processes: number of processes.
         """
-        blocks, vectors = dataset.document_blocks(block), None
-        # Every process encodes at least one block, to know the size; among several, the first counts.
-        share = blocks[process::processes] or blocks[:1]
+        blocks = dataset.document_blocks(block)[process::processes]
         # A run has the progress bar of the epoch.
         hidden = None if self._trainer is None else True
-        for columns in tqdm(share, "encoding documents", unit=" batches", delay=2, disable=hidden):
-            batch = on_device(dataset.document_batch(columns), self)
-            encoded = self.encode_documents(batch)
-            if vectors is None:
-                vectors = encoded.new_zeros(len(dataset.documents), encoded.shape[1])
-            if process < len(blocks):
-                vectors[batch.row] = encoded
-        return vectors
+        bar = tqdm(blocks, "encoding documents", unit=" batches", delay=2, disable=hidden)
+        return encode_blocks(self, dataset, bar, queries=False)
 
     def encode_documents(self, batch: DocumentBatch) -> Tensor:
         """Embed documents: float32 [B, d]."""
@@ -148,21 +139,12 @@ class RetrievalTask(Task):
         vectors: Tensor = self.network.encode_queries(TextBatch(batch.word, batch.char, batch.text))
         return vectors.float()
 
-    @property
-    def vector_size(self) -> int:
-        """d, the size of an embedding.
-
-        Raises:
-            InputError: the model has no text encoder.
-        """
-        raise InputError(f"a {type(self).__name__} has no text encoder")
-
     def score(self, batch: QueryBatch, documents: Any) -> Tensor:
         """The relevance of all documents to queries: float32 [B, D].
 
         Args:
             batch: the queries.
-            documents: what `encode_collection` returned.
+            documents: result of `encode_collection`.
         """
         queries = self.encode_queries(batch)
         with torch.autocast(queries.device.type, enabled=False):
@@ -172,11 +154,11 @@ class RetrievalTask(Task):
     def ranking_scores(
         self, batch: QueryBatch, documents: Any, weights: Tensor | None = None
     ) -> list[Tensor]:
-        """Scores that documents are ranked by, for each weight of the retriever's score: [B, D] each.
+        """The final scores of all documents, for each weight of the retriever's score: [B, D] each.
 
         Args:
             batch: the queries.
-            documents: what `encode_collection` returned.
+            documents: result of `encode_collection`.
             weights: None = the selected weight.
         """
         score = self.score(batch, documents)
@@ -213,7 +195,7 @@ class RetrievalTask(Task):
                 loader.dataset, loader.batch_sampler.batch_size, trainer.global_rank, trainer.world_size
             )
         if isinstance(documents, Tensor):
-            # Each row was computed by one process, and is 0 for the others.
+            # Each row is 0 in all processes but one.
             documents = trainer.strategy.reduce(documents, reduce_op="sum")
         self._documents = documents
 
@@ -224,11 +206,21 @@ class RetrievalTask(Task):
             self.validation_scores.compute()
             self.mixture.fill_(MIXTURES[self.validation_scores.best])
         super().on_validation_epoch_end()
+        self._keep_queries(self.validation_scores, "val", "validation")
 
     @override
     def on_test_epoch_end(self) -> None:
         self._documents = None
         super().on_test_epoch_end()
+        self._keep_queries(self.test_scores, "test", "test")
+
+    def _keep_queries(self, scores: RetrievalScores, stage: str, split: str) -> None:
+        """Keep the score of each query, and log the mixture."""
+        if self.data is not None:
+            ids = self.data.split(split).judgements.queries.ids
+            self.evaluation.query_scores = {ids[row]: value for row, value in scores.by_query.items()}
+        if self.mix_retriever:
+            self.log(f"{stage}/mixture", self.mixture.double(), rank_zero_only=False)
 
     @override
     def count(self, scores: RetrievalScores, batch: QueryBatch) -> None:
@@ -242,7 +234,7 @@ class RetrievalTask(Task):
         scores.update(ranked, judged, batch.row, batch.weight, loss, empty, batch.is_duplicate)
 
     def ranking_loss(self, score: Tensor, judged: Judged) -> Tensor:
-        """The loss of the training with all other documents as negatives: the mean over a query's relevant ones [B]."""
+        """The training loss with all other documents as negatives: the mean over a query's relevant ones [B]."""
         logits: Tensor = self.gamma * score.float()
         relevant = judged.grade > 0
         query, document = judged.query[relevant], judged.document[relevant]
@@ -254,15 +246,6 @@ class RetrievalTask(Task):
         terms = torch.logaddexp(others[query], own) - own
         sums = terms.new_zeros(len(logits)).index_add(0, query, terms)
         return sums / torch.bincount(query, minlength=len(logits)).clamp(min=1)
-
-    @override
-    def _log_scores(self, scores: Any, stage: str, split: str) -> None:
-        super()._log_scores(scores, stage, split)
-        if self.data is not None:
-            ids = self.data.split(split).judgements.queries.ids
-            self.evaluation.query_scores = {ids[row]: value for row, value in scores.by_query.items()}
-        if self.mix_retriever:
-            self.log(f"{stage}/mixture", self.mixture.double(), rank_zero_only=False)
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -293,7 +276,7 @@ class RetrievalTask(Task):
 
 
 def retriever_scores(hit: Tensor, score: Tensor, documents: int) -> Tensor:
-    """A retriever's scores divided by that of its best hit, as float32 [B, D]; 0 for all other documents.
+    """A retriever's scores divided by the score of its best hit, float32 [B, D]; 0 for documents that are no hits.
 
     Args:
         hit: int64 [B, H], -1 = none.

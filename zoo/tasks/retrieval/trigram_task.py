@@ -15,7 +15,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.state import DataState
 from zoo.layers.dual_encoder import DualEncoder, Tower
-from zoo.tasks.base import check_sizes
+from zoo.tasks.base import check_probability, check_sizes
 from zoo.tasks.retrieval.task import RetrievalTask
 from zoo.training.warm_start import numbered
 
@@ -38,8 +38,7 @@ class TrigramRetrieval(RetrievalTask):
         super().__init__(**shared)
         if num_trigrams is not None:
             check_sizes(num_trigrams=num_trigrams)
-        if not 0 <= word_dropout < 1:
-            raise InputError(f"model.word_dropout={word_dropout}: must be at least 0 and below 1")
+        check_probability(word_dropout=word_dropout)
         self.num_trigrams, self.tied, self.word_dropout = num_trigrams, tied, word_dropout
 
     def trigrams(self, spec: ClickSpec) -> int | list[int]:

@@ -1,0 +1,104 @@
+"""Bases of the metrics.
+
+They are exact on any number of processes: sums of whole numbers do not depend on their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+#: Measures of rankings are summed as whole numbers of this many parts of 1. 2^40 keeps 12 decimals and leaves room for
+#: 8 million queries.
+PARTS = 2**40
+
+
+class CountedScores(Metric):
+    """A metric that counts."""
+
+    full_state_update = False
+
+    def add_counts(self, **shapes: tuple[int, ...]) -> None:
+        """Add states of whole numbers, which are summed over the processes."""
+        for name, shape in shapes.items():
+            self.add_state(name, torch.zeros(shape, dtype=torch.long), dist_reduce_fx="sum")
+
+
+class RowMeans(CountedScores):
+    """Means of one or several values over all rows, and over the rows without duplicates elsewhere."""
+
+    rows: Tensor
+    sums: Tensor
+    rows_without_duplicates: Tensor
+    sums_without_duplicates: Tensor
+
+    def __init__(self, names: Sequence[str], parts: int = 1, variants: tuple[int, ...] = ()) -> None:
+        """Make room.
+
+        Args:
+            names: of the values.
+            parts: values are summed as whole numbers of this many parts of 1.
+            variants: shape of further dimensions of the sums: variants of a model that are measured together.
+        """
+        super().__init__()
+        self.names, self.parts = list(names), parts
+        shape = (*variants, len(self.names))
+        self.add_counts(rows=(), sums=shape, rows_without_duplicates=(), sums_without_duplicates=shape)
+
+    def add_rows(self, values: Tensor, counted: Tensor, is_duplicate: Tensor | None) -> None:
+        """Add the values of n rows.
+
+        Args:
+            values: [*variants, n, names].
+            counted: bool [n], the rows that count.
+            is_duplicate: bool [n], rows with a duplicate elsewhere; None = none.
+        """
+        parts = (values.double() * self.parts).round().long()
+        others = counted if is_duplicate is None else counted & ~is_duplicate
+        self.rows += counted.sum()
+        self.sums += parts[..., counted, :].sum(dim=-2)
+        self.rows_without_duplicates += others.sum()
+        self.sums_without_duplicates += parts[..., others, :].sum(dim=-2)
+
+    def means(self, variant: int | None = None) -> dict[str, Tensor]:
+        """Name -> mean, float64; and `..._without_duplicates` if some of the rows have duplicates, and not all."""
+        sums, others = self.sums, self.sums_without_duplicates
+        if variant is not None:
+            sums, others = sums[variant], others[variant]
+        means = dict(zip(self.names, sums.double() / self.parts / self.rows.clamp(min=1), strict=True))
+        if 0 < self.rows_without_duplicates < self.rows:
+            values = others.double() / self.parts / self.rows_without_duplicates
+            means |= {
+                f"{name}_without_duplicates": value for name, value in zip(self.names, values, strict=True)
+            }
+        return means
+
+
+class RowMeansWithLoss(RowMeans):
+    """Means of values, and of the terms of a loss, which is not exact."""
+
+    loss_sum: Tensor
+    loss_terms: Tensor
+
+    def __init__(self, names: Sequence[str], parts: int = 1) -> None:
+        super().__init__(names, parts)
+        self.add_counts(loss_terms=())
+        self.add_state("loss_sum", torch.zeros((), dtype=torch.double), dist_reduce_fx="sum")
+
+    def add_loss(self, terms: Tensor) -> None:
+        """Add terms whose mean is the loss."""
+        self.loss_sum += terms.detach().double().sum()
+        self.loss_terms += len(terms)
+
+    @property
+    def mean_loss(self) -> Tensor:
+        """The mean of the terms of the loss."""
+        return self.loss_sum / self.loss_terms.clamp(min=1)
+
+
+def joined(state: list[Tensor] | Tensor) -> Tensor:
+    """A state of several tensors as one; gathered from several processes, it is one already."""
+    return state if isinstance(state, Tensor) else torch.cat(state)
