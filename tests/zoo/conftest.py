@@ -1,4 +1,4 @@
-"""Small tables of made-up texts, one tiny trained run, and the command line called in this process."""
+"""Small tables of made-up texts, a tiny trained run, and the command line called in this process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pytest
@@ -22,8 +22,7 @@ TOPIC_WORDS = {
 }
 COMMON_WORDS = ["the", "a", "of", "with", "in", "near", "old", "new", "some", "very"]
 
-#: A model and data so small that a run takes about a second.
-SMALL = [
+SMALL_MODEL = [
     "--model=KNNBiLSTM",
     "--model.hidden_size=6",
     "--model.word_size=8",
@@ -32,15 +31,25 @@ SMALL = [
     "--model.num_perspectives=2",
     "--model.optimizer=torch.optim.Adam",
     "--model.optimizer.lr=0.02",
+]
+SMALL_DATA = [
     "--data=ClassificationDataModule",
     "--data.num_memories=3",
     "--data.batch_size=16",
     "--data.validation_split=0.2",
+]
+QUIET_TRAINER = [
     "--trainer.accelerator=cpu",
     "--trainer.enable_progress_bar=false",
     "--trainer.enable_model_summary=false",
     "--trainer.log_every_n_steps=1",
 ]
+#: A model and data so small that a run takes about a second.
+SMALL = [*SMALL_MODEL, *SMALL_DATA, *QUIET_TRAINER]
+
+#: Types of the fixtures `zoo_command` and `fit`.
+Zoo: TypeAlias = Callable[..., "Result"]
+Fit: TypeAlias = Callable[..., Path]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -52,7 +61,7 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has its own working directory and cache, and no run's settings from another test."""
+    """Give each test its own working directory and cache, and no run's settings from another test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOO_CACHE_DIR", str(tmp_path / "cache"))
     for name in ("ZOO_RUN_DIR", "PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
@@ -84,15 +93,15 @@ def write_table(
 
 
 def pair_rows(questions: int, seed: int) -> list[tuple[str, str, int]]:
-    """Questions that name a word, each with candidates of which some name it too; some have none that does."""
+    """Questions that name a word, each with candidates; at most one candidate of a question names the word."""
     random = np.random.default_rng(seed)
     words = [word for topic in TOPIC_WORDS.values() for word in topic]
     rows = []
     for number in range(questions):
         topic = str(random.choice(words))
         question = f"where is {topic} {number}"
-        for place in range(int(random.integers(2, 6))):
-            good = place == number % 7
+        for position in range(int(random.integers(2, 6))):
+            good = position == number % 7
             named = topic if good else str(random.choice([word for word in words if word != topic]))
             texts = [named, *map(str, random.choice(COMMON_WORDS, size=random.integers(1, 5)))]
             random.shuffle(texts)
@@ -114,28 +123,52 @@ def train_csv(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def test_csv(tmp_path: Path) -> Path:
-    """31 labelled texts: a number that divides by nothing."""
+    """31 labelled texts: a prime number."""
     return write_table(tmp_path / "test.csv", sentences(31, seed=2))
 
 
 class Result(NamedTuple):
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
     err: str
 
 
+def refusal(result: Result, *words: object) -> str:
+    """The message of a refused command, which is one line and contains these words."""
+    assert result.code == 2, (result.out, result.err)
+    # Progress bars aside.
+    lines = [line for line in result.err.splitlines() if line and "%|" not in line]
+    assert len(lines) == 1, result.err
+    assert lines[0].startswith("zoo: error: ")
+    assert len(lines[0]) < 1100
+    message = lines[0].removeprefix("zoo: error: ")
+    for word in words:
+        assert str(word) in message, message
+    return message
+
+
+def best(run: Path) -> Path:
+    """The best checkpoint of a run."""
+    return run / "checkpoints" / "best.ckpt"
+
+
+def last(run: Path) -> Path:
+    """The last checkpoint of a run."""
+    return run / "checkpoints" / "last.ckpt"
+
+
 @pytest.fixture
 def _wandb_offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """W&B writes to the run's folder, and nothing to the screen."""
+    """Let W&B write to the run's folder, and nothing to the screen."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
 
 
 @pytest.fixture
-def zoo_command(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    """Runs `zoo ...` in this process."""
+def zoo_command(capfd: pytest.CaptureFixture[str]) -> Zoo:
+    """Run `zoo ...` in this process."""
 
     def run(*arguments: object) -> Result:
         capfd.readouterr()
@@ -145,21 +178,24 @@ def zoo_command(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     return run
 
 
+def fit_options(train_csv: Path, *options: object) -> list[object]:
+    """The arguments of `zoo` that train the small model for an epoch into the folder `run`."""
+    return [
+        "fit",
+        *SMALL,
+        f"--data.train_file={train_csv}",
+        "--trainer.max_epochs=1",
+        "--run_dir=run",
+        *options,
+    ]
+
+
 @pytest.fixture
-def fit(zoo_command: Callable[..., Result], train_csv: Path) -> Callable[..., Path]:
-    """Trains the small model on `train_csv` and returns the run folder."""
+def fit(zoo_command: Zoo, train_csv: Path) -> Fit:
+    """Train the small model on `train_csv`, and return the run folder."""
 
     def run(run_dir: str | Path, *options: object) -> Path:
-        result = zoo_command(
-            "fit",
-            *SMALL,
-            "--data.train_file",
-            train_csv,
-            "--trainer.max_epochs=1",
-            "--run_dir",
-            run_dir,
-            *options,
-        )
+        result = zoo_command(*fit_options(train_csv, "--run_dir", run_dir, *options))
         assert result.code == 0, result.err
         return Path(run_dir).absolute()
 
@@ -175,14 +211,13 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         patch.setenv("ZOO_CACHE_DIR", str(folder / "cache"))
         patch.delenv("ZOO_RUN_DIR", raising=False)
-        options = ["--data.train_file", str(table), "--trainer.max_epochs=1", "--run_dir=run"]
-        assert main(["fit", *SMALL, *options]) == 0
+        assert main([str(option) for option in fit_options(table)]) == 0
     return folder / "run"
 
 
 @pytest.fixture
 def tiny_bert(tmp_path: Path) -> Path:
-    """A BERT of two layers with the words of the made-up texts, its weights drawn."""
+    """A BERT of two layers with the words of the made-up texts and random weights."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 

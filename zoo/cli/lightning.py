@@ -60,7 +60,7 @@ def run(command: str, options: list[str]) -> None:
     if source is None and command in ("validate", "test") and "--help" not in options:
         raise InputError(f"zoo {command}: name a trained model with --ckpt_path")
     saved = None if source is None else SavedModel.open(source)
-    if saved is not None and command == "fit" and saved.path.is_dir():
+    if source is not None and command == "fit" and not Path(source).is_file():
         raise InputError(
             f"--ckpt_path {source}: a run is resumed from a file, such as checkpoints/last.ckpt; to start a new one"
             " from this model, write --model.init_from"

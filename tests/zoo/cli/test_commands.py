@@ -1,0 +1,145 @@
+"""The commands themselves: help, the list of models, memories, and modules of the user's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import zoo
+from tests.zoo.conftest import Zoo, fit_options, refusal, sentences, write_table
+from zoo.cli.commands import COMMANDS
+from zoo.registry import MODELS, model_class
+
+ROOT = Path(zoo.__file__).parents[1]
+
+#: Ways to start the command; the script of the package calls `zoo.cli.main`.
+STARTS = {
+    "zoo": ["-c", "import sys; from zoo.cli import main; sys.exit(main())"],
+    "python -m zoo": ["-m", "zoo"],
+}
+
+
+def run_process(*arguments: str, start: str = "zoo") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    if start == "zoo":
+        environment["PYTHONSAFEPATH"] = "1"  # a script does not search the current folder
+    command = [sys.executable, *STARTS[start], *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+
+
+# --- help and the list of models ---
+
+
+def test_help_names_every_command(zoo_command: Zoo) -> None:
+    for options in ((), ("--help",), ("-h",)):
+        result = zoo_command(*options)
+        assert result.code == 0
+        named = re.findall(r"^  (\w+) ", result.out, re.MULTILINE)
+        assert named == list(COMMANDS)
+        assert all(f"zoo {name} " in result.out for name in COMMANDS)
+        assert "--import MODULE" in result.out
+
+
+def test_list(zoo_command: Zoo) -> None:
+    result = zoo_command("list")
+    assert result.code == 0, result.err
+    task, tasks = "", {}
+    for line in result.out.splitlines()[:-1]:
+        if line.endswith(":") and not line.startswith(" "):
+            task = line.removesuffix(":")
+        else:
+            name, paper = line.split(maxsplit=1)
+            tasks[name] = task
+            assert paper == MODELS[name].paper != ""
+    assert tasks == {name: entry.task for name, entry in MODELS.items()}
+    assert "zoo list NAME" in result.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_the_registry_agrees_with_the_classes(name: str) -> None:
+    assert model_class(name).task == MODELS[name].task
+    assert getattr(zoo, name) is model_class(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("KNNBiLSTM", ["classification", "Wang", "num_perspectives", "freeze_encoder", "word_size"]),
+        ("MemoryEnsemble", ["classification", "members", "hidden_size"]),
+        ("HMN", ["dialogue", "readout"]),
+        ("LSTMRNN", ["retrieval", "Palangi", "tied"]),
+        ("TransformerMatcher", ["matching", "those of its transformer", "mode"]),
+        ("Majority", ["classification", "options"]),
+    ],
+)
+def test_list_of_one_model(name: str, parts: list[str], zoo_command: Zoo) -> None:
+    result = zoo_command("list", name)
+    assert result.code == 0, result.err
+    title, *lines = result.out.splitlines()
+    assert title == name
+    facts = dict(line.split(maxsplit=1) for line in lines if len(line.split()) > 1)
+    assert facts["task"] == MODELS[name].task
+    assert facts["paper"] == MODELS[name].paper
+    assert {"parameters", "options"} <= {line.split()[0] for line in lines}
+    for part in parts:
+        assert part in result.out
+
+
+def test_list_of_an_unknown_model(zoo_command: Zoo) -> None:
+    refusal(zoo_command("list", "Perceptron"), "Perceptron", "zoo list")
+
+
+def test_unknown_commands_and_missing_options(zoo_command: Zoo) -> None:
+    refusal(zoo_command("train"), "train", "fit", "predict", "search")
+    refusal(zoo_command("predict", "--input", "x.csv"), "ckpt_path")
+    refusal(zoo_command("search", "words"), "--memory")
+    refusal(zoo_command("search", "words", "--memory", "gone"), "gone", "zoo index")
+    refusal(zoo_command("index", "--file", "gone.csv", "--memory", "m"), "gone.csv")
+    refusal(zoo_command("test", "--data.test_file", "x.csv"), "--ckpt_path")
+    assert zoo_command("--version").out.strip() == zoo.__version__
+    assert zoo_command("fit", "--help").code == 0
+
+
+def test_help_of_classes(zoo_command: Zoo) -> None:
+    for option, words in {
+        "--data.help=ClassificationDataModule": "name or number of the label",
+        "--model.help=KNNBiLSTM": "num_perspectives",
+    }.items():
+        result = zoo_command("fit", option)
+        assert result.code == 0, result.err
+        assert words in result.out
+
+
+# --- memories ---
+
+
+def test_index_search_and_another_memory(trained_run: Path, zoo_command: Zoo, tmp_path: Path) -> None:
+    rows = [("copper kettle", "metal"), ("ripe plum", "fruit"), ("plum jam", "fruit")]
+    table = write_table(tmp_path / "m.csv", rows)
+    result = zoo_command("index", "--file", table, "--memory", "memory")
+    assert result.code == 0, result.err
+    assert result.out == "memory: 3 memories, 2 labels\n"
+    result = zoo_command("search", "a plum", "--memory", "memory", "--k=2")
+    assert [line.split(maxsplit=1)[1] for line in result.out.splitlines()] == [
+        "[fruit] ripe plum",
+        "[fruit] plum jam",
+    ]
+    assert "no memory shares a word" in zoo_command("search", "umbrella", "--memory", "memory").out
+    # A trained model reads another memory, smaller than its own.
+    result = zoo_command("predict", "--ckpt_path", trained_run, "--input", table, "--memory", "memory")
+    assert result.code == 0, result.err
+    first = json.loads(result.out.splitlines()[0])
+    assert [memory["text"] for memory in first["memories"]] == ["copper kettle"]
+
+
+def test_search_for_more_than_there_can_be(zoo_command: Zoo, train_csv: Path) -> None:
+    assert zoo_command("index", "--file", train_csv, "--memory=memory").code == 0
+    for k in (0, 10**9, 10**30):
+        refusal(zoo_command("search", "apple", "--memory=memory", f"--k={k}"), "--k", "1 to 10,000")
+    refusal(zoo_command("index", "--file", train_csv, "--memory="), "--memory")

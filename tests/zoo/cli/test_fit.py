@@ -1,0 +1,292 @@
+"""`zoo fit` and `zoo prepare`: run folders, resumed runs, and refused options."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import zoo
+from tests.zoo.conftest import SMALL, Fit, Zoo, best, fit_options, last, refusal
+from zoo.saving.export import export
+
+EXAMPLES = Path(zoo.__file__).parents[1] / "examples"
+
+
+def weights_of(checkpoint: Path) -> dict[str, torch.Tensor]:
+    weights: dict[str, torch.Tensor] = torch.load(checkpoint, weights_only=True)["state_dict"]
+    return weights
+
+
+def has_same_weights(first: Path, second: Path) -> bool:
+    weights, others = weights_of(first), weights_of(second)
+    return weights.keys() == others.keys() and all(torch.equal(weights[key], others[key]) for key in weights)
+
+
+def read_metrics(run: Path) -> list[dict[str, str]]:
+    with (run / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+# --- the run folder ---
+
+
+def test_a_run_folder(fit: Fit) -> None:
+    run = fit("run", "--trainer.max_epochs=2")
+
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["model"]["init_args"]["hidden_size"] == 6
+    assert config["data"]["init_args"]["num_memories"] == 3
+    assert config["trainer"]["max_epochs"] == 2
+
+    rows = read_metrics(run)
+    assert [float(row["val/accuracy"]) for row in rows if row["val/accuracy"]][-1] > 0.5
+    assert sum(bool(row["train/loss"]) for row in rows) == 10  # 72 rows in batches of 16, twice
+    assert all(float(row["val/rows"]) == 18 for row in rows if row["val/rows"])
+    assert any(float(row["train/examples_per_second"] or 0) > 0 for row in rows)
+
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["model"] == "KNNBiLSTM"
+    assert (summary["epochs"], summary["steps"]) == (2, 10)
+    assert summary["best_score"] == max(float(row["val/accuracy"]) for row in rows if row["val/accuracy"])
+    assert Path(summary["best_checkpoint"]) == best(run)
+    # The monitor is written at the start, too, because a killed run has no summary.
+    for described in (summary, yaml.safe_load((run / "hparams.yaml").read_text())):
+        assert (described["monitor"], described["mode"]) == ("val/accuracy", "max")
+    trained = sum(weight.numel() for weight in zoo.load(run).model.parameters())
+    assert summary["trained_parameters"] == trained
+
+    contents = torch.load(last(run), weights_only=True)
+    assert (contents["epoch"], contents["global_step"]) == (1, 10)
+
+
+def test_the_written_configuration_repeats_the_run(fit: Fit, zoo_command: Zoo) -> None:
+    run = fit("run", "--model.dropout=0.2")
+    repeat = ["fit", "--config", run / "config.yaml"]
+    result = zoo_command(*repeat, "--run_dir", "again")
+    assert result.code == 0, result.err
+    assert has_same_weights(last(run), last(Path("again")))
+    result = zoo_command(*repeat, "--run_dir=other", "--model.features=M2", "--data.num_memories=1")
+    assert result.code == 0, result.err
+    config = yaml.safe_load(Path("other/config.yaml").read_text())
+    assert config["model"]["init_args"]["features"] == "M2"
+    assert zoo.load("other").predict("apple")[0].memories[1:] == []
+
+
+def test_the_seed_determines_the_weights(fit: Fit) -> None:
+    runs = [fit(f"run{i}", "--seed_everything", seed) for i, seed in enumerate((3, 3, 4))]
+    assert has_same_weights(last(runs[0]), last(runs[1]))
+    assert not has_same_weights(last(runs[0]), last(runs[2]))
+
+
+def test_a_second_run_moves_the_first_one_aside(fit: Fit) -> None:
+    first = {path.name: path.read_bytes() for path in fit("run").rglob("*") if path.is_file()}
+    fit("run", "--seed_everything=9")
+    moved = {path.name: path.read_bytes() for path in Path("run.1").rglob("*") if path.is_file()}
+    assert moved == first
+    fit("run")
+    assert best(Path("run.2")).exists()
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(fit: Fit) -> None:
+    options = ("--model.dropout=0.4", "--trainer.precision=32-true")
+    whole = fit("whole", "--trainer.max_epochs=3", *options)
+    half = fit("half", "--trainer.max_epochs=2", *options)
+    before = read_metrics(half)
+    assert not has_same_weights(last(whole), last(half))
+    resumed = fit("half", "--trainer.max_epochs=3", "--ckpt_path", last(half), *options)
+
+    assert has_same_weights(last(whole), last(resumed))
+    states = [
+        torch.load(last(run), weights_only=True)["optimizer_states"][0]["state"] for run in (whole, resumed)
+    ]
+    assert all(torch.equal(states[0][key]["exp_avg_sq"], states[1][key]["exp_avg_sq"]) for key in states[0])
+    # The metrics continue in the same file, with the numbers of the uninterrupted run.
+    after = read_metrics(resumed)
+    assert after[: len(before)] == before
+    for name in ("train/loss", "val/loss"):
+        values, expected = ([row[name] for row in rows if row[name]] for rows in (after, read_metrics(whole)))
+        assert values == expected
+    # The configuration still starts the run from its beginning.
+    assert yaml.safe_load((resumed / "config.yaml").read_text())["ckpt_path"] is None
+
+
+def test_resuming_a_finished_run_keeps_its_files(fit: Fit, zoo_command: Zoo, train_csv: Path) -> None:
+    run = fit("run")
+    names = ("summary.json", "metrics.csv", "checkpoints/last.ckpt")
+    before = {name: (run / name).read_bytes() for name in names}
+    result = zoo_command(*fit_options(train_csv, "--ckpt_path", last(run)))
+    assert result.code == 0, result.err
+    assert "checkpoints/last.ckpt: finished, nothing to train" in result.out
+    assert "--trainer.max_epochs" in result.out
+    assert {name: (run / name).read_bytes() for name in names} == before
+
+
+def test_m1_retrieves_nothing(fit: Fit, zoo_command: Zoo, test_csv: Path, tmp_path: Path) -> None:
+    run = fit("run", "--model.features=M1")
+    assert not list((tmp_path / "cache").glob("neighbors-*"))
+    assert not list((tmp_path / "cache").glob("memory-*"))
+    result = zoo_command("predict", "--ckpt_path", run, "--input", test_csv)
+    assert all(json.loads(line)["memories"] == [] for line in result.out.splitlines())
+
+
+def test_retriever_options(fit: Fit) -> None:
+    run = fit("run", "--data.retriever=EmbeddedRetriever", "--data.retriever.similarity=LMDirichlet")
+    checkpoint = torch.load(best(run), weights_only=True)
+    assert checkpoint["memory_zoo"]["data"]["retriever"]["init_args"]["similarity"] == "LMDirichlet"
+    (prediction,) = zoo.load(run).predict(["plum and zinc"])
+    assert prediction.memories
+
+
+def test_bfloat16_trains(fit: Fit) -> None:
+    run = fit("run", "--config", EXAMPLES / "trainer" / "bf16.yaml", "--trainer.max_epochs=4")
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["precision"] == "bf16-mixed"
+    assert summary["best_score"] > 0.6
+    weights = weights_of(best(run)).values()
+    assert all(weight.dtype == torch.float32 and weight.isfinite().all() for weight in weights)
+
+
+def test_compiled_networks_learn_the_same(fit: Fit) -> None:
+    """`eager` runs what `torch.compile` captured as it is, so the digits are equal."""
+    weights, compiled = (
+        weights_of(last(run)) for run in (fit("plain"), fit("compiled", "--model.compile=eager"))
+    )
+    assert weights.keys() == compiled.keys()
+    for name, weight in weights.items():
+        torch.testing.assert_close(weight, compiled[name])
+
+
+def test_fit_needs_no_retriever_after_prepare(
+    zoo_command: Zoo, fit: Fit, train_csv: Path, tmp_path: Path
+) -> None:
+    result = zoo_command("prepare", *SMALL, "--data.train_file", train_csv)
+    assert result.code == 0, result.err
+    neighbors = list((tmp_path / "cache").glob("neighbors-*/rows.npy"))
+    times = {path: path.stat().st_mtime_ns for path in neighbors}
+    assert len(times) == 2  # training and validation
+    for folder in (tmp_path / "cache").glob("memory-*/index-*"):
+        shutil.rmtree(folder)
+    fit("run")
+    neighbors = list((tmp_path / "cache").glob("neighbors-*/rows.npy"))
+    assert {path: path.stat().st_mtime_ns for path in neighbors} == times
+
+
+# --- refused options ---
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--data.train_file=gone.csv", ["gone.csv"]),
+        ("--data.validation_file=gone.csv", ["gone.csv"]),
+        ("--data.text_column=words", ["train.csv", "words", "text", "label"]),
+        ("--data.label_column=topic", ["train.csv", "topic", "label"]),
+        ("--data.num_memories=500", ["data.num_memories=500", "72"]),
+        ("--data.num_memories=0", ["data.num_memories", "M1"]),
+        ("--data.memory=gone", ["gone", "zoo index"]),
+        ("--data.characters=false", ["characters"]),
+        ("--data.batch_size=0", ["data.batch_size=0"]),
+        ("--data.eval_batch_size=0", ["data.eval_batch_size=0"]),
+        ("--data.max_characters=0", ["data.max_characters=0"]),
+        ("--model.hidden_size=0", ["model", "hidden_size"]),
+        ("--model.dropout=3", ["model", "dropout", "between 0 and 1"]),
+        ("--model.optimizer.lr=-1", ["model.optimizer", "learning rate"]),
+        ("--data.classes=[fruit]", ["fruit", "two"]),
+        ("--model=Perceptron", ["Perceptron", "KNNBiLSTM"]),
+        ("--model.features=M9", ["features", "M9", "M1", "M7"]),
+        ("--model.num_perspectives=-1", ["num_perspectives=-1"]),
+        ("--model.hidden_units=3", ["hidden_units"]),
+        ("--learning_rate=3", ["--learning_rate=3"]),
+        ("--data.retriever=Oracle", ["Oracle"]),
+        ("--data.retriever.similarity=TFIDF", ["TFIDF", "BM25"]),
+        ("--config=gone.yaml", ["gone.yaml"]),
+        ("--ckpt_path=gone.ckpt", ["gone.ckpt"]),
+    ],
+    ids=lambda value: value.removeprefix("--") if isinstance(value, str) else "",
+)
+def test_refused_options(option: str, words: list[str], zoo_command: Zoo, train_csv: Path) -> None:
+    refusal(zoo_command(*fit_options(train_csv, option)), *words)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--data.train_file=gone.csv",
+        "--data.num_memories=500",
+        "--data.characters=false",
+        "--model.features=M9",
+    ],
+)
+def test_a_refused_run_leaves_the_earlier_one_in_place(
+    option: str, fit: Fit, zoo_command: Zoo, train_csv: Path
+) -> None:
+    run = fit("run")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    refusal(zoo_command(*fit_options(train_csv, option)))
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert [path.name for path in Path.cwd().glob("run*")] == ["run"]
+    zoo_command(*fit_options(train_csv, option, "--run_dir=new"))
+    assert not Path("new").exists()
+
+
+@pytest.mark.parametrize("command", ["fit", "prepare"])
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--data.num_memories=0", ["data.num_memories is 0"]),
+        ("--data.characters=false", ["data.characters is off"]),
+        ("--model.transformer=encoder --data.tokenizer=whitespace", ["--data.tokenizer encoder"]),
+        ("--model=DSSM", ["DSSM is a model for matching", "ClassificationDataModule"]),
+    ],
+)
+def test_a_model_refuses_its_data_before_anything_is_read(
+    command: str, option: str, words: list[str], zoo_command: Zoo, train_csv: Path, tmp_path: Path
+) -> None:
+    data = ["--data=ClassificationDataModule", f"--data.train_file={train_csv}"]
+    options = [*data, option] if option == "--model=DSSM" else [*SMALL, *data, *option.split()]
+    refusal(zoo_command(command, *options), *words)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_an_impossible_number_of_memories_is_refused_before_anything_is_indexed(
+    zoo_command: Zoo, train_csv: Path, tmp_path: Path
+) -> None:
+    refusal(zoo_command(*fit_options(train_csv, "--data.num_memories=500")), "500")
+    assert not list((tmp_path / "cache").glob("memory-*"))
+
+
+def test_impossible_run_folders(zoo_command: Zoo, train_csv: Path) -> None:
+    refusal(zoo_command(*fit_options(train_csv, f"--run_dir={train_csv}")), "--run_dir", "is a file")
+    below = train_csv / "run"
+    refusal(zoo_command(*fit_options(train_csv, f"--run_dir={below}")), below, "--run_dir")
+
+
+def test_an_impossible_trainer(zoo_command: Zoo, train_csv: Path) -> None:
+    refusal(zoo_command(*fit_options(train_csv, "--trainer.devices=0")), "--trainer", "devices")
+
+
+def test_resuming_with_other_model_options_is_refused(
+    trained_run: Path, zoo_command: Zoo, train_csv: Path
+) -> None:
+    options = ["--run_dir=other", "--trainer.max_epochs=2", "--model.hidden_size=7"]
+    result = zoo_command(*fit_options(train_csv, "--ckpt_path", last(trained_run), *options))
+    refusal(result, "--ckpt_path", "hidden_size 6, not 7")
+
+
+@pytest.mark.parametrize("is_exported", [False, True])
+def test_a_folder_is_no_checkpoint_to_resume_from(
+    is_exported: bool, trained_run: Path, zoo_command: Zoo, train_csv: Path
+) -> None:
+    """A run folder stands for its best checkpoint, which is rarely its last one."""
+    folder = trained_run
+    if is_exported:
+        folder = export(trained_run, "exported")
+    result = zoo_command(*fit_options(train_csv, "--ckpt_path", folder, "--trainer.max_epochs=2"))
+    refusal(result, "checkpoints/last.ckpt", "--model.init_from")
+    assert not Path("run").exists()

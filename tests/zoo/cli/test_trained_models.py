@@ -1,0 +1,229 @@
+"""`zoo test`, `validate` and `predict` need nothing but a trained model."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import zoo
+from tests.zoo.conftest import LABELS, SMALL, Fit, Zoo, best, refusal, sentences, write_table
+
+# --- test and validate ---
+
+
+def test_test_needs_only_the_model(fit: Fit, zoo_command: Zoo, train_csv: Path, test_csv: Path) -> None:
+    run = fit("run", "--trainer.max_epochs=5")
+    train_csv.unlink()
+    result = zoo_command("test", "--ckpt_path", run, "--data.test_file", test_csv, "--output", "out/m.json")
+    assert result.code == 0, result.err
+    scores = json.loads(Path("out/m.json").read_text())
+    assert all(type(value) is float for value in scores.values())
+    assert scores["rows"] == 31
+    assert {"accuracy", "macro_f1", "micro_f1", "loss", *(f"f1/{label}" for label in LABELS)} <= scores.keys()
+    pairs = sentences(31, seed=2)
+    predicted = zoo.load(run).predict([text for text, _ in pairs])
+    right = sum(p.label == label for p, (_, label) in zip(predicted, pairs, strict=True))
+    assert scores["accuracy"] == right / 31
+    assert scores["accuracy"] > 0.8
+
+
+def test_test_counts_unknown_labels(
+    trained_run: Path, zoo_command: Zoo, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = write_table(tmp_path / "strange.csv", [*sentences(9, seed=5), ("old grey stone", "stone")])
+    result = zoo_command("test", "--ckpt_path", trained_run, "--data.test_file", table, "--output", "m.json")
+    assert result.code == 0, result.err
+    scores = json.loads(Path("m.json").read_text())
+    assert (scores["rows"], scores["unknown_labels"]) == (10, 1)
+    assert f"{table}: 1 of 10 rows have a label that training lacks" in caplog.text
+
+
+def test_validate_repeats_the_score_of_the_run(fit: Fit, zoo_command: Zoo) -> None:
+    run = fit("run", "--trainer.max_epochs=2")
+    result = zoo_command("validate", "--ckpt_path", best(run), "--output", "v.json")
+    assert result.code == 0, result.err
+    best_score = json.loads((run / "summary.json").read_text())["best_score"]
+    assert json.loads(Path("v.json").read_text())["accuracy"] == best_score
+
+
+def test_validate_without_the_training_table(
+    fit: Fit, zoo_command: Zoo, train_csv: Path, test_csv: Path
+) -> None:
+    run = fit("run")
+    train_csv.unlink()
+    refusal(zoo_command("validate", "--ckpt_path", run), train_csv, "--data.train_file", "split off")
+    # Other rows need the memory and not the training table; they score as test rows do.
+    for command, option in (("validate", "validation_file"), ("test", "test_file")):
+        options = [f"--data.{option}", test_csv, "--output", f"{command}.json"]
+        result = zoo_command(command, "--ckpt_path", run, *options)
+        assert result.code == 0, result.err
+    scores = [json.loads(Path(f"{command}.json").read_text()) for command in ("validate", "test")]
+    assert scores[0] == scores[1]
+    assert scores[0]["rows"] == 31
+
+
+def test_data_of_another_kind_is_refused(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None:
+    options = ["--ckpt_path", trained_run, "--data.test_file", test_csv, "--data=MatchingDataModule"]
+    refusal(zoo_command("test", *options), "--data MatchingDataModule", "KNNBiLSTM", "omit the option")
+
+
+# --- predict ---
+
+
+@pytest.mark.parametrize("source", ["csv", "jsonl", "txt", "stdin"])
+def test_predict(
+    source: str, fit: Fit, zoo_command: Zoo, train_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fit("run", "--trainer.max_epochs=5")
+    training = dict(sentences(90, seed=1))
+    train_csv.unlink()
+    texts = ["some ripe apple", "the rain and the wind", "old iron", ""]
+    options: list[object] = ["--input", tmp_path / f"in.{source}", "--output", tmp_path / "new" / "out.jsonl"]
+    if source == "csv":
+        write_table(tmp_path / "in.csv", [(str(i), text) for i, text in enumerate(texts)], ("id", "words"))
+        options += ["--text_column", "words"]
+    elif source == "jsonl":
+        (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    elif source == "txt":
+        (tmp_path / "in.txt").write_text("\n".join(texts) + "\n")
+    else:
+        monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(texts) + "\n"))
+        options = ["--input", "-"]
+    result = zoo_command("predict", "--ckpt_path", run, *options)
+    assert result.code == 0, result.err
+    written = result.out if source == "stdin" else (tmp_path / "new" / "out.jsonl").read_text()
+    records = [json.loads(line) for line in written.splitlines()]
+    assert [record["text"] for record in records] == texts
+    assert [record["label"] for record in records[:3]] == ["fruit", "weather", "metal"]
+    for record in records:
+        assert set(record["probabilities"]) == set(LABELS)
+        assert sum(record["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+        assert record["probability"] == max(record["probabilities"].values())
+        assert record["probabilities"][record["label"]] == record["probability"]
+        for memory in record["memories"]:
+            assert set(memory) == {"text", "label", "retrieval_score", "weight"}
+            assert training[memory["text"]] == memory["label"]
+            assert -1.001 <= memory["weight"] <= 1.001
+        scores = [memory["retrieval_score"] for memory in record["memories"]]
+        assert scores == sorted(scores, reverse=True)
+    assert [len(record["memories"]) for record in records] == [3, 3, 3, 0]
+    assert all(set(memory["text"].split()) & {"old", "iron"} for memory in records[2]["memories"])
+
+
+def test_predict_reads_the_columns_of_the_training(
+    fit: Fit, zoo_command: Zoo, train_csv: Path, tmp_path: Path
+) -> None:
+    with train_csv.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    columns = ("head", "body", "label")
+    two_columns = [(*row["text"].split(" ", 1), row["label"]) for row in rows if " " in row["text"]]
+    table = write_table(tmp_path / "two_columns.csv", two_columns, columns=columns)
+    run = fit("run", "--data.train_file", table, "--data.text_column=[head,body]")
+    write_table(tmp_path / "new.csv", [("old", "iron", "")], columns=columns)
+    result = zoo_command("predict", "--ckpt_path", run, "--input", tmp_path / "new.csv")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["text"] == "old iron"
+
+
+def test_ids_and_quotes_of_a_table(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+    """An export of an issue tracker: a TSV with quotes, whose texts have line ends."""
+    pairs = sentences(90, seed=1)
+    rows = [f'T-{i}\t"{text}\nmore"\t{label}' for i, (text, label) in enumerate(pairs)]
+    table = tmp_path / "tickets.tsv"
+    table.write_text("\n".join(["key\ttext\tlabel", *rows]) + "\n")
+    run = fit("run", "--data.train_file", table, "--data.quotes=true")
+    options = ["--ckpt_path", run, "--input", table]
+    result = zoo_command("predict", *options, "--id_column=key", "--output=out.jsonl")
+    assert result.code == 0, result.err
+    records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert [(record["id"], record["text"]) for record in records] == [
+        (f"T-{i}", f"{text}\nmore") for i, (text, _) in enumerate(pairs)
+    ]
+    refusal(zoo_command("predict", *options, "--output=out.csv"), "JSON lines", "out.jsonl")
+    (tmp_path / "lines.txt").write_text("apple\n")
+    options = [*options[:2], "--input", tmp_path / "lines.txt", "--id_column=key"]
+    refusal(zoo_command("predict", *options), "--id_column", "lines.txt")
+    result = zoo_command("index", "--file", table, "--quotes=true", "--memory=memory")
+    assert "90 memories, 3 labels" in result.out
+
+
+# --- what is missing or damaged ---
+
+
+def test_missing_memory_folder(
+    fit: Fit, zoo_command: Zoo, train_csv: Path, test_csv: Path, tmp_path: Path
+) -> None:
+    run = fit("run")
+    predict = ["predict", "--ckpt_path", run, "--input", test_csv]
+    for folder in (tmp_path / "cache").glob("memory-*"):
+        shutil.rmtree(folder)
+    assert zoo_command(*predict).code == 0  # built again, of the rows in the cache
+    shutil.rmtree(tmp_path / "cache")
+    assert zoo_command(*predict).code == 0  # built again, of the training table
+    shutil.rmtree(tmp_path / "cache")
+    train_csv.unlink()
+    refusal(zoo_command(*predict), "memory", "zoo index")
+    test = zoo_command("test", "--ckpt_path", run, "--data.test_file", test_csv)
+    refusal(test, "memory", "zoo index")
+    refusal(zoo_command(*predict, "--memory", "gone"), "gone", "zoo index")
+
+
+def test_bad_tables(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None:
+    model = ["--ckpt_path", trained_run]
+    refusal(zoo_command("test", *model, "--data.test_file", "gone.csv"), "gone.csv")
+    refusal(zoo_command("test", *model), "data.test_file")
+    refusal(zoo_command("predict", *model, "--input", "gone.txt"), "gone.txt")
+    Path("latin.txt").write_bytes("caf\xe9".encode("latin-1"))
+    Path("out.jsonl").write_text("kept")
+    result = zoo_command("predict", *model, "--input", "latin.txt", "--output", "out.jsonl")
+    refusal(result, "latin.txt", "UTF-8")
+    assert Path("out.jsonl").read_text() == "kept"
+    result = zoo_command("predict", *model, "--input", test_csv, "--text_column=body")
+    refusal(result, "test.csv", "body", "text")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_disk_is_named(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None:
+    Path(f".full.jsonl.{os.getpid()}").symlink_to("/dev/full")
+    result = zoo_command("predict", "--ckpt_path", trained_run, "--input", test_csv, "--output", "full.jsonl")
+    refusal(result, "No space left")
+
+
+@pytest.mark.parametrize("command", ["test", "validate", "predict", "fit"])
+def test_bad_checkpoints(
+    command: str, trained_run: Path, zoo_command: Zoo, test_csv: Path, train_csv: Path
+) -> None:
+    good = best(trained_run).read_bytes()
+    options: list[object] = {
+        "test": ["--data.test_file", test_csv],
+        "validate": [],
+        "predict": ["--input", test_csv],
+        "fit": [*SMALL, "--data.train_file", train_csv, "--run_dir=other"],
+    }[command]
+
+    def refused(path: str, *words: str) -> None:
+        refusal(zoo_command(command, "--ckpt_path", path, *options), path, *words)
+
+    refused("gone.ckpt", "no such checkpoint")
+    for size in (0, 100, len(good) // 2, len(good) - 10):
+        Path("short.ckpt").write_bytes(good[:size])
+        refused("short.ckpt", "truncated")
+    Path("text.ckpt").write_text("not a checkpoint")
+    refused("text.ckpt")
+    torch.save({"state_dict": {}}, "foreign.ckpt")
+    refused("foreign.ckpt", "not a Memory Zoo checkpoint")
+    torch.save(torch.zeros(3), "tensor.ckpt")
+    refused("tensor.ckpt", "not a Memory Zoo checkpoint")
+    contents = torch.load(io.BytesIO(good), weights_only=True)
+    contents["memory_zoo"]["model"] = "Perceptron"
+    torch.save(contents, "other.ckpt")
+    refused("other.ckpt", "Perceptron")
+    Path("empty").mkdir()
+    refused("empty", "a folder without checkpoints/best.ckpt")

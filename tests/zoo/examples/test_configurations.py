@@ -1,0 +1,62 @@
+"""Every configuration of the examples names options that exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import zoo
+from tests.zoo.conftest import Zoo
+
+EXAMPLES = Path(zoo.__file__).parents[1] / "examples"
+#: A configuration of W&B, not of a run.
+SWEEP = EXAMPLES / "logger" / "sweep.yaml"
+
+
+def is_configuration(file: Path) -> bool:
+    """Return False for a table of `zoo reproduce`, which has rows."""
+    return file != SWEEP and "rows" not in yaml.safe_load(file.read_text())
+
+
+def test_the_sweep(zoo_command: Zoo) -> None:
+    sweep = yaml.safe_load(SWEEP.read_text())
+    values = {name: facts.get("values", [facts.get("min")])[0] for name, facts in sweep["parameters"].items()}
+    command = [word for word in sweep["command"] if word != "${args}"]
+    assert command[:2] == ["zoo", "fit"]
+    files = [word.replace("=examples", f"={EXAMPLES}") for word in command[2:]]
+    options = [f"--{name}={value}" for name, value in values.items()]
+    result = zoo_command("fit", *files, *options, "--print_config")
+    assert result.code == 0, result.err
+
+
+@pytest.mark.parametrize(
+    "example",
+    sorted(filter(is_configuration, EXAMPLES.rglob("*.yaml"))),
+    ids=lambda path: str(path.relative_to(EXAMPLES)),
+)
+def test_a_configuration_has_its_effect(example: Path, zoo_command: Zoo) -> None:
+    base = EXAMPLES / "knn_bilstm" / "ag_news.yaml"
+    result = zoo_command("fit", "--config", base, "--config", example, "--print_config")
+    assert result.code == 0, result.err
+    check(yaml.safe_load(example.read_text()), yaml.safe_load(result.out))
+
+
+def check(given: object, printed: object) -> None:
+    """Compare a configuration with the printed one, which has long class names and defaults."""
+    if isinstance(given, dict):
+        assert isinstance(printed, dict)
+        for key, value in given.items():
+            check(value, printed[key.removesuffix("+")])
+    elif isinstance(given, list):
+        assert isinstance(printed, list)
+        for value, other in zip(given, printed, strict=True):
+            check(value, other)
+    elif isinstance(given, str) and isinstance(printed, dict):
+        assert printed["class_path"].endswith(given)
+    elif isinstance(given, str):
+        assert isinstance(printed, str)
+        assert printed.endswith(given)
+    else:
+        assert printed == given
