@@ -34,6 +34,7 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.measures
 
 docs: install
 	$(BIN)/python -m tests.api_docs build/docs

@@ -113,7 +113,9 @@ class MeanNetwork(nn.Module):
 
     def forward(self, batch: RatingBatch) -> Tensor:
         texts, mask = batch.texts, batch.texts["memory_mask"]
-        memories = ((batch.memory_rating - self.spec.mean) / self.spec.deviation * mask).sum(dim=1, keepdim=True)
+        memories = ((batch.memory_rating - self.spec.mean) / self.spec.deviation * mask).sum(
+            dim=1, keepdim=True
+        )
         mean = memories / mask.sum(dim=1, keepdim=True).clamp(min=1)
         features = torch.cat([self.bag(texts["word"], texts["text"]), mean], dim=1)
         return self.spec.mean + self.spec.deviation * self.out(features).squeeze(1)

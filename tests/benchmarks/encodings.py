@@ -23,11 +23,11 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from zoo.saving.loading import load
 
 from datamodules import ClassificationDataModule
 from tests.benchmarks.head_training import made_up
 from zoo import KNNBiLSTM, WitnessEnsemble
-from zoo.saving.loading import load
 
 MODELS: dict[str, Callable[..., Any]] = {
     "WitnessEnsemble": lambda **options: WitnessEnsemble(characters=False, few_rows=0, **options),

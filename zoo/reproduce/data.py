@@ -56,7 +56,7 @@ class RowData:
     def has_test(self) -> bool:
         """True if the data set comes with a test."""
         data = self.module()
-        return data.tables["test"] is not None or data.is_split_off("test")
+        return data.options.tables["test"] is not None or data.is_split_off("test")
 
     def _options(self) -> PlainDict:
         own = {key: value for key, value in self.row.overrides.items() if key.startswith("data.")}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import zoo
-from tests.zoo.conftest import Zoo, fit_options, refusal, sentences, write_table
+from tests.zoo.conftest import Zoo, refusal, write_table
 from zoo.cli.commands import COMMANDS
 from zoo.registry import MODELS, model_class
 

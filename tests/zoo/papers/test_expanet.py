@@ -326,8 +326,8 @@ def test_a_text_never_retrieves_itself_or_validation_rows(tmp_path: Path) -> Non
     trained = set(train.rows.texts[:])
     for split in (train, validation):
         assert split.neighbors is not None
-        for row, numbers in enumerate(split.neighbors.rows):
-            memories = [split.neighbors.memories.texts[int(number)] for number in numbers if number >= 0]
+        for row, memory_numbers in enumerate(split.neighbors.rows):
+            memories = [split.neighbors.memories.texts[int(number)] for number in memory_numbers if number >= 0]
             assert split.rows.texts[row] not in memories
             assert set(memories) <= trained
     assert not trained & set(validation.rows.texts[:])
@@ -486,7 +486,9 @@ def test_without_hops_no_memory_is_used(tmp_path: Path) -> None:
         ([{"title": "a", "abstract": ""}, {"title": "b", "abstract": "  "}], r"long\.jsonl"),
     ],
 )
-def test_an_external_memory_without_text_is_refused(rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
+def test_an_external_memory_without_text_is_refused(
+    rows: list[dict[str, Any]], message: str, tmp_path: Path
+) -> None:
     memory = write_lines(tmp_path / "long.jsonl", rows)
     data = make_data(tmp_path, memory=memory, memory_text_column="abstract", num_memories=2)
     with pytest.raises(InputError, match=message):

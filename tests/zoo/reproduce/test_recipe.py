@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from zoo.memory.tuning import tune
 
 import zoo
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from tests.zoo.conftest import Result, sentences, write_table
 from zoo.knn_bilstm import KNNNetwork, count_votes, mix_in, vote
-from zoo.memory.tuning import tune
 from zoo.saving.checkpoint import read_checkpoint
 
 Fit = Callable[..., Path]

@@ -16,7 +16,6 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import DenseRetriever, ElasticsearchDenseRetriever, FusedRetriever
 from datamodules.retrieval.base import Collection
-from datamodules.retrieval.dense import text_encoder
 from tests.zoo.conftest import Result, sentences
 from zoo.knn_bilstm import KNNNetwork
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
+from zoo.ensemble.letters import LetterVectors
+from zoo.memory.tuning import tune
 
 import zoo
 from datamodules.corpora.table import read_table
 from tests.zoo.conftest import SMALL, Result, sentences, write_table
-from zoo.ensemble.letters import LetterVectors
-from zoo.memory.tuning import tune
 from zoo.saving.export import export
 from zoo.tasks.classification.predictor import ClassificationPredictor
 
