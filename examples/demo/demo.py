@@ -1,4 +1,4 @@
-"""The whole path in three minutes, offline: one command on a table, what the memory is worth, and how it grows.
+"""All steps in three minutes, offline: train on a table, measure what the memory adds, and let it grow.
 
 Run it with `make demo`, or `python examples/demo/demo.py`.
 """
@@ -22,9 +22,9 @@ from datamodules.corpora.table import read_table
 from zoo.cli import main as zoo_command
 
 RUNS = Path("runs/demo")
-#: The class that nobody has thought of before the training, and how many rows of it come later.
+#: A class that the training lacks, and the number of its rows that are added later.
 NEW_CLASS, NEW_ROWS = "networkx", 20
-#: Share of the rows that the second model is trained on, and that its weights are fitted on again.
+#: Share of the rows that the second model is trained on, and share that its weights are fitted on again.
 FIRST, DEV = 0.3, 0.1
 YOUR_OWN = """ The same on your own table (columns text, label):
 
@@ -66,8 +66,8 @@ def test(checkpoint: Path, table: Path) -> dict[str, Any]:
         f"--output={scores}",
         "--trainer.enable_progress_bar=false",
     )
-    found: dict[str, Any] = json.loads(scores.read_text())
-    return found
+    values: dict[str, Any] = json.loads(scores.read_text())
+    return values
 
 
 def write(name: str, rows: Sequence[Row]) -> Path:
@@ -79,7 +79,7 @@ def write(name: str, rows: Sequence[Row]) -> Path:
 
 
 def rows_of(table: Path) -> list[Row]:
-    """Texts and labels of a table, in an order drawn once and for all."""
+    """Texts and labels of a table, in a fixed random order."""
     read = read_table(table)
     rows = [(read.texts[row], str(read.label(row))) for row in range(len(read))]
     random.Random(0).shuffle(rows)
@@ -96,15 +96,14 @@ def grow_a_memory(train_rows: list[Row], test_rows: list[Row]) -> dict[str, floa
     scores = {f"trained on {cut:,} texts": test(checkpoint, old_test)["accuracy"]}
     run("memory", "add", str(checkpoint), str(write("later", known[cut:dev])))
     scores[f"  {dev - cut:,} more texts in its memory"] = test(checkpoint, old_test)["accuracy"]
-    tuned = checkpoint.with_name("tuned.ckpt")
-    run("memory", "tune", str(checkpoint), str(write("dev", known[dev:])), f"--output={tuned}")
-    scores["  and its weights fitted again"] = test(tuned, old_test)["accuracy"]
-    run("memory", "add", str(tuned), str(write("new", new)), "--new_labels=true")
-    after = test(tuned, write("test_of_all_classes", test_rows))
-    scores["  and a class that it was not trained on:"] = after["accuracy"]
-    scores[f"    recall of {NEW_CLASS}, of which it has {len(new)} texts"] = after[f"recall/{NEW_CLASS}"]
+    run("memory", "tune", str(checkpoint), str(write("dev", known[dev:])))
+    scores["  and its weights fitted again"] = test(checkpoint, old_test)["accuracy"]
+    run("memory", "add", str(checkpoint), str(write("new", new)), "--new_labels=true")
+    after = test(checkpoint, write("test_of_all_classes", test_rows))
+    scores["  and a class that the training lacked:"] = after["accuracy"]
+    scores[f"    recall of {NEW_CLASS}, {len(new)} texts in the memory"] = after[f"recall/{NEW_CLASS}"]
     scores[f"    precision of {NEW_CLASS}"] = after[f"precision/{NEW_CLASS}"]
-    show(tuned, [text for text, label in test_rows if label == NEW_CLASS][:1])
+    show(checkpoint, [text for text, label in test_rows if label == NEW_CLASS][:1])
     return scores
 
 
@@ -115,15 +114,15 @@ def show(checkpoint: Path, texts: list[str]) -> None:
         print(f"\n  {prediction.text}")
         print(f"  -> {prediction.label}, probability {prediction.probability:.2f}{by_memory}")
         added = ", ".join(f"{name} {value:+.2f}" for name, value in prediction.contributions.items())
-        print(f"     what adds up to its score: {added}")
-        for memory in sorted(prediction.memories, key=lambda one: -one.weight)[:3]:
+        print(f"     contributions to its score: {added}")
+        for memory in sorted(prediction.memories, key=lambda memory: -memory.weight)[:3]:
             print(
                 f"     weight {memory.weight:.2f}  by {memory.found_by or 'words'}  [{memory.label}] {memory.text}"
             )
 
 
 def main() -> None:
-    """Tell the story."""
+    """Run the demo."""
     start = time.monotonic()
     # Steps are small: a second thread would mostly wait for the first.
     torch.set_num_threads(1)
@@ -134,11 +133,11 @@ def main() -> None:
     train_rows, test_rows = rows_of(train_file), rows_of(test_file)
     classes = len({label for _, label in train_rows})
     print(f"{len(train_rows)} training and {len(test_rows)} test texts, {classes} classes;")
-    print(f"{moved} test texts were near copies of training texts and went to the training half.")
+    print(f"{moved} test texts were near-duplicates of training texts and were moved to the training table.")
 
     checkpoint = train("mine", train_file)
     test(checkpoint, test_file)
-    print("\nThree texts that the model has not seen, with the evidence for each label:")
+    print("\nThree test texts, with the evidence for each label:")
     show(checkpoint, [text for text, _ in test_rows[:3]])
     growing = grow_a_memory(train_rows, test_rows)
     print("\nTest scores of a memory that grows after the training")

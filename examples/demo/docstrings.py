@@ -1,7 +1,7 @@
-"""A real text classification task that every machine has: which package is a docstring from?
+"""A text classification task that needs no download: predict the package of a docstring.
 
-The first line of a docstring is the text, the package the label. Only packages that the project depends on are
-read, as source text: nothing of them is imported.
+The first line of a docstring is the text, the package is the label. The source files of installed packages are read;
+no package is imported.
 
     python examples/demo/docstrings.py FOLDER     # writes FOLDER/train.csv and FOLDER/test.csv
 """
@@ -47,22 +47,22 @@ PACKAGES = [
 NUM_PACKAGES = 20
 PER_PACKAGE = 600
 TEST_SHARE = 0.2
-#: Two texts that share this part of their distinct words are near copies.
-NEAR_COPY = 0.8
+#: Texts that share this part of their distinct words are near-duplicates.
+NEAR_DUPLICATE = 0.8
 
 
 def summaries(package: str, enough: int) -> list[str]:
-    """Different summary lines of a package's docstrings, at least four words long."""
+    """Distinct summary lines of a package's docstrings, at least four words long."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return []
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for file in sorted(Path(spec.origin).parent.rglob("*.py")):
         for line in _summaries_of(file):
-            found.setdefault(" ".join(_words(line)), line)
-        if len(found) > enough:
+            lines.setdefault(" ".join(_words(line)), line)
+        if len(lines) > enough:
             break
-    return list(found.values())
+    return list(lines.values())
 
 
 def _summaries_of(file: Path) -> Iterator[str]:
@@ -86,48 +86,48 @@ def _words(text: str) -> list[str]:
 def write_tables(folder: Path, seed: int = 0) -> tuple[Path, Path, int]:
     """Write train.csv and test.csv (columns text, label).
 
-    Test texts that are near copies of a training text go to the training half, with their originals.
+    Test texts that are near-duplicates of a training text are moved to the training table.
 
     Returns:
-        The two files and how many near copies were moved.
+        The two files, and the number of texts that were moved.
     """
     rng = random.Random(seed)
     rows: dict[str, tuple[str, str] | None] = {}
     packages = 0
     for package in PACKAGES:
-        # Read more than is needed: the sample should not be the first folders of the alphabet.
+        # More than needed, so that the sample is not limited to the first folders of the alphabet.
         texts = summaries(package, 4 * PER_PACKAGE)
         if len(texts) < PER_PACKAGE or packages == NUM_PACKAGES:
             continue
         packages += 1
         for text in rng.sample(texts, PER_PACKAGE):
             key = " ".join(_words(text))
-            # The same line in two packages has no right answer.
+            # A line of two packages has no single label.
             rows[key] = None if key in rows else (text, package)
     kept = [row for row in rows.values() if row is not None]
     rng.shuffle(kept)
     cut = int(len(kept) * TEST_SHARE)
     test, train = kept[:cut], kept[cut:]
-    near = _near_copies([text for text, _ in test], [text for text, _ in train], folder)
-    train += [row for row, copy in zip(test, near, strict=True) if copy]
-    test = [row for row, copy in zip(test, near, strict=True) if not copy]
+    is_near = _near_duplicates([text for text, _ in test], [text for text, _ in train], folder)
+    train += [row for row, near in zip(test, is_near, strict=True) if near]
+    test = [row for row, near in zip(test, is_near, strict=True) if not near]
     paths = folder / "train.csv", folder / "test.csv"
     for path, part in zip(paths, (train, test), strict=True):
         with path.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([("text", "label"), *part])
-    return *paths, sum(near)
+    return *paths, sum(is_near)
 
 
-def _near_copies(texts: list[str], others: list[str], folder: Path) -> list[bool]:
-    """Which texts share most of their words with one of the others: look among the best hits of each."""
-    memory = FolderMemory.build(Rows.from_lists(others), EmbeddedRetriever(), folder / "near-copies")
-    found = memory.search(texts, k=5)
-    copies = []
-    for text, rows in zip(texts, found.rows, strict=True):
+def _near_duplicates(texts: list[str], others: list[str], folder: Path) -> list[bool]:
+    """True for texts that share most of their words with one of the others, among the best hits of each text."""
+    memory = FolderMemory.build(Rows.from_lists(others), EmbeddedRetriever(), folder / "near-duplicates")
+    neighbors = memory.search(texts, k=5)
+    is_near = []
+    for text, rows in zip(texts, neighbors.rows, strict=True):
         words = set(_words(text))
-        candidates = [set(_words(found.memories.texts[int(row)])) for row in rows if row >= 0]
-        copies.append(any(len(words & c) >= NEAR_COPY * len(words | c) for c in candidates))
-    return copies
+        candidates = [set(_words(neighbors.memories.texts[int(row)])) for row in rows if row >= 0]
+        is_near.append(any(len(words & other) >= NEAR_DUPLICATE * len(words | other) for other in candidates))
+    return is_near
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A model of your own: the mean of a text's words, and the labels of the memories that are like it.
+"""A model of your own: the mean of a text's words, and the labels of its most similar memories.
 
 python examples/your_own_model/soft_vote.py fit --model SoftVote --data ClassificationDataModule --data.train_file FILE
 """
@@ -12,20 +12,21 @@ from torch.nn import functional
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
 from zoo.cli import main
 from zoo.layers.bags import TextBag
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
-from zoo.tasks.encoders import WordVectors
+from zoo.tasks.encoders import ReadsWordVectors
 
 
 class SoftVoteNetwork(nn.Module):
-    """B texts of T words, K memories of a text, M distinct ones in the batch, d numbers in a vector, C classes."""
+    """Shapes: B texts of T words, K memories per text, d numbers in a vector, C classes."""
 
     def __init__(self, bag: TextBag, spec: ClassificationSpec, sharpness: float) -> None:
         super().__init__()
         self.bag, self.sharpness = bag, sharpness
         self.classifier = nn.Linear(bag.size, len(spec.labels))
-        self.trust = nn.Parameter(torch.ones(()))  # what a unanimous vote adds to its class
+        self.vote_weight = nn.Parameter(torch.ones(()))  # what a unanimous vote adds to its class
 
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
         text = self.bag(batch.word, batch.text)  # [B, d]
@@ -33,52 +34,49 @@ class SoftVoteNetwork(nn.Module):
         if batch.memory_mask.shape[1] == 0:  # --data.num_memories 0
             return ClassificationOutput(logits, torch.zeros_like(batch.memory_score))
 
-        # A memory that several texts of the batch have is encoded once; where no text has one, row 0 stands for it.
+        # A memory of several texts is encoded once. If no text has a memory, one empty memory replaces them.
         memories = batch.memory_text if len(batch.memory_text) else batch.text.new_zeros(1, 1)
         memory = self.bag(batch.word, memories)[batch.memory]  # [B, K, d]
 
-        # Places without a memory, and memories without a label, have no vote.
+        # Missing memories, and memories without a label, have no vote.
         votes = batch.memory_mask & (batch.memory_target >= 0)  # [B, K]
-        like = functional.cosine_similarity(text.unsqueeze(1), memory, dim=2)
-        lowest = torch.finfo(like.dtype).min
-        weight = (self.sharpness * like).masked_fill(~votes, lowest).softmax(dim=1) * votes  # [B, K]
+        similarity = functional.cosine_similarity(text.unsqueeze(1), memory, dim=2)
+        lowest = torch.finfo(similarity.dtype).min
+        scores = (self.sharpness * similarity).masked_fill(~votes, lowest)
+        weight = scores.softmax(dim=1) * votes  # [B, K]: the evidence of the prediction
 
         label = functional.one_hot(batch.memory_target.clamp(min=0), logits.shape[1])  # [B, K, C]
         vote = (weight.unsqueeze(2) * label).sum(dim=1)
-        return ClassificationOutput(
-            logits + self.trust * vote, weight
-        )  # the weights are the prediction's evidence
+        return ClassificationOutput(logits + self.vote_weight * vote, weight)
 
 
-class SoftVote(WordVectors, ClassificationTask):
-    """`zoo fit --model SoftVote`: its options are those of this constructor, of `WordVectors` and of `Task`.
+class SoftVote(ReadsWordVectors, ClassificationTask):
+    """`zoo fit --model SoftVote`: its options are those of this constructor, `ReadsWordVectors` and `Task`.
 
     Example:
         >>> model = SoftVote(sharpness=10.0)
     """
 
-    paper = "none yet: this one is yours"
-
     def __init__(self, sharpness: float = 10.0, dropout: float = 0.0, **shared: Any) -> None:
-        """Choose how the memories vote.
+        """Set how the memories vote.
 
         Args:
             sharpness: factor of the cosines before the softmax.
             dropout: probability of zeroing a component of a word's vector in training.
-            **shared: options of `WordVectors` and `Task`.
+            **shared: options of `ReadsWordVectors` and `Task`.
         """
         super().__init__(**shared)
         if not sharpness > 0:
             raise InputError(f"model.sharpness={sharpness}: must be more than 0")
+        self.sharpness, self.dropout = sharpness, dropout
 
     def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
+        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> nn.Module:
         if spec.memory_labels and spec.memory_labels != spec.labels:
-            raise InputError("SoftVote: the memories have other labels than the texts, so they cannot vote")
-        options = self.options
-        bag = TextBag(self.make_words(spec, word_vectors), dropout=options.dropout)
-        return SoftVoteNetwork(bag, spec, options.sharpness)
+            raise InputError("SoftVote: the memories must have the labels of the texts")
+        bag = TextBag(self.make_words(spec, word_vectors), dropout=self.dropout)
+        return SoftVoteNetwork(bag, spec, self.sharpness)
 
 
 if __name__ == "__main__":
