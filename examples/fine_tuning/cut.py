@@ -1,9 +1,9 @@
-"""Cuts a table into the tables of a transfer: many rows of a source, few of the target, and rows to choose and test on.
+"""Cut a table into tables for transfer: source, few target rows, and rows for validation and test.
 
     python cut.py train.csv cut --source "World,Sports,Business" --target "World,Sports,Business,Sci/Tech"
     python cut.py --questions WikiQA-train.tsv cut
 
-No text is in two of them. The target's few rows are as many of each class; questions are those that have an answer.
+No text is in two tables. The few target rows have the same number of each class; only questions with an answer are used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datamodules.corpora.table import read_table
 
 
 def cut_labels(args: argparse.Namespace) -> dict[str, list[list[str]]]:
-    """Rows (text, label): `few`, `dev` and `test` of the target's classes, `source` of the source's."""
+    """Rows (text, label) of `few`, `dev` and `test` with the target's classes, and of `source` with the source's."""
     columns = args.text_column.split(",")
     rows = read_table(
         args.table,
@@ -34,7 +34,7 @@ def cut_labels(args: argparse.Namespace) -> dict[str, list[list[str]]]:
     sizes = {"few": args.rows, "dev": args.rows, "test": args.test_rows}
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for text, label in pairs:
-        place = next(
+        part = next(
             (
                 name
                 for name, size in sizes.items()
@@ -42,14 +42,14 @@ def cut_labels(args: argparse.Namespace) -> dict[str, list[list[str]]]:
             ),
             "source" if label in source and len(parts["source"]) < args.source_rows else None,
         )
-        if place is not None:
-            counts[place, str(label)] += 1
-            parts[place].append([text, str(label)])
+        if part is not None:
+            counts[part, str(label)] += 1
+            parts[part].append([text, str(label)])
     return parts
 
 
 def cut_questions(args: argparse.Namespace) -> dict[str, list[list[str]]]:
-    """Lines of WikiQA's layout: of as many questions `few` and `dev`, of all others `test`."""
+    """Lines in WikiQA's layout: `few` and `dev` have the same number of questions, `test` has all others."""
     lines = [line.split("\t") for line in Path(args.table).read_text(encoding="utf-8").splitlines()]
     answered = sorted({line[0] for line in lines[1:] if line[6] == "1"})
     random.shuffle(answered)
@@ -65,7 +65,7 @@ def cut_questions(args: argparse.Namespace) -> dict[str, list[list[str]]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read the arguments, and write the tables."""
+    """Read the arguments and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("table")
     parser.add_argument("folder", type=Path)
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def write(path: Path, rows: Iterable[list[str]], as_lines: bool) -> None:
-    """A CSV with a header, or the lines that were read."""
+    """Write a CSV with a header, or the lines as they were read."""
     with path.open("w", newline="", encoding="utf-8") as file:
         if as_lines:
             file.writelines("\t".join(row) + "\n" for row in rows)
