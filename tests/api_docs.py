@@ -1,4 +1,4 @@
-"""The API's pages, from the docstrings: `make docs` writes build/docs/index.html. A warning is an error."""
+"""Pages of the API, from the docstrings: `make docs` writes build/docs/index.html. A warning is an error."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import zoo
 
 
 def main() -> None:
-    """Write the pages."""
+    """Write the pages to the folder that the first argument names."""
     for package in (zoo, datamodules, callbacks):
         for name in package.__all__:
-            setattr(package, name, getattr(package, name))  # what is imported when it is first asked for
+            setattr(package, name, getattr(package, name))  # imported on first use
     warnings.simplefilter("error")
-    # NamedTuple writes constructors whose annotations pdoc looks up in the wrong module; it shows them as they stand.
+    # pdoc looks up the annotations of NamedTuple constructors in the wrong module, and then shows them unchanged.
     warnings.filterwarnings("ignore", "Error parsing type annotation", UserWarning)
-    # Of the libraries that are imported on the way.
+    # Warnings of imported libraries.
     warnings.simplefilter("ignore", DeprecationWarning)
     warnings.simplefilter("ignore", FutureWarning)
     pdoc.render.configure(docformat="google")
