@@ -16,8 +16,10 @@ SWEEP = EXAMPLES / "logger" / "sweep.yaml"
 
 
 def is_configuration(file: Path) -> bool:
-    """Return False for a table of `zoo reproduce`, which has rows."""
-    return file != SWEEP and "rows" not in yaml.safe_load(file.read_text())
+    """Return False for a table of `zoo reproduce`, which has rows, and for files of a notebook's run."""
+    if file == SWEEP or "runs" in file.parts:
+        return False
+    return "rows" not in yaml.safe_load(file.read_text())
 
 
 def test_the_sweep(zoo_command: Zoo) -> None:

@@ -1,4 +1,4 @@
-"""Every `zoo` command of the README pages is run, in the page's order, on small files of the names it uses."""
+"""Run every `zoo` command of the README pages, in the page's order, on small files with the names that it uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.zoo.conftest import LABELS, Result, sentences
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "examples").rglob("README.md"))]
 
-#: Added to what trains, so that it takes a second.
+#: Added to commands that train, so that they take a second.
 SMALL = [
     "--trainer.max_epochs=1",
     "--trainer.accelerator=cpu",
@@ -53,17 +53,18 @@ def write_wikiqa(path: Path) -> Path:
     """Twenty questions with three candidates each, in the layout of the release."""
     lines = ["QuestionID\tQuestion\tDocumentID\tDocumentTitle\tSentenceID\tSentence\tLabel"]
     for number in range(20):
-        for place in range(3):
-            sentence = f"the old apple {number}" if place == 1 else f"some rain near gold {place}"
-            document = f"D{number}\t\tD{number}-{place}"
-            lines.append(f"Q{number}\twhich apple {number} ?\t{document}\t{sentence}\t{int(place == 1)}")
+        for candidate in range(3):
+            is_answer = candidate == 1
+            sentence = f"the old apple {number}" if is_answer else f"some rain near gold {candidate}"
+            document = f"D{number}\t\tD{number}-{candidate}"
+            lines.append(f"Q{number}\twhich apple {number} ?\t{document}\t{sentence}\t{int(is_answer)}")
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
 @pytest.fixture
 def _named_files(tmp_path: Path, tiny_bert: Path) -> None:
-    """The files that the pages name, and a model in place of one of the Hub."""
+    """Write the files that the pages name, and a small model instead of one from the Hub."""
     (tmp_path / "sentence-transformers").mkdir()
     tiny_bert.rename(tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
@@ -97,7 +98,7 @@ def _named_files(tmp_path: Path, tiny_bert: Path) -> None:
     (tmp_path / "glove.6B.100d.txt").write_text("the" + " 0.5" * 100 + "\napple" + " -0.5" * 100 + "\n")
 
 
-def test_there_are_commands() -> None:
+def test_the_pages_have_commands() -> None:
     assert {command[0] for page in PAGES for command in commands_of(page)} >= {
         "fit",
         "test",
@@ -115,21 +116,21 @@ def test_commands_of(page: Path, zoo_command: Callable[..., Result]) -> None:
     for command in commands_of(page):
         text = shlex.join(command)
         if command[0] == "reproduce":
-            continue  # Hours; its own tests run it on small tables.
+            continue  # It takes hours; its own tests run it on small tables.
         trains = command[0] in ("fit", "prepare")
         if trains and "train_file" not in text and "lstm_rnn" not in text:
             command += ["--data.train_file", "train.csv"]
         if re.search("elasticsearch|wandb|gpu|fsdp", text, re.IGNORECASE):
-            if trains:  # Its configuration is right; server, account and device belong to other tests.
+            if trains:  # Other tests need the server, the account or the device.
                 result = zoo_command(*command, "--print_config")
                 assert result.code == 0, (text, result.err)
-            else:  # The options are understood: only the server is missing.
+            else:  # The options are valid; only the server is missing.
                 result = zoo_command(*command, "--retriever.url", "http://127.0.0.1:9")
                 assert result.code == 2, text
                 assert "no connection" in result.err, (text, result.err)
             continue
         if page.parent.name == "elasticsearch":
-            continue  # It reads what a server would have made.
+            continue  # It reads a memory that needs a server.
         folder = re.search(r"examples/(\w+)/", text)
         small = SMALL_OF.get(folder[1], SMALL_CLASSIFIER) if folder else SMALL_CLASSIFIER
         result = zoo_command(*command, *(small if trains else []))
