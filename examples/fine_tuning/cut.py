@@ -3,7 +3,7 @@
     python cut.py train.csv cut --source "World,Sports,Business" --target "World,Sports,Business,Sci/Tech"
     python cut.py --questions WikiQA-train.tsv cut
 
-No text is in two tables. The few target rows have the same number of each class. Questions without an answer are skipped.
+No text is in two tables. Each class has the same number of few target rows. Questions without an answer are skipped.
 """
 
 from __future__ import annotations
