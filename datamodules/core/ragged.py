@@ -26,12 +26,11 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, number: int) -> NDArray[np.int64]:
-        """The values of one list."""
         return self.values[self.offsets[number] : self.offsets[number + 1]]
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """int64 [n]: length of each list."""
+        """int64 [n]: the length of each list."""
         return np.diff(self.offsets)
 
     @property
@@ -73,5 +72,5 @@ def consecutive(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> Ragged:
 
 
 def offsets_of(counts: ArrayLike) -> NDArray[np.int64]:
-    """int64 [n + 1]: the start of each of n consecutive pieces, and the end of the last one."""
+    """Return the start of each of n consecutive pieces, and the end of the last one, int64 [n + 1]."""
     return np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])

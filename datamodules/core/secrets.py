@@ -35,10 +35,9 @@ _SHORTEST_SECRET = 4
 
 
 def redact(value: Any) -> Any:
-    """Copy plain configuration values without their secrets.
+    """Return plain configuration values without secrets.
 
-    Removed are values whose key names a secret (`api_key`, `basic_auth`, ...), everything in `client_args`
-    and `headers`, and the login and the query of URLs.
+    Values whose key names a secret (`api_key`, `client_args`, ...), and the login and the query of URLs are removed.
     """
     if isinstance(value, dict):
         return {
@@ -58,7 +57,7 @@ def _is_secret(name: str) -> bool:
 
 
 def redact_arguments(arguments: Sequence[str]) -> list[str]:
-    """Copy a command's arguments without secrets. The result can still be parsed."""
+    """Return a command's arguments without secrets; they can still be parsed."""
     return [
         prefix if value is None else prefix + _redact_value(option, value)
         for option, prefix, value in _split(arguments)
@@ -116,12 +115,7 @@ def _secrets_in(value: object, is_secret: bool) -> Iterator[str]:
 
 
 def hide(text: str, secrets: Iterable[str] = ()) -> str:
-    """Remove secrets from a message or a traceback.
-
-    Args:
-        text: to be printed.
-        secrets: the known ones, see `secrets_of`.
-    """
+    """Remove secrets, known ones (see `secrets_of`) and others, from a message or a traceback."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "...")
     text = "\n".join(_QUOTED_LOGIN.sub("...@", line) for line in text.split("\n"))

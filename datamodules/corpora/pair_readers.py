@@ -37,23 +37,23 @@ def read_pairs(
     encoding_errors: EncodingErrors = "strict",
     goal: Goal = "ranking",
 ) -> Pairs:
-    """Read pairs from a table: .csv, .tsv, .jsonl (each also .gz, .xz), .parquet, a saved data set or the Hub.
+    """Read pairs from a table that `read_table` reads; see there for columns and `header`.
 
     Args:
-        path: see `read_table`.
-        first_column: name or number (from 0) of the first text (the question).
-        second_column: of the second text.
-        label_column: of the grade or label; None for pairs without.
-        question_column: of an id of the question; None = pairs of equal first texts are one question.
-        id_column: of an id of the pair; None = row numbers.
-        header: see `read_table`.
+        path: of the table.
+        first_column: the first text (the question).
+        second_column: the second text.
+        label_column: the grade or label; None for pairs without.
+        question_column: an id of the question; None = pairs of equal first texts are one question.
+        id_column: an id of the pair; None = row numbers.
+        header: of the table.
         quotes: see `read_table`; `whole`: quotes are characters, except around a whole text in which they are
             doubled.
-        encoding_errors: `strict` refuses bytes that are not UTF-8, `replace` puts U+FFFD in their place.
+        encoding_errors: see `open_lines`.
         goal: the labels: numbers of 0 or more to rank by, or 0 and 1 to classify.
 
     Raises:
-        InputError: the table can't be read, or a label is not allowed; names file, line and what to do.
+        InputError: the table can't be read, or a label is not allowed; names file and line.
     """
     texts = [first_column, second_column]
     texts += [column for column in (question_column, id_column) if column is not None]
@@ -92,7 +92,7 @@ def _without_quotes(text: str) -> str:
 
 
 def _target(label: str, location: str, goal: Goal, column: Column) -> float:
-    """The number of a label."""
+    """Return the number of a label."""
     if label in _BOOLEANS:
         return _BOOLEANS[label]
     wanted = "0 or 1" if goal == "classification" else "a number of 0 or more"
@@ -100,21 +100,17 @@ def _target(label: str, location: str, goal: Goal, column: Column) -> float:
         raise InputError(f"{location}: no label in column {column!r}; write {wanted}")
     if not is_number(label):
         raise InputError(
-            f"{location}: the label column {column!r} holds the text {excerpt(label, 40)!r} instead of {wanted}; are"
+            f"{location}: the label column {column!r} has the text {excerpt(label, 40)!r} instead of {wanted}; are"
             " first_column, second_column and label_column swapped?"
         )
     number = float(label)
     if not (number in (0, 1) if goal == "classification" else number >= 0 and math.isfinite(number)):
-        raise InputError(
-            f"{location}: the label {label!r} must be {wanted}; correct it or choose another label_column"
-        )
+        raise InputError(f"{location}: the label {label!r} must be {wanted}; correct it")
     return number
 
 
 def read_wikiqa(path: str | Path, encoding_errors: EncodingErrors = "strict", labelled: bool = True) -> Pairs:
-    """Read a file of the official WikiQA release: seven columns with a header, quotes are characters.
-
-    Without `labelled`, the column of labels is not read and may be missing.
+    """Read a file of the official WikiQA release; without `labelled`, its labels may be missing.
 
     Y. Yang, W. Yih, C. Meek: WikiQA: A Challenge Dataset for Open-Domain Question Answering, EMNLP 2015.
     """
@@ -125,8 +121,6 @@ def read_wikiqa(path: str | Path, encoding_errors: EncodingErrors = "strict", la
 
 def read_quora(path: str | Path, encoding_errors: EncodingErrors = "strict", labelled: bool = True) -> Pairs:
     """Read Quora's question pairs: the release (with its header and quotes), or label, two questions and an id.
-
-    Without `labelled`, the labels are not read.
 
     The second format is the split of Z. Wang, W. Hamza, R. Florian: Bilateral Multi-Perspective Matching for Natural
     Language Sentences, IJCAI 2017, which has no header.
@@ -140,7 +134,7 @@ def read_quora(path: str | Path, encoding_errors: EncodingErrors = "strict", lab
         label if labelled else None,
         id_column="id" if released else 3,
         header=released,
-        # The fields of the files without a header are copied from the release, some with its quotes.
+        # Files without a header have some fields with the quotes of the release.
         quotes=True if released else "whole",
         encoding_errors=encoding_errors,
         goal="classification",
@@ -150,13 +144,7 @@ def read_quora(path: str | Path, encoding_errors: EncodingErrors = "strict", lab
 def read_trec(
     judgements: str | Path, queries: Rows, documents: Rows, encoding_errors: EncodingErrors = "strict"
 ) -> Pairs:
-    """Read judged pairs of a test collection.
-
-    Args:
-        judgements: see `judged_pairs`.
-        queries: first texts with their ids, see `read_identified`.
-        documents: second texts with their ids.
-        encoding_errors: see `read_pairs`.
+    """Read judged pairs of a test collection: see `judged_pairs`, and `read_identified` for the texts.
 
     Raises:
         InputError: a line of another kind, a grade below 0, or an id that no text has; names file and line.
@@ -186,12 +174,7 @@ def read_trec(
 def read_identified(path: str | Path, text_column: Column | Sequence[Column] | None = None) -> Rows:
     """Read texts with ids: .jsonl with `id` (or `_id`) and `text`, or .tsv with id and text and no header.
 
-    Args:
-        path: a file that `read_table` reads.
-        text_column: name or number of the text, or several, which are joined.
-
-    Raises:
-        InputError: see `read_table`; or two texts have the same id.
+    Several text columns are joined. Raises an `InputError`, see `read_table`, or if two texts have the same id.
     """
     by_number = any(end in (".tsv", ".csv") for end in Path(path).suffixes)
     if text_column is None:

@@ -11,15 +11,12 @@ Pooling: TypeAlias = Literal["mean", "cls"]
 
 
 def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """Return the mean of the tokens' states, or the first token's state.
+    """Return the mean of the tokens' states, or the first token's state, [N, l]; zero for a text without tokens.
 
     Args:
         states: [N, T, l].
         mask: bool [N, T], True where there is a token; tokens come before padding.
         pooling: `mean` or `cls`.
-
-    Returns:
-        [N, l]; zero for a text without tokens.
     """
     if pooling == "cls":
         return states[:, 0] * mask[:, :1]

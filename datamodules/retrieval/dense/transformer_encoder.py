@@ -24,14 +24,14 @@ class TransformerEncoder:
     def __init__(self, ranking: DenseRanking, device: torch.device) -> None:
         from transformers import AutoModel, AutoTokenizer
 
-        # Without it the library warns in every process that is forked later; those do not tokenize.
+        # Unless this is set, the library warns in every process that is forked later, although those do not tokenize.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(ranking.encoder, revision=ranking.revision)
             model = AutoModel.from_pretrained(ranking.encoder, revision=ranking.revision)
         except (
             Exception
-        ) as error:  # Rust code, the network and remote configurations raise different exceptions
+        ) as error:  # Rust code, the network and remote configurations have different exceptions
             raise unreadable(ranking.encoder, error) from error
         if model.config.is_encoder_decoder:
             raise InputError(f"encoder {ranking.encoder!r}: has a decoder; use an encoder such as BERT")
@@ -56,8 +56,7 @@ class TransformerEncoder:
         tokens: list[list[int]] = encodings["input_ids"]
         has_tokens = [not all(special) for special in encodings["special_tokens_mask"]]
         vectors = np.zeros((len(texts), self.size), np.float32)
-        # Batches of texts of similar length need little padding. The longest come first, so that a batch that does not
-        # fit the device's memory fails at once.
+        # Texts of similar length need little padding. A batch that does not fit the device's memory fails first.
         order = sorted(np.flatnonzero(has_tokens).tolist(), key=lambda position: -len(tokens[position]))
         bar.update(len(texts) - len(order))
         for first in range(0, len(order), batch_size):

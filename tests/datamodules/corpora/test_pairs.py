@@ -154,7 +154,7 @@ def test_added_texts_and_pairs() -> None:
     ("columns", "goal", "parts"),
     [
         (("first", "second", "third"), "ranking", ["line 1", "no column 'third'", "'label'"]),
-        (("first", "label", "second"), "ranking", ["line 2", "'second' holds the text 'x y'", "swapped?"]),
+        (("first", "label", "second"), "ranking", ["line 2", "'second' has the text 'x y'", "swapped?"]),
         ((1, 2, 7), "ranking", ["no column 7"]),
     ],
 )
@@ -176,7 +176,7 @@ def test_swapped_and_missing_columns_are_named(
         ("nan", "ranking", "must be a number of 0 or more"),
         ("inf", "ranking", "must be a number of 0 or more"),
         ("", "ranking", "no label in column 'label'"),
-        ("yes", "classification", "holds the text 'yes' instead of 0 or 1"),
+        ("yes", "classification", "has the text 'yes' instead of 0 or 1"),
     ],
 )
 def test_a_wrong_label_is_named_with_its_line(tmp_path: Path, label: str, goal: str, part: str) -> None:

@@ -267,7 +267,7 @@ def test_a_name_for_each_label(tmp_path):
 def test_labels_without_a_class_name(tmp_path, label):
     path = write(tmp_path / "t.csv", f"1,a\n{label},b\n")
     message = error(path, text_column=1, label_column=0, class_names=["World", "Sports"])
-    assert f"line 2: label {label!r} is no number from 1 to 2" in message
+    assert f"line 2: label {label!r} is not a number from 1 to 2" in message
 
 
 # --- dialect ------------------------------------------------------------------------------------------------

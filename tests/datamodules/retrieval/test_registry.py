@@ -1,4 +1,4 @@
-"""A retriever of the user's own works like a built-in one as soon as its module is imported."""
+"""A user's own retriever works like a built-in one as soon as its module is imported."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ class OverlapRetriever(Retriever):
 )
 def test_an_own_retriever_is_made_from_its_description(retriever: Retriever, tmp_path: Path) -> None:
     description = json.loads(json.dumps(retriever.describe()))
-    copy = make_retriever(description)
-    assert type(copy) is type(retriever)
-    assert copy.describe() == retriever.describe()
+    again = make_retriever(description)
+    assert type(again) is type(retriever)
+    assert again.describe() == retriever.describe()
     # A memory finds it again, and grows.
     memory = FolderMemory.build(rows(30), retriever, tmp_path / "memory", progress=False)
     expected = memory.search(TEXTS, 5)

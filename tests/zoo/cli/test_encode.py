@@ -195,7 +195,7 @@ def test_mistakes_are_named(zoo_command: Command, tmp_path: Path) -> None:
     assert not Path("memory").exists()
     encode(zoo_command, small, "queries", "--side=query")
     line = refused(zoo_command, "index", "--embeddings=queries", "--memory=memory")
-    assert line == "queries: embeddings of queries; encode the texts of a memory with --side document"
+    assert line == "queries: embeddings of queries; encode with --side document"
     line = refused(zoo_command, "index", "--embeddings=clicks", "--memory=memory")
     assert line.startswith("clicks: is unfinished")
     again = ["encode", "--ckpt_path", small, *TABLE]

@@ -162,7 +162,7 @@ def test_other_rows_do_not_replace_a_memory(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="was built from other texts or settings") as error:
         build(tmp_path / "m", rows(30))
     message(error, tmp_path / "m", "build the memory again in another folder")
-    build(tmp_path / "other", rows(30))  # as the message says
+    build(tmp_path / "other", rows(30))  # the advice of the message
     assert len(open_memory(memory.location(), EmbeddedRetriever()).search(["lion"], 3).memories) == 3
 
 
@@ -188,7 +188,7 @@ def test_a_damaged_pointer_is_named(tmp_path: Path, contents: str) -> None:
     with pytest.raises(InputError, match="damaged") as error:
         FolderMemory(tmp_path / "m", EmbeddedRetriever())
     message(error, tmp_path / "m" / POINTER)
-    build(tmp_path / "m")  # as the message says
+    build(tmp_path / "m")  # the advice of the message
     FolderMemory(tmp_path / "m", EmbeddedRetriever())
 
 
@@ -248,7 +248,7 @@ def test_damaged_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture
     with pytest.raises(InputError, match="checksum") as error:
         open_memory(str(tmp_path / "m"), EmbeddedRetriever())
     message(error, path, "restore it from a backup, or build the memory again in another folder")
-    build(tmp_path / "other")  # as the message says
+    build(tmp_path / "other")  # the advice of the message
     build(tmp_path / "m")
     assert path.read_bytes() == whole
 

@@ -191,7 +191,7 @@ def test_a_memory_without_labels_grows_without_labels(tmp_path: Path) -> None:
 def test_an_existing_index_is_not_written_to() -> None:
     mine = object.__new__(IndexMemory)
     mine.retriever = ElasticsearchRetriever(index="mine")
-    with pytest.raises(InputError, match="index:mine: this index is yours"):
+    with pytest.raises(InputError, match="index:mine: this index is only read"):
         mine.add(more())
     with pytest.raises(InputError, match="no versions"):
         open_memory("index:mine", mine.retriever, version=1)
@@ -333,7 +333,7 @@ def test_the_index_of_a_grown_collection_is_the_index_of_all_its_texts(tmp_path:
     whole.index(Collection(texts, "f"), tmp_path / "whole", progress=False)
     for path in (tmp_path / "whole").iterdir():
         assert (tmp_path / "grown" / path.name).read_bytes() == path.read_bytes(), path.name
-    with pytest.raises(InputError, match="has 250 texts, but texts from 200"):
+    with pytest.raises(InputError, match="has 250 texts instead of 200"):
         grown.add(Collection(texts, "f"), 200, tmp_path / "other", progress=False)
 
 

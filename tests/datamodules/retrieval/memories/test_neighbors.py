@@ -182,7 +182,7 @@ def test_two_processes_store_neighbors_once(tmp_path: Path, memory: RecordedMemo
         assert open_neighbors(*build(memory, cache)).rows.shape == (37, K)
 
     assert in_processes(2, build_and_open, tmp_path / "cache") == [0, 0]
-    assert memory.searches() == 5  # the second waited and took the first one's
+    assert memory.searches() == 5  # the second process waited for the results of the first
     folder, _ = build(memory, tmp_path / "cache")
     check_only_neighbors(tmp_path / "cache", folder)
 
