@@ -1,4 +1,4 @@
-"""The exceptions for what a user can put right, and the short quotations in their messages."""
+"""The exceptions for wrong input, and the short quotations in their messages."""
 
 from importlib.util import find_spec
 
@@ -14,7 +14,7 @@ class InputError(ValueError):
 
 
 class DamagedError(InputError):
-    """A file on the disk differs from what was written there. A cache builds it again."""
+    """A file on the disk has changed since it was written. A cache builds it again."""
 
 
 def check_count(name: str, count: int, most: int | None = None) -> None:

@@ -57,7 +57,7 @@ def binary_lines(path: str | Path) -> Iterator[bytes]:
     except (InputError, MemoryError):
         raise
     except Exception as error:
-        # Every decompressor has exceptions of its own. An OSError of theirs has no number, one of the system has.
+        # Every decompressor has its own exceptions. An OSError of the system has a number, those of others have none.
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(
                 f"{path}: can't be read ({error.strerror}); check the file and its rights"

@@ -12,14 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """n lists of whole numbers, of different lengths, in one array.
+    """n lists of whole numbers, of different lengths, in one array."""
 
-    Attributes:
-        values: int64 [all values], list after list.
-        offsets: int64 [n + 1]; list i is `values[offsets[i]:offsets[i + 1]]`.
-    """
-
+    #: [all values], list after list.
     values: NDArray[np.int64]
+    #: [n + 1]; list i is `values[offsets[i]:offsets[i + 1]]`.
     offsets: NDArray[np.int64]
 
     def __len__(self) -> int:

@@ -21,7 +21,7 @@ _SECRET_KEY = re.compile(
 # part of it only where the value is nothing but a URL.
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s]+@")
 _WHOLE_URL_LOGIN = re.compile(r"(?<=^http://)[^/]+@|(?<=^https://)[^/]+@")
-# The query of a URL may be a key as well.
+# The query of a URL may contain a key.
 _WHOLE_URL_QUERY = re.compile(r"(?<=^http)(s?://[^?#]*)[?#].*", re.DOTALL)
 # In a text that quotes a URL, a password may contain anything but a quote.
 _QUOTED_LOGIN = re.compile(r"(?<=://)[^'\"]*@")
@@ -65,7 +65,7 @@ def redact_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def _split(arguments: Sequence[str]) -> Iterator[tuple[str, str, str | None]]:
-    """Split arguments into the option, what stands before the value, and the value (None: the next argument)."""
+    """Split arguments into the option, the part before the value, and the value (None: the next argument)."""
     option = ""
     for argument in arguments:
         if not argument.startswith("--"):

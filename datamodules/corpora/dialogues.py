@@ -31,20 +31,15 @@ class Dialogue:
 
 @dataclass(frozen=True, eq=False)
 class Dialogues:
-    """A table of D dialogues.
+    """A table of D dialogues."""
 
-    Attributes:
-        turns: the turns of all dialogues, one dialogue after another.
-        turn_offsets: int64 [D + 1]; dialogue i has the turns `turn_offsets[i]:turn_offsets[i + 1]`.
-        questions: the questions of all dialogues; the id is the question's location, the label its answer.
-        question_offsets: int64 [D + 1].
-        ids: of the dialogues.
-        source: the table's name in messages.
-    """
-
+    #: the turns of all dialogues.
     turns: Rows
+    #: [D + 1]; dialogue i has the turns `turn_offsets[i]:turn_offsets[i + 1]`.
     turn_offsets: NDArray[np.int64]
+    #: the questions of all dialogues; the id is the question's location, the label its answer.
     questions: Rows
+    #: [D + 1].
     question_offsets: NDArray[np.int64]
     ids: list[str]
     source: str

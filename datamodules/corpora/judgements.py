@@ -35,21 +35,17 @@ _ARRAYS = (("query", "<i4"), ("document", "<i4"), ("grade", "<f4"))
 
 @dataclass(frozen=True, eq=False)
 class Judgements:
-    """J judgements of the documents of a collection for Q queries.
+    """J judgements of the documents of a collection for Q queries."""
 
-    Attributes:
-        queries: the queries with their ids, in order of their first judgement.
-        documents: the whole collection.
-        query: int32 [J], rows of `queries`, rising.
-        document: int32 [J], rows of `documents`; a query has a document once.
-        grade: float32 [J], 0 = judged to be irrelevant.
-        source: the table's name in messages.
-    """
-
+    #: the queries with their ids, in order of their first judgement.
     queries: Rows
+    #: the whole collection.
     documents: Rows
+    #: [J], rows of `queries`, ascending.
     query: NDArray[np.int32]
+    #: [J], rows of `documents`; a query has a document once.
     document: NDArray[np.int32]
+    #: [J], 0 = judged to be irrelevant.
     grade: NDArray[np.float32]
     source: str
 
@@ -116,9 +112,6 @@ def read_judgements(path: str | Path, queries: Rows, documents: Rows) -> Judgeme
     """Read judgements; of several judgements of a pair the highest grade counts.
 
     Judgements with unknown ids, and queries without a judgement, are skipped and named in the log.
-
-    Raises:
-        InputError: see `judged_pairs`; or no judgement is left.
     """
     source = str(path)
     query_rows, document_rows = queries.row_of_id(), documents.row_of_id()
@@ -161,14 +154,12 @@ def judged_pairs(
 ) -> Iterator[tuple[str, str, float, str]]:
     """Yield query, document and grade of each judgement, and its file and line or row for messages.
 
-    Args:
-        path: lines of three or four fields, separated by white space: `query 0 document grade` (TREC) or
-            `query document grade` (with a line of names, as in BEIR, or without); or a .jsonl or .parquet table with
-            columns of these names (see `NAMES`).
-        encoding_errors: see `open_lines`.
+    The file has lines of three or four fields, separated by white space: `query 0 document grade` (TREC) or
+    `query document grade` (with a line of names, as in BEIR, or without); or it is a .jsonl or .parquet table with
+    columns of these names (see `NAMES`).
 
     Raises:
-        InputError: another line, or a negative or infinite grade; names file and line.
+        InputError: another line, or a negative or infinite grade.
     """
     for query, document, grade, location in _judged_fields(path, encoding_errors):
         if not is_number(grade) or not 0 <= float(grade) < math.inf:

@@ -37,20 +37,11 @@ def read_pairs(
     encoding_errors: EncodingErrors = "strict",
     goal: Goal = "ranking",
 ) -> Pairs:
-    """Read pairs from a table that `read_table` reads; see there for columns and `header`.
+    """Read pairs from a table; see `read_table`, and `open_lines` for `encoding_errors`.
 
-    Args:
-        path: of the table.
-        first_column: the first text (the question).
-        second_column: the second text.
-        label_column: the grade or label; None for pairs without.
-        question_column: an id of the question; None = pairs of equal first texts are one question.
-        id_column: an id of the pair; None = row numbers.
-        header: of the table.
-        quotes: see `read_table`; `whole`: quotes are characters, except around a whole text in which they are
-            doubled.
-        encoding_errors: see `open_lines`.
-        goal: the labels: numbers of 0 or more to rank by, or 0 and 1 to classify.
+    Without a question column, pairs of equal first texts are one question. With `quotes` = `whole`, quotes are
+    characters, except around a whole text in which they are doubled. Labels are numbers of 0 or more to rank by, or 0
+    and 1 to classify.
 
     Raises:
         InputError: the table can't be read, or a label is not allowed; names file and line.
@@ -126,18 +117,12 @@ def read_quora(path: str | Path, encoding_errors: EncodingErrors = "strict", lab
     Language Sentences, IJCAI 2017, which has no header.
     """
     released = re.match(r'"?id"?[,\t]', next(open_lines(path, encoding_errors))) is not None
-    label: Column = "is_duplicate" if released else 0
+    label, first, second, id_ = ("is_duplicate", "question1", "question2", "id") if released else (0, 1, 2, 3)
+    # Files without a header have some fields with the quotes of the release.
+    quotes: Literal["whole", True] = True if released else "whole"
+    label_column = label if labelled else None
     return read_pairs(
-        path,
-        "question1" if released else 1,
-        "question2" if released else 2,
-        label if labelled else None,
-        id_column="id" if released else 3,
-        header=released,
-        # Files without a header have some fields with the quotes of the release.
-        quotes=True if released else "whole",
-        encoding_errors=encoding_errors,
-        goal="classification",
+        path, first, second, label_column, None, id_, released, quotes, encoding_errors, "classification"
     )
 
 
@@ -152,21 +137,19 @@ def read_trec(
     query_texts, document_texts = (
         dict(zip(rows.ids, rows.texts, strict=True)) for rows in (queries, documents)
     )
-    pairs, grades = [], []
-    for query, document, grade, location in judged_pairs(judgements, encoding_errors):
+    judged = list(judged_pairs(judgements, encoding_errors))
+    for query, document, _, location in judged:
         for id_, texts, rows in ((query, query_texts, queries), (document, document_texts, documents)):
             if id_ not in texts:
                 raise InputError(f"{location}: no text with the id {id_!r} in {rows.source}")
-        pairs.append((query, document))
-        grades.append(grade)
-    if not pairs:
+    if not judged:
         raise InputError(f"{judgements}: no judgements; give a file with at least one")
     return Pairs.from_lists(
-        [query_texts[query] for query, _ in pairs],
-        [document_texts[document] for _, document in pairs],
-        grades,
-        [query for query, _ in pairs],
-        [f"{query}:{document}" for query, document in pairs],
+        [query_texts[query] for query, *_ in judged],
+        [document_texts[document] for _, document, *_ in judged],
+        [grade for _, _, grade, _ in judged],
+        [query for query, *_ in judged],
+        [f"{query}:{document}" for query, document, *_ in judged],
         str(judgements),
     )
 

@@ -24,27 +24,21 @@ _IDS = ("ids", "question_ids")
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """A table of P pairs.
+    """A table of P pairs."""
 
-    Attributes:
-        first: the distinct first texts (questions), in order of first occurrence; ids are row numbers.
-        second: the distinct second texts, in the same way.
-        first_row: int32 [P], rows of `first`.
-        second_row: int32 [P], rows of `second`.
-        question: int32 [P], the question that a pair belongs to, numbered from 0 in order of first occurrence.
-        target: float32 [P], grades; nan = unknown.
-        ids: Arrow array of strings [P], ids of the pairs.
-        question_ids: Arrow array of strings [questions].
-        source: the table's name in messages.
-    """
-
+    #: the distinct first texts (questions), and the second ones, in order of first occurrence; ids are row numbers.
     first: Rows
     second: Rows
+    #: [P], rows of `first`, and of `second`.
     first_row: NDArray[np.int32]
     second_row: NDArray[np.int32]
+    #: [P], the question that a pair belongs to, numbered from 0 in order of first occurrence.
     question: NDArray[np.int32]
+    #: [P], grades; nan = unknown.
     target: NDArray[np.float32]
+    #: [P], ids of the pairs.
     ids: pa.StringArray
+    #: [questions].
     question_ids: pa.StringArray
     source: str
 
@@ -59,13 +53,8 @@ class Pairs:
     ) -> Pairs:
         """Make a table of P pairs of strings.
 
-        Args:
-            first: P first texts.
-            second: P second texts.
-            targets: their grades; None = unknown.
-            questions: the id of each pair's question; None = equal first texts are one question.
-            ids: of the pairs; None = row numbers.
-            source: the table's name in messages.
+        Targets are grades, None = unknown. Questions are the ids of the pairs' questions; None = equal first texts are
+        one question. Ids default to row numbers.
         """
         repairs = Repairs()
         firsts, first_row = _distinct(repairs.column(list(first), pa.large_string()), source)

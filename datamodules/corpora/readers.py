@@ -170,7 +170,7 @@ def _csv_records(
             if len(fields) != width:
                 hint = "write tabs and line ends inside a field as spaces, or set quotes to true"
                 if quoted:
-                    hint = f"put fields that hold a {delimiter!r}, a quote or a line end in double quotes"
+                    hint = f"put fields with a {delimiter!r}, a quote or a line end in double quotes"
                 problem = f"{len(fields)} fields, but line {first_line} has {width}"
                 raise InputError(f"{path}, line {start}: {problem}; {hint}")
             num_records += 1
@@ -230,9 +230,9 @@ def _json_records(lines: Iterator[str], path: str | Path, columns: Columns) -> I
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{where}: no JSON ({excerpt(error)}); write one object a line") from None
+            raise InputError(f"{where}: not JSON ({excerpt(error)}); write one object a line") from None
         if not isinstance(record, dict):
-            raise InputError(f"{where}: no JSON object; write one object a line")
+            raise InputError(f"{where}: not a JSON object; write one object a line")
         if not wanted:
             names = list(record)
             wanted = [names[position] for position in columns.find(names, where)]
@@ -260,7 +260,9 @@ def _parquet_blocks(path: Path, columns: Columns) -> Iterator[Block]:
     except (pa.ArrowException, OSError) as error:
         if path.stat().st_size == 0:
             raise InputError(f"{path}: empty file; give a file with rows") from None
-        raise InputError(f"{path}: no whole Parquet file ({reason(error)}); copy or write it again") from None
+        raise InputError(
+            f"{path}: not a whole Parquet file ({reason(error)}); copy or write it again"
+        ) from None
 
 
 def _dataset_blocks(
@@ -327,7 +329,7 @@ def _load_from_disk(folder: Path) -> Dataset:
 def _load_from_hub(source: str) -> Dataset:
     import datasets
 
-    # The split may be a slice such as train[:10%], with a colon of its own.
+    # The split may be a slice with a colon, such as train[:10%].
     name, *rest = re.split(r":(?![^\[]*\])", source.removeprefix(HUB))
     if not name or len(rest) > 2 or not all(rest):
         raise InputError(f"{source}: write hub:NAME, hub:NAME:SPLIT or hub:NAME:CONFIG:SPLIT")

@@ -66,14 +66,11 @@ class Texts(Sequence[str]):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A table of texts, each with an id and perhaps a label.
+    """A table of texts, each with an id and perhaps a label."""
 
-    Attributes:
-        table: columns `id` (string), `text` (large_string) and `label` (string; all null = no labels).
-        source: the table's name in messages: a file, a Hub name.
-    """
-
+    #: columns `id`, `text` and `label` (all null = no labels), see `SCHEMA`.
     table: pa.Table
+    #: the table's name in messages: a file, a Hub name.
     source: str
 
     def __post_init__(self) -> None:

@@ -21,20 +21,13 @@ log = logging.getLogger(__name__)
 
 
 def stratified_split(
-    labels: Sequence[str],
-    validation: int | float,
-    seed: int,
-    groups: NDArray[np.integer] | None = None,
+    labels: Sequence[str], validation: int | float, seed: int, groups: NDArray[np.integer] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Choose validation rows from each class.
 
-    Args:
-        labels: the label of each row.
-        validation: an int takes this number of rows of each class, a float below 1 that share of each class (to
-            the nearest row, but at least one; a class of a single row stays in training).
-        seed: another seed chooses other rows.
-        groups: [n], equal for rows that must be on one side, such as duplicates; the number of validation rows of a
-            class is then as close as its groups allow. None = every row is a group.
+    An int takes this number of rows of each class, a float below 1 that share of each class (to the nearest row, but at
+    least one; a class of a single row stays in training). Groups [n] are equal for rows that must be on one side, such
+    as duplicates; the number of validation rows of a class is then as close as its groups allow.
 
     Returns:
         Row numbers for training and for validation, int64, each in ascending order.
@@ -90,9 +83,6 @@ def limit_classes(rows: Rows, limits: int | float | Mapping[str, int], seed: int
 
     An int keeps this number of rows of each class, a float up to 1 that share of each class (to the nearest row, but at
     least one), a mapping this number of rows of the classes that it names and all rows of the others.
-
-    Raises:
-        InputError: a class is missing or has too few rows.
     """
     classes = _rows_by_class(_labels(rows))
     if isinstance(limits, Mapping):
@@ -125,10 +115,9 @@ def select_classes(rows: Rows, classes: Sequence[str]) -> Rows:
 
 
 def _labels(rows: Rows) -> list[str]:
-    labels = rows.labels
-    if labels is None:
+    if rows.labels is None:
         raise InputError(f"{rows.source}: no labels; name a label column to choose rows by class")
-    return labels
+    return rows.labels
 
 
 def _rows_by_class(labels: Sequence[str]) -> dict[str, NDArray[np.int64]]:

@@ -51,7 +51,7 @@ def read_table(
             labels of any other kind.
 
     Raises:
-        InputError: the table can't be read; the message names file, line or row, and what to do.
+        InputError: the table can't be read; names file and line or row.
     """
     columns = Columns(text_column, label_column, id_column)
     if isinstance(class_names, (str, Path)):

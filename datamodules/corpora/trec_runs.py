@@ -14,13 +14,7 @@ Run = dict[str, dict[str, float]]
 
 
 def read_run(path: str | Path) -> Run:
-    """Read lines `query Q0 document rank score name`, plain or compressed.
-
-    As in TREC's tools, the scores decide the order, not the written ranks.
-
-    Raises:
-        InputError: a damaged line, a document that a query has twice, or an empty run.
-    """
+    """Read lines `query Q0 document rank score name`; as in TREC's tools, the ranks are ignored."""
     run: Run = {}
     for number, line in enumerate(open_lines(path, "strict"), 1):
         location = f"{path}, line {number}"
@@ -28,8 +22,9 @@ def read_run(path: str | Path) -> Run:
         if not fields:
             continue
         if len(fields) != 6:
-            fault = f"{len(fields)} fields; write query, Q0, document, rank, score and name"
-            raise InputError(f"{location}: {fault}")
+            raise InputError(
+                f"{location}: {len(fields)} fields; write query, Q0, document, rank, score, name"
+            )
         query, _, document, _, score, _ = fields
         scores = run.setdefault(query, {})
         if document in scores:

@@ -6,6 +6,7 @@ return the same rows in the same order with the same scores.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +24,7 @@ Similarity: TypeAlias = Literal["BM25", "LMDirichlet"]
 ExcludedRows: TypeAlias = "Sequence[Sequence[int] | NDArray[np.int32]]"
 AnalyzerName: TypeAlias = Literal["standard", "english", "cjk"]
 
-#: All back ends use only the first 512 different terms of a query, because servers refuse long queries.
+#: The number of different terms of a query that all back ends use, because servers refuse long queries.
 MAX_QUERY_TERMS = 512
 #: The largest number of hits for a query: the limit of Elasticsearch.
 MOST_HITS = 10_000
@@ -33,21 +34,17 @@ LAST_ROW = 2**32 - 1
 
 @dataclass(frozen=True)
 class Ranking:
-    """A lexical similarity with its parameters, and the analyzer that splits texts into terms.
+    """A lexical similarity with its parameters, and the analyzer that splits texts into terms."""
 
-    Attributes:
-        similarity: `BM25` or `LMDirichlet` (Dirichlet-smoothed query likelihood).
-        analyzer: `standard` (UAX#29 words, lower case), `english` (also stop words and Porter's stemmer)
-            or `cjk` (bigrams of Chinese, Japanese and Korean characters).
-        k1: saturation of the term frequency, for BM25.
-        b: weight of the document length, for BM25.
-        mu: pseudo-count in words, for LMDirichlet.
-    """
-
+    #: BM25 or LMDirichlet (Dirichlet-smoothed query likelihood).
     similarity: Similarity = "BM25"
+    #: `standard` (UAX#29 words, lower case), `english` (also stop words and Porter's stemmer) or `cjk` (bigrams of
+    #: Chinese, Japanese and Korean characters).
     analyzer: AnalyzerName = "standard"
+    #: for BM25: saturation of the term frequency, and weight of the document length.
     k1: float = 1.2
     b: float = 0.75
+    #: for LMDirichlet: pseudo-count in words.
     mu: float = 2000.0
 
     def __post_init__(self) -> None:
@@ -142,10 +139,7 @@ class Retriever(ABC):
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
         """Build the index of a collection and open it. An interrupted build is resumed or repeated.
 
-        Args:
-            collection: the texts.
-            folder: place for the files of the index, if it has files.
-            progress: show a progress bar on standard error.
+        The files of the index, if it has any, are in the folder. Progress is shown on standard error.
 
         Raises:
             InputError: the folder can't be written, or a server or an encoder is missing.
@@ -160,16 +154,11 @@ class Retriever(ABC):
         """
 
     def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
-        """Build the index of a collection that has grown, in another folder; `open` opens it.
+        """Build the index of a collection that has grown, in another folder; `open` opens it. See `index`.
 
-        It ranks like an index that `index` builds of the same texts. The open index stays unchanged, also when `add` is
-        interrupted. Subclasses may process only the new texts; this method indexes all of them.
-
-        Args:
-            collection: the texts of the open index, then the new ones.
-            start_row: the number of texts in the open index.
-            folder: see `index`; also for progress and errors.
-            progress: see `index`.
+        It ranks like an index that `index` builds of the same texts: the `start_row` texts of the open index, then the
+        new ones. The open index stays unchanged, also when `add` is interrupted. Subclasses may process only the new
+        texts; this method indexes all of them.
         """
         self.index(collection, folder, progress)
 
@@ -189,6 +178,14 @@ class Retriever(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release files and connections; `open` may follow."""
+
+
+def warn_of_long_query() -> None:
+    """Warn that the last terms of a query are not used."""
+    text = (
+        f"a query has more than {MAX_QUERY_TERMS} different terms: only the first {MAX_QUERY_TERMS} are used"
+    )
+    warnings.warn(text, stacklevel=4)
 
 
 def check_search(texts: Sequence[str], k: int, exclude: ExcludedRows | None) -> None:

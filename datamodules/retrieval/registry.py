@@ -40,8 +40,7 @@ def retriever_class(class_path: str) -> type[Retriever]:
     kind = imported_subclass(Retriever, class_path)
     if kind is None:
         raise InputError(
-            f"no retriever {class_path!r}; there are {', '.join(RETRIEVERS)}, and one of your own must be imported"
-            " before (zoo --import MODULE ...)"
+            f"no retriever {class_path!r}; use {', '.join(RETRIEVERS)}, or import your own before (zoo --import MODULE)"
         )
     return kind
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -69,14 +70,13 @@ class WordTable:
             self._size -= 1
 
 
+@dataclass(frozen=True, eq=False)
 class TokenTable:
     """A store bound to a word table: the texts of a `TextGroup`."""
 
-    def __init__(self, store: TokenStore, words: WordTable, numbers: NDArray[np.int32]) -> None:
-        self.store, self.words, self.numbers = store, words, numbers
-
-    def __len__(self) -> int:
-        return len(self.store)
+    store: TokenStore
+    words: WordTable
+    numbers: NDArray[np.int32]
 
 
 class TextGroup(NamedTuple):
@@ -101,12 +101,7 @@ class Gathered(NamedTuple):
 
 
 def gather(groups: Sequence[TextGroup]) -> Gathered:
-    """Read one or more groups of texts, bound to the same `WordTable`, and number the words that occur in them.
-
-    Raises:
-        InputError: a maximum length is too small for the special tokens and a word.
-        IndexError: a table has no such row.
-    """
+    """Read one or more groups of texts, bound to the same `WordTable`, and number the words that occur in them."""
     words = groups[0].table.words
     if any(group.table.words is not words for group in groups):
         raise ValueError("the tables of a batch must be bound to the same WordTable")
@@ -121,7 +116,7 @@ def gather(groups: Sequence[TextGroup]) -> Gathered:
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         longest = _longest(table.store.offsets, rows, max_length - special)
         if longest < 0:
-            raise IndexError(f"rows {rows.min()}..{rows.max()} of a table with {len(table)} rows")
+            raise IndexError(f"rows {rows.min()}..{rows.max()} of a table with {len(table.store)} rows")
         plan.append((table, rows, np.zeros((len(rows), max(longest + special, 1)), dtype=np.int64)))
 
     stamp, batch = _scratch.next_batch(len(words._ids))
@@ -138,10 +133,7 @@ def gather(groups: Sequence[TextGroup]) -> Gathered:
 
 
 def distinct_rows(rows: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the distinct rows of a batch [B, K], ascending, int64 [M], and each one's position, int64 [B, K].
-
-    Where a row is -1 (none), the position is 0.
-    """
+    """Return the distinct rows of a batch [B, K], ascending [M], and each one's position [B, K], 0 for row -1."""
     unique, inverse = np.unique(np.ascontiguousarray(rows, dtype=np.int64), return_inverse=True)
     inverse = inverse.reshape(rows.shape)
     if len(unique) and unique[0] == -1:

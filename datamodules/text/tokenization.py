@@ -1,8 +1,4 @@
-"""Splitting texts into tokens: words by Unicode's rules, white space, characters, or any `transformers` tokenizer.
-
-A tokenizer here is a specification: a name and a switch, small enough to pickle, compare and write into a
-fingerprint. Its method `encode` turns texts into numbers of a growing `Lexicon`.
-"""
+"""Splitting texts into tokens: words by Unicode's rules, white space, characters, or any `transformers` tokenizer."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ class Lexicon(dict[str, int]):
 
 @dataclass(frozen=True)
 class Tokenizer(ABC):
-    """A way of splitting texts; for the attributes see `make_tokenizer`."""
+    """A way of splitting texts, small enough to pickle and to write into a fingerprint; see `make_tokenizer`."""
 
     name: str
     lowercase: bool
@@ -52,11 +48,10 @@ class Tokenizer(ABC):
         return map(str.lower, texts) if self.lowercase else texts
 
 
-#: Names of the tokenizers whose tokens are words.
+#: The tokenizers whose tokens are words.
 WORD_TOKENIZERS = ("words", "whitespace")
-#: The tokenizer whose tokens are single characters.
 CHARACTERS = "characters"
-#: Names of the tokenizers of this module; all others belong to `transformers`.
+#: The tokenizers of this module; all others belong to `transformers`.
 OWN_TOKENIZERS = (*WORD_TOKENIZERS, CHARACTERS)
 
 
@@ -128,8 +123,7 @@ _SEGMENT = regex.compile(
 class WordTokenizer(Tokenizer):
     """Splits texts into the segments of Unicode Standard Annex #29, without white space.
 
-    Words and numbers stay whole (`can't`, `3.14`); punctuation, symbols, emoji, Han and Hiragana characters
-    are single tokens.
+    Words and numbers stay whole (`can't`, `3.14`); punctuation, emoji, Han and Hiragana characters are single tokens.
     """
 
     def encode(self, texts: Iterable[str], lexicon: Lexicon) -> Iterator[list[int]]:
@@ -145,7 +139,7 @@ class WordTokenizer(Tokenizer):
         return {**super().describe(), "expression": expression}
 
 
-#: Pieces that are kept in memory, about 200 MB.
+#: The largest number of cached pieces, about 200 MB.
 _MAX_PIECES = 1 << 20
 
 

@@ -1,7 +1,4 @@
-"""Tokenised texts on disk: every text once, as numbers of a lexicon that holds all its words.
-
-The lexicon belongs to the data and not to a model, so one store serves any vocabulary (see `gather`).
-"""
+"""Tokenised texts on disk, as numbers of a lexicon that belongs to the data: one store serves any vocabulary."""
 
 from __future__ import annotations
 
@@ -25,12 +22,9 @@ _BLOCK = 1 << 20
 
 
 class TokenStore:
-    """The tokens of n texts.
+    """The tokens of n texts: text i is `tokens[offsets[i]:offsets[i + 1]]`, positions in the lexicon.
 
-    Attributes:
-        tokens: int32 [all tokens], positions in `lexicon`; the texts one after the other. Read-only.
-        offsets: int64 [n + 1]; text i is `tokens[offsets[i]:offsets[i + 1]]`. Read-only.
-        lexicon: the distinct tokens in order of first occurrence.
+    Tokens, int32 [all tokens], and offsets, int64 [n + 1], are read-only. The lexicon is in order of first occurrence.
     """
 
     def __init__(self, tokens: NDArray[np.int32], offsets: NDArray[np.int64], lexicon: list[str]) -> None:

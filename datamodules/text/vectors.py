@@ -57,7 +57,7 @@ def read_vectors(
     Args:
         path: a file, plain or compressed; see `binary_lines`.
         words: keep these words, or their lower-cased forms where the file has only those.
-        most_frequent: keep this number of words from the start of the file, too, where the most frequent ones are.
+        most_frequent: also keep this number of words from the start of the file, the most frequent ones.
 
     Raises:
         InputError: the file is missing, empty or truncated, or a line is damaged; names file and line.
@@ -150,10 +150,9 @@ def _check_end(path: str | Path, lines: int, promised: int | None) -> None:
 def initial_table(
     vocabulary: Vocabulary, vectors: VectorFile, seed: int
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Initialise an embedding with the vectors, and with seeded noise of their size for words without one.
+    """Initialise an embedding [V, d] with the vectors, and with seeded noise of their size for words without one.
 
-    Returns:
-        float32 [V, d], in which the padding's row is zero; and bool [V], True where there is a vector.
+    The row of padding is zero. Also return bool [V], True where there is a vector.
     """
     deviation = vectors.values.std(dtype=np.float64) if vectors.values.size else 1.0
     random = np.random.default_rng(seed)

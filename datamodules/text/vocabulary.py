@@ -51,14 +51,9 @@ class Vocabulary:
     ) -> Vocabulary:
         """Number the words of tokenised texts by falling frequency, equally frequent ones in alphabetical order.
 
-        Args:
-            stores: the texts.
-            tokenizer: of the texts.
-            min_count: omit words that occur less often.
-            max_words: keep only the most frequent ones.
-            extra_words: words that are kept whatever their count.
-            characters: number the characters of all words, too, the omitted ones included.
-            counts: the frequency of each word, in place of its occurrences.
+        Words that occur less than `min_count` times, or are not among the `max_words` most frequent ones, are omitted,
+        unless they are extra words. `characters` numbers the characters of all words, the omitted ones included.
+        `counts` are the frequencies of words, in place of their occurrences.
         """
         if min_count < 1 or (max_words is not None and max_words < 0):
             raise InputError(f"min_count={min_count}, max_words={max_words}: use at least 1 and at least 0")

@@ -60,14 +60,9 @@ class Embeddings:
     def write(
         cls, folder: Path, rows: Rows, blocks: Iterable[NDArray[np.float32]], size: int, made_by: MadeBy
     ) -> Embeddings:
-        """Write a folder, unless it contains the same embeddings already; other embeddings are replaced.
+        """Write rows and their vectors, in blocks [.., size], unless the folder contains these embeddings already.
 
-        Args:
-            folder: the embeddings.
-            rows: n rows.
-            blocks: their vectors [.., size], one block after another; not read if nothing is written.
-            size: d.
-            made_by: the encoder.
+        Other embeddings are replaced.
 
         Raises:
             InputError: the folder contains something else, the disk is full, or a vector is not finite.
@@ -102,9 +97,9 @@ class Embeddings:
         manifest = check_folder(folder, contents=True, advice=_ADVICE)
         if manifest.get("kind") != "embeddings":
             raise InputError(f"{folder}: contains no embeddings; name a folder that `zoo encode` made")
-        rows = Rows.load(folder / "rows.arrow")
+        rows = Rows.load(folder / "rows.arrow", str(folder))
         made_by = MadeBy(manifest["encoder"], manifest["contents"], manifest["side"])
-        return cls(folder, Rows(rows.table, str(folder)), map_array(folder / "vectors.npy"), made_by)
+        return cls(folder, rows, map_array(folder / "vectors.npy"), made_by)
 
     @property
     def size(self) -> int:

@@ -1,4 +1,4 @@
-"""The ranking of dense retrieval: an encoder, its options, and what identifies its weights."""
+"""The ranking of dense retrieval: an encoder, its options, and the identity of its weights."""
 
 from __future__ import annotations
 
@@ -19,18 +19,12 @@ _ENCODER_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
 
 @dataclass(frozen=True)
 class DenseRanking:
-    """Texts ranked by the cosine of their vectors and the query's: the score is (1 + cos) / 2.
-
-    Attributes:
-        encoder: see `DenseRetriever`.
-        pooling: see `DenseRetriever`.
-        max_length: see `DenseRetriever`.
-        num_candidates: texts that an approximate search compares with a query; None compares all.
-    """
+    """Texts ranked by the cosine of their vectors and the query's; see `DenseRetriever`."""
 
     encoder: str
     pooling: Pooling = "mean"
     max_length: int = 256
+    #: texts that an approximate search compares with a query; None compares all.
     num_candidates: int | None = None
 
     def __post_init__(self) -> None:

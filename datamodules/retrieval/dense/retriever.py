@@ -145,14 +145,10 @@ def nearest(
     k: int,
     exclude: ExcludedRows | None = None,
 ) -> Hits:
-    """Return the best k vectors for each query, with the scores of `DenseRetriever`; exact.
+    """Return the best k of n vectors [n, d] for q queries [q, d], with the scores of `DenseRetriever`; exact.
 
-    Args:
-        vectors: [n, d], of length 1.
-        empty: rows that are never hits, ascending: texts without tokens.
-        queries: [q, d], of length 1; one of length 0 has no hits.
-        k: the maximum number of hits for a query.
-        exclude: for each query, the rows that are no hits.
+    Vectors have length 1. `empty` are the rows that are never hits, ascending: texts without tokens. A query of length
+    0 has no hits.
     """
     keys = np.zeros((len(queries), k), np.int64)
     for first in range(0, len(queries), _QUERIES):

@@ -82,7 +82,7 @@ class TextVectors:
         if self.ranking.contents != made_by.contents:
             size = self._loaded().size
             difference = (
-                f"holds vectors of {embeddings.size} numbers, but the encoder {encoder} makes {size}"
+                f"has vectors of {embeddings.size} numbers, but the encoder {encoder} makes {size}"
                 if size != embeddings.size
                 else f"was not made by the encoder {encoder}"
             )
@@ -97,14 +97,14 @@ class TextVectors:
 
     @property
     def has_query_side(self) -> bool:
-        """Return True if queries have an encoder of their own."""
+        """True if queries have their own encoder."""
         return Path(self.ranking.encoder).is_file() and self._loaded().query_encoder is not None
 
     def check_size(self, size: int, index_size: int, index: str) -> None:
         """Raise an InputError unless the vectors of queries and of the named index have the same length."""
         if size != index_size:
             raise InputError(
-                f"{index} holds vectors of {index_size} numbers, but the encoder {self.ranking.encoder} makes {size};"
+                f"{index} has vectors of {index_size} numbers, but the encoder {self.ranking.encoder} makes {size};"
                 " build the index again with `zoo index`, or name the encoder that it was built with"
             )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.utils.rnn import pad_sequence
 
 from datamodules.core.errors import InputError
 from datamodules.retrieval.dense.ranking import DenseRanking, unreadable
@@ -61,13 +62,10 @@ class TransformerEncoder:
         bar.update(len(texts) - len(order))
         for first in range(0, len(order), batch_size):
             batch = order[first : first + batch_size]
-            ids = torch.zeros(len(batch), len(tokens[batch[0]]), dtype=torch.long)
-            mask = torch.zeros_like(ids)
-            for line, position in enumerate(batch):
-                ids[line, : len(tokens[position])] = torch.tensor(tokens[position])
-                mask[line, : len(tokens[position])] = 1
-            mask = mask.to(self.device)
-            states = self.model(input_ids=ids.to(self.device), attention_mask=mask).last_hidden_state
+            rows = [torch.tensor(tokens[position]) for position in batch]
+            ids = pad_sequence(rows, batch_first=True).to(self.device)
+            mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True).to(self.device)
+            states = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
             # The sum replaces the mean, because the next line divides by the length.
             pooled = states[:, 0] if self.pooling == "cls" else (states * mask.unsqueeze(2)).sum(dim=1)
             vectors[batch] = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()

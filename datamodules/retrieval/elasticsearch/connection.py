@@ -87,11 +87,7 @@ class ServerConnection:
                 self._trusted.add(split_credentials(string)[0])
 
     def _may_send_credentials(self) -> bool:
-        """Return whether the credentials of the environment may be sent; nothing else decides it.
-
-        Each server must be trusted (see `trust`), be this machine, or be in ELASTICSEARCH_HOSTS (`host` or
-        `host:port`).
-        """
+        """Return whether each server is trusted (see `trust`), this machine, or in ELASTICSEARCH_HOSTS."""
         listed = os.environ.get("ELASTICSEARCH_HOSTS", "").replace(",", " ").split()
         hosts = {host if ":" in host else f"{host}:9200" for host in listed}
         return all(
@@ -126,7 +122,7 @@ class ServerConnection:
             "request_timeout": self.timeout,
             "connections_per_node": max(10, self.threads),
             **self.client_args,
-            # The client would try again without a pause, and would not repeat what fails inside a response 200.
+            # The client would try again without a pause, and would not repeat items that fail inside a response 200.
             "max_retries": 0,
             "retry_on_timeout": False,
             "serializers": dict.fromkeys(json_types, _FlatHits()),

@@ -145,7 +145,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
 
     @override
     def _documents(self, name: str, texts: Sequence[str]) -> Iterator[tuple[int, str]]:
-        # `_load` has refreshed the index, so the vectors of an interrupted load are found.
+        # `_load` has refreshed the index, so searches return the vectors of an interrupted load.
         positions: dict[str, list[int]] = {}
         for position, text in enumerate(texts):
             positions.setdefault(text, []).append(position)
@@ -154,7 +154,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
             block = distinct[first : first + _TEXTS]
             vectors = self._vectors_of(name, block)
             for text, hashed, vector in zip(block, _hashes(block), vectors, strict=True):
-                fields = ""  # a text without tokens has no vector, so it is never found
+                fields = ""  # a text without tokens has no vector, so it is never a hit
                 if vector.any():
                     bits = b64encode(vector.astype("<f4").tobytes()).decode()
                     fields = f',"hash":"{hashed}","bits":"{bits}","vector":{_as_json(vector)}'

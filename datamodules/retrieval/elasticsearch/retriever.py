@@ -1,13 +1,12 @@
 """The retriever that searches an Elasticsearch server for common words.
 
-Without `index` it builds indexes of its own, one for each memory, whose documents are the rows of the memory. With
+Without `index` it builds an own index for each memory, whose documents are the rows of the memory. With
 `index` it reads an existing index and writes nothing to it.
 """
 
 from __future__ import annotations
 
 import json
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -29,6 +28,7 @@ from datamodules.retrieval.base import (
     Ranking,
     Similarity,
     check_search,
+    warn_of_long_query,
 )
 from datamodules.retrieval.elasticsearch.server_retriever import (
     SORTED,
@@ -301,11 +301,7 @@ class ElasticsearchRetriever(ServerRetriever):
             return None
         if len(counts) > MAX_QUERY_TERMS and not self._warned:
             self._warned = True
-            warnings.warn(
-                f"a query has more than {MAX_QUERY_TERMS} different terms:"
-                f" only the first {MAX_QUERY_TERMS} are used",
-                stacklevel=2,
-            )
+            warn_of_long_query()
         first = list(counts.items())[:MAX_QUERY_TERMS]
         if self.existing_index is not None:
             # The field has an analyzer of the user's, which needs words.

@@ -239,7 +239,7 @@ class ServerRetriever(Retriever):
         if meta["complete"]:
             return
         self._load(name, collection, start_row, progress)
-        # A server creates a missing index that is written to, with a mapping of its own.
+        # A write to a missing index creates an index with a mapping of the server's.
         if self._meta(name).get("fingerprint") != meta["fingerprint"]:
             raise self._error(name, "was replaced during loading; delete it and run the command again")
         message = "index %s is loaded; the server merges its segments, from 8.19 on only if 5 %% of its disk are free"

@@ -63,7 +63,7 @@ _EMOJI = (
 _TOKEN = regex.compile(
     rf"(?P<word>{_WORD})|(?P<emoji>{_EMOJI})|(?P<asian>(?:\p{{LB=SA}}{_MARK})++)"
     rf"|(?P<cjk>[\p{{Script=Han}}\p{{Script=Hiragana}}]{_MARK})"
-    # Joiners without a word: a group of their own, so that they are skipped in one step.
+    # Joiners without a word are skipped in one step.
     rf"|(?P<joiners>\p{{WB=ExtendNumLet}}++)"
 )
 _ONE_SCRIPT = regex.compile(rf"(?:{_KATAKANA})++|(?:(?=\p{{Script=Hangul}})[\p{{WB=ALetter}}]{_MARK})++")
@@ -129,7 +129,7 @@ CJK_STOP_WORDS = (ENGLISH_STOP_WORDS - {"an"}) | {"s", "t", "www"}
 _POSSESSIVES = ("'s", "'S", "’s", "’S", "＇s", "＇S")
 _WIDE = regex.compile(r"[\uFF01-\uFF5E]+|[\u30A6-\u30FD]?[\uFF65-\uFF9F]+")
 _WHITE_SPACE = regex.compile(r"[ \t\n\r]+")
-# The terms of at most so many pieces, of at most so many characters, are kept.
+# Limits of the cached terms: the number of pieces, and the characters of a piece.
 _MEMO_SIZE = 1 << 18
 _LONGEST_MEMO = 64
 

@@ -48,13 +48,8 @@ def term_weights(
 ) -> NDArray[np.float64]:
     """Return the part of a score that depends on the term only, [terms].
 
-    BM25: idf times (k1 + 1), a float32 value; LMDirichlet: mu times the probability of the term.
-
-    Args:
-        ranking: the similarity with its parameters.
-        statistics: of the collection.
-        rows: [terms] the number of documents with the term.
-        occurrences: [terms] the number of occurrences in all documents.
+    BM25: idf times (k1 + 1), a float32 value; LMDirichlet: mu times the probability of the term. Rows and occurrences
+    [terms] are the numbers of documents with the term, and of its occurrences in all documents.
     """
     if ranking.similarity == "BM25":
         idf = np.log(1 + (statistics.rows - rows + 0.5) / (rows + 0.5)).astype(np.float32)

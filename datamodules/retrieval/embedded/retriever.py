@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -23,6 +22,7 @@ from datamodules.retrieval.base import (
     Ranking,
     Similarity,
     check_search,
+    warn_of_long_query,
 )
 from datamodules.retrieval.embedded import inverted_index, maxscore
 from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
@@ -124,11 +124,7 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
         query_starts, terms, counts, is_cut = maxscore.count_terms(ids, starts, self._known, MAX_QUERY_TERMS)
         if is_cut and not self._warned:
             self._warned = True
-            warnings.warn(
-                f"a query has more than {MAX_QUERY_TERMS} different terms: only the first "
-                f"{MAX_QUERY_TERMS} are used",
-                stacklevel=3,
-            )
+            warn_of_long_query()
         if exclude is None:
             excluded_starts, excluded = np.zeros(len(starts), np.int64), np.empty(0, np.int64)
         else:

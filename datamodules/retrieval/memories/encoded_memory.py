@@ -6,6 +6,7 @@ A version of the memory adds one folder, with the vectors of its new rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -51,10 +52,8 @@ class EncodedMemory:
             folder = encodings_folder(memory.folder, encoder) / f"rows-{version}"
             # A whole folder is read without a lock: nobody may be permitted to write to it.
             if not storage.is_whole(folder, fingerprint):
-                with storage.lock(folder), storage.named_disk_errors(folder):
-                    if not storage.is_whole(folder, fingerprint):
-                        with storage.new_folder(folder, fingerprint) as partial:
-                            _write(memory.rows.texts, start, end, encode, partial)
+                save = partial(_write, memory.rows.texts, start, end, encode)
+                storage.build_folder(folder, fingerprint, save)
             parts.append(map_array(folder / "vectors.npy"))
             start = end
         return cls(memory, parts[0] if len(parts) == 1 else np.concatenate(parts), encode, encoder)

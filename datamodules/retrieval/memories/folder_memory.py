@@ -82,7 +82,7 @@ class FolderMemory(Memory):
                 # A whole index is not built again: another process may have opened it.
                 if not storage.is_whole(index_folder, fingerprint):
                     retriever.index(_collection(version_rows, fingerprint), index_folder, progress)
-            # The ranking is stored as well, since an encoder's files may be replaced by others.
+            # The ranking is stored, too, since an encoder's files may be replaced by others.
             described = {"retriever": retriever.describe(), "ranking": retriever.ranking.describe()}
             write_pointer(folder, {"version": current, **described})
         return cls(folder, retriever, version=1)
@@ -191,7 +191,7 @@ class FolderMemory(Memory):
         return known
 
     def _clear_leftovers(self) -> None:
-        """Delete what a killed addition left; its rows were never part of the memory."""
+        """Delete the files of a killed addition, whose rows were never part of the memory."""
         for partial in self.folder.glob(".*.partial"):
             shutil.rmtree(partial)
         unfinished = _rows_folder(self.folder, self.version + 1)

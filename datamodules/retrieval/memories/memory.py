@@ -32,7 +32,7 @@ class Neighbors(NamedTuple):
 
 
 class AddOptions(NamedTuple):
-    """The options of `Memory.add`."""
+    """Options of `Memory.add`."""
 
     labels: Sequence[str] | None
     unknown_labels: UnknownLabels

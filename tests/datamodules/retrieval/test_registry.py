@@ -148,5 +148,5 @@ def test_the_command_line_imports_an_own_retriever(tmp_path: Path) -> None:
     assert zoo("--import", "own", "search", "lion").stdout.endswith("the lion\n")
     refused = zoo("search", "lion")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.startswith("zoo: error: no retriever 'own.Own'; there are DenseRetriever, ")
+    assert refused.stderr.startswith("zoo: error: no retriever 'own.Own'; use DenseRetriever, ")
     assert refused.stderr.count("\n") == 1

@@ -19,6 +19,7 @@ from datamodules.retrieval.memories import neighbors
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.memory import Neighbors
 from datamodules.retrieval.memories.neighbors import build_neighbors, open_neighbors
+from tests.datamodules.checks import kill
 from tests.datamodules.corpus import in_processes, rows
 
 K = 4
@@ -154,9 +155,6 @@ def test_a_kill_after_the_last_search_loses_nothing(
     tmp_path: Path, memory: RecordedMemory, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
 ) -> None:
     expected = contents(build(memory, tmp_path / "uninterrupted")[0])
-
-    def kill(*_: object, **__: object) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
 
     with monkeypatch.context() as patch:
         patch.setattr(module, name, kill)
