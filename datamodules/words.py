@@ -164,7 +164,7 @@ class Words:
         self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None, folder: Path
     ) -> None:
         vectors = self._read_vectors(stores)
-        vocabulary = self._choose_words(stores, counts, () if vectors is None else vectors.words)
+        vocabulary = self._choose_words(stores, counts, () if vectors is None else list(vectors.rows))
         (folder / "vocabulary.json").write_text(json.dumps(vocabulary.to_dict()))
         if vectors is not None:
             log.info("%s", vectors.describe_coverage(stores))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,15 +10,10 @@ from numpy.typing import DTypeLike, NDArray
 
 
 class ArrayWriter:
-    """Writes an .npy file block by block, so that no more than a block is in memory.
+    """Writes an .npy file, in little-endian order, block by block; the number of rows is written last.
 
-    The number of rows need not be known before: the header has room for it, and it is written last. The file is not
-    memory-mapped, because on a full disk a write to a map kills the process instead of raising an error.
-
-    Args:
-        path: the file.
-        dtype: of the numbers, stored in little-endian order.
-        row_shape: shape of a row if no block is written; otherwise the first block gives it.
+    The file is not memory-mapped, because on a full disk a write to a map kills the process instead of raising an
+    error. `row_shape` is the shape of a row if no block is written; otherwise the first block determines it.
     """
 
     def __init__(self, path: Path, dtype: DTypeLike, row_shape: tuple[int, ...] = ()) -> None:
@@ -48,9 +41,7 @@ class ArrayWriter:
     def __enter__(self) -> ArrayWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._file:
             if error is None:
                 self._write_header()
@@ -59,13 +50,6 @@ class ArrayWriter:
 def map_array(path: Path) -> NDArray[Any]:
     """Map an .npy file as a plain array, whose slices and calls are faster than those of `numpy.memmap`."""
     return np.asarray(np.load(path, mmap_mode="r"))
-
-
-def offsets_of(lengths: Sequence[int] | NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return where each of n consecutive pieces begins, and where the last one ends, int64 [n + 1]."""
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
 
 
 def find_sorted(ascending: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:

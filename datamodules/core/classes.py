@@ -8,13 +8,10 @@ T = TypeVar("T")
 
 
 def imported_subclass(base: type[T], class_path: str) -> type[T] | None:
-    """Return the imported subclass with this name, or None.
+    """Return `base` or its imported subclass with this name, `NAME` or `MODULE.NAME`; None if there is none.
 
-    Nothing is imported here, because the name may come from a stranger's checkpoint.
-
-    Args:
-        base: a class; it and all classes derived from it are searched.
-        class_path: `NAME`, or `MODULE.NAME`. The module decides only between classes with equal names.
+    The module decides only between classes with equal names. Nothing is imported here, because the name may come from
+    a stranger's checkpoint.
     """
     module, _, name = class_path.rpartition(".")
     match = None

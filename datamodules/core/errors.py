@@ -1,50 +1,36 @@
-"""The exceptions for what a user can put right, and the short quotations in their messages."""
+"""The exceptions for wrong input, and the short quotations in their messages."""
 
 from importlib.util import find_spec
 
-#: Characters that a message quotes of a wrong value: a table's header may have 20,000.
+#: The number of characters that a message quotes of a wrong value: a table's header may have 20,000.
 LONGEST = 200
 
 
 class InputError(ValueError):
-    """Something that the user gave can't be used.
+    """Input that can't be used. The message is one line that names the file, row or option, and what to do.
 
-    The message is one line that names the file, row or option, and what to do. The command line prints
-    it without a traceback and exits with 2.
+    The command line prints it without a traceback and exits with 2.
     """
 
 
 class DamagedError(InputError):
-    """A file on the disk differs from what was written there. A cache builds it again."""
+    """A file on the disk has changed since it was written. A cache builds it again."""
 
 
 def check_count(name: str, count: int, most: int | None = None) -> None:
-    """Refuse a count below 1 or above a limit.
-
-    Raises:
-        InputError: names the option.
-    """
+    """Refuse a count below 1 or above a limit with an `InputError` that names the option."""
     if count < 1 or (most is not None and count > most):
         raise InputError(f"--{name} {count}: must be 1 " + ("or more" if most is None else f"to {most:,}"))
 
 
 def check_installed(package: str, extra: str, feature: str) -> None:
-    """Refuse a feature whose optional package is missing.
-
-    Raises:
-        InputError: names the command that installs it.
-    """
+    """Refuse a feature whose optional package is missing with an `InputError` that names the `pip` command."""
     if find_spec(package) is None:
         raise InputError(f'{feature} needs the package {package}: pip install "memory-zoo[{extra}]"')
 
 
 def excerpt(wrong: object, longest: int = LONGEST) -> str:
-    """Quote a wrong value, or the message of an error, on one line of limited length.
-
-    Args:
-        wrong: a value that the user gave, or an error.
-        longest: characters.
-    """
+    """Quote a wrong value, or the message of an error, on one line of at most `longest` characters."""
     # The rest of a value of millions of characters is never read.
     text = " ".join(str(wrong)[: 20 * longest].split())
     return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -23,11 +23,7 @@ _OPEN: dict[str, Callable[[Path, str], IO[bytes]]] = {
 
 
 def existing_file(path: str | Path) -> Path:
-    """Return the path of a file that exists.
-
-    Raises:
-        InputError: there is no such file; suggests files with similar names.
-    """
+    """Return the path of a file that exists; else raise an `InputError` that suggests files with similar names."""
     path = Path(path)
     if path.is_file():
         return path
@@ -43,11 +39,9 @@ def existing_file(path: str | Path) -> Path:
 
 
 def binary_lines(path: str | Path) -> Iterator[bytes]:
-    """Yield the lines of a file, each with its line end. The suffix selects the decompression.
+    """Yield the lines of a file, plain or as .gz, .xz, .bz2 or .zip, each with its line end.
 
-    Args:
-        path: a file, plain or as .gz, .xz, .bz2 or .zip. If a .zip holds several files, name one like a
-            file in a folder: `glove.6B.zip/glove.6B.100d.txt`.
+    If a .zip holds several files, name one like a file in a folder: `glove.6B.zip/glove.6B.100d.txt`.
 
     Raises:
         InputError: the file is missing, damaged or can't be read, or a file in a .zip must be named.
@@ -63,7 +57,7 @@ def binary_lines(path: str | Path) -> Iterator[bytes]:
     except (InputError, MemoryError):
         raise
     except Exception as error:
-        # Every decompressor has exceptions of its own. An OSError of theirs has no number, one of the system has.
+        # Every decompressor has its own exceptions. An OSError of the system has a number, those of others have none.
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(
                 f"{path}: can't be read ({error.strerror}); check the file and its rights"

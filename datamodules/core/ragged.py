@@ -12,26 +12,22 @@ from numpy.typing import ArrayLike, NDArray
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """n lists of whole numbers, of different lengths, in one array.
+    """n lists of whole numbers, of different lengths, in one array."""
 
-    Attributes:
-        values: int64 [all values], list after list.
-        offsets: int64 [n + 1]; list i is `values[offsets[i]:offsets[i + 1]]`.
-    """
-
+    #: [all values], list after list.
     values: NDArray[np.int64]
+    #: [n + 1]; list i is `values[offsets[i]:offsets[i + 1]]`.
     offsets: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, number: int) -> NDArray[np.int64]:
-        """The values of one list."""
         return self.values[self.offsets[number] : self.offsets[number + 1]]
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """int64 [n]: length of each list."""
+        """int64 [n]: the length of each list."""
         return np.diff(self.offsets)
 
     @property
@@ -73,5 +69,5 @@ def consecutive(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> Ragged:
 
 
 def offsets_of(counts: ArrayLike) -> NDArray[np.int64]:
-    """int64 [n + 1]: the start of each of n consecutive pieces, and the end of the last one."""
+    """Return the start of each of n consecutive pieces, and the end of the last one, int64 [n + 1]."""
     return np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))])

@@ -21,7 +21,7 @@ _SECRET_KEY = re.compile(
 # part of it only where the value is nothing but a URL.
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s]+@")
 _WHOLE_URL_LOGIN = re.compile(r"(?<=^http://)[^/]+@|(?<=^https://)[^/]+@")
-# The query of a URL may be a key as well.
+# The query of a URL may contain a key.
 _WHOLE_URL_QUERY = re.compile(r"(?<=^http)(s?://[^?#]*)[?#].*", re.DOTALL)
 # In a text that quotes a URL, a password may contain anything but a quote.
 _QUOTED_LOGIN = re.compile(r"(?<=://)[^'\"]*@")
@@ -35,10 +35,9 @@ _SHORTEST_SECRET = 4
 
 
 def redact(value: Any) -> Any:
-    """Copy plain configuration values without their secrets.
+    """Return plain configuration values without secrets.
 
-    Removed are values whose key names a secret (`api_key`, `basic_auth`, ...), everything in `client_args`
-    and `headers`, and the login and the query of URLs.
+    Values whose key names a secret (`api_key`, `client_args`, ...), and the login and the query of URLs are removed.
     """
     if isinstance(value, dict):
         return {
@@ -58,7 +57,7 @@ def _is_secret(name: str) -> bool:
 
 
 def redact_arguments(arguments: Sequence[str]) -> list[str]:
-    """Copy a command's arguments without secrets. The result can still be parsed."""
+    """Return a command's arguments without secrets; they can still be parsed."""
     return [
         prefix if value is None else prefix + _redact_value(option, value)
         for option, prefix, value in _split(arguments)
@@ -66,7 +65,7 @@ def redact_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def _split(arguments: Sequence[str]) -> Iterator[tuple[str, str, str | None]]:
-    """Split arguments into the option, what stands before the value, and the value (None: the next argument)."""
+    """Split arguments into the option, the part before the value, and the value (None: the next argument)."""
     option = ""
     for argument in arguments:
         if not argument.startswith("--"):
@@ -116,12 +115,7 @@ def _secrets_in(value: object, is_secret: bool) -> Iterator[str]:
 
 
 def hide(text: str, secrets: Iterable[str] = ()) -> str:
-    """Remove secrets from a message or a traceback.
-
-    Args:
-        text: to be printed.
-        secrets: the known ones, see `secrets_of`.
-    """
+    """Remove secrets, known ones (see `secrets_of`) and others, from a message or a traceback."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "...")
     text = "\n".join(_QUOTED_LOGIN.sub("...@", line) for line in text.split("\n"))

@@ -1,11 +1,7 @@
 """Folders that are either whole or absent: every cache of the project reaches the disk this way.
 
-`build_folder` shows all steps. A `lock` lets one process build while the others wait. `new_folder` yields a temporary
-folder next to the final one. `finish_folder` syncs its files, writes their sizes and checksums and the fingerprint of
-the folder into `manifest.json`, and renames the folder. `check_folder` accepts a folder only if the manifest has the
-expected fingerprint and every file is as it was written; a damaged folder of a cache is built again.
-
-Single files, fingerprints and the errors of a full disk follow below.
+`build_folder` shows all steps. Sizes and checksums of the files and the fingerprint of the folder are in its
+`manifest.json`, with which `check_folder` compares them.
 """
 
 from __future__ import annotations
@@ -39,11 +35,7 @@ Part: TypeAlias = tuple[str, str]
 
 
 def cache_folder(cache_dir: str | Path | None) -> Path:
-    """Return the folder for everything that can be built again.
-
-    Args:
-        cache_dir: the user's choice; None means `$ZOO_CACHE_DIR`, or else `~/.cache/memory-zoo`.
-    """
+    """Return the user's choice of a cache; None means `$ZOO_CACHE_DIR`, or else `~/.cache/memory-zoo`."""
     chosen = cache_dir or os.environ.get("ZOO_CACHE_DIR") or Path.home() / ".cache" / "memory-zoo"
     return Path(chosen).expanduser().resolve()
 
@@ -105,13 +97,9 @@ def new_folder(folder: Path, fingerprint: str, **facts: object) -> Iterator[Path
 
 
 def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: object) -> None:
-    """Sync the files of `partial`, write their manifest and rename `partial` to `folder`.
+    """Sync the files of `partial`, write their manifest and rename `partial` to `folder`, which is replaced.
 
-    Args:
-        partial: the filled folder, on the same file system as `folder`.
-        folder: its final path; a damaged or outdated folder there is replaced.
-        fingerprint: identifies the contents, see `check_folder`.
-        facts: further plain values for the manifest.
+    The facts are further plain values for the manifest.
     """
     files = {}
     for path in sorted(partial.iterdir()):
@@ -120,10 +108,8 @@ def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: object
         with path.open("rb") as file:
             os.fsync(file.fileno())
         files[path.name] = {"bytes": path.stat().st_size, "xxh3": checksum_of(path)}
-    manifest = {"fingerprint": fingerprint, "files": files, **facts}
-    manifest["checksum"] = fingerprint_of(manifest)
     with (partial / MANIFEST).open("w") as file:
-        json.dump(manifest, file, indent=1)
+        json.dump(with_checksum({"fingerprint": fingerprint, "files": files, **facts}), file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     if folder.exists():
@@ -132,11 +118,7 @@ def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: object
 
 
 def is_whole(folder: Path, fingerprint: str) -> bool:
-    """Return whether a folder exists and is undamaged, checksums included.
-
-    Raises:
-        InputError: the folder is whole but has another fingerprint.
-    """
+    """Return whether a folder exists and is undamaged; raise an `InputError` if it has another fingerprint."""
     if not folder.exists():
         return False
     try:
@@ -153,19 +135,15 @@ def are_whole(cache: Path, parts: Iterable[Sequence[str]]) -> bool:
 
 
 def check_folder(
-    folder: Path,
-    fingerprint: str | None = None,
-    *,
-    contents: bool = False,
-    advice: str = REBUILD,
+    folder: Path, fingerprint: str | None = None, *, contents: bool = False, advice: str = REBUILD
 ) -> PlainDict:
     """Return the manifest of a folder after checking that the folder is whole.
 
     Args:
-        folder: a folder that `finish_folder` made.
+        folder: a folder that `new_folder` made.
         fingerprint: the expected one; None accepts any.
-        contents: compare checksums too (at the speed of the disk), and not only sizes.
-        advice: what the user should do about a damaged folder, for the message.
+        contents: compare checksums (at the speed of the disk), not only sizes.
+        advice: the end of the message about a damaged folder.
 
     Raises:
         DamagedError: the folder is unfinished, or a file of it is missing or damaged.
@@ -175,7 +153,7 @@ def check_folder(
         raise InputError(f"{folder}: does not exist")
     if not (folder / MANIFEST).exists():
         raise DamagedError(f"{folder}: is unfinished (it has no {MANIFEST}); {advice}")
-    manifest = _read_manifest(folder / MANIFEST, advice)
+    manifest = read_checked(folder / MANIFEST, advice)
     if fingerprint not in (None, manifest["fingerprint"]):
         raise InputError(f"{folder}: was built from other texts or settings; {advice}")
     for name, facts in manifest["files"].items():
@@ -184,19 +162,24 @@ def check_folder(
     return manifest
 
 
-def _read_manifest(path: Path, advice: str) -> PlainDict:
+def with_checksum(values: PlainDict) -> PlainDict:
+    """Return plain values with their checksum, which `read_checked` compares."""
+    return {**values, "checksum": fingerprint_of(values)}
+
+
+def read_checked(path: Path, advice: str) -> PlainDict:
+    """Return the values of a JSON file that was written `with_checksum`; raise a `DamagedError` if it is damaged."""
     try:
-        manifest: PlainDict = json.loads(path.read_text())
-        described = {name: value for name, value in manifest.items() if name != "checksum"}
-        if manifest["checksum"] != fingerprint_of(described):
+        values: PlainDict = json.loads(path.read_text())
+        if values.pop("checksum") != fingerprint_of(values):
             raise ValueError("its checksum has changed")
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{path}: damaged; {advice}") from error
-    return manifest
+    return values
 
 
 def _damage(file: Path, facts: PlainDict, contents: bool) -> str | None:
-    """Compare a file with what its manifest states; None if they agree."""
+    """Return the difference between a file and its manifest; None if they agree."""
     if not file.exists():
         return "is missing"
     if (size := file.stat().st_size) != facts["bytes"]:
@@ -258,10 +241,7 @@ def checksum_of(path: Path) -> str:
 
 
 def contents_of(path: str | Path | None) -> str | dict[str, str] | None:
-    """Return the checksum of a file, or of each file below a folder by its relative path; None if there is none.
-
-    Sizes and times alone would miss files that were rewritten in place, or copied with their times.
-    """
+    """Return the checksum of a file, or of each file below a folder by its relative path; None if there is none."""
     if path is None:
         return None
     path = Path(path).absolute()

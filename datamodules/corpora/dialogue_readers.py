@@ -24,14 +24,11 @@ def with_free_question_marks(text: str) -> str:
 
 
 def read_hmn4qa(path: str | Path) -> Dialogues:
-    """Read a published file: lines `1 turn`, `2 turn`, ..., then `n question<TAB>answer<TAB>number`.
+    """Read a published file: lines `1 turn`, `2 turn`, ..., then `n question<TAB>answer<TAB>number of the last turn`.
 
-    The number 1 starts a dialogue. The third field is the number of the last turn and is not used.
+    The number 1 starts a dialogue.
 
     J. Xu et al.: Hierarchical Memory Networks for Answer Selection on Unknown Words, COLING 2016.
-
-    Raises:
-        InputError: a line of another kind; names file and line.
     """
     dialogues: list[Dialogue] = []
     last = 0
@@ -41,15 +38,12 @@ def read_hmn4qa(path: str | Path) -> Dialogues:
             continue
         match = _LINE.match(line.rstrip("\r\n"))
         if match is None:
-            raise InputError(f"{location}: starts with no number; write `1 words of the first turn`")
+            raise InputError(f"{location}: does not start with a number; write `1 words of the first turn`")
         count, (text, *fields) = int(match[1]), match[2].split("\t")
         if count == 1 and last != 1:
             dialogues.append(Dialogue(str(len(dialogues) + 1), []))
         elif count != last + 1 or not dialogues:
-            problem = (
-                f"the id {count} occurs twice in this dialogue" if count <= last else f"{count} after {last}"
-            )
-            raise InputError(f"{location}: {problem}; number the lines of a dialogue 1, 2, 3, ...")
+            raise InputError(f"{location}: {count} after {last}; number the lines of a dialogue 1, 2, 3, ...")
         last = count
         dialogue = dialogues[-1]
         if not fields:
@@ -57,9 +51,7 @@ def read_hmn4qa(path: str | Path) -> Dialogues:
                 raise InputError(f"{location}: a turn after a question; write all turns of a dialogue first")
             dialogue.turns.append(text)
         elif len(fields) != 2:
-            raise InputError(
-                f"{location}: {len(fields) + 1} columns; write question, answer and the number of the last turn"
-            )
+            raise InputError(f"{location}: {len(fields) + 1} columns; write question, answer and last turn")
         elif not dialogue.turns:
             raise InputError(f"{location}: a question before any turn; write the turns of the dialogue first")
         else:
@@ -77,17 +69,7 @@ def read_dialogues(
     """Read dialogues from .jsonl (also .gz, .xz) or .parquet, a saved data set or the Hub.
 
     A record has the list of turns and a question with its answer, or lists of questions and answers. Records of
-    the same dialogue (the same id, or without ids the same turns) are joined.
-
-    Args:
-        path: see `read_table`.
-        turns_column: name or number of the list of turns.
-        question_column: of the question or questions.
-        answer_column: of the answer or answers, one token each; None where there are none.
-        id_column: of an id of the dialogue.
-
-    Raises:
-        InputError: the table can't be read; names file and row.
+    the same dialogue (the same id, or without ids the same turns) are joined. An answer is one token.
     """
     columns = Columns([turns_column, question_column], answer_column, id_column)
     dialogues: dict[object, Dialogue] = {}
@@ -96,25 +78,18 @@ def read_dialogues(
             location = block.location(record)
             turns = _strings(fields[0], location, turns_column)
             if not turns:
-                raise InputError(
-                    f"{location}: a dialogue without turns; give at least one in {turns_column!r}"
-                )
+                raise InputError(f"{location}: a dialogue without turns; add some in {turns_column!r}")
             name = str(len(dialogues) + 1 if id_column is None else fields[-1])
             key = tuple(turns) if id_column is None else name
             dialogue = dialogues.setdefault(key, Dialogue(name, turns))
             if dialogue.turns != turns:
-                raise InputError(
-                    f"{location}: the id {name!r} belongs to another dialogue already; give it its own"
-                )
+                raise InputError(f"{location}: another dialogue has the id {name!r}; give it its own")
             questions = _strings(fields[1], location, question_column)
             answers: Sequence[str | None] = [None] * len(questions)
             if answer_column is not None:
                 answers = _strings(fields[2], location, answer_column)
             if len(answers) != len(questions):
-                raise InputError(
-                    f"{location}: {len(questions)} questions, but {len(answers)} answers; give each question"
-                    " an answer"
-                )
+                raise InputError(f"{location}: {len(answers)} answers for {len(questions)} questions")
             for question, answer in zip(questions, answers, strict=True):
                 _add_question(dialogue, question, answer, location)
     return _table(list(dialogues.values()), str(path))
@@ -132,7 +107,7 @@ def _strings(value: object, location: str, column: Column) -> list[str]:
     """Return a string, or a list of strings, as a list."""
     strings = [value] if isinstance(value, str) else value
     if not isinstance(strings, list) or not all(isinstance(item, str) for item in strings):
-        raise InputError(f"{location}: column {column!r} holds no string and no list of strings; correct it")
+        raise InputError(f"{location}: column {column!r} is not a string or a list of strings; correct it")
     return strings
 
 
@@ -141,7 +116,7 @@ def _table(dialogues: list[Dialogue], source: str) -> Dialogues:
     for dialogue in kept:
         dialogue.turns = list(map(with_free_question_marks, dialogue.turns))
     if not kept:
-        raise InputError(f"{source}: no question; give a file with at least one")
+        raise InputError(f"{source}: no questions; give a file with at least one")
     if skipped := len(dialogues) - len(kept):
         log.warning("%s: %d dialogues have no question and are skipped", source, skipped)
     return Dialogues.from_list(kept, source)

@@ -18,46 +18,35 @@ from datamodules.corpora.rows import Rows
 
 @dataclass
 class Dialogue:
-    """One dialogue.
-
-    Attributes:
-        id: its name.
-        turns: what was said, in order.
-        questions: the questions about it.
-        answers: an answer a question; None where it is not known.
-        locations: file and line, or row, of each question, for messages.
-    """
+    """One dialogue."""
 
     id: str
     turns: list[str]
     questions: list[str] = field(default_factory=list)
+    #: the answer of each question; None where it is not known.
     answers: list[str | None] = field(default_factory=list)
+    #: file and line, or row, of each question, for messages.
     locations: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
 class Dialogues:
-    """A table of D dialogues.
+    """A table of D dialogues."""
 
-    Attributes:
-        turns: the turns of all dialogues, one dialogue after another.
-        turn_offsets: int64 [D + 1]; dialogue i has the turns `turn_offsets[i]:turn_offsets[i + 1]`.
-        questions: the questions of all dialogues; the id is the question's location, the label its answer.
-        question_offsets: int64 [D + 1].
-        ids: of the dialogues.
-        source: the table's name in messages.
-    """
-
+    #: the turns of all dialogues.
     turns: Rows
+    #: [D + 1]; dialogue i has the turns `turn_offsets[i]:turn_offsets[i + 1]`.
     turn_offsets: NDArray[np.int64]
+    #: the questions of all dialogues; the id is the question's location, the label its answer.
     questions: Rows
+    #: [D + 1].
     question_offsets: NDArray[np.int64]
     ids: list[str]
     source: str
 
     @staticmethod
     def from_list(dialogues: Sequence[Dialogue], source: str = "dialogues") -> Dialogues:
-        """Dialogues in memory."""
+        """Make a table of dialogues in memory."""
         return Dialogues(
             Rows.from_lists((turn for dialogue in dialogues for turn in dialogue.turns), source=source),
             offsets_of([len(dialogue.turns) for dialogue in dialogues]),
@@ -74,7 +63,7 @@ class Dialogues:
 
     @staticmethod
     def concat(parts: Sequence[Dialogues]) -> Dialogues:
-        """The dialogues of several tables, one after another."""
+        """Concatenate the dialogues of several tables."""
         return Dialogues(
             Rows.concat([part.turns for part in parts]),
             offsets_of(np.concatenate([np.diff(part.turn_offsets) for part in parts])),
@@ -88,7 +77,7 @@ class Dialogues:
         return len(self.ids)
 
     def select(self, numbers: ArrayLike) -> Dialogues:
-        """The dialogues with these numbers, in the order given."""
+        """Return the dialogues with these numbers, in the order given."""
         chosen = np.asarray(numbers, np.int64)
         turns = Ragged(np.arange(len(self.turns)), self.turn_offsets).take(chosen)
         questions = Ragged(np.arange(len(self.questions)), self.question_offsets).take(chosen)

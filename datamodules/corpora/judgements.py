@@ -1,8 +1,4 @@
-"""Judged queries of a collection: the documents that answer a query, with grades.
-
-A query has judgements of a few documents, and a collection many documents without a judgement. The documents are read
-once and shared by all tables of judgements; a judgement is two row numbers and a grade.
-"""
+"""Judged queries of a collection: the documents that answer a query, with grades."""
 
 from __future__ import annotations
 
@@ -32,34 +28,30 @@ NAMES = (
     AnyOf(("doc_id", "corpus_id", "corpus-id", "docid", "document_id", "document")),
     AnyOf(("grade", "score", "relevance", "label")),
 )
-#: Ids that a message names at most.
+#: The largest number of ids that a message names.
 _NAMED = 3
 _ARRAYS = (("query", "<i4"), ("document", "<i4"), ("grade", "<f4"))
 
 
 @dataclass(frozen=True, eq=False)
 class Judgements:
-    """J judgements of the documents of a collection for Q queries.
+    """J judgements of the documents of a collection for Q queries."""
 
-    Attributes:
-        queries: the queries with their ids, in order of their first judgement.
-        documents: the whole collection.
-        query: int32 [J], rows of `queries`, rising.
-        document: int32 [J], rows of `documents`; a query has a document once.
-        grade: float32 [J], 0 = judged to be irrelevant.
-        source: the table's name in messages.
-    """
-
+    #: the queries with their ids, in order of their first judgement.
     queries: Rows
+    #: the whole collection.
     documents: Rows
+    #: [J], rows of `queries`, ascending.
     query: NDArray[np.int32]
+    #: [J], rows of `documents`; a query has a document once.
     document: NDArray[np.int32]
+    #: [J], 0 = judged to be irrelevant.
     grade: NDArray[np.float32]
     source: str
 
     @staticmethod
     def unjudged(queries: Rows, documents: Rows) -> Judgements:
-        """Queries without judgements, to rank documents for."""
+        """Return queries without judgements."""
         nothing = np.zeros(0, np.int32)
         return Judgements(queries, documents, nothing, nothing, nothing.astype(np.float32), queries.source)
 
@@ -79,26 +71,20 @@ class Judgements:
         return mask
 
     def grades(self, query: int) -> dict[int, float]:
-        """The judged documents of a query, as rows of `documents`, with their grades."""
+        """Return the judged documents of a query, as rows of `documents`, with their grades."""
         judged = slice(self.offsets[query], self.offsets[query + 1])
         return dict(zip(self.document[judged].tolist(), self.grade[judged].tolist(), strict=True))
 
     def select(self, queries: ArrayLike) -> Judgements:
-        """The judgements of some queries, which are numbered in the order given."""
+        """Return the judgements of some queries, which are numbered in the order given."""
         chosen = np.asarray(queries, np.int64)
         new_number = np.full(len(self.queries), -1, np.int32)
         new_number[chosen] = np.arange(len(chosen), dtype=np.int32)
         query = new_number[self.query]
         order = np.argsort(query, kind="stable")
         order = order[query[order] >= 0]
-        return Judgements(
-            self.queries.select(chosen),
-            self.documents,
-            query[order],
-            self.document[order],
-            self.grade[order],
-            self.source,
-        )
+        arrays = query[order], self.document[order], self.grade[order]
+        return Judgements(self.queries.select(chosen), self.documents, *arrays, self.source)
 
     def save(self, folder: Path) -> None:
         """Write the files that `load` maps, except the documents, which all tables share."""
@@ -125,16 +111,7 @@ class Judgements:
 def read_judgements(path: str | Path, queries: Rows, documents: Rows) -> Judgements:
     """Read judgements; of several judgements of a pair the highest grade counts.
 
-    Judgements with unknown ids, and queries without a judgement, are skipped, and counted and named in the log.
-
-    Args:
-        path: see `judged_pairs`.
-        queries: with their ids.
-        documents: with their ids.
-
-    Raises:
-        InputError: a line of another kind, a negative or infinite grade, or no judgement is left; names file
-            and line.
+    Judgements with unknown ids, and queries without a judgement, are skipped and named in the log.
     """
     source = str(path)
     query_rows, document_rows = queries.row_of_id(), documents.row_of_id()
@@ -154,30 +131,19 @@ def read_judgements(path: str | Path, queries: Rows, documents: Rows) -> Judgeme
         pair = query_row, document_row
         best[pair] = max(grade, best.get(pair, 0.0))
     if skipped:
+        unknown = (unknown_queries, "queries", queries), (unknown_documents, "documents", documents)
         missing = [
-            f"{len(ids)} {kind} ({_some(ids)}) that {rows.source} lacks"
-            for ids, kind, rows in (
-                (unknown_queries, "queries", queries),
-                (unknown_documents, "documents", documents),
-            )
-            if ids
+            f"{len(ids)} {kind} ({_some(ids)}) that {rows.source} lacks" for ids, kind, rows in unknown if ids
         ]
         log.warning("%s: %d judgements are skipped: they name %s", source, skipped, " and ".join(missing))
     if not best:
-        raise InputError(
-            f"{source}: no judgement of a known query and document; name the queries and the corpus that it belongs to"
-        )
+        raise InputError(f"{source}: no judgement of a known query and document; name its queries and corpus")
     query_of, document_of = np.array(list(best), np.int32).T
     distinct, first = np.unique(query_of, return_index=True)
     if without := len(queries) - len(distinct):
         ids = queries.select(np.setdiff1d(np.arange(len(queries)), distinct)[: _NAMED + 1]).ids
-        log.warning(
-            "%s: %d of %d queries have no judgement (%s) and are skipped",
-            source,
-            without,
-            len(queries),
-            _some(ids),
-        )
+        message = "%s: %d of %d queries have no judgement (%s) and are skipped"
+        log.warning(message, source, without, len(queries), _some(ids))
     grades = np.array(list(best.values()), np.float32)
     by_first_judgement = distinct[np.argsort(first)]
     return Judgements(queries, documents, query_of, document_of, grades, source).select(by_first_judgement)
@@ -188,14 +154,12 @@ def judged_pairs(
 ) -> Iterator[tuple[str, str, float, str]]:
     """Yield query, document and grade of each judgement, and its file and line or row for messages.
 
-    Args:
-        path: lines of three or four fields, separated by white space: `query 0 document grade` (TREC) or
-            `query document grade` (with a line of names, as in BEIR, or without); or a .jsonl or .parquet table with
-            columns of these names (see `NAMES`).
-        encoding_errors: see `open_lines`.
+    The file has lines of three or four fields, separated by white space: `query 0 document grade` (TREC) or
+    `query document grade` (with a line of names, as in BEIR, or without); or it is a .jsonl or .parquet table with
+    columns of these names (see `NAMES`).
 
     Raises:
-        InputError: a line of another kind, or a negative or infinite grade; names file and line.
+        InputError: another line, or a negative or infinite grade.
     """
     for query, document, grade, location in _judged_fields(path, encoding_errors):
         if not is_number(grade) or not 0 <= float(grade) < math.inf:
@@ -223,6 +187,6 @@ def _judged_fields(path: str | Path, encoding_errors: EncodingErrors) -> Iterato
 
 
 def _some(ids: Iterable[str]) -> str:
-    """The first ids, and an ellipsis if there are more."""
+    """Return the first ids, and an ellipsis if there are more."""
     named = [excerpt(id_) for id_ in islice(ids, _NAMED + 1)]
     return ", ".join(named[:_NAMED] + ["..."] * (len(named) > _NAMED))

@@ -37,23 +37,14 @@ def read_pairs(
     encoding_errors: EncodingErrors = "strict",
     goal: Goal = "ranking",
 ) -> Pairs:
-    """Read pairs from a table: .csv, .tsv, .jsonl (each also .gz, .xz), .parquet, a saved data set or the Hub.
+    """Read pairs from a table; see `read_table`, and `open_lines` for `encoding_errors`.
 
-    Args:
-        path: see `read_table`.
-        first_column: name or number (from 0) of the first text (the question).
-        second_column: of the second text.
-        label_column: of the grade or label; None for pairs without.
-        question_column: of an id of the question; None = pairs of equal first texts are one question.
-        id_column: of an id of the pair; None = row numbers.
-        header: see `read_table`.
-        quotes: see `read_table`; `whole`: quotes are characters, except around a whole text in which they are
-            doubled.
-        encoding_errors: `strict` refuses bytes that are not UTF-8, `replace` puts U+FFFD in their place.
-        goal: the labels: numbers of 0 or more to rank by, or 0 and 1 to classify.
+    Without a question column, pairs of equal first texts are one question. With `quotes` = `whole`, quotes are
+    characters, except around a whole text in which they are doubled. Labels are numbers of 0 or more to rank by, or 0
+    and 1 to classify.
 
     Raises:
-        InputError: the table can't be read, or a label is not allowed; names file, line and what to do.
+        InputError: the table can't be read, or a label is not allowed; names file and line.
     """
     texts = [first_column, second_column]
     texts += [column for column in (question_column, id_column) if column is not None]
@@ -92,7 +83,7 @@ def _without_quotes(text: str) -> str:
 
 
 def _target(label: str, location: str, goal: Goal, column: Column) -> float:
-    """The number of a label."""
+    """Return the number of a label."""
     if label in _BOOLEANS:
         return _BOOLEANS[label]
     wanted = "0 or 1" if goal == "classification" else "a number of 0 or more"
@@ -100,21 +91,17 @@ def _target(label: str, location: str, goal: Goal, column: Column) -> float:
         raise InputError(f"{location}: no label in column {column!r}; write {wanted}")
     if not is_number(label):
         raise InputError(
-            f"{location}: the label column {column!r} holds the text {excerpt(label, 40)!r} instead of {wanted}; are"
+            f"{location}: the label column {column!r} has the text {excerpt(label, 40)!r} instead of {wanted}; are"
             " first_column, second_column and label_column swapped?"
         )
     number = float(label)
     if not (number in (0, 1) if goal == "classification" else number >= 0 and math.isfinite(number)):
-        raise InputError(
-            f"{location}: the label {label!r} must be {wanted}; correct it or choose another label_column"
-        )
+        raise InputError(f"{location}: the label {label!r} must be {wanted}; correct it")
     return number
 
 
 def read_wikiqa(path: str | Path, encoding_errors: EncodingErrors = "strict", labelled: bool = True) -> Pairs:
-    """Read a file of the official WikiQA release: seven columns with a header, quotes are characters.
-
-    Without `labelled`, the column of labels is not read and may be missing.
+    """Read a file of the official WikiQA release; without `labelled`, its labels may be missing.
 
     Y. Yang, W. Yih, C. Meek: WikiQA: A Challenge Dataset for Open-Domain Question Answering, EMNLP 2015.
     """
@@ -126,37 +113,23 @@ def read_wikiqa(path: str | Path, encoding_errors: EncodingErrors = "strict", la
 def read_quora(path: str | Path, encoding_errors: EncodingErrors = "strict", labelled: bool = True) -> Pairs:
     """Read Quora's question pairs: the release (with its header and quotes), or label, two questions and an id.
 
-    Without `labelled`, the labels are not read.
-
     The second format is the split of Z. Wang, W. Hamza, R. Florian: Bilateral Multi-Perspective Matching for Natural
     Language Sentences, IJCAI 2017, which has no header.
     """
     released = re.match(r'"?id"?[,\t]', next(open_lines(path, encoding_errors))) is not None
-    label: Column = "is_duplicate" if released else 0
+    label, first, second, id_ = ("is_duplicate", "question1", "question2", "id") if released else (0, 1, 2, 3)
+    # Files without a header have some fields with the quotes of the release.
+    quotes: Literal["whole", True] = True if released else "whole"
+    label_column = label if labelled else None
     return read_pairs(
-        path,
-        "question1" if released else 1,
-        "question2" if released else 2,
-        label if labelled else None,
-        id_column="id" if released else 3,
-        header=released,
-        # The fields of the files without a header are copied from the release, some with its quotes.
-        quotes=True if released else "whole",
-        encoding_errors=encoding_errors,
-        goal="classification",
+        path, first, second, label_column, None, id_, released, quotes, encoding_errors, "classification"
     )
 
 
 def read_trec(
     judgements: str | Path, queries: Rows, documents: Rows, encoding_errors: EncodingErrors = "strict"
 ) -> Pairs:
-    """Read judged pairs of a test collection.
-
-    Args:
-        judgements: see `judged_pairs`.
-        queries: first texts with their ids, see `read_identified`.
-        documents: second texts with their ids.
-        encoding_errors: see `read_pairs`.
+    """Read judged pairs of a test collection: see `judged_pairs`, and `read_identified` for the texts.
 
     Raises:
         InputError: a line of another kind, a grade below 0, or an id that no text has; names file and line.
@@ -164,21 +137,19 @@ def read_trec(
     query_texts, document_texts = (
         dict(zip(rows.ids, rows.texts, strict=True)) for rows in (queries, documents)
     )
-    pairs, grades = [], []
-    for query, document, grade, location in judged_pairs(judgements, encoding_errors):
+    judged = list(judged_pairs(judgements, encoding_errors))
+    for query, document, _, location in judged:
         for id_, texts, rows in ((query, query_texts, queries), (document, document_texts, documents)):
             if id_ not in texts:
                 raise InputError(f"{location}: no text with the id {id_!r} in {rows.source}")
-        pairs.append((query, document))
-        grades.append(grade)
-    if not pairs:
+    if not judged:
         raise InputError(f"{judgements}: no judgements; give a file with at least one")
     return Pairs.from_lists(
-        [query_texts[query] for query, _ in pairs],
-        [document_texts[document] for _, document in pairs],
-        grades,
-        [query for query, _ in pairs],
-        [f"{query}:{document}" for query, document in pairs],
+        [query_texts[query] for query, *_ in judged],
+        [document_texts[document] for _, document, *_ in judged],
+        [grade for _, _, grade, _ in judged],
+        [query for query, *_ in judged],
+        [f"{query}:{document}" for query, document, *_ in judged],
         str(judgements),
     )
 
@@ -186,12 +157,7 @@ def read_trec(
 def read_identified(path: str | Path, text_column: Column | Sequence[Column] | None = None) -> Rows:
     """Read texts with ids: .jsonl with `id` (or `_id`) and `text`, or .tsv with id and text and no header.
 
-    Args:
-        path: a file that `read_table` reads.
-        text_column: name or number of the text, or several, which are joined.
-
-    Raises:
-        InputError: see `read_table`; or two texts have the same id.
+    Several text columns are joined. Raises an `InputError`, see `read_table`, or if two texts have the same id.
     """
     by_number = any(end in (".tsv", ".csv") for end in Path(path).suffixes)
     if text_column is None:

@@ -1,7 +1,6 @@
 """Pairs of texts, in lists: a question's candidates with their grades, or texts that match or do not.
 
-A question has many candidates and a sentence may answer several questions. So the distinct texts of each side are
-kept once, and a pair is two row numbers: each text is tokenised and encoded once.
+A pair is two row numbers of distinct texts, so each text is tokenised and encoded once.
 """
 
 from __future__ import annotations
@@ -25,27 +24,21 @@ _IDS = ("ids", "question_ids")
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """A table of P pairs.
+    """A table of P pairs."""
 
-    Attributes:
-        first: the distinct first texts (questions), in order of first occurrence; ids are row numbers.
-        second: the distinct second texts, in the same way.
-        first_row: int32 [P], rows of `first`.
-        second_row: int32 [P], rows of `second`.
-        question: int32 [P], the question that a pair belongs to, numbered from 0 in order of first occurrence.
-        target: float32 [P], grades; nan = unknown.
-        ids: Arrow array of strings [P], ids of the pairs.
-        question_ids: Arrow array of strings [questions].
-        source: the table's name in messages.
-    """
-
+    #: the distinct first texts (questions), and the second ones, in order of first occurrence; ids are row numbers.
     first: Rows
     second: Rows
+    #: [P], rows of `first`, and of `second`.
     first_row: NDArray[np.int32]
     second_row: NDArray[np.int32]
+    #: [P], the question that a pair belongs to, numbered from 0 in order of first occurrence.
     question: NDArray[np.int32]
+    #: [P], grades; nan = unknown.
     target: NDArray[np.float32]
+    #: [P], ids of the pairs.
     ids: pa.StringArray
+    #: [questions].
     question_ids: pa.StringArray
     source: str
 
@@ -58,15 +51,10 @@ class Pairs:
         ids: Sequence[str] | None = None,
         source: str = "pairs",
     ) -> Pairs:
-        """Pairs of strings in memory.
+        """Make a table of P pairs of strings.
 
-        Args:
-            first: P first texts.
-            second: P second texts.
-            targets: their grades; None = unknown.
-            questions: id of the question that each pair belongs to; None = equal first texts are one question.
-            ids: of the pairs; None = row numbers.
-            source: the table's name in messages.
+        Targets are grades, None = unknown. Questions are the ids of the pairs' questions; None = equal first texts are
+        one question. Ids default to row numbers.
         """
         repairs = Repairs()
         firsts, first_row = _distinct(repairs.column(list(first), pa.large_string()), source)
@@ -90,7 +78,7 @@ class Pairs:
 
     @property
     def num_questions(self) -> int:
-        """The number of questions, those without a positive included."""
+        """The number of questions."""
         return len(self.question_ids)
 
     @cached_property
@@ -105,7 +93,7 @@ class Pairs:
         return self.first_row[self.lists.values[self.lists.offsets[:-1]]]
 
     def with_second_texts(self, texts: Sequence[str]) -> tuple[Pairs, NDArray[np.int64]]:
-        """Add second texts without pairs; also returns the row of each of the texts [n] among the second texts."""
+        """Add second texts without pairs; also return the row of each text [n] among the second texts."""
         known = {text: row for row, text in enumerate(self.second.texts)}
         rows = [known.setdefault(text, len(known)) for text in texts]
         if len(known) == len(self.second):
@@ -114,12 +102,7 @@ class Pairs:
         return replace(self, second=second), np.array(rows, np.int64)
 
     def with_pairs(self, question: NDArray[np.int64], second_row: NDArray[np.int64]) -> Pairs:
-        """Append pairs of grade 0.
-
-        Args:
-            question: [n] numbers of the questions.
-            second_row: [n] rows of the second texts.
-        """
+        """Append n pairs of grade 0: numbers of the questions [n] and rows of the second texts [n]."""
         # The id of a pair is its question's id and its row in the larger table.
         names = self.question_ids.take(pa.array(question)).to_pylist()
         ids = [f"{name}:{row}" for row, name in enumerate(names, len(self))]
@@ -140,28 +123,20 @@ class Pairs:
         return mask
 
     def select(self, row_numbers: ArrayLike) -> Pairs:
-        """The pairs with these numbers, in the order given, and their texts alone."""
+        """Return the pairs with these numbers, in the order given, and only their texts."""
         chosen = np.asarray(row_numbers, dtype=np.int64)
         first, first_row = _used(self.first_row[chosen])
         second, second_row = _used(self.second_row[chosen])
         questions, question = _used(self.question[chosen])
-        return Pairs(
-            _numbered(self.first.select(first).table.column("text"), self.source),
-            _numbered(self.second.select(second).table.column("text"), self.source),
-            first_row,
-            second_row,
-            question,
-            self.target[chosen],
-            self.ids.take(pa.array(chosen)),
-            self.question_ids.take(pa.array(questions)),
-            self.source,
-        )
+        firsts = _numbered(self.first.select(first).table.column("text"), self.source)
+        seconds = _numbered(self.second.select(second).table.column("text"), self.source)
+        ids, question_ids = self.ids.take(pa.array(chosen)), self.question_ids.take(pa.array(questions))
+        target = self.target[chosen]
+        return Pairs(firsts, seconds, first_row, second_row, question, target, ids, question_ids, self.source)
 
     def select_questions(self, questions: ArrayLike) -> Pairs:
-        """All pairs of these questions, in the table's order."""
-        wanted = np.zeros(self.num_questions, dtype=bool)
-        wanted[np.asarray(questions, dtype=np.int64)] = True
-        return self.select(np.flatnonzero(wanted[self.question]))
+        """Return all pairs of these questions, in the table's order."""
+        return self.select(np.flatnonzero(np.isin(self.question, questions)))
 
     def save(self, folder: Path) -> None:
         """Write the files that `load` maps."""
@@ -200,19 +175,19 @@ class Pairs:
 
 
 def _distinct(column: pa.Array, source: str) -> tuple[Rows, NDArray[np.int32]]:
-    """The distinct texts of a column as rows, and the row of each field."""
+    """Return the distinct texts of a column as rows, and the row of each field."""
     encoded = column.dictionary_encode()
     return _numbered(encoded.dictionary, source), encoded.indices.to_numpy()
 
 
 def _numbered(texts: pa.Array, source: str) -> Rows:
-    """Rows of an Arrow column of texts, with their numbers as ids and without labels."""
+    """Return the rows of an Arrow column of texts, with their numbers as ids and without labels."""
     ids = pa.array(np.arange(len(texts))).cast(pa.string())
     return Rows(pa.table([ids, texts, pa.nulls(len(texts), pa.string())], schema=SCHEMA), source)
 
 
 def _used(rows: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Distinct numbers in order of first occurrence, and the position of each number among them."""
+    """Return distinct numbers in order of first occurrence, and the position of each number among them."""
     distinct, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     position = np.empty(len(order), np.int32)

@@ -48,10 +48,7 @@ def read_blocks(
 ) -> Iterator[Block]:
     """Yield the wanted columns of any table in blocks, so that little more than a block is in memory.
 
-    See `read_table` for the arguments, and `open_lines` for `encoding_errors`.
-
-    Raises:
-        InputError: the table is empty or can't be read.
+    See `read_table` for the arguments and errors, and `open_lines` for `encoding_errors`.
     """
     source = str(path)
     if source.startswith(HUB) or Path(path).is_dir():
@@ -79,7 +76,7 @@ def read_blocks(
 
 
 def _kind(path: Path) -> str:
-    """The suffix that names the format, such as `.csv`."""
+    """Return the suffix that names the format, such as `.csv`."""
     name = path.name.lower()
     compression = next((end for end in (".gz", ".xz") if name.endswith(end)), "")
     kind = Path(name.removesuffix(compression)).suffix
@@ -89,13 +86,10 @@ def _kind(path: Path) -> str:
 
 
 def open_lines(path: str | Path, encoding_errors: EncodingErrors | None = None) -> Iterator[str]:
-    """The lines of a text file, each with its line end; the first without a byte order mark.
+    """Yield the lines of a file, plain or compressed, each with its line end; the first without a byte order mark.
 
-    Args:
-        path: a file, perhaps .gz or .xz.
-        encoding_errors: what to do with a line that is not UTF-8: `strict` refuses it and names this option,
-            `replace` puts U+FFFD in place of undecodable bytes and counts such lines in the log. None
-            refuses it where the user has no such option.
+    Of lines that are not UTF-8, `strict` refuses the first and names this option, `replace` replaces undecodable bytes
+    by U+FFFD. None refuses the first where the user has no such option.
 
     Raises:
         InputError: the file is missing, empty or damaged, or not UTF-8.
@@ -109,10 +103,8 @@ def open_lines(path: str | Path, encoding_errors: EncodingErrors | None = None) 
         except UnicodeDecodeError as error:
             if encoding_errors != "replace":
                 hint = "" if encoding_errors is None else ", or set encoding_errors to replace"
-                raise InputError(
-                    f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); save the file as"
-                    f" UTF-8{hint}"
-                ) from None
+                problem = f"not UTF-8 ({error.reason} at byte {error.start}); save the file as UTF-8"
+                raise InputError(f"{path}, line {number}: {problem}{hint}") from None
             text = line.decode("utf-8", "replace")
             replaced += 1
         yield text
@@ -146,7 +138,7 @@ def _csv_records(
     quoted: bool,
     header: bool | None,
 ) -> Iterator[Record]:
-    """The records of delimited lines, each by the number of its first line; the path is for messages."""
+    """Yield the records of delimited lines, each by the number of its first line; the path is for messages."""
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
     lines = _without_nuls(lines, path)
     begin = _to_header(lines)
@@ -178,10 +170,9 @@ def _csv_records(
             if len(fields) != width:
                 hint = "write tabs and line ends inside a field as spaces, or set quotes to true"
                 if quoted:
-                    hint = f"put fields that hold a {delimiter!r}, a quote or a line end in double quotes"
-                raise InputError(
-                    f"{path}, line {start}: {len(fields)} fields, but line {first_line} has {width}; {hint}"
-                )
+                    hint = f"put fields with a {delimiter!r}, a quote or a line end in double quotes"
+                problem = f"{len(fields)} fields, but line {first_line} has {width}"
+                raise InputError(f"{path}, line {start}: {problem}; {hint}")
             num_records += 1
             yield start, [fields[position] for position in positions]
     except csv.Error as error:
@@ -203,7 +194,7 @@ def _without_nuls(lines: Iterable[str], path: str | Path) -> Iterator[str]:
 
 
 def _to_header(lines: Iterator[str]) -> list[str]:
-    """The lines up to the first that is not blank."""
+    """Return the lines up to the first that is not blank."""
     begin = []
     for line in lines:
         begin.append(line)
@@ -220,7 +211,7 @@ def _has_semicolons(header: str, columns: Columns) -> bool:
 
 
 def _csv_problem(problem: str) -> str:
-    """Turn a message of the csv module into one that helps."""
+    """Return a helpful message for one of the csv module."""
     if "new-line" in problem:
         return "a bare carriage return; end lines with \\n or \\r\\n"
     if "unexpected end" in problem or "field limit" in problem:
@@ -239,9 +230,9 @@ def _json_records(lines: Iterator[str], path: str | Path, columns: Columns) -> I
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{where}: no JSON ({excerpt(error)}); write one object a line") from None
+            raise InputError(f"{where}: not JSON ({excerpt(error)}); write one object a line") from None
         if not isinstance(record, dict):
-            raise InputError(f"{where}: no JSON object; write one object a line")
+            raise InputError(f"{where}: not a JSON object; write one object a line")
         if not wanted:
             names = list(record)
             wanted = [names[position] for position in columns.find(names, where)]
@@ -269,13 +260,15 @@ def _parquet_blocks(path: Path, columns: Columns) -> Iterator[Block]:
     except (pa.ArrowException, OSError) as error:
         if path.stat().st_size == 0:
             raise InputError(f"{path}: empty file; give a file with rows") from None
-        raise InputError(f"{path}: no whole Parquet file ({reason(error)}); copy or write it again") from None
+        raise InputError(
+            f"{path}: not a whole Parquet file ({reason(error)}); copy or write it again"
+        ) from None
 
 
 def _dataset_blocks(
     dataset: Dataset, source: str, columns: Columns, class_names: ClassNames | None
 ) -> Iterator[Block]:
-    """The rows of a data set. Numbers of a ClassLabel become names, or count from 1 if class names are a list."""
+    """Yield the rows of a data set. Numbers of a ClassLabel become names, or count from 1 if class names are a list."""
     names = dataset.column_names
     wanted = [names[position] for position in columns.find(names, source)]
     label = len(columns.texts)
@@ -312,9 +305,8 @@ def _python_values(column: pa.Array, first_row: int, source: str) -> list[object
             try:
                 value.as_py()
             except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{source}, row {row}: not UTF-8 ({error.reason} at byte {error.start}); write it again"
-                ) from None
+                problem = f"not UTF-8 ({error.reason} at byte {error.start})"
+                raise InputError(f"{source}, row {row}: {problem}; write it again") from None
         raise
     return values
 
@@ -325,22 +317,19 @@ def _load_from_disk(folder: Path) -> Dataset:
     try:
         dataset = datasets.load_from_disk(str(folder))
     except FileNotFoundError:
-        raise InputError(
-            f"{folder}: a folder, but no data set that datasets' save_to_disk wrote; name a file in it"
-        ) from None
+        raise InputError(f"{folder}: not a data set that save_to_disk wrote; name a file in it") from None
     except Exception as error:
-        # Whatever exception a damaged folder causes in datasets, the user must repair the folder.
         raise InputError(f"{folder}: a damaged data set ({reason(error)}); save it again") from error
     if isinstance(dataset, datasets.DatasetDict):
         splits = " or ".join(str(folder / name) for name in dataset)
-        raise InputError(f"{folder}: holds splits; choose {splits}")
+        raise InputError(f"{folder}: contains splits; choose {splits}")
     return dataset
 
 
 def _load_from_hub(source: str) -> Dataset:
     import datasets
 
-    # The split may be a slice such as train[:10%], with a colon of its own.
+    # The split may be a slice with a colon, such as train[:10%].
     name, *rest = re.split(r":(?![^\[]*\])", source.removeprefix(HUB))
     if not name or len(rest) > 2 or not all(rest):
         raise InputError(f"{source}: write hub:NAME, hub:NAME:SPLIT or hub:NAME:CONFIG:SPLIT")
@@ -350,12 +339,11 @@ def _load_from_hub(source: str) -> Dataset:
         return datasets.load_dataset(name, config, split=split)
     except Exception as error:
         # A wrong name, configuration or split, no network, a gated set: each has its own exception class.
-        raise InputError(
-            f"{source}: not loaded ({reason(error)}); check name, configuration, split and network"
-        ) from error
+        advice = "check name, configuration, split and network"
+        raise InputError(f"{source}: not loaded ({reason(error)}); {advice}") from error
 
 
 def hub_fingerprint(source: str) -> str:
-    """Identify the current contents of a data set of the Hub, or of its local copy if the Hub can't be reached."""
+    """Identify the contents of a data set of the Hub, or of its local copy if the Hub can't be reached."""
     dataset = _load_from_hub(source)
     return f"{dataset._fingerprint} {dataset.info.version}"

@@ -10,7 +10,7 @@ from datamodules.core.errors import InputError, excerpt
 #: A column by its name or its number (from 0; the command line gives numbers as strings of digits).
 Column: TypeAlias = str | int
 T = TypeVar("T")
-#: One, or several that are joined.
+#: A column, or several that are joined.
 TextColumn: TypeAlias = Column | list[Column]
 
 
@@ -19,15 +19,10 @@ class AnyOf(tuple[str, ...]):
 
 
 class Columns:
-    """The wanted columns of a table.
-
-    Args:
-        texts: the column of the text, or several.
-        label: the column of the label; None = no labels.
-        id_: the column of the id; None = no ids.
+    """The wanted columns of a table: the text's, or several, and perhaps that of the label and that of the id.
 
     Attributes:
-        wanted: all of them: texts, label, id. A record's fields come in this order.
+        wanted: texts, label, id: the order of a record's fields.
         all_numbers: True if they can be found without a header.
     """
 
@@ -45,7 +40,7 @@ class Columns:
             raise InputError("text_column: name at least one column")
 
     def find(self, names: Sequence[str], where: str, numbers_only: bool = False) -> list[int]:
-        """Positions of the wanted columns among `names`; where there is no header, only numbers count."""
+        """Return the positions of the wanted columns among `names`; without a header, only numbers count."""
         return [self._find(column, names, where, numbers_only) for column in self.wanted]
 
     def _find(self, column: Column | AnyOf, names: Sequence[str], where: str, numbers_only: bool) -> int:
@@ -80,15 +75,11 @@ class Block(NamedTuple):
     columns: list[list[object]]
 
     def location(self, record: int) -> str:
-        """The file and line, or row, of a record, for messages."""
+        """Return the file and line, or row, of a record, for messages."""
         return f"{self.source} {self.numbers[record]}"
 
     def strings(self, column: int) -> list[str]:
-        """A column as strings: "" for a missing field; numbers and booleans as Python writes them.
-
-        Raises:
-            InputError: a field of another type; names its record.
-        """
+        """Return a column as strings: "" for a missing field; numbers and booleans as Python writes them."""
         fields = self.columns[column]
         if set(map(type, fields)) <= {str}:
             return cast("list[str]", fields)
@@ -100,23 +91,16 @@ class Block(NamedTuple):
             elif isinstance(field, (str, int, float)):
                 strings.append(str(field))
             else:
-                kind = type(field).__name__
-                raise InputError(
-                    f"{self.location(record)}: {kind} instead of a string; choose another column"
-                )
+                kind, location = type(field).__name__, self.location(record)
+                raise InputError(f"{location}: {kind} instead of a string; choose another column")
         return strings
 
     def stripped(self, column: int) -> list[str]:
-        """A column as strings without white space around them; see `strings`."""
+        """Return a column as strings without white space around them; see `strings`."""
         return list(map(str.strip, self.strings(column)))
 
     def converted(self, column: int, convert: Callable[[str, str], T]) -> list[T]:
-        """Convert the stripped strings of a column, each distinct one once.
-
-        Args:
-            column: its number.
-            convert: takes a string and its location, for messages.
-        """
+        """Convert the stripped strings of a column, and their locations for messages, each distinct one once."""
         strings = self.stripped(column)
         values: dict[str, T] = {}
         for record, string in enumerate(strings):

@@ -66,14 +66,11 @@ class Texts(Sequence[str]):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A table of texts, each with an id and perhaps a label.
+    """A table of texts, each with an id and perhaps a label."""
 
-    Attributes:
-        table: columns `id` (string), `text` (large_string) and `label` (string; all null = no labels).
-        source: the table's name in messages: a file, a Hub name.
-    """
-
+    #: columns `id`, `text` and `label` (all null = no labels), see `SCHEMA`.
     table: pa.Table
+    #: the table's name in messages: a file, a Hub name.
     source: str
 
     def __post_init__(self) -> None:
@@ -87,7 +84,7 @@ class Rows:
         ids: Iterable[str] | None = None,
         source: str = "texts",
     ) -> Rows:
-        """Rows of strings in memory; ids default to row numbers. NULs and lone surrogates are replaced."""
+        """Make a table of strings; ids default to row numbers. NULs and lone surrogates are replaced."""
         texts, repairs = list(texts), Repairs()
         ids = map(str, range(len(texts))) if ids is None else ids
         batch = repairs.batch(list(ids), texts, None if labels is None else list(labels))
@@ -109,7 +106,7 @@ class Rows:
         return ids
 
     def row_of_id(self) -> dict[str, int]:
-        """The row of each id; the last one of an id that occurs twice."""
+        """Return the row of each id; the last one of an id that occurs twice."""
         return {id_: row for row, id_ in enumerate(self.ids)}
 
     @property
@@ -119,12 +116,12 @@ class Rows:
         return None if column.null_count else column.to_pylist()
 
     def label(self, row: int) -> str | None:
-        """The label of one row; None where it has none."""
+        """Return the label of one row; None where it has none."""
         label: str | None = self.table.column("label")[row].as_py()
         return label
 
     def distinct_labels(self) -> list[str]:
-        """The labels that occur, sorted; empty where the table has none."""
+        """Return the labels that occur, sorted; empty where the table has none."""
         return sorted(self.table.column("label").unique().drop_null().to_pylist())
 
     def save(self, path: Path) -> None:
@@ -135,23 +132,23 @@ class Rows:
     @staticmethod
     @contextmanager
     def writer(path: Path) -> Iterator[Callable[[Rows], None]]:
-        """Open an Arrow file that `load` maps; yields a function that appends rows to it."""
+        """Open an Arrow file that `load` maps, and yield a function that appends rows to it."""
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
             yield lambda rows: writer.write_table(rows.table, max_chunksize=BLOCK)
 
     @staticmethod
     def load(path: Path, source: str | None = None) -> Rows:
-        """Map a file that `save` or `writer` wrote. Nothing is read before it is used."""
+        """Map a file that `save` or `writer` wrote."""
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         return Rows(table, str(path) if source is None else source)
 
     def select(self, row_numbers: ArrayLike) -> Rows:
-        """The rows with these numbers, in the order given."""
+        """Return the rows with these numbers, in the order given."""
         return Rows(self.table.take(pa.array(np.asarray(row_numbers, dtype=np.int64))), self.source)
 
     @staticmethod
     def concat(parts: Sequence[Rows]) -> Rows:
-        """The rows of several tables, one after another, without a copy."""
+        """Concatenate the rows of several tables, without a copy."""
         source = " + ".join(part.source for part in parts)
         return Rows(pa.concat_tables([part.table for part in parts]), source)
 
@@ -172,7 +169,7 @@ class Rows:
 
 
 def _bytes_of(array: pa.Array) -> memoryview:
-    """The UTF-8 bytes of an Arrow array of strings without nulls, one after another."""
+    """Return the UTF-8 bytes of an Arrow array of strings without nulls."""
     _, offsets, data = array.buffers()
     if len(array) == 0 or data is None:
         return memoryview(b"")
@@ -181,14 +178,14 @@ def _bytes_of(array: pa.Array) -> memoryview:
 
 
 class Repairs:
-    """Makes Arrow columns of strings, and counts and replaces characters that later stages can't process."""
+    """Makes Arrow columns of strings; replaces and counts NULs and lone surrogates, which few programs can process."""
 
     def __init__(self) -> None:
         self.nuls = 0
         self.surrogates = 0
 
     def column(self, values: Sequence[str | None], kind: pa.DataType) -> pa.Array:
-        """An Arrow array of strings (or None) of the type `kind`."""
+        """Return an Arrow array of strings (or None) of the type `kind`."""
         import pyarrow.compute as pc
 
         try:
@@ -206,7 +203,7 @@ class Repairs:
     def batch(
         self, ids: Sequence[str], texts: Sequence[str], labels: Sequence[str | None] | None
     ) -> pa.RecordBatch:
-        """An Arrow record batch of n rows; labels None = no labels."""
+        """Return an Arrow record batch of n rows; labels None = no labels."""
         columns = [
             self.column(ids, pa.string()),
             self.column(texts, pa.large_string()),

@@ -1,8 +1,8 @@
 """Seeded, stratified samples of a table: validation rows, fewer rows a class, fewer classes.
 
-The same contents and seed give the same rows on every platform and with every version of numpy: rows of a class are
-ordered by the raw stream of PCG64, which numpy promises to keep (unlike its `permutation`). Each class has a stream of
-its own. So the sample of a class does not depend on other classes, and a smaller sample is a part of a larger one.
+Rows of a class are ordered by the raw stream of PCG64, which numpy promises to keep (unlike its `permutation`). Each
+class has its own stream. So the sample of a class does not depend on other classes, and a smaller sample is a part of a
+larger one.
 """
 
 from __future__ import annotations
@@ -21,27 +21,16 @@ log = logging.getLogger(__name__)
 
 
 def stratified_split(
-    labels: Sequence[str],
-    validation: int | float,
-    seed: int,
-    groups: NDArray[np.integer] | None = None,
+    labels: Sequence[str], validation: int | float, seed: int, groups: NDArray[np.integer] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Choose validation rows from each class.
 
-    Args:
-        labels: the label of each row.
-        validation: an int takes this number of rows of each class, a float below 1 that share of each class (to
-            the nearest row, but at least one; a class of a single row stays in training).
-        seed: another seed chooses other rows.
-        groups: [n], equal for rows that must be on one side, such as duplicates; the number of validation rows of a
-            class is then as close as its groups allow. None = every row is a group, with the same result as
-            groups of one row each.
+    An int takes this number of rows of each class, a float below 1 that share of each class (to the nearest row, but at
+    least one; a class of a single row stays in training). Groups [n] are equal for rows that must be on one side, such
+    as duplicates; the number of validation rows of a class is then as close as its groups allow.
 
     Returns:
         Row numbers for training and for validation, int64, each in ascending order.
-
-    Raises:
-        InputError: a class would have no row left for training, or `validation` is out of range.
     """
     if isinstance(validation, float) and not 0 < validation < 1:
         raise InputError(f"validation {validation}: give a share between 0 and 1, or a whole number of rows")
@@ -49,7 +38,7 @@ def stratified_split(
         raise InputError(f"validation {validation}: give at least one row a class")
     if groups is None:
         groups = np.arange(len(labels))
-    # Of each row its group, numbered from 0; of each group its size and its first row.
+    # The number of each row's group; the size and the first row of each group.
     _, first, group, size = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
     group = group.reshape(-1)
     chosen = np.zeros(len(size), dtype=bool)
@@ -61,10 +50,8 @@ def stratified_split(
         else:
             count = validation
             if count >= len(rows):
-                raise InputError(
-                    f"validation {validation}: class {label!r} has only {len(rows)} rows, and training needs "
-                    "at least one; take fewer rows"
-                )
+                problem = f"class {label!r} has only {len(rows)} rows, and training needs at least one"
+                raise InputError(f"validation {validation}: {problem}; take fewer rows")
         order = _sample(rows, len(rows), label, seed, "validation")
         # A group with several labels belongs to the class of its first row, and counts for that class alone.
         own = group[order[first[group[order]] == order]]
@@ -92,20 +79,10 @@ def _nearest(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 
 
 def limit_classes(rows: Rows, limits: int | float | Mapping[str, int], seed: int) -> Rows:
-    """Keep a sample of each class, in the table's order.
+    """Keep a seeded sample of each class, in the table's order.
 
-    The paper's low-resource case is `0.1`, its unbalanced case
-    `{"World": 2000, "Sports": 4000, "Business": 8000, "Sci/Tech": 16000}`.
-
-    Args:
-        rows: a labelled table.
-        limits: an int keeps this number of rows of each class, a float up to 1 that share of each class (to the
-            nearest row, but at least one), a mapping this number of rows of the classes that it names and all
-            rows of the others.
-        seed: another seed keeps other rows.
-
-    Raises:
-        InputError: a class is missing or has too few rows.
+    An int keeps this number of rows of each class, a float up to 1 that share of each class (to the nearest row, but at
+    least one), a mapping this number of rows of the classes that it names and all rows of the others.
     """
     classes = _rows_by_class(_labels(rows))
     if isinstance(limits, Mapping):
@@ -121,19 +98,14 @@ def limit_classes(rows: Rows, limits: int | float | Mapping[str, int], seed: int
         if count < 1:
             raise InputError(f"class limit {count} of {label!r}: keep at least one row")
         if count > len(members):
-            raise InputError(
-                f"{rows.source}: class {label!r} has only {len(members)} rows, not {count}; lower its limit"
-            )
+            problem = f"class {label!r} has only {len(members)} rows, not {count}"
+            raise InputError(f"{rows.source}: {problem}; lower its limit")
         kept.append(_sample(members, count, label, seed, "limit"))
     return rows.select(np.sort(np.concatenate(kept)))
 
 
 def select_classes(rows: Rows, classes: Sequence[str]) -> Rows:
-    """Keep the rows of some classes, in the table's order.
-
-    Raises:
-        InputError: the table has no row of one of them.
-    """
+    """Keep the rows of some classes, in the table's order; raise an `InputError` if one has no rows."""
     by_class = _rows_by_class(_labels(rows))
     _check_classes(classes, by_class, rows.source)
     parts = [by_class[label] for label in dict.fromkeys(classes)]
@@ -143,14 +115,13 @@ def select_classes(rows: Rows, classes: Sequence[str]) -> Rows:
 
 
 def _labels(rows: Rows) -> list[str]:
-    labels = rows.labels
-    if labels is None:
+    if rows.labels is None:
         raise InputError(f"{rows.source}: no labels; name a label column to choose rows by class")
-    return labels
+    return rows.labels
 
 
 def _rows_by_class(labels: Sequence[str]) -> dict[str, NDArray[np.int64]]:
-    """Ascending row numbers of each class, classes in alphabetical order."""
+    """Return the ascending row numbers of each class, classes in alphabetical order."""
     codes_of = {label: code for code, label in enumerate(sorted(set(labels)))}
     codes = np.fromiter((codes_of[label] for label in labels), dtype=np.int64, count=len(labels))
     order = np.argsort(codes, kind="stable")

@@ -29,8 +29,7 @@ def read_table(
 ) -> Rows:
     """Read texts, with their labels and ids, from a file, a saved data set or the Hub.
 
-    Rows with an empty text and duplicate rows are kept and counted in the log. A NUL becomes a space and a
-    lone surrogate U+FFFD, because servers, tokenizers and UTF-8 can't carry them.
+    Rows with an empty text and duplicate rows are kept and counted in the log.
 
     Args:
         path: one of
@@ -52,7 +51,7 @@ def read_table(
             labels of any other kind.
 
     Raises:
-        InputError: the table can't be read; the message names file, line or row, and what to do.
+        InputError: the table can't be read; names file and line or row.
     """
     columns = Columns(text_column, label_column, id_column)
     if isinstance(class_names, (str, Path)):
@@ -95,7 +94,7 @@ def _rows(blocks: Iterable[Block], columns: Columns, source: str, class_names: C
 
 
 def _texts(block: Block, num_columns: int) -> list[str]:
-    """The text of each record: its fields, stripped and joined by a space."""
+    """Return the text of each record: its fields, stripped and joined by a space."""
     parts = [block.stripped(column) for column in range(num_columns)]
     if num_columns == 1:
         return parts[0]
@@ -119,7 +118,7 @@ def _class_name(label: str, location: str, class_names: ClassNames | None) -> st
         )
     if not label.isdecimal() or not 1 <= int(label) <= len(class_names):
         raise InputError(
-            f"{location}: label {excerpt(label)!r} is no number from 1 to {len(class_names)}; correct it, omit"
+            f"{location}: label {excerpt(label)!r} is not a number from 1 to {len(class_names)}; correct it, omit"
             " class_names, or name each label, as in '{0: World, 1: Sports}'"
         )
     return class_names[int(label) - 1]

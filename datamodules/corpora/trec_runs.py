@@ -14,15 +14,7 @@ Run = dict[str, dict[str, float]]
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a run. As in TREC's tools, the scores decide the order, not the written ranks.
-
-    Args:
-        path: lines `query Q0 document rank score name`, perhaps .gz or .xz.
-
-    Raises:
-        InputError: a line of another kind, a score that is no number, a document that a query has twice, or an empty
-            run.
-    """
+    """Read lines `query Q0 document rank score name`; as in TREC's tools, the ranks are ignored."""
     run: Run = {}
     for number, line in enumerate(open_lines(path, "strict"), 1):
         location = f"{path}, line {number}"
@@ -31,14 +23,14 @@ def read_run(path: str | Path) -> Run:
             continue
         if len(fields) != 6:
             raise InputError(
-                f"{location}: {len(fields)} fields; write query, Q0, document, rank, score and name"
+                f"{location}: {len(fields)} fields; write query, Q0, document, rank, score, name"
             )
         query, _, document, _, score, _ = fields
         scores = run.setdefault(query, {})
         if document in scores:
             raise InputError(f"{location}: query {excerpt(query)} has document {excerpt(document)} already")
         if not is_number(score) or math.isnan(float(score)):
-            raise InputError(f"{location}: the score {excerpt(score)!r} is no number")
+            raise InputError(f"{location}: the score {excerpt(score)!r} is not a number")
         scores[document] = float(score)
     if not run:
         raise InputError(f"{path}: no ranked documents; give a run with at least one")
@@ -46,18 +38,7 @@ def read_run(path: str | Path) -> Run:
 
 
 def run_line(query: str, document: str, rank: int, score: float, name: str) -> str:
-    """Format a line of a run.
-
-    Args:
-        query: id of the query.
-        document: id of the document.
-        rank: from 1.
-        score: higher = better.
-        name: of the system.
-
-    Raises:
-        InputError: an id or the name is empty or has white space, which separates fields.
-    """
+    """Format a line of a run; refuse an id or a name that is empty or has white space, which separates fields."""
     for field, id_ in (("query", query), ("document", document), ("name", name)):
         if len(id_.split()) != 1 or id_ != id_.strip():
             raise InputError(f"{field} {excerpt(id_)!r}: a field of a TREC run has no white space; rename it")

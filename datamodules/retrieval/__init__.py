@@ -37,22 +37,16 @@ if TYPE_CHECKING:
     from datamodules.retrieval.memories.opening import is_memory as is_memory
     from datamodules.retrieval.memories.opening import open_memory as open_memory
 
+_MEMORIES = {
+    "folder_memory": ("POINTER", "FolderMemory", "contents_of_memory", "first_rows", "read_pointer"),
+    "index_memory": ("IndexMemory",),
+    "memory": ("Memory", "Neighbors", "UnknownLabels"),
+    "neighbors": ("build_neighbors", "open_neighbors"),
+    "opening": ("is_memory", "open_memory"),
+}
 #: Name -> module of what is imported on first use: each module needs packages that the others do not.
-LAZY = {
-    **RETRIEVERS,
-    "POINTER": "datamodules.retrieval.memories.folder_memory",
-    "FolderMemory": "datamodules.retrieval.memories.folder_memory",
-    "contents_of_memory": "datamodules.retrieval.memories.folder_memory",
-    "first_rows": "datamodules.retrieval.memories.folder_memory",
-    "read_pointer": "datamodules.retrieval.memories.folder_memory",
-    "IndexMemory": "datamodules.retrieval.memories.index_memory",
-    "Memory": "datamodules.retrieval.memories.memory",
-    "Neighbors": "datamodules.retrieval.memories.memory",
-    "UnknownLabels": "datamodules.retrieval.memories.memory",
-    "build_neighbors": "datamodules.retrieval.memories.neighbors",
-    "open_neighbors": "datamodules.retrieval.memories.neighbors",
-    "is_memory": "datamodules.retrieval.memories.opening",
-    "open_memory": "datamodules.retrieval.memories.opening",
+LAZY = RETRIEVERS | {
+    name: f"datamodules.retrieval.memories.{module}" for module, names in _MEMORIES.items() for name in names
 }
 
 

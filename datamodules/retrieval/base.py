@@ -1,11 +1,12 @@
 """The interface of retrievers, and the lexical ranking that two of them share.
 
 That ranking is Lucene's, its one-byte document lengths included. So an embedded index and an Elasticsearch server
-return the same rows in the same order with the same scores. Dense and fused retrievers have rankings of their own.
+return the same rows in the same order with the same scores.
 """
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +24,7 @@ Similarity: TypeAlias = Literal["BM25", "LMDirichlet"]
 ExcludedRows: TypeAlias = "Sequence[Sequence[int] | NDArray[np.int32]]"
 AnalyzerName: TypeAlias = Literal["standard", "english", "cjk"]
 
-#: All back ends use only the first 512 different terms of a query, because servers refuse long queries.
+#: The number of different terms of a query that all back ends use, because servers refuse long queries.
 MAX_QUERY_TERMS = 512
 #: The largest number of hits for a query: the limit of Elasticsearch.
 MOST_HITS = 10_000
@@ -33,21 +34,17 @@ LAST_ROW = 2**32 - 1
 
 @dataclass(frozen=True)
 class Ranking:
-    """A lexical similarity with its parameters, and the analyzer that splits texts into terms.
+    """A lexical similarity with its parameters, and the analyzer that splits texts into terms."""
 
-    Attributes:
-        similarity: `BM25` or `LMDirichlet` (Dirichlet-smoothed query likelihood).
-        analyzer: `standard` (UAX#29 words, lower case), `english` (also stop words and Porter's stemmer)
-            or `cjk` (bigrams of Chinese, Japanese and Korean characters).
-        k1: saturation of the term frequency, for BM25.
-        b: weight of the document length, for BM25.
-        mu: pseudo-count in words, for LMDirichlet.
-    """
-
+    #: BM25 or LMDirichlet (Dirichlet-smoothed query likelihood).
     similarity: Similarity = "BM25"
+    #: `standard` (UAX#29 words, lower case), `english` (also stop words and Porter's stemmer) or `cjk` (bigrams of
+    #: Chinese, Japanese and Korean characters).
     analyzer: AnalyzerName = "standard"
+    #: for BM25: saturation of the term frequency, and weight of the document length.
     k1: float = 1.2
     b: float = 0.75
+    #: for LMDirichlet: pseudo-count in words.
     mu: float = 2000.0
 
     def __post_init__(self) -> None:
@@ -70,7 +67,7 @@ class AnyRanking(Protocol):
     """The order of a retriever's hits: by terms (`Ranking`), by vectors, or fused."""
 
     def describe(self) -> PlainDict:
-        """Return values for a fingerprint: they change whenever the order or the scores of hits could."""
+        """Return plain values that change whenever the order or the scores of hits could."""
 
 
 class Hits(NamedTuple):
@@ -88,10 +85,10 @@ class Hits(NamedTuple):
 
     @classmethod
     def of_keys(cls, keys: NDArray[np.int64]) -> Hits:
-        """Return the hits with these keys [n, k].
+        """Return the hits with these keys [n, k]; key 0 is no hit.
 
-        The key of a hit is one number: the bits of its score, whose order is that of positive scores, and below them
-        `LAST_ROW` - row. A better hit has a larger key, and equal scores are in row order. Key 0 is no hit.
+        A key consists of the bits of the score, whose order is that of positive scores, and below them `LAST_ROW` -
+        row. A better hit has a larger key, and equal scores are in row order.
         """
         # In 32 bits, LAST_ROW - row is ~row; so the row of key 0 is -1.
         return cls((~keys).astype(np.int32), (keys >> 32).astype(np.int32).view(np.float32))
@@ -101,14 +98,8 @@ class Hits(NamedTuple):
 class Collection:
     """The texts that a retriever ranks; their positions are the row numbers of its hits.
 
-    Attributes:
-        texts: n texts.
-        fingerprint: identifies the texts and the ranking; stored with the index.
-        ids: an id for each text. Ids and labels are for indexes that other programs read; no search needs them.
-        labels: a label for each text.
-
-    Raises:
-        InputError: the number of ids or labels is not n.
+    The fingerprint identifies the texts and the ranking. Ids and labels are for indexes that other programs read; no
+    search needs them.
     """
 
     texts: Sequence[str]
@@ -119,22 +110,18 @@ class Collection:
     def __post_init__(self) -> None:
         for name, values in (("ids", self.ids), ("labels", self.labels)):
             if values is not None and len(values) != len(self.texts):
-                raise InputError(
-                    f"{name}: {len(values)} values for {len(self.texts)} texts; give one for each"
-                )
+                raise InputError(f"{len(values)} {name} for {len(self.texts)} texts; give each its own")
 
 
 class Retriever(ABC):
     """Ranks the rows of one collection of texts for query texts.
 
-    A new object is a specification: the options of a user. `index` builds an index of a collection, `open` opens an
-    existing one, and then `search` and `add` can be called.
-
-    A subclass of your own works like the built-in ones as soon as its module is imported (`zoo --import MODULE`).
+    A new object is a specification: the options of a user. `search` and `add` need an index, which `index` builds and
+    `open` opens. Your own subclass works like the built-in ones after `zoo --import MODULE`.
     """
 
     ranking: AnyRanking
-    #: name of an index of the user's that is searched and never written to; None for an index of our own.
+    #: name of a user's index, which is searched and never written to; None for an own index.
     existing_index: str | None = None
     #: the members of a retriever that combines several.
     retrievers: Sequence[Retriever] = ()
@@ -152,13 +139,10 @@ class Retriever(ABC):
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
         """Build the index of a collection and open it. An interrupted build is resumed or repeated.
 
-        Args:
-            collection: the texts.
-            folder: place for the files of the index, of back ends that have files.
-            progress: show a progress bar on standard error.
+        The files of the index, if it has any, are in the folder. Progress is shown on standard error.
 
         Raises:
-            InputError: the folder is not writable, the disk is full, or a server or an encoder is missing.
+            InputError: the folder can't be written, or a server or an encoder is missing.
         """
 
     @abstractmethod
@@ -166,23 +150,15 @@ class Retriever(ABC):
         """Open the index that `index` built in this folder, of the collection with this fingerprint.
 
         Raises:
-            InputError: the index is missing, of another collection, unfinished or damaged.
+            InputError: the index is missing, unfinished, damaged or of another collection.
         """
 
     def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
-        """Build the index of a collection that has grown, in another folder; `open` opens it.
+        """Build the index of a collection that has grown, in another folder; `open` opens it. See `index`.
 
-        It is the index that `index` builds of the same texts, so it ranks alike. The open index stays unchanged, also
-        when `add` is interrupted. Subclasses may process only the new texts; this method indexes all of them.
-
-        Args:
-            collection: the texts of the open index, then the new ones.
-            start_row: the number of texts in the open index.
-            folder: of the new index, see `index`.
-            progress: show a progress bar on standard error.
-
-        Raises:
-            InputError: as `index`; no index is open, or its number of texts is not `start_row`.
+        It ranks like an index that `index` builds of the same texts: the `start_row` texts of the open index, then the
+        new ones. The open index stays unchanged, also when `add` is interrupted. Subclasses may process only the new
+        texts; this method indexes all of them.
         """
         self.index(collection, folder, progress)
 
@@ -193,7 +169,7 @@ class Retriever(ABC):
         Args:
             texts: n queries. A query without a term of the collection has no hits.
             k: the maximum number of hits for a query.
-            exclude: n lists of row numbers, which are no hits of the query (such as its own row).
+            exclude: n lists of row numbers, which are not returned (such as the query's own row).
 
         Raises:
             InputError: arguments out of range, no index is open, or the open index was deleted.
@@ -204,12 +180,16 @@ class Retriever(ABC):
         """Release files and connections; `open` may follow."""
 
 
-def check_search(texts: Sequence[str], k: int, exclude: ExcludedRows | None) -> None:
-    """Refuse arguments of `Retriever.search` that do not fit together.
+def warn_of_long_query() -> None:
+    """Warn that the last terms of a query are not used."""
+    text = (
+        f"a query has more than {MAX_QUERY_TERMS} different terms: only the first {MAX_QUERY_TERMS} are used"
+    )
+    warnings.warn(text, stacklevel=4)
 
-    Raises:
-        InputError: k is negative, or the number of lists in `exclude` is not that of the texts.
-    """
+
+def check_search(texts: Sequence[str], k: int, exclude: ExcludedRows | None) -> None:
+    """Refuse arguments of `Retriever.search` that do not fit together."""
     if k < 0:
         raise InputError(f"k={k}: must be 0 or more")
     if exclude is not None and len(exclude) != len(texts):

@@ -1,7 +1,6 @@
 """Hashes of texts, and the folding that makes two texts duplicates of each other.
 
-Duplicates are equal after folding Unicode's compatibility forms, case, punctuation and white space. So a text with one
-more full stop, or with combining accents, is still a duplicate.
+Duplicates are equal after folding Unicode's compatibility forms, case, punctuation and white space.
 """
 
 from __future__ import annotations
@@ -36,10 +35,7 @@ def text_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
 
 
 def fold(text: str) -> str:
-    """Return the text in NFKC, its case folded, each run of white space and punctuation replaced by a space.
-
-    A text of punctuation alone keeps it; otherwise all such texts would be duplicates.
-    """
+    """Return the text in NFKC, its case folded, each run of white space and punctuation replaced by a space."""
     if text.isascii():  # most texts are, and this branch is ten times as fast
         plain = text.lower()
         words = plain.translate(_ASCII_PUNCTUATION).split()
@@ -48,6 +44,7 @@ def fold(text: str) -> str:
         plain = normalize("NFKC", normalize("NFKC", text).casefold())
         plain = _INVISIBLE.sub("", plain)
         words = _PUNCTUATION.sub(" ", plain).split()
+    # A text of punctuation alone keeps it; otherwise all such texts would be duplicates.
     return " ".join(words or plain.split())
 
 

@@ -1,7 +1,4 @@
-"""Several retrievers whose hits are fused into one list.
-
-The words and the meaning of a query retrieve different neighbours, and a row that both retrieve is rarely wrong.
-"""
+"""Several retrievers whose hits are fused into one list."""
 
 from __future__ import annotations
 
@@ -33,10 +30,10 @@ class FusedRanking:
     rank_constant: int
 
     def describe(self) -> PlainDict:
-        """Return values that change whenever the ranking could."""
+        """See `AnyRanking.describe`."""
         return {
             "similarity": "fused",
-            # The class decides where a member keeps its index.
+            # The class decides where the index of a member is stored.
             "members": [
                 {"back end": type(member).__name__, **member.ranking.describe()} for member in self.members
             ],
@@ -50,15 +47,13 @@ class FusedRanking:
 class FusedRetriever(Retriever):
     """Searches with several retrievers and fuses their hits.
 
-    Each member returns its best `depth` rows (or k, if that is more). The score of a row is the sum, over the members
-    that return it, of the member's weight times
+    Each member has its own index and returns its best `depth` rows (or k, if that is more). The score of a row is the
+    sum, over the members that return it, of the member's weight times
 
     - `reciprocal_rank`: 1 / (rank_constant + rank), rank = 1, 2, ... (Cormack, Clarke and Buettcher 2009).
       Only the order counts, so the members' scores need not be comparable.
     - `score`: s + (1 - s) / depth with s = (score - lowest) / (highest - lowest) within the member's list:
       1 for its best row, 1 / depth for its worst, so always positive. s = 1 if all scores are equal.
-
-    Every member has an index of its own. Memories with different weights are different memories.
 
     Args:
         retrievers: two or more members of any kind; an `ElasticsearchRetriever` without `index`.
@@ -66,9 +61,6 @@ class FusedRetriever(Retriever):
         weights: a positive weight for each member; None weights all equally.
         depth: the number of hits that each member returns.
         rank_constant: for `reciprocal_rank`; the larger it is, the less the first ranks stand out.
-
-    Raises:
-        InputError: an argument is out of range.
     """
 
     ranking: FusedRanking
@@ -87,7 +79,7 @@ class FusedRetriever(Retriever):
             if member.existing_index is not None:
                 raise InputError(
                     f"retrievers: the existing index {member.existing_index!r} has no row numbers to fuse by;"
-                    " leave `index` out to build one"
+                    " omit `index` to build one"
                 )
         if method not in ("reciprocal_rank", "score"):
             raise InputError(f"method {method!r}: use reciprocal_rank or score")
@@ -105,14 +97,10 @@ class FusedRetriever(Retriever):
         self.ranking = FusedRanking(self.retrievers, tuple(map(float, weights)), method, depth, rank_constant)
 
     def _init_args(self) -> PlainDict:
-        ranking = self.ranking
-        return {
-            "retrievers": [member.describe() for member in self.retrievers],
-            "method": ranking.method,
-            "weights": list(ranking.weights),
-            "depth": ranking.depth,
-            "rank_constant": ranking.rank_constant,
-        }
+        fields = ("method", "weights", "depth", "rank_constant")
+        arguments: PlainDict = {name: getattr(self.ranking, name) for name in fields}
+        members = [member.describe() for member in self.retrievers]
+        return {"retrievers": members, **arguments, "weights": list(self.ranking.weights)}
 
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
         """Build the members' indexes and open them; see `Retriever.index`. Complete ones are only opened."""
@@ -134,17 +122,15 @@ class FusedRetriever(Retriever):
             member.open(own_folder, own_fingerprint)
 
     def _parts(self, folder: Path, fingerprint: str) -> Iterator[tuple[Retriever, Path, str]]:
-        """Yield each member with the folder and the fingerprint of its index.
-
-        The folders lie next to `folder`, which itself is never made: a folder does not show whether the index of a
-        member on a server is complete.
-        """
+        """Yield each member with the folder and the fingerprint of its index."""
+        # The folders lie next to `folder`, which itself is never made: a folder does not show whether the index of a
+        # member on a server is complete.
         for number, member in enumerate(self.retrievers):
             own_fingerprint = fingerprint_of({"fused": fingerprint, "member": number})
             yield member, folder.with_name(f"{folder.name}.{number}"), own_fingerprint
 
     def close(self) -> None:
-        """Close the members; `open` may follow."""
+        """Close the members; see `Retriever.close`."""
         for member in self.retrievers:
             member.close()
 
@@ -160,7 +146,7 @@ class FusedRetriever(Retriever):
 
 
 def _shares(hits: Hits, ranking: FusedRanking) -> NDArray[np.float64]:
-    """Return the contributions of one member's hits [n, depth], not weighted; arbitrary where there is no hit."""
+    """Return the unweighted contributions of one member's hits [n, depth]; arbitrary where there is no hit."""
     if ranking.method == "reciprocal_rank":
         ranks = np.arange(1, hits.rows.shape[1] + 1)
         return np.broadcast_to(1 / (ranking.rank_constant + ranks), hits.rows.shape)

@@ -32,27 +32,21 @@ def load_all_retrievers() -> None:
 
 
 def retriever_class(class_path: str) -> type[Retriever]:
-    """Return a built-in or an imported retriever by its name, with or without its module.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Return a built-in or an imported retriever by its name, with or without its module."""
     module, _, name = class_path.rpartition(".")
-    kind: type[Retriever] | None
     if name in RETRIEVERS and module in ("", RETRIEVERS[name]):
-        kind = getattr(import_module(RETRIEVERS[name]), name)
-    else:
-        kind = imported_subclass(Retriever, class_path)
+        import_module(RETRIEVERS[name])
+        class_path = f"{RETRIEVERS[name]}.{name}"
+    kind = imported_subclass(Retriever, class_path)
     if kind is None:
         raise InputError(
-            f"no retriever {class_path!r}; there are {', '.join(RETRIEVERS)}, and one of your own must be imported"
-            " before (zoo --import MODULE ...)"
+            f"no retriever {class_path!r}; use {', '.join(RETRIEVERS)}, or import your own before (zoo --import MODULE)"
         )
     return kind
 
 
 def make_retriever(description: PlainDict) -> Retriever:
-    """Make the retriever that `Retriever.describe` described, in a file: no user has named its servers.
+    """Make the retriever that `Retriever.describe` described in a file: no user has named its servers.
 
     Raises:
         InputError: its class is neither built in nor imported.
@@ -77,5 +71,5 @@ def servers_of(retriever: Retriever) -> Iterator[ServerConnection]:
 
 
 def is_existing_index(retriever: Retriever) -> TypeGuard[ElasticsearchRetriever]:
-    """Return True for a retriever that reads an Elasticsearch index of the user's."""
+    """Return True for a retriever that reads a user's Elasticsearch index."""
     return retriever.existing_index is not None

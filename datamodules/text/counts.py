@@ -11,15 +11,9 @@ from numpy.typing import NDArray
 def count_tokens(
     tokens: NDArray[np.int32], offsets: NDArray[np.int64], num_tokens: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the tokens of texts.
+    """Count the texts with each token, and its occurrences in all texts; both int64 [num_tokens].
 
-    Args:
-        tokens: [all tokens]; the texts one after another. Each must be in 0..num_tokens - 1.
-        offsets: [n + 1]; text i is `tokens[offsets[i]:offsets[i + 1]]`.
-        num_tokens: different tokens.
-
-    Returns:
-        For each token the number of texts with it, and its occurrences in all texts; both int64 [num_tokens].
+    Text i is `tokens[offsets[i]:offsets[i + 1]]`; a token is in 0..num_tokens - 1.
     """
     texts = np.zeros(num_tokens, np.int64)
     occurrences = np.zeros(num_tokens, np.int64)

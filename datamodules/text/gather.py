@@ -1,16 +1,16 @@
 """From row numbers to a batch: texts shortened and padded, and every word of the batch once.
 
 There are three numberings of words. A store's tokens are positions in its lexicon. A `WordTable` numbers the words of
-all lexicons that are bound to it, and stores each word's vocabulary id and characters. A batch numbers its own words:
-0 is padding, then in order of first occurrence. The last step uses a scratch array with one cell per word of the table.
-A cell with the number of this batch contains the word's position, any other cell is stale. So nothing is cleared,
-sorted or hashed.
+all lexicons that are bound to it. A batch numbers its own words: 0 is padding, then in order of first occurrence. The
+last step uses a scratch array with one cell per word of the table. A cell with the number of this batch contains the
+word's position, any other cell is stale. So nothing is cleared, sorted or hashed.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,13 +23,9 @@ from datamodules.text.vocabulary import Vocabulary
 
 
 class WordTable:
-    """The vocabulary ids and characters of the words of any number of stores.
+    """The vocabulary ids and the first `max_chars` characters of the words of any number of stores.
 
     With characters, unknown words of different spelling are different words. Without, a word is its vocabulary id.
-
-    Args:
-        vocabulary: the model's.
-        max_chars: characters kept of a word.
     """
 
     def __init__(self, vocabulary: Vocabulary, max_chars: int = 16) -> None:
@@ -52,44 +48,35 @@ class WordTable:
         return self._size if self._by_spelling else len(self._ids)
 
     def add(self, store: TokenStore) -> TokenTable:
-        """Bind a store, at any time. The cost depends on the store's lexicon, not on the table."""
+        """Bind a store; the cost depends on the store's lexicon, not on the table."""
         if not self._by_spelling:
             return TokenTable(store, self, self.vocabulary.lookup(store.lexicon))
         new = [word for word in store.lexicon if word not in self._numbers]
         start, self._size = self._size, self._size + len(new)
         if self._size > len(self._ids):
-            self._grow(max(self._size, 2 * len(self._ids)))
+            more = max(self._size, 2 * len(self._ids)) - len(self._ids)
+            self._ids = np.pad(self._ids, (0, more))
+            self._chars = np.pad(self._chars, ((0, more), (0, 0)))
         self._ids[start : self._size] = self.vocabulary.lookup(new)
         self._chars[start : self._size] = self.vocabulary.char_table(new, self.max_chars)
         self._numbers.update(zip(new, range(start, self._size), strict=True))
         numbers = map(self._numbers.__getitem__, store.lexicon)
         return TokenTable(store, self, np.fromiter(numbers, dtype=np.int32, count=len(store.lexicon)))
 
-    def _grow(self, capacity: int) -> None:
-        ids, chars = self._ids, self._chars
-        self._ids = np.zeros(capacity, dtype=np.int32)
-        self._chars = np.zeros((capacity, self.max_chars), dtype=np.int32)
-        self._ids[: len(ids)], self._chars[: len(chars)] = ids, chars
-
     def truncate(self, length: int) -> None:
-        """Remove the words that were added after the table had this length; stores bound since can't be used.
-
-        So a process that predicts for weeks does not collect all words of its texts.
-        """
+        """Remove the words that were added after the table had this length; stores bound since can't be used."""
         while self._by_spelling and self._size > length:
             self._numbers.popitem()  # the youngest entry
             self._size -= 1
 
 
+@dataclass(frozen=True, eq=False)
 class TokenTable:
     """A store bound to a word table: the texts of a `TextGroup`."""
 
-    def __init__(self, store: TokenStore, words: WordTable, numbers: NDArray[np.int32]) -> None:
-        self.store, self.words, self.numbers = store, words, numbers
-
-    def __len__(self) -> int:
-        """The number of texts."""
-        return len(self.store)
+    store: TokenStore
+    words: WordTable
+    numbers: NDArray[np.int32]
 
 
 class TextGroup(NamedTuple):
@@ -98,7 +85,7 @@ class TextGroup(NamedTuple):
     table: TokenTable
     #: whole numbers [n]: rows of the table.
     rows: NDArray[np.integer]
-    #: tokens kept of a text, including the special tokens that the vocabulary puts around it.
+    #: tokens kept of a text, including special tokens.
     max_length: int
 
 
@@ -114,15 +101,7 @@ class Gathered(NamedTuple):
 
 
 def gather(groups: Sequence[TextGroup]) -> Gathered:
-    """Read texts and number the words that occur in any of them.
-
-    Args:
-        groups: at least one; their tables share one `WordTable`.
-
-    Raises:
-        InputError: a maximum length is too small for the special tokens and a word.
-        IndexError: a table has no such row.
-    """
+    """Read one or more groups of texts, bound to the same `WordTable`, and number the words that occur in them."""
     words = groups[0].table.words
     if any(group.table.words is not words for group in groups):
         raise ValueError("the tables of a batch must be bound to the same WordTable")
@@ -137,7 +116,7 @@ def gather(groups: Sequence[TextGroup]) -> Gathered:
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         longest = _longest(table.store.offsets, rows, max_length - special)
         if longest < 0:
-            raise IndexError(f"rows {rows.min()}..{rows.max()} of a table with {len(table)} rows")
+            raise IndexError(f"rows {rows.min()}..{rows.max()} of a table with {len(table.store)} rows")
         plan.append((table, rows, np.zeros((len(rows), max(longest + special, 1)), dtype=np.int64)))
 
     stamp, batch = _scratch.next_batch(len(words._ids))
@@ -154,15 +133,7 @@ def gather(groups: Sequence[TextGroup]) -> Gathered:
 
 
 def distinct_rows(rows: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Number the distinct rows of a batch.
-
-    Args:
-        rows: whole numbers [B, K], -1 where there is none.
-
-    Returns:
-        int64 [M], the distinct rows in ascending order, which is their order on the disk; and int64 [B, K], the
-        position of each row among them, 0 where there is none.
-    """
+    """Return the distinct rows of a batch [B, K], ascending [M], and each one's position [B, K], 0 for row -1."""
     unique, inverse = np.unique(np.ascontiguousarray(rows, dtype=np.int64), return_inverse=True)
     inverse = inverse.reshape(rows.shape)
     if len(unique) and unique[0] == -1:
@@ -171,7 +142,7 @@ def distinct_rows(rows: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray
 
 
 class _Scratch(threading.local):
-    """The scratch array of a thread, which all tables share: each batch has a number of its own."""
+    """The scratch array of a thread, which all tables share: each batch has its own number."""
 
     def __init__(self) -> None:
         self.stamp = np.zeros(0, dtype=np.int64)
@@ -190,7 +161,7 @@ _scratch = _Scratch()
 
 @njit(cache=True, nogil=True)
 def _longest(offsets, rows, limit):  # type: ignore[no-untyped-def]
-    """Length of the longest text, at most `limit`; -1 if there is no such row."""
+    """Return the length of the longest text, at most `limit`; -1 if there is no such row."""
     longest = 0
     for row in rows:
         if row < 0 or row >= len(offsets) - 1:
@@ -201,7 +172,7 @@ def _longest(offsets, rows, limit):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _position(number, stamp, batch, distinct, count):  # type: ignore[no-untyped-def]
-    """Position of a word in the batch; a new word is entered at position `count`."""
+    """Return the position of a word in the batch; a new word is entered at position `count`."""
     # The upper half of a cell is the batch, the lower half the position.
     cell = stamp[number]
     if cell >> 32 == batch:
@@ -215,7 +186,7 @@ def _position(number, stamp, batch, distinct, count):  # type: ignore[no-untyped
 def _number_words(  # type: ignore[no-untyped-def]
     tokens, offsets, numbers, rows, prefix, suffix, stamp, batch, distinct, count, texts
 ):
-    """Fill `texts` and enter new words in `distinct` from `count` on; returns the new count."""
+    """Fill `texts`, enter new words in `distinct` from `count` on and return the new count."""
     limit = texts.shape[1] - len(prefix) - len(suffix)
     for i in range(len(rows)):
         t = 0
@@ -237,7 +208,7 @@ def _number_words(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _describe_words(ids, chars, distinct):  # type: ignore[no-untyped-def]
-    """Vocabulary ids [U] and characters [U, L] of words of the table."""
+    """Return vocabulary ids [U] and characters [U, L] of words of the table."""
     length = 0
     for number in distinct:
         while length < chars.shape[1] and chars[number, length] != 0:

@@ -10,13 +10,9 @@ from datamodules.core.errors import InputError
 
 @cache
 def check_reachable(name: str) -> None:
-    """Refuse a pre-trained model that can't be downloaded. `transformers` would retry each of its files for a while.
+    """Raise an `InputError` for a model that is not on this machine while the Hub can't be reached.
 
-    Args:
-        name: of the Hub, or a folder.
-
-    Raises:
-        InputError: the model is not on this machine, and the Hub can't be reached.
+    `transformers` would retry the download of each of its files for a while.
     """
     if os.path.exists(name) or name.count("/") > 1 or name.startswith("."):
         return
@@ -28,7 +24,7 @@ def check_reachable(name: str) -> None:
         snapshot_download(name, allow_patterns=["config.json"])
     except LocalEntryNotFoundError as error:
         raise InputError(
-            f"{name!r}: no folder of this machine, and the Hugging Face Hub can't be reached; check the connection or"
+            f"{name!r}: not a folder, and the Hugging Face Hub can't be reached; check the connection or"
             " the name. HF_HUB_OFFLINE=1 uses only files that were downloaded before"
         ) from error
     except Exception:  # a wrong name, which loading the model explains

@@ -11,15 +11,9 @@ Pooling: TypeAlias = Literal["mean", "cls"]
 
 
 def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """Return the mean of the tokens' states, or the first token's state.
+    """Return the mean of the tokens' states [N, T, l], or the first one, [N, l]; zero for a text without tokens.
 
-    Args:
-        states: [N, T, l].
-        mask: bool [N, T], True where there is a token; tokens come before padding.
-        pooling: `mean` or `cls`.
-
-    Returns:
-        [N, l]; zero for a text without tokens.
+    The mask, bool [N, T], is True where there is a token; tokens come before padding.
     """
     if pooling == "cls":
         return states[:, 0] * mask[:, :1]

@@ -1,9 +1,4 @@
-"""Splitting texts into tokens: words by Unicode's rules, white space, characters, or any `transformers` tokenizer.
-
-A tokenizer here is a specification: a name and a switch, small enough to pickle, compare and write into a
-fingerprint. Its method `encode` turns texts into numbers of a growing `Lexicon`. Most words of a corpus are repeated,
-so most of them cost one look-up, whatever the rules.
-"""
+"""Splitting texts into tokens: words by Unicode's rules, white space, characters, or any `transformers` tokenizer."""
 
 from __future__ import annotations
 
@@ -36,12 +31,7 @@ class Lexicon(dict[str, int]):
 
 @dataclass(frozen=True)
 class Tokenizer(ABC):
-    """A way of splitting texts.
-
-    Attributes:
-        name: the argument of `make_tokenizer`.
-        lowercase: fold the case of a text before it is split.
-    """
+    """A way of splitting texts, small enough to pickle and to write into a fingerprint; see `make_tokenizer`."""
 
     name: str
     lowercase: bool
@@ -51,18 +41,17 @@ class Tokenizer(ABC):
         """Yield the tokens of each text as numbers of `lexicon`, to which new tokens are added."""
 
     def describe(self) -> dict[str, str | bool]:
-        """Plain values that change whenever the tokens could change, for fingerprints."""
+        """Return plain values that change whenever the tokens could change, for fingerprints."""
         return {"name": self.name, "lowercase": self.lowercase}
 
     def _folded(self, texts: Iterable[str]) -> Iterable[str]:
         return map(str.lower, texts) if self.lowercase else texts
 
 
-#: Names of the tokenizers whose tokens are words.
+#: The tokenizers whose tokens are words.
 WORD_TOKENIZERS = ("words", "whitespace")
-#: The tokenizer whose tokens are single characters.
 CHARACTERS = "characters"
-#: Names of the tokenizers of this module; all others are those of `transformers`.
+#: The tokenizers of this module; all others belong to `transformers`.
 OWN_TOKENIZERS = (*WORD_TOKENIZERS, CHARACTERS)
 
 
@@ -70,10 +59,9 @@ def make_tokenizer(name: str, lowercase: bool) -> Tokenizer:
     """Make the tokenizer that the user's option names.
 
     Args:
-        name: `words` (UAX #29 words, and each other character that isn't a space as a token of its own),
-            `whitespace`, `characters`, or a `transformers` tokenizer: a name on the Hub or a local folder.
-        lowercase: fold the case of a text before it is split. A `transformers` tokenizer with a rule of its own
-            applies that as well.
+        name: `words` (UAX #29 words, and each other character that isn't a space), `whitespace`, `characters`, or a
+            `transformers` tokenizer: a name on the Hub or a local folder.
+        lowercase: fold the case of a text before it is split. A `transformers` tokenizer may fold it, too.
 
     Raises:
         InputError: there is no such tokenizer.
@@ -135,8 +123,7 @@ _SEGMENT = regex.compile(
 class WordTokenizer(Tokenizer):
     """Splits texts into the segments of Unicode Standard Annex #29, without white space.
 
-    Words and numbers stay whole (`can't`, `3.14`); punctuation, symbols, emoji, Han and Hiragana characters
-    are single tokens.
+    Words and numbers stay whole (`can't`, `3.14`); punctuation, emoji, Han and Hiragana characters are single tokens.
     """
 
     def encode(self, texts: Iterable[str], lexicon: Lexicon) -> Iterator[list[int]]:
@@ -152,15 +139,14 @@ class WordTokenizer(Tokenizer):
         return {**super().describe(), "expression": expression}
 
 
-#: Pieces that are kept in memory, about 200 MB.
+#: The largest number of cached pieces, about 200 MB.
 _MAX_PIECES = 1 << 20
 
 
 class _Pieces(dict[str, list[int]]):
-    """Caches the tokens of a piece without spaces. Its size is limited: texts in Chinese rarely repeat a piece."""
+    """The tokens of pieces without spaces, a cache of limited size: texts in Chinese rarely repeat a piece."""
 
     def __init__(self, lexicon: Lexicon) -> None:
-        super().__init__()
         self.lexicon = lexicon
 
     def __missing__(self, piece: str) -> list[int]:
@@ -181,12 +167,12 @@ class TransformersTokenizer(Tokenizer):
 
     @property
     def prefix(self) -> tuple[int, ...]:
-        """The ids of the special tokens that its model expects before a text, such as [CLS]."""
+        """Ids of the special tokens that its model expects before a text, such as [CLS]."""
         return _special_ids(self.name)[0]
 
     @property
     def suffix(self) -> tuple[int, ...]:
-        """The ids of the special tokens that its model expects after a text, such as [SEP]."""
+        """Ids of the special tokens that its model expects after a text, such as [SEP]."""
         return _special_ids(self.name)[1]
 
     @property
@@ -202,7 +188,7 @@ class TransformersTokenizer(Tokenizer):
         return self.pad_id if unk is None else int(unk)
 
     def strings(self) -> list[str]:
-        """The string of each id of the vocabulary, "" where an id is not in use."""
+        """Return the string of each id of the vocabulary, "" where an id is not in use."""
         ids: dict[str, int] = _load(self.name).get_vocab()
         strings = [""] * (max(ids.values()) + 1)
         for token, id in ids.items():
@@ -233,7 +219,6 @@ class _Numbers(dict[int, int]):
     """Lexicon numbers of a vocabulary's ids."""
 
     def __init__(self, strings: list[str], lexicon: Lexicon) -> None:
-        super().__init__()
         self.strings, self.lexicon = strings, lexicon
 
     def __missing__(self, id: int) -> int:
@@ -243,11 +228,10 @@ class _Numbers(dict[int, int]):
 
 @lru_cache(maxsize=4)
 def _load(name: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer object. It is cached here and not in the specification, which must be picklable."""
+    """Load the tokenizer object, which is no part of the specification, because that must be picklable."""
     from transformers import AutoTokenizer
 
-    # Unless this is set, the library warns in every process that is forked after its threads ran. The warning is
-    # pointless, because only the process that builds a store tokenises.
+    # Unless this is set, the library warns in every process that is forked later, although those do not tokenise.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     check_reachable(name)
     try:
@@ -278,9 +262,7 @@ def _special_ids(name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
 @lru_cache(maxsize=4)
 def _contents(name: str) -> str:
     tokenizer = _load(name)
-    contents = (
-        json.loads(tokenizer.backend_tokenizer.to_str())
-        if tokenizer.is_fast
-        else [type(tokenizer).__name__, tokenizer.get_vocab()]
-    )
+    contents: object = [type(tokenizer).__name__, tokenizer.get_vocab()]
+    if tokenizer.is_fast:
+        contents = json.loads(tokenizer.backend_tokenizer.to_str())
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,9 +1,4 @@
-"""Tokenised texts on disk: every text once, as numbers of a lexicon that holds all its words.
-
-The lexicon belongs to the data and not to a model. It holds every distinct word, so that one store serves any
-vocabulary, even one that comes later with a checkpoint: it is applied by a table of the lexicon's size (see `gather`).
-All processes of a machine share the same memory-mapped pages.
-"""
+"""Tokenised texts on disk, as numbers of a lexicon that belongs to the data: one store serves any vocabulary."""
 
 from __future__ import annotations
 
@@ -27,12 +22,9 @@ _BLOCK = 1 << 20
 
 
 class TokenStore:
-    """The tokens of n texts.
+    """The tokens of n texts: text i is `tokens[offsets[i]:offsets[i + 1]]`, positions in the lexicon.
 
-    Attributes:
-        tokens: int32 [all tokens], positions in `lexicon`; the texts one after the other. Read-only.
-        offsets: int64 [n + 1]; text i is `tokens[offsets[i]:offsets[i + 1]]`. Read-only.
-        lexicon: the distinct tokens in order of first occurrence.
+    Tokens, int32 [all tokens], and offsets, int64 [n + 1], are read-only. The lexicon is in order of first occurrence.
     """
 
     def __init__(self, tokens: NDArray[np.int32], offsets: NDArray[np.int64], lexicon: list[str]) -> None:
@@ -53,33 +45,18 @@ class TokenStore:
         *,
         max_tokens: int = 512,
     ) -> TokenStore:
-        """Tokenise texts into a folder, unless that is done, and open it.
+        """Tokenise texts into a folder, unless that is done, and open it; see `build_folder`.
 
-        Time is linear in the texts; memory holds the lexicon and one block.
-
-        Args:
-            texts: n texts; read once.
-            tokenizer: splits them.
-            folder: of the store, see `build_folder`.
-            fingerprint: identifies texts, tokenizer and max_tokens; must change when one of them does.
-            max_tokens: tokens kept of a text.
-
-        Raises:
-            InputError: see `build_folder`.
+        The fingerprint must change when the texts, the tokenizer or the number of tokens that are kept of a text do.
+        Only the lexicon and one block are in memory.
         """
         build_folder(folder, fingerprint, lambda partial: _write(texts, tokenizer, partial, max_tokens))
         return cls.open(folder, fingerprint)
 
     @classmethod
     def open(cls, folder: Path, fingerprint: str) -> TokenStore:
-        """Open a store that `build` made.
-
-        Checksums are compared (about a second per GB), because a wrong number would make the kernels read outside
-        their arrays. The pages stay in the system's cache for the training.
-
-        Raises:
-            InputError: see `check_folder`.
-        """
+        """Open a store that `build` made; see `check_folder`."""
+        # Checksums are compared (about a second per GB): a wrong number would make kernels read outside their arrays.
         check_folder(folder, fingerprint, contents=True)
         tokens, offsets = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("tokens", "offsets"))
         characters = (folder / "lexicon.utf8").read_bytes().decode("utf-8", "surrogatepass")
@@ -90,19 +67,18 @@ class TokenStore:
 
     @classmethod
     def from_texts(cls, texts: Iterable[str], tokenizer: Tokenizer, *, max_tokens: int = 512) -> TokenStore:
-        """Tokenise in memory, for the texts of a prediction."""
+        """Tokenise in memory."""
         lexicon = Lexicon()
         rows = list(_shortened(tokenizer.encode(texts, lexicon), max_tokens))
         tokens = np.fromiter(chain.from_iterable(rows), dtype=np.int32)
         return cls(tokens, offsets_of(list(map(len, rows))), list(lexicon))
 
     def __len__(self) -> int:
-        """The number of texts."""
         return len(self.offsets) - 1
 
     @property
     def is_kept(self) -> bool:
-        """True for a store on the disk, False for one in memory."""
+        """True for a store on the disk."""
         return self._origin is not None
 
     @property
@@ -113,11 +89,11 @@ class TokenStore:
         return self._origin[0].name, self._origin[1]
 
     def words(self, row: int) -> list[str]:
-        """The tokens of one text."""
+        """Return the tokens of one text."""
         return [self.lexicon[number] for number in self.tokens[self.offsets[row] : self.offsets[row + 1]]]
 
     def counts(self) -> NDArray[np.int64]:
-        """int64 [len(lexicon)]: the number of occurrences of each token."""
+        """Return the number of occurrences of each token, int64 [len(lexicon)]."""
         counts = np.zeros(len(self.lexicon), dtype=np.int64)
         for start in range(0, len(self.tokens), _BLOCK):
             counts += np.bincount(self.tokens[start : start + _BLOCK], minlength=len(counts))
@@ -131,7 +107,7 @@ class TokenStore:
 
 
 def word_counts(stores: Iterable[TokenStore]) -> Counter[str]:
-    """The number of occurrences of each word in the texts of all stores."""
+    """Return the number of occurrences of each word in the texts of all stores."""
     counts: Counter[str] = Counter()
     for store in stores:
         counts.update(dict(zip(store.lexicon, store.counts().tolist(), strict=True)))

@@ -1,8 +1,4 @@
-"""Pre-trained word vectors: GloVe and word2vec text files, and how much of the data they cover.
-
-Such a file has millions of lines, of which a model needs thousands. So the numbers of a line are parsed only if its
-first field starts a wanted word.
-"""
+"""Pre-trained word vectors: GloVe and word2vec text files, and their coverage of the data."""
 
 from __future__ import annotations
 
@@ -22,30 +18,22 @@ from datamodules.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class VectorFile:
-    """The kept lines of a vector file.
+    """The kept lines of a vector file."""
 
-    Attributes:
-        rows: row of `values` of each kept word, in the order of the file.
-        values: float32 [kept words, d].
-        source: the file, for messages.
-    """
-
+    #: row of `values` of each kept word, in the order of the file.
     rows: dict[str, int]
+    #: float32 [kept words, d].
     values: NDArray[np.float32]
+    #: the file, for messages.
     source: str
 
     def find(self, word: str) -> int:
-        """Row of a word, or else of its lower-cased form; -1 if the file has neither."""
+        """Return the row of a word, or else of its lower-cased form; -1 if the file has neither."""
         row = self.rows.get(word)
         return self.rows.get(word.lower(), -1) if row is None else row
 
-    @property
-    def words(self) -> list[str]:
-        """The kept words in the order of the file."""
-        return list(self.rows)
-
     def describe_coverage(self, stores: Sequence[TokenStore]) -> str:
-        """Report the distinct words of texts, and their tokens, that have a vector, in one line for the log."""
+        """Return a line for the log: the distinct words of texts, and their tokens, that have a vector."""
         counts = word_counts(stores)
         known = {word: count for word, count in counts.items() if self.find(word) >= 0}
         lowered = {word: count for word, count in known.items() if word not in self.rows}
@@ -67,14 +55,12 @@ def read_vectors(
     lines with the same word the first counts. A first line of two whole numbers is word2vec's header.
 
     Args:
-        path: a file, plain or as .gz, .xz or .zip; see `binary_lines`.
+        path: a file, plain or compressed; see `binary_lines`.
         words: keep these words, or their lower-cased forms where the file has only those.
-        most_frequent: keep this number of words from the start of the file too; both kinds of file begin with the
-            most frequent ones.
+        most_frequent: also keep this number of words from the start of the file, the most frequent ones.
 
     Raises:
-        InputError: missing, empty or truncated file; a line with too few or too many numbers, or with
-            something else in place of a number. Names file and line.
+        InputError: the file is missing, empty or truncated, or a line is damaged; names file and line.
     """
     if most_frequent is not None and most_frequent < 0:
         raise InputError(f"most_frequent={most_frequent}: must be at least 0")
@@ -99,6 +85,7 @@ def read_vectors(
         if not read_all:
             if not beginnings:
                 break
+            # A file has millions of lines, of which a model needs thousands: the others are not parsed.
             if line[: line.find(b" ")] not in beginnings:
                 continue
         fields = line.rstrip().split(b" ")
@@ -125,7 +112,7 @@ def read_vectors(
 
 
 def _header(line: bytes) -> tuple[int, int] | None:
-    """The numbers of words and dimensions in word2vec's header; None if the line is no header."""
+    """Return the numbers of words and dimensions in word2vec's header; None if the line is no header."""
     fields = line.split()
     if len(fields) != 2 or not all(field.isdigit() for field in fields):
         return None
@@ -133,7 +120,7 @@ def _header(line: bytes) -> tuple[int, int] | None:
 
 
 def _dimension(line: bytes, location: str) -> int:
-    """The number of numbers at the end of the first line of words; its first field is always a word."""
+    """Return the number of numbers at the end of the first line of words; its first field is always a word."""
     fields = line.rstrip().split(b" ")
     dimension = 0
     while dimension < len(fields) - 1 and is_number(fields[-1 - dimension]):
@@ -144,13 +131,11 @@ def _dimension(line: bytes, location: str) -> int:
 
 
 def _word(fields: list[bytes], dimension: int, location: str) -> bytes:
-    """The word before the numbers."""
+    """Return the word before the numbers."""
     extra = len(fields) - 1 - dimension
     if extra < 0 or (extra > 0 and is_number(fields[extra])):
-        raise InputError(
-            f"{location}: {len(fields) - 1} numbers where the lines before have {dimension};"
-            " the file is damaged or truncated"
-        )
+        problem = f"{len(fields) - 1} numbers where the lines before have {dimension}"
+        raise InputError(f"{location}: {problem}; the file is damaged or truncated")
     return b" ".join(fields[: extra + 1])
 
 
@@ -158,23 +143,16 @@ def _check_end(path: str | Path, lines: int, promised: int | None) -> None:
     if lines == 0 or (promised is not None and lines == 1):
         raise InputError(f"{path}: the vector file is empty")
     if promised is not None and lines - 1 < promised:
-        raise InputError(
-            f"{path}: ends at line {lines}, but its header announces {promised} words; download it again"
-        )
+        problem = f"ends at line {lines}, but its header announces {promised} words"
+        raise InputError(f"{path}: {problem}; download it again")
 
 
 def initial_table(
     vocabulary: Vocabulary, vectors: VectorFile, seed: int
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Initialise an embedding with the vectors, and with noise of their size for words without one.
+    """Initialise an embedding [V, d] with the vectors, and with seeded noise of their size for words without one.
 
-    Args:
-        vocabulary: V words.
-        vectors: d numbers a word.
-        seed: of the noise.
-
-    Returns:
-        float32 [V, d], in which the padding's row is zero; and bool [V], True where there is a vector.
+    The row of padding is zero. Also return bool [V], True where there is a vector.
     """
     deviation = vectors.values.std(dtype=np.float64) if vectors.values.size else 1.0
     random = np.random.default_rng(seed)
@@ -184,6 +162,6 @@ def initial_table(
     has_vector = rows >= 0
     table[has_vector] = vectors.values[rows[has_vector]]
     table[vocabulary.pad_id] = 0
-    # A file may contain the name of the unknown word, but its vector does not represent unknown words.
+    # A file may contain the literal word <unk>, but its vector does not represent unknown words.
     has_vector[[vocabulary.pad_id, vocabulary.unk_id]] = False
     return table, has_vector

@@ -1,8 +1,4 @@
-"""The words and characters of a model, with their numbers.
-
-A vocabulary belongs to a model and is stored in its checkpoint as plain values. `lookup` and `char_table` translate
-the whole lexicon of a store into the model's numbers.
-"""
+"""The words and characters of a model, with their numbers, stored in its checkpoint as plain values."""
 
 from __future__ import annotations
 
@@ -27,23 +23,17 @@ _CODE_POINTS = 0x110000
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Numbers for words, and for characters where the model reads them.
+    """Numbers for words, and for characters where the model reads them."""
 
-    Attributes:
-        words: the word of each id.
-        characters: the character of each id, 0 = padding and 1 = unknown; None: the model reads none.
-        tokenizer: `Tokenizer.describe()` of the texts' tokenizer.
-        pad_id: the word id that means padding.
-        unk_id: the word id of all other words.
-        prefix: word ids of the special tokens that a `transformers` model expects before each text.
-        suffix: the same after each text.
-    """
-
+    #: the word of each id.
     words: list[str]
+    #: the character of each id, 0 = padding and 1 = unknown; None: the model reads none.
     characters: list[str] | None
+    #: `Tokenizer.describe()`.
     tokenizer: dict[str, str | bool]
     pad_id: int = 0
     unk_id: int = 1
+    #: word ids of the special tokens that a `transformers` model expects before and after each text.
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
 
@@ -59,16 +49,11 @@ class Vocabulary:
         characters: bool,
         counts: Mapping[str, int] | None = None,
     ) -> Vocabulary:
-        """The words of tokenised texts by falling frequency, equally frequent ones in alphabetical order.
+        """Number the words of tokenised texts by falling frequency, equally frequent ones in alphabetical order.
 
-        Args:
-            stores: the texts; their counts are added up.
-            tokenizer: of the texts.
-            min_count: omit words that occur less often.
-            max_words: keep only the most frequent ones; None keeps all.
-            extra_words: words that are kept whatever their count, such as those of a vector file.
-            characters: number the characters of all words too, the omitted ones included.
-            counts: the frequency of each word, in place of its occurrences.
+        Words that occur less than `min_count` times, or are not among the `max_words` most frequent ones, are omitted,
+        unless they are extra words. `characters` numbers the characters of all words, the omitted ones included.
+        `counts` are the frequencies of words, in place of their occurrences.
         """
         if min_count < 1 or (max_words is not None and max_words < 0):
             raise InputError(f"min_count={min_count}, max_words={max_words}: use at least 1 and at least 0")
@@ -81,19 +66,11 @@ class Vocabulary:
 
     @classmethod
     def from_transformers(cls, tokenizer: TransformersTokenizer) -> Vocabulary:
-        """The vocabulary of a `transformers` tokenizer under its own ids."""
-        return cls(
-            tokenizer.strings(),
-            None,
-            tokenizer.describe(),
-            tokenizer.pad_id,
-            tokenizer.unk_id,
-            tokenizer.prefix,
-            tokenizer.suffix,
-        )
+        """Take over the vocabulary of a `transformers` tokenizer with its own ids."""
+        special = tokenizer.pad_id, tokenizer.unk_id, tokenizer.prefix, tokenizer.suffix
+        return cls(tokenizer.strings(), None, tokenizer.describe(), *special)
 
     def __len__(self) -> int:
-        """The number of word ids, the reserved ones included."""
         return len(self.words)
 
     @cached_property
@@ -104,14 +81,14 @@ class Vocabulary:
         return ids
 
     def lookup(self, lexicon: Sequence[str]) -> NDArray[np.int32]:
-        """int32 [n]: the id of each of n words."""
+        """Return the id of each of n words, int32 [n]."""
         ids = map(self._ids.get, lexicon, repeat(self.unk_id))
         return np.fromiter(ids, dtype=np.int32, count=len(lexicon))
 
     def char_table(self, lexicon: Sequence[str], max_chars: int = 16) -> NDArray[np.int32]:
-        """int32 [n, max_chars]: the character ids of each of n words, filled up with 0.
+        """Return the character ids of the first characters of n words, filled up with 0, int32 [n, max_chars].
 
-        A longer word keeps its first characters. [n, 0] where the model reads no characters.
+        [n, 0] where the model reads no characters.
         """
         if self.characters is None:
             return np.zeros((len(lexicon), 0), dtype=np.int32)
@@ -123,20 +100,20 @@ class Vocabulary:
 
     @cached_property
     def _char_ids(self) -> NDArray[np.int32]:
-        """int32 [every code point of Unicode]: character ids."""
+        """int32 [all code points of Unicode]: character ids."""
         assert self.characters is not None
         ids = np.ones(_CODE_POINTS, dtype=np.int32)
         ids[_code_points("".join(self.characters[2:]))] = np.arange(2, len(self.characters))
         return ids
 
     def to_dict(self) -> PlainDict:
-        """Plain values, for a checkpoint that is loaded with `weights_only=True`."""
+        """Return plain values, for a checkpoint that is loaded with `weights_only=True`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**values, "prefix": list(self.prefix), "suffix": list(self.suffix)}
 
     @classmethod
     def from_dict(cls, values: PlainDict) -> Vocabulary:
-        """The vocabulary that `to_dict` described."""
+        """Return the vocabulary that `to_dict` described."""
         return cls(**{**values, "prefix": tuple(values["prefix"]), "suffix": tuple(values["suffix"])})
 
     @cached_property
@@ -151,7 +128,7 @@ def _ordered(counts: Mapping[str, int]) -> list[str]:
 
 
 def _character_counts(words: Mapping[str, int]) -> dict[str, int]:
-    """The number of occurrences of each character, given those of the words."""
+    """Return the number of occurrences of each character, given those of the words."""
     if not words:
         return {}
     per_character = np.repeat(list(words.values()), list(map(len, words)))

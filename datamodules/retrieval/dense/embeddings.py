@@ -4,7 +4,7 @@
     vectors.npy     float32 [n, d], the rows' vectors in the same order, of length 1; 0 for a text without words
     manifest.json   sizes and checksums of both, and the encoder
 
-The folder is complete or absent, see `datamodules.core.storage`.
+The folder is complete or absent.
 """
 
 from __future__ import annotations
@@ -40,13 +40,7 @@ _ADVICE = "run `zoo encode` again"
 
 @dataclass(frozen=True)
 class MadeBy:
-    """The encoder that made vectors.
-
-    Attributes:
-        encoder: path of a checkpoint.
-        contents: identifies the checkpoint's contents, see `DenseRanking.contents`.
-        side: the encoder in the model.
-    """
+    """The encoder that made vectors: a checkpoint, its `DenseRanking.contents`, and the side of the model."""
 
     encoder: str
     contents: str
@@ -66,14 +60,9 @@ class Embeddings:
     def write(
         cls, folder: Path, rows: Rows, blocks: Iterable[NDArray[np.float32]], size: int, made_by: MadeBy
     ) -> Embeddings:
-        """Write a folder, unless it contains the same embeddings already.
+        """Write rows and their vectors, in blocks [.., size], unless the folder contains these embeddings already.
 
-        Args:
-            folder: a new folder, or one with other embeddings, which are replaced.
-            rows: n rows.
-            blocks: their vectors [.., size], one block after another; not read if nothing is written.
-            size: d.
-            made_by: the encoder.
+        Other embeddings are replaced.
 
         Raises:
             InputError: the folder contains something else, the disk is full, or a vector is not finite.
@@ -93,7 +82,10 @@ class Embeddings:
                     rows.save(partial / "rows.arrow")
                     with ArrayWriter(partial / "vectors.npy", np.float32, (size,)) as writer:
                         for vectors in blocks:
-                            _check_finite(vectors, made_by.encoder)
+                            if not np.isfinite(vectors).all():
+                                raise InputError(
+                                    f"{made_by.encoder}: its vectors are not finite; use another one"
+                                )
                             writer.write(vectors)
                     if writer.length != len(rows):
                         raise ValueError(f"{writer.length} vectors for {len(rows)} rows")
@@ -101,17 +93,13 @@ class Embeddings:
 
     @classmethod
     def open(cls, folder: Path) -> Embeddings:
-        """Map the files that `write` wrote.
-
-        Raises:
-            InputError: the folder is missing or damaged.
-        """
+        """Map the files that `write` wrote; raise an `InputError` if they are missing or damaged."""
         manifest = check_folder(folder, contents=True, advice=_ADVICE)
         if manifest.get("kind") != "embeddings":
             raise InputError(f"{folder}: contains no embeddings; name a folder that `zoo encode` made")
-        rows = Rows.load(folder / "rows.arrow")
+        rows = Rows.load(folder / "rows.arrow", str(folder))
         made_by = MadeBy(manifest["encoder"], manifest["contents"], manifest["side"])
-        return cls(folder, Rows(rows.table, str(folder)), map_array(folder / "vectors.npy"), made_by)
+        return cls(folder, rows, map_array(folder / "vectors.npy"), made_by)
 
     @property
     def size(self) -> int:
@@ -128,11 +116,7 @@ class Embeddings:
 
 
 def check_output(folder: Path) -> None:
-    """Refuse a folder with other contents than embeddings, because it would be replaced.
-
-    Raises:
-        InputError: it is a file or another folder.
-    """
+    """Raise an `InputError` for a file or a folder with other contents than embeddings: it would be replaced."""
     if not folder.name:
         raise InputError(f"--output {folder}: names no folder; name one")
     manifest = folder / MANIFEST
@@ -145,16 +129,8 @@ def check_output(folder: Path) -> None:
 
 
 def _is_done(folder: Path, fingerprint: str) -> bool:
-    """False also for embeddings of another table or model: they are replaced."""
+    """Return False also for damaged embeddings and those of another table or model: they are replaced."""
     try:
         return is_whole(folder, fingerprint)
     except InputError:
         return False
-
-
-def _check_finite(vectors: NDArray[np.float32], encoder: str) -> None:
-    if not np.isfinite(vectors).all():
-        raise InputError(
-            f"{encoder}: its vectors are not finite: its training diverged, or its weights are damaged; use another"
-            " checkpoint"
-        )

@@ -1,7 +1,4 @@
-"""The encoder of a ranking, loaded onto a device.
-
-PyTorch is imported with the first encoder: lexical retrieval does not need it.
-"""
+"""The encoder of a ranking, loaded onto a device; PyTorch is imported with the first one."""
 
 from __future__ import annotations
 
@@ -12,17 +9,13 @@ from datamodules.core.errors import InputError
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_encoder import TextEncoder
 
-#: Entry points of installed packages, by the suffix of a file: each makes a `TextEncoder` from the file's name and a
-#: device. `zoo` registers its checkpoints this way, because this package imports no model.
+#: Entry points of installed packages, named after the suffix of a file: each makes a `TextEncoder` from the file's name
+#: and a device. `zoo` registers its checkpoints this way, because this package imports no model.
 FILE_ENCODERS = "memory_zoo.file_encoders"
 
 
 def load_encoder(ranking: DenseRanking, device: str | None) -> TextEncoder:
-    """Load the encoder of a ranking onto a device (None: a GPU if there is one).
-
-    Raises:
-        InputError: the encoder or the device does not exist.
-    """
+    """Load the encoder of a ranking onto a device (None: a GPU if there is one), or raise an `InputError`."""
     import torch
 
     try:
@@ -31,8 +24,8 @@ def load_encoder(ranking: DenseRanking, device: str | None) -> TextEncoder:
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {device!r}: not on this machine; use cpu, or null to choose") from error
     path = Path(ranking.encoder)
-    # Random weights are drawn before those of the file are read. The fork keeps the state of the random numbers, so a
-    # training that follows does not depend on whether the vectors were in a cache.
+    # Random weights are drawn before those of the file are read. A training that follows must not depend on whether the
+    # vectors were in a cache.
     with torch.random.fork_rng(devices=[]):
         if not path.is_file():
             from datamodules.retrieval.dense.transformer_encoder import TransformerEncoder

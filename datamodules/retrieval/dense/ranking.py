@@ -1,4 +1,4 @@
-"""The ranking of dense retrieval: an encoder, its options, and what identifies its weights."""
+"""The ranking of dense retrieval: an encoder, its options, and the identity of its weights."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from datamodules.core.errors import InputError, reason
 from datamodules.core.types import PlainDict
-
-Pooling: TypeAlias = Literal["mean", "cls"]
+from datamodules.text.pooling import Pooling
 
 #: The score of an opposite direction: above 0, because 0 means no hit and models take logarithms.
 LEAST_SCORE = 1e-6
@@ -21,18 +19,12 @@ _ENCODER_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
 
 @dataclass(frozen=True)
 class DenseRanking:
-    """Texts ranked by the cosine of their vectors and the query's: the score is (1 + cos) / 2.
-
-    Attributes:
-        encoder: see `DenseRetriever`.
-        pooling: the vector of a text is the `mean` of its tokens' last states, or the first state (`cls`).
-        max_length: see `DenseRetriever`.
-        num_candidates: texts that an approximate search compares with a query; None compares all.
-    """
+    """Texts ranked by the cosine of their vectors and the query's; see `DenseRetriever`."""
 
     encoder: str
     pooling: Pooling = "mean"
     max_length: int = 256
+    #: texts that an approximate search compares with a query; None compares all.
     num_candidates: int | None = None
 
     def __post_init__(self) -> None:
@@ -42,7 +34,7 @@ class DenseRanking:
             raise InputError(f"max_length={self.max_length}: use 3 or more, the special tokens count")
 
     def describe(self) -> PlainDict:
-        """Return values that change whenever the ranking could: with the encoder's weights, not its location."""
+        """Return plain values that depend on the encoder's weights, not on its location; see `AnyRanking`."""
         described: PlainDict = {"similarity": "dense", "encoder": self.contents}
         if not Path(self.encoder).is_file():
             described |= {"pooling": self.pooling, "max_length": self.max_length}
@@ -52,7 +44,7 @@ class DenseRanking:
 
     @cached_property
     def contents(self) -> str:
-        """Identifies the encoder: a hash of its files, or the Hub's name and revision."""
+        """A hash of the encoder's files, or the Hub's name and revision."""
         if self.revision is not None:
             return f"{self.encoder}@{self.revision}"
         path = Path(self.encoder)
@@ -70,11 +62,7 @@ class DenseRanking:
 
     @cached_property
     def revision(self) -> str | None:
-        """The commit of an encoder of the Hub; None for files.
-
-        The downloaded commit is used, if there is one: no request to the network at each start, and an upload by
-        someone else does not change the ranking.
-        """
+        """The commit of an encoder of the Hub, the downloaded one if there is one; None for files."""
         path = Path(self.encoder)
         if path.exists():
             return None

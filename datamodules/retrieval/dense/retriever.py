@@ -1,8 +1,7 @@
-"""Neighbours by meaning: texts as vectors of a pre-trained encoder, compared by their angle.
+"""Neighbors by meaning: texts as vectors of a pre-trained encoder, compared by their angle.
 
-The search is exact. A matrix product compares a block of queries with a block of the collection, whose vectors stay
-memory-mapped; a million texts of 384 numbers take 1.5 GB of disk and 0.8 GFLOP a query. Encoding takes most of the
-time, so no text is encoded twice, neither as a duplicate nor as a query.
+The search is exact: a million texts of 384 numbers take 1.5 GB of disk and 0.8 GFLOP a query. Encoding takes most of
+the time, so no text is encoded twice, neither as a duplicate nor as a query.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import LAST_ROW, ExcludedRows, Hits, check_search
-from datamodules.retrieval.dense.ranking import LEAST_SCORE, DenseRanking, Pooling
+from datamodules.retrieval.dense.ranking import LEAST_SCORE, DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors, look_up_vectors
 from datamodules.retrieval.embedded.folder_retriever import FolderRetriever
 from datamodules.retrieval.folding import text_hashes
+from datamodules.text.pooling import Pooling
 
-# Texts tokenized at once; queries and rows of one matrix product (32 MB of keys).
+# Texts tokenized together; queries and rows of one matrix product (32 MB of keys).
 _TEXTS = 4096
 _QUERIES = 64
 _ROWS = 1 << 16
@@ -53,17 +53,14 @@ class DenseRetriever(FolderRetriever[_Index]):
 
     Args:
         encoder: a `transformers` encoder, by its name on the Hub or its folder, or a checkpoint of this zoo, such as
-            `runs/m1/checkpoints/best.ckpt`.
-        pooling: how tokens become the vector of a text: `mean` or `cls`. See the description of the encoder; most
-            sentence encoders take the mean. A checkpoint has its own pooling.
+            `runs/m1/checkpoints/best.ckpt`; loaded when it is first needed.
+        pooling: the vector of a text is the `mean` of its tokens' last states, as for most sentence encoders, or the
+            first state (`cls`). A checkpoint has its own pooling.
         batch_size: texts encoded at once.
         max_length: the maximum number of tokens of a text, if the encoder reads as many. A checkpoint has the
             maximum of its training.
         device: device of the encoder, such as `cpu` or `cuda:1`; None chooses a GPU if there is one.
         threads: of the encoder on a CPU; None keeps the setting of torch.
-
-    Raises:
-        InputError: an argument is out of range. A missing encoder is reported when it is first needed.
     """
 
     ranking: DenseRanking
@@ -89,16 +86,14 @@ class DenseRetriever(FolderRetriever[_Index]):
             raise InputError(f"{folder}: an index needs at least one text")
         size, hashes = self.vectors.size, text_hashes(texts)
         if old is None:
-            no_hashes = RowLookup.of(hashes[:0])
-            old = _Index(np.empty((0, size), np.float32), np.empty(0, np.int32), no_hashes)
+            no_rows = np.empty(0, np.int32)
+            old = _Index(np.empty((0, size), np.float32), no_rows, RowLookup.of(hashes[:0]))
         known = old.lookup.first_rows(hashes)
-        unknown = list(
-            dict.fromkeys(text for text, row in zip(texts, known.tolist(), strict=True) if row < 0)
-        )
+        unknown = dict.fromkeys(text for text, row in zip(texts, known.tolist(), strict=True) if row < 0)
         number = {text: position for position, text in enumerate(unknown)}
         # Encoded once, duplicates get the same bits: their scores are equal, and the row number decides.
         with ArrayWriter(folder / "unknown.npy", np.float32, (size,)) as writer:
-            for vectors in self.vectors.blocks(unknown, _TEXTS, progress, delay=0):
+            for vectors in self.vectors.blocks(list(unknown), _TEXTS, progress, delay=0):
                 writer.write(vectors)
         encoded = map_array(folder / "unknown.npy")
         empty = [old.empty]
@@ -120,18 +115,18 @@ class DenseRetriever(FolderRetriever[_Index]):
         return _Index(vectors, empty, RowLookup.open(folder))
 
     def close(self) -> None:
-        """Release the files and the encoder; `open` may follow."""
+        """See `Retriever.close`."""
         super().close()
         self.vectors.close()
 
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
-        """Return the best k rows for each text; see `Retriever.search`. A text without tokens has no hits."""
+        """See `Retriever.search`; a text without tokens has no hits."""
         check_search(texts, k, exclude)
         index = self._opened()
         return nearest(index.vectors, index.empty, self._query_vectors(texts, index), k, exclude)
 
     def _query_vectors(self, texts: Sequence[str], index: _Index) -> NDArray[np.float32]:
-        """[n, d]; texts of the collection are looked up, unless queries have an encoder of their own."""
+        """Return vectors [n, d]; texts of the collection are looked up, unless queries have their own encoder."""
 
         def encode(some: Sequence[str]) -> NDArray[np.float32]:
             vectors = self.vectors.of(some, _TEXTS, queries=True)
@@ -150,14 +145,10 @@ def nearest(
     k: int,
     exclude: ExcludedRows | None = None,
 ) -> Hits:
-    """Return the best k vectors for each query, with the scores of `DenseRetriever`; exact.
+    """Return the best k of n vectors [n, d] for q queries [q, d], with the scores of `DenseRetriever`; exact.
 
-    Args:
-        vectors: [n, d], of length 1.
-        empty: rows that are never hits, ascending: texts without tokens.
-        queries: [q, d], of length 1; one of length 0 has no hits.
-        k: the maximum number of hits for a query.
-        exclude: for each query, the rows that are no hits.
+    Vectors have length 1. `empty` are the rows that are never hits, ascending: texts without tokens. A query of length
+    0 has no hits.
     """
     keys = np.zeros((len(queries), k), np.int64)
     for first in range(0, len(queries), _QUERIES):
@@ -175,7 +166,7 @@ def _best_keys(
     k: int,
     exclude: ExcludedRows | None,
 ) -> NDArray[np.int64]:
-    """The largest k keys for each query, descending [queries, <= k]; an excluded row has the score 0."""
+    """Return the largest k keys for each query, descending [queries, <= k]; an excluded row has the score 0."""
     best = np.empty((len(queries), 0), np.int64)
     for low in range(0, len(vectors), _ROWS):
         high = min(low + _ROWS, len(vectors))

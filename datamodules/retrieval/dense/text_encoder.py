@@ -22,16 +22,10 @@ class TextEncoder(Protocol):
 
     @property
     def query_encoder(self) -> Callable[[list[str], int, ProgressBar], NDArray[np.float32]] | None:
-        """The encoder of queries, with the arguments of `__call__`; None if queries are encoded as all texts are."""
+        """An encoder of queries, with the arguments of `__call__`; None if queries are encoded like all texts."""
 
     def __call__(self, texts: list[str], batch_size: int, bar: ProgressBar) -> NDArray[np.float32]:
-        """Return the vectors of the texts [n, size], of length 1; 0 for a text without tokens.
-
-        Args:
-            texts: n texts.
-            batch_size: texts encoded at once.
-            bar: updated by the number of texts encoded.
-        """
+        """Return the vectors of n texts [n, size], of length 1, 0 for a text without tokens; update the bar."""
 
 
 @contextmanager

@@ -23,13 +23,24 @@ def look_up_vectors(
     rows: NDArray[np.integer],
     encode: Callable[[list[str]], NDArray[np.float32]],
 ) -> NDArray[np.float32]:
-    """Return the vectors of texts [n, d]: the `rows` [n] of `known` [m, d], and where a row is -1, the encoded text."""
+    """Return the vectors of texts [n, d]: the `rows` [n] of `known` [m, d], and where a row is -1, the encoded text.
+
+    Equal texts are encoded once.
+    """
     vectors = np.empty((len(texts), known.shape[1]), np.float32)
     vectors[rows >= 0] = known[rows[rows >= 0]]
     unknown = [texts[position] for position in np.flatnonzero(rows < 0).tolist()]
     if unknown:
-        vectors[rows < 0] = encode(unknown)
+        vectors[rows < 0] = encode_distinct(unknown, encode)
     return vectors
+
+
+def encode_distinct(
+    texts: Sequence[str], encode: Callable[[list[str]], NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    """Return the vectors of texts [n, d]; equal texts are encoded once."""
+    number = {text: position for position, text in enumerate(dict.fromkeys(texts))}
+    return encode(list(number))[[number[text] for text in texts]]
 
 
 class TextVectors:
@@ -64,26 +75,19 @@ class TextVectors:
         return {**self.__dict__, "_encoder": None, "_embeddings": None}
 
     def use(self, embeddings: Embeddings) -> None:
-        """Look up the vectors of these texts instead of encoding the texts again.
-
-        Raises:
-            InputError: they are vectors of queries, or another encoder made them.
-        """
+        """Look up the vectors of these texts instead of encoding them; refuse those of queries or another encoder."""
         made_by, encoder = embeddings.made_by, self.ranking.encoder
         if made_by.side == "query":
-            raise InputError(
-                f"{embeddings.folder}: embeddings of queries; encode the texts of a memory with --side document"
-            )
+            raise InputError(f"{embeddings.folder}: embeddings of queries; encode with --side document")
         if self.ranking.contents != made_by.contents:
             size = self._loaded().size
             difference = (
-                f"holds vectors of {embeddings.size} numbers, but the encoder {encoder} makes {size}"
+                f"has vectors of {embeddings.size} numbers, but the encoder {encoder} makes {size}"
                 if size != embeddings.size
                 else f"was not made by the encoder {encoder}"
             )
-            raise InputError(
-                f"{embeddings.folder}: {difference}; encode the table with it, or name {made_by.encoder}"
-            )
+            advice = f"encode the table with it, or name {made_by.encoder}"
+            raise InputError(f"{embeddings.folder}: {difference}; {advice}")
         self._embeddings = embeddings
 
     @property
@@ -93,19 +97,14 @@ class TextVectors:
 
     @property
     def has_query_side(self) -> bool:
-        """Return True if queries have an encoder of their own."""
+        """True if queries have their own encoder."""
         return Path(self.ranking.encoder).is_file() and self._loaded().query_encoder is not None
-
-    @property
-    def is_loaded(self) -> bool:
-        """Return True if the encoder is in memory."""
-        return self._encoder is not None
 
     def check_size(self, size: int, index_size: int, index: str) -> None:
         """Raise an InputError unless the vectors of queries and of the named index have the same length."""
         if size != index_size:
             raise InputError(
-                f"{index} holds vectors of {index_size} numbers, but the encoder {self.ranking.encoder} makes {size};"
+                f"{index} has vectors of {index_size} numbers, but the encoder {self.ranking.encoder} makes {size};"
                 " build the index again with `zoo index`, or name the encoder that it was built with"
             )
 
@@ -114,24 +113,20 @@ class TextVectors:
         self._encoder = self._embeddings = None
 
     def of(self, texts: Sequence[str], block: int, queries: bool = False) -> NDArray[np.float32]:
-        """Return the vectors of at least one text [n, d], with progress if it takes long.
+        """Return the vectors of at least one text [n, d], tokenized in blocks, with progress if it takes long.
 
-        Args:
-            texts: n texts; equal ones are encoded once.
-            block: texts tokenized at once.
-            queries: use the encoder of queries, if there is one.
+        Equal texts are encoded once, by the encoder of queries if they are queries and there is one.
         """
-        number = {text: position for position, text in enumerate(dict.fromkeys(texts))}
-        blocks = self.blocks(list(number), block, progress=True, delay=5, queries=queries)
-        return np.concatenate(list(blocks))[[number[text] for text in texts]]
+
+        def encode(distinct: list[str]) -> NDArray[np.float32]:
+            return np.concatenate(list(self.blocks(distinct, block, True, 5, queries)))
+
+        return encode_distinct(texts, encode)
 
     def blocks(
         self, texts: Sequence[str], block: int, progress: bool, delay: float, queries: bool = False
     ) -> Iterator[NDArray[np.float32]]:
-        """Yield the vectors of the texts in blocks, float32 [at most `block`, d].
-
-        A vector has length 1; that of a text without tokens is 0.
-        """
+        """Yield the vectors of the texts in blocks, float32 [at most `block`, d]; see `TextEncoder`."""
         with tqdm(
             total=len(texts), desc="encode", unit="text", delay=delay, disable=None if progress else True
         ) as bar:
@@ -142,18 +137,17 @@ class TextVectors:
 
     def _block(self, texts: list[str], queries: bool, bar: ProgressBar) -> NDArray[np.float32]:
         """Return the vectors [n, d] of some texts."""
-        if queries and (encode := self._loaded().query_encoder) is not None:
-            return encode(texts, self.batch_size, bar)
+        if queries and (encode_queries := self._loaded().query_encoder) is not None:
+            return encode_queries(texts, self.batch_size, bar)
         if self._embeddings is None:
             return self._loaded()(texts, self.batch_size, bar)
         rows = self._embeddings.rows_of(texts)
         bar.update(int((rows >= 0).sum()))
-        return look_up_vectors(
-            texts,
-            self._embeddings.vectors,
-            rows,
-            lambda unknown: self._loaded()(unknown, self.batch_size, bar),
-        )
+
+        def encode(unknown: list[str]) -> NDArray[np.float32]:
+            return self._loaded()(unknown, self.batch_size, bar)
+
+        return look_up_vectors(texts, self._embeddings.vectors, rows, encode)
 
     def _loaded(self) -> TextEncoder:
         if self._encoder is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.utils.rnn import pad_sequence
 
 from datamodules.core.errors import InputError
 from datamodules.retrieval.dense.ranking import DenseRanking, unreadable
@@ -24,14 +25,14 @@ class TransformerEncoder:
     def __init__(self, ranking: DenseRanking, device: torch.device) -> None:
         from transformers import AutoModel, AutoTokenizer
 
-        # Without it the library warns in every process that is forked later; those do not tokenize.
+        # Unless this is set, the library warns in every process that is forked later, although those do not tokenize.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(ranking.encoder, revision=ranking.revision)
             model = AutoModel.from_pretrained(ranking.encoder, revision=ranking.revision)
         except (
             Exception
-        ) as error:  # Rust code, the network and remote configurations raise different exceptions
+        ) as error:  # Rust code, the network and remote configurations have different exceptions
             raise unreadable(ranking.encoder, error) from error
         if model.config.is_encoder_decoder:
             raise InputError(f"encoder {ranking.encoder!r}: has a decoder; use an encoder such as BERT")
@@ -56,19 +57,15 @@ class TransformerEncoder:
         tokens: list[list[int]] = encodings["input_ids"]
         has_tokens = [not all(special) for special in encodings["special_tokens_mask"]]
         vectors = np.zeros((len(texts), self.size), np.float32)
-        # Batches of texts of similar length need little padding. The longest come first, so that a batch that does not
-        # fit the device's memory fails at once.
+        # Texts of similar length need little padding. A batch that does not fit the device's memory fails first.
         order = sorted(np.flatnonzero(has_tokens).tolist(), key=lambda position: -len(tokens[position]))
         bar.update(len(texts) - len(order))
         for first in range(0, len(order), batch_size):
             batch = order[first : first + batch_size]
-            ids = torch.zeros(len(batch), len(tokens[batch[0]]), dtype=torch.long)
-            mask = torch.zeros_like(ids)
-            for line, position in enumerate(batch):
-                ids[line, : len(tokens[position])] = torch.tensor(tokens[position])
-                mask[line, : len(tokens[position])] = 1
-            mask = mask.to(self.device)
-            states = self.model(input_ids=ids.to(self.device), attention_mask=mask).last_hidden_state
+            rows = [torch.tensor(tokens[position]) for position in batch]
+            ids = pad_sequence(rows, batch_first=True).to(self.device)
+            mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True).to(self.device)
+            states = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
             # The sum replaces the mean, because the next line divides by the length.
             pooled = states[:, 0] if self.pooling == "cls" else (states * mask.unsqueeze(2)).sum(dim=1)
             vectors[batch] = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()

@@ -22,7 +22,7 @@ from datamodules.core.types import PlainDict
 
 logger = logging.getLogger(__name__)
 
-#: How often a request is sent before the server is given up, and how often before its first answer.
+#: The number of times that a request is sent at most, and as long as the server has never answered.
 TRIES = 9
 FIRST_TRIES = 3
 #: Seconds before the second try; doubled for each further try up to the longest, less a random part.
@@ -48,10 +48,10 @@ class _TemporaryError(Exception):
 
 
 class ServerConnection:
-    """Sends requests to a server, again after a pause if an error looks temporary.
+    """Sends requests to a server, again after a pause if an error looks temporary; see `ServerRetriever`.
 
-    `ServerRetriever` describes the arguments. A pickled connection contains neither a client nor credentials. All
-    requests raise an `InputError` if the server can't be reached or refuses.
+    A pickled connection contains neither a client nor credentials. All requests raise an `InputError` if the server
+    can't be reached or refuses.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ServerConnection:
         return {**self.__dict__, "client_args": _Hidden(without_secrets(self.client_args)), "_clients": {}}
 
     def trust(self, strings: Iterable[str]) -> None:
-        """Choose the servers that may get the credentials of the environment: those whose URLs are among the strings.
+        """Send the credentials of the environment only to servers whose URLs are among the strings.
 
         A new connection trusts its own servers. If a file names them (a checkpoint or a memory that somebody else may
         have written), only those that the user's own options name as well may be trusted.
@@ -87,11 +87,7 @@ class ServerConnection:
                 self._trusted.add(split_credentials(string)[0])
 
     def _may_send_credentials(self) -> bool:
-        """Return whether the credentials of the environment may be sent; nothing else decides it.
-
-        Each server must be trusted (see `trust`), be this machine, or be in ELASTICSEARCH_HOSTS: `host:port`, or `host`
-        for port 9200.
-        """
+        """Return whether each server is trusted (see `trust`), this machine, or in ELASTICSEARCH_HOSTS."""
         listed = os.environ.get("ELASTICSEARCH_HOSTS", "").replace(",", " ").split()
         hosts = {host if ":" in host else f"{host}:9200" for host in listed}
         return all(
@@ -126,7 +122,7 @@ class ServerConnection:
             "request_timeout": self.timeout,
             "connections_per_node": max(10, self.threads),
             **self.client_args,
-            # The client would try again without a pause, and would not repeat what fails inside a response 200.
+            # The client would try again without a pause, and would not repeat items that fail inside a response 200.
             "max_retries": 0,
             "retry_on_timeout": False,
             "serializers": dict.fromkeys(json_types, _FlatHits()),
@@ -149,7 +145,7 @@ class ServerConnection:
             ) from None
 
     def close(self) -> None:
-        """Close the connections; the next request opens new ones."""
+        """Close the connections of this process."""
         if client := self._clients.pop(os.getpid(), None):
             client.close()
 
@@ -167,11 +163,7 @@ class ServerConnection:
     def exchange(
         self, index: str, action: str, parameters: Mapping[str, str], key: str, items: Sequence[bytes]
     ) -> list[PlainDict]:
-        """Send items (their lines) in one request; only failed items are sent again.
-
-        Returns:
-            The answer to each item, from the list that the response has under `key`.
-        """
+        """Send items (their lines) in one request and return the response's list `key`; repeat only failed items."""
         path = f"/{quote(index, safe='*,')}/{action}"
         answers: list[PlainDict] = [{}] * len(items)
         waiting = list(range(len(items)))
@@ -251,7 +243,7 @@ def _is_temporary(status: int) -> bool:
 
 
 def _status(answer: PlainDict) -> tuple[int, str]:
-    """Return the status of one answer among many, and its problem; empty if there is none."""
+    """Return the status of an answer and its problem; empty if there is none."""
     status = int(answer.get("status", 503))
     if "error" in answer:
         kind, message = _type_and_reason(answer)
@@ -277,7 +269,7 @@ def _type_and_reason(body: object) -> tuple[str, str]:
 
 
 def _explain_refusal(error: elasticsearch.ApiError) -> str:
-    """Return what to do about an error that a server answered."""
+    """Return a message with advice for an error that a server answered."""
     kind, message = _type_and_reason(error.body)
     status = error.meta.status
     version = re.search(r"either version (\d+)", message)
@@ -300,7 +292,7 @@ def _explain_refusal(error: elasticsearch.ApiError) -> str:
 
 
 def _explain_silence(error: elasticsearch.TransportError, timeout: float) -> str:
-    """Return what to do where no server answered, or the answer can't be read."""
+    """Return a message with advice where no server answered, or the answer can't be read."""
     if isinstance(error, elasticsearch.SSLError):
         if "WRONG_VERSION_NUMBER" in error.message or "record layer failure" in error.message:
             return "the server does not support TLS; use http:// in the URL"
@@ -325,16 +317,15 @@ class _Hidden(dict[str, Any]):
 
 
 def split_credentials(url: str) -> tuple[str, tuple[str, str] | None]:
-    """Return a URL, which needs scheme, host and port, without its user name and password; and these, if any."""
+    """Return a URL, which needs scheme, host and port, without user name and password; and these, if any."""
     try:
         parts = urlsplit(url)
         complete = parts.scheme in ("http", "https") and parts.hostname and parts.port
     except ValueError:
         complete = False
     if not complete:
-        raise InputError(
-            f"url {url.rpartition('@')[2]!r}: give scheme, host and port, such as http://localhost:9200"
-        )
+        address = url.rpartition("@")[2]
+        raise InputError(f"url {address!r}: give scheme, host and port, such as http://localhost:9200")
     address = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
     if parts.username is None:
         return address, None
@@ -349,7 +340,7 @@ def without_secrets(client_args: PlainDict) -> PlainDict:
 class _FlatHits(elasticsearch.JsonSerializer):
     """Reads JSON, with the sort values of a query's hits as one list: score, row, score, row ...
 
-    A list and a dictionary for each hit cost the client three times as much CPU time. A quotation mark inside a string
+    A list and a dictionary for each hit take the client three times as much CPU time. A quotation mark inside a string
     is escaped, so only hits contain these bytes.
     """
 

@@ -1,8 +1,7 @@
 """The retriever that searches an Elasticsearch server for texts of similar meaning.
 
-Texts are encoded here; their vectors are stored and compared on the server. The server also stores each vector's bits
-with a hash of its text. So no text of the collection is encoded again, be it as a query, as a duplicate or after an
-interruption, and duplicates of a text always have equal scores.
+The server also stores each vector's bits with a hash of its text. So no text of the collection is encoded again, be it
+as a query, as a duplicate or after an interruption, and duplicates of a text always have equal scores.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ from typing_extensions import override
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import ExcludedRows, Hits, check_search
-from datamodules.retrieval.dense.ranking import LEAST_SCORE, DenseRanking, Pooling
+from datamodules.retrieval.dense.ranking import LEAST_SCORE, DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
 from datamodules.retrieval.elasticsearch.server_retriever import SORTED, ServerRetriever, reads_answers
 from datamodules.retrieval.folding import text_hashes
+from datamodules.text.pooling import Pooling
 
 #: The largest `num_candidates` that a server accepts, and so the most neighbors of a text.
 MOST_CANDIDATES = 10_000
@@ -29,7 +29,7 @@ MOST_CANDIDATES = 10_000
 # Queries in a request (a vector takes some KB as text), and concurrent requests.
 _QUERIES = 64
 _REQUESTS = 2
-# Texts that are encoded together, and hashes that are looked up in one query.
+# Texts that are encoded together, and hashes that are looked up together.
 _TEXTS = 4096
 _HASHES = 256
 
@@ -41,17 +41,16 @@ class ElasticsearchDenseRetriever(ServerRetriever):
     Credentials are given and kept secret as for `ElasticsearchRetriever`.
 
     Args:
-        encoder: the encoder of the texts, loaded when it is needed; see `DenseRetriever`, also for the next five.
-        pooling: how tokens become a text's vector.
+        encoder: see `DenseRetriever`, also for the next five.
+        pooling: `mean` or `cls`.
         batch_size: texts encoded at once.
-        max_length: tokens kept of a text.
-        device: where the encoder runs.
+        max_length: the maximum number of tokens of a text.
+        device: of the encoder.
         threads: of the encoder on a CPU.
         num_candidates: None compares a query with every text. A number (such as 100; at least as many as
             neighbors are retrieved) builds a graph of near vectors (HNSW) and compares a query with about that
             many texts of each shard: for millions of texts, of which it may miss some near ones.
-        server: address of the server and settings of its indexes, see `ServerRetriever`: `url`,
-            `index_prefix`, `shards`, `replicas`, `timeout`, `client_args`.
+        server: see `ServerRetriever`.
     """
 
     ranking: DenseRanking
@@ -93,7 +92,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
 
     @reads_answers
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
-        """Return the best k rows for each text; see `Retriever.search`. A text without tokens has no hits."""
+        """See `Retriever.search`; a text without tokens has no hits."""
         most = self.ranking.num_candidates or MOST_CANDIDATES
         if not 0 <= k <= most:
             raise InputError(f"k={k}: must be 0 to {most}, the most candidates that the server compares")
@@ -112,7 +111,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         def item(query: int) -> bytes:
             filtered = ""
             if exclude is not None and len(exclude[query]):
-                # Excluded before the search and not after it: an approximate one then still has k hits.
+                # Excluded before the search and not after it, so an approximate search still has k hits.
                 rows = ",".join(f'"{int(row)}"' for row in exclude[query])
                 filtered = f',"filter":{{"bool":{{"must_not":{{"ids":{{"values":[{rows}]}}}}}}}}'
             knn = (
@@ -146,7 +145,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
 
     @override
     def _documents(self, name: str, texts: Sequence[str]) -> Iterator[tuple[int, str]]:
-        # `_load` has refreshed the index, so the vectors of an interrupted load are found.
+        # `_load` has refreshed the index, so searches return the vectors of an interrupted load.
         positions: dict[str, list[int]] = {}
         for position, text in enumerate(texts):
             positions.setdefault(text, []).append(position)
@@ -155,7 +154,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
             block = distinct[first : first + _TEXTS]
             vectors = self._vectors_of(name, block)
             for text, hashed, vector in zip(block, _hashes(block), vectors, strict=True):
-                fields = ""  # a text without tokens has no vector, so it is never found
+                fields = ""  # a text without tokens has no vector, so it is never a hit
                 if vector.any():
                     bits = b64encode(vector.astype("<f4").tobytes()).decode()
                     fields = f',"hash":"{hashed}","bits":"{bits}","vector":{_as_json(vector)}'

@@ -1,13 +1,12 @@
 """The retriever that searches an Elasticsearch server for common words.
 
-Without `index` it builds indexes of its own, one for each memory, whose documents are the rows of the memory. With
+Without `index` it builds an own index for each memory, whose documents are the rows of the memory. With
 `index` it reads an existing index and writes nothing to it.
 """
 
 from __future__ import annotations
 
 import json
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -29,6 +28,7 @@ from datamodules.retrieval.base import (
     Ranking,
     Similarity,
     check_search,
+    warn_of_long_query,
 )
 from datamodules.retrieval.elasticsearch.server_retriever import (
     SORTED,
@@ -58,8 +58,8 @@ class ElasticsearchRetriever(ServerRetriever):
 
     Credentials come from the environment: `ELASTICSEARCH_API_KEY`, or `ELASTICSEARCH_USERNAME` and
     `ELASTICSEARCH_PASSWORD`; `ELASTICSEARCH_CA_CERTS` names a PEM file for https. Those of a URL
-    (`https://user:password@host:9200`) or of `client_args` work too. They are never printed, logged, pickled or
-    described, so an unpickled retriever has the credentials of the environment of its process.
+    (`https://user:password@host:9200`) or of `client_args` work, too. They are never printed, logged, pickled or
+    described.
 
     Args:
         similarity: see `Ranking`; not used with `index`, which has its own.
@@ -74,8 +74,7 @@ class ElasticsearchRetriever(ServerRetriever):
             `index` is an alias or a pattern.
         batch_size: queries in one request.
         threads: the number of concurrent requests.
-        server: address of the server and settings of own indexes, see `ServerRetriever`: `url`,
-            `index_prefix`, `shards`, `replicas`, `timeout`, `client_args`.
+        server: see `ServerRetriever`.
     """
 
     ranking: Ranking
@@ -123,7 +122,7 @@ class ElasticsearchRetriever(ServerRetriever):
 
     @reads_answers
     def open(self, folder: Path, fingerprint: str) -> None:
-        """Open the index of this fingerprint on the server, or the existing one; see `Retriever.open`."""
+        """See `Retriever.open`."""
         if self.existing_index is None:
             super().open(folder, fingerprint)
         else:
@@ -145,7 +144,7 @@ class ElasticsearchRetriever(ServerRetriever):
 
     @reads_answers
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
-        """Rank the rows of an own index; see `Retriever.search`."""
+        """See `Retriever.search`; for own indexes only."""
         assert self.existing_index is None, "an existing index has no row numbers: use search_documents"
         check_search(texts, k, exclude)
         hits = Hits.none(len(texts), k)
@@ -162,15 +161,9 @@ class ElasticsearchRetriever(ServerRetriever):
     def search_documents(
         self, texts: Sequence[str], k: int, exclude_duplicates: bool = False
     ) -> list[list[Document]]:
-        """Return the best documents of the existing index for each query text, best first.
+        """Return at most k documents of the existing index for each query text, best first.
 
-        Args:
-            texts: n queries.
-            k: the maximum number of documents for each query.
-            exclude_duplicates: exclude documents whose text is a duplicate of the query's.
-
-        Raises:
-            InputError: no such index or field, or the server can't be reached or refuses.
+        With `exclude_duplicates`, documents whose text is a duplicate of the query's are excluded.
         """
         name = self._existing()
         names = filter(None, self._field_options.values())
@@ -200,7 +193,7 @@ class ElasticsearchRetriever(ServerRetriever):
 
     @reads_answers
     def describe_index(self) -> PlainDict:
-        """Identify the contents of the existing index: any write to it changes the description."""
+        """Return a description of the existing index that any write to it changes."""
         name = self._existing()
         stats = self.server.call(
             lambda client: client.indices.stats(index=name, metric="docs", level="shards")
@@ -241,7 +234,7 @@ class ElasticsearchRetriever(ServerRetriever):
         return name
 
     def _read_fields(self, name: str) -> None:
-        """Read the fields of an existing index; refuse an index without those of the options."""
+        """Read the fields of an existing index; refuse an index without the named ones."""
         answer = self.server.call(
             lambda client: client.field_caps(index=name, fields="*"),
             expected=("index_not_found_exception",),
@@ -308,11 +301,7 @@ class ElasticsearchRetriever(ServerRetriever):
             return None
         if len(counts) > MAX_QUERY_TERMS and not self._warned:
             self._warned = True
-            warnings.warn(
-                f"a query has more than {MAX_QUERY_TERMS} different terms:"
-                f" only the first {MAX_QUERY_TERMS} are used",
-                stacklevel=2,
-            )
+            warn_of_long_query()
         first = list(counts.items())[:MAX_QUERY_TERMS]
         if self.existing_index is not None:
             # The field has an analyzer of the user's, which needs words.

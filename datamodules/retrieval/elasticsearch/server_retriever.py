@@ -1,8 +1,7 @@
 """Own indexes on an Elasticsearch server: building, growing, opening and searching them.
 
 An own index contains the rows of one memory. It ranks by score and, where scores are equal, by row number. A search
-requests only the two sort values of each hit, so the server never opens a stored document: this doubles the throughput
-of a search that requests `_id`.
+requests only these two values of each hit, which doubles the throughput of a search that requests `_id`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from datamodules.retrieval.elasticsearch.connection import ServerConnection, wit
 
 log = logging.getLogger(__name__)
 
-#: How a query of an own index ends: sort values only, no stored fields, no total.
+#: The end of a query of an own index: sort values only, no stored fields, no total.
 SORTED = '"sort":["_score","row"],"_source":false,"stored_fields":"_none_","track_total_hits":false}\n'
 
 _BULK_ROWS = 2000
@@ -78,9 +77,6 @@ class ServerRetriever(Retriever):
         client_args: further arguments of `elasticsearch.Elasticsearch`.
         batch_size: queries in one request.
         threads: the number of concurrent requests.
-
-    Raises:
-        InputError: an argument is out of range.
     """
 
     def __init__(
@@ -133,10 +129,10 @@ class ServerRetriever(Retriever):
 
     @reads_answers
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
-        """Build the index on the server and open it; see `Retriever.index`. No file is written to `folder`.
+        """See `Retriever.index`; no file is written to `folder`.
 
-        A complete index of the same fingerprint is used unchanged. A half loaded one is completed: a document's `_id`
-        is its row number, so none exists twice, even if two processes load the same index at the same time.
+        A half loaded index is completed: a document's `_id` is its row number, so none exists twice, even if two
+        processes load the same index at the same time.
         """
         name = self._own_name(collection.fingerprint)
         self._create(name, collection)
@@ -145,11 +141,10 @@ class ServerRetriever(Retriever):
 
     @reads_answers
     def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
-        """Build the index of a collection that has grown; see `Retriever.add`.
+        """See `Retriever.add`; the new rows are loaded into a clone of the open index.
 
-        The server clones the open index, without copying files if its disk supports hard links, and the new rows are
-        loaded into the clone. In one index for both collections, the new rows would change the term statistics, and
-        with them the rankings of the old collection. An interrupted clone is completed by another call.
+        In one index for both collections, the new rows would change the term statistics, and with them the rankings of
+        the old collection.
         """
         name, source = self._own_name(collection.fingerprint), self._opened()
         old = self._meta(source)
@@ -163,7 +158,7 @@ class ServerRetriever(Retriever):
 
     @reads_answers
     def open(self, folder: Path, fingerprint: str) -> None:
-        """Open the index of this fingerprint on the server; see `Retriever.open`."""
+        """See `Retriever.open`."""
         self._forget()
         name = self._own_name(fingerprint)
         meta = self._own_meta(name, fingerprint)
@@ -178,10 +173,7 @@ class ServerRetriever(Retriever):
 
     @abstractmethod
     def _documents(self, name: str, texts: Sequence[str]) -> Iterator[tuple[int, str]]:
-        """Yield the position of each text, in any order, and the document's further fields as JSON.
-
-        The fields begin with a comma; every document has its row, text, id and label.
-        """
+        """Yield the position of each text, in any order, and further fields as JSON, which begin with a comma."""
 
     def _error(self, name: str, message: str) -> InputError:
         return self.server.error(f"index {name} {message}")
@@ -247,16 +239,11 @@ class ServerRetriever(Retriever):
         if meta["complete"]:
             return
         self._load(name, collection, start_row, progress)
-        # A server creates a missing index that is written to, with a mapping of its own.
+        # A write to a missing index creates an index with a mapping of the server's.
         if self._meta(name).get("fingerprint") != meta["fingerprint"]:
-            raise self._error(
-                name, "was deleted or replaced during loading; delete it and run the command again"
-            )
-        log.info(
-            "index %s is loaded; the server merges its segments. From version 8.19 on it delays merges while its disk"
-            " is more than 95 %% full (GET _cat/allocation): then free some space",
-            name,
-        )
+            raise self._error(name, "was replaced during loading; delete it and run the command again")
+        message = "index %s is loaded; the server merges its segments, from 8.19 on only if 5 %% of its disk are free"
+        log.info(message, name)
         seconds = max(self.server.timeout, _MERGE_SECONDS)
         settings = {
             "refresh_interval": None,
@@ -276,7 +263,7 @@ class ServerRetriever(Retriever):
 
     def _load(self, name: str, collection: Collection, start_row: int, progress: bool) -> None:
         """Write the documents of the rows from `start_row` on, except those of an interrupted load."""
-        # Chunks are written one after another, so existing documents are the first ones, and perhaps a part of a chunk.
+        # Chunks are written in order, so existing documents are the first ones, and perhaps a part of a chunk.
         self.server.call(lambda client: client.indices.refresh(index=name))
         written, done = self._count(name) - start_row, 0
         texts = collection.texts[start_row:] if start_row else collection.texts
@@ -306,11 +293,9 @@ class ServerRetriever(Retriever):
         return count
 
     def _check_count(self, name: str, meta: PlainDict) -> None:
-        count, all_ = self._count(name), meta["count"]
-        if count != all_:
-            raise self._error(
-                name, f"has {count} of its {all_} documents; delete it and run `zoo index` again"
-            )
+        if (count := self._count(name)) != meta["count"]:
+            problem = f"has {count} of its {meta['count']} documents"
+            raise self._error(name, f"{problem}; delete it and run `zoo index` again")
 
     def _open_index(self, name: str) -> None:
         """Read from the settings of an index how it is to be searched."""
@@ -333,7 +318,7 @@ class ServerRetriever(Retriever):
         item: Callable[[int], bytes],
         exclude: ExcludedRows | None = None,
     ) -> None:
-        """Fill in the hits of some queries; `item` returns the two lines of a query, which end with `SORTED`."""
+        """Fill in the hits of some queries; `item` returns the two lines of a query, ending with `SORTED`."""
         name = self._opened()
 
         def search_batch(batch: Sequence[int]) -> None:

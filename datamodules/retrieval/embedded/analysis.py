@@ -1,7 +1,7 @@
 """Terms of texts, as Lucene's analyzers `standard`, `english` and `cjk` make them.
 
-`Analyzer.terms` is the definition; `TermIds` returns the terms of many texts as numbers. Both work on the pieces
-between white space, because no token spans white space: each piece is analysed once and looked up afterwards.
+`Analyzer.terms` is the definition; `TermIds` returns the terms of many texts as numbers. No token spans white space, so
+both analyse each piece between white space once and look it up afterwards.
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ import numpy as np
 import regex
 from numpy.typing import NDArray
 
-from datamodules.core.arrays import offsets_of
+from datamodules.core.ragged import consecutive, offsets_of
 from datamodules.retrieval.base import AnalyzerName
-
-# ---------------------------------------------------------------------------------------------------------
-# Tokens: the word boundaries of Unicode's annex 29, as in Lucene's StandardTokenizer
 
 #: Lucene's scanner reads this many UTF-16 units at once and splits longer tokens.
 MAX_TOKEN_UNITS = 255
 # Texts are scanned in windows of this many characters, enough for the longest token and its context.
 _WINDOW = 512
 
-# Marks, format characters and joiners belong to the character before them (rule WB4). The colon and the
-# full-width digits are listed because Lucene follows Unicode 9 here.
+# Word boundaries of Unicode's annex 29, as in Lucene's StandardTokenizer. Marks, format characters and joiners belong
+# to the character before them (rule WB4). The colon and the full-width digits are listed because Lucene follows
+# Unicode 9 here.
 _MARK = r"[\p{WB=Format}\p{WB=Extend}\p{WB=ZWJ}]*+"
 _LETTER = rf"[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}]{_MARK}"
 _HEBREW = rf"\p{{WB=Hebrew_Letter}}{_MARK}"
@@ -65,17 +63,14 @@ _EMOJI = (
 _TOKEN = regex.compile(
     rf"(?P<word>{_WORD})|(?P<emoji>{_EMOJI})|(?P<asian>(?:\p{{LB=SA}}{_MARK})++)"
     rf"|(?P<cjk>[\p{{Script=Han}}\p{{Script=Hiragana}}]{_MARK})"
-    # Joiners without a word: a group of their own, so that they are skipped in one step.
+    # Joiners without a word are skipped in one step.
     rf"|(?P<joiners>\p{{WB=ExtendNumLet}}++)"
 )
 _ONE_SCRIPT = regex.compile(rf"(?:{_KATAKANA})++|(?:(?=\p{{Script=Hangul}})[\p{{WB=ALetter}}]{_MARK})++")
 
 
 def tokens(text: str) -> list[tuple[int, str, bool]]:
-    """Split a text as Lucene's StandardTokenizer does.
-
-    Args:
-        text: any string, lone surrogates and NUL included.
+    """Split any string as Lucene's StandardTokenizer does.
 
     Returns:
         (position of the first character, token, True if all of it is Chinese, Japanese or Korean).
@@ -122,9 +117,6 @@ def _end_of_units(text: str, start: int, end: int) -> int:
     return end
 
 
-# ---------------------------------------------------------------------------------------------------------
-# Analyzers: tokens to terms
-
 #: Lucene's English stop words.
 ENGLISH_STOP_WORDS = frozenset(
     # A string, because a list of so many words is hard to read.
@@ -137,23 +129,18 @@ CJK_STOP_WORDS = (ENGLISH_STOP_WORDS - {"an"}) | {"s", "t", "www"}
 _POSSESSIVES = ("'s", "'S", "’s", "’S", "＇s", "＇S")
 _WIDE = regex.compile(r"[\uFF01-\uFF5E]+|[\u30A6-\u30FD]?[\uFF65-\uFF9F]+")
 _WHITE_SPACE = regex.compile(r"[ \t\n\r]+")
-# The terms of at most so many pieces, of at most so many characters, are kept.
+# Limits of the cached terms: the number of pieces, and the characters of a piece.
 _MEMO_SIZE = 1 << 18
 _LONGEST_MEMO = 64
 
 
 class Analyzer:
-    """Splits texts into terms, exactly as the Lucene analyzer of the same name.
-
-    Args:
-        name: `standard`, `english` or `cjk`.
-    """
+    """Splits texts into terms, exactly as the Lucene analyzer of the same name."""
 
     def __init__(self, name: AnalyzerName) -> None:
         self.name: AnalyzerName = name
         if name == "english":
-            # Imported here because it imports 100 MB of other packages.
-            from nltk.stem.porter import PorterStemmer
+            from nltk.stem.porter import PorterStemmer  # imports 100 MB of other packages
 
             # Lucene's PorterStemFilter is Porter's own program, which differs from his paper in three rules.
             self._stemmer = PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)
@@ -200,7 +187,7 @@ def pieces(text: str) -> list[str]:
 
 
 def _lower(token: str) -> str:
-    """Return lower case by character, as in Java; Python's depends on neighbours for the Greek sigma."""
+    """Return lower case by character, as in Java; Python's depends on neighbors for the Greek sigma."""
     if token.isascii():
         return token.lower()
     return token.replace("Σ", "σ").replace("İ", "i").lower()
@@ -227,10 +214,6 @@ def _pairs(run: str) -> Iterable[str]:
     return (a + b for a, b in itertools.pairwise(run)) if len(run) > 1 else (run,)
 
 
-# ---------------------------------------------------------------------------------------------------------
-# Term ids of many texts
-
-
 class _Numbers(dict[str, int]):
     """Assigns the next number to every new key, and lists the new keys in `new`."""
 
@@ -244,14 +227,7 @@ class _Numbers(dict[str, int]):
 
 
 class TermIds:
-    """Encodes texts as term ids and keeps the dictionary: a new term gets the next id.
-
-    Args:
-        analyzer: splits texts into terms.
-
-    Attributes:
-        ids: term -> id, in the order of the ids.
-    """
+    """Encodes texts as term ids and keeps the dictionary `ids`, term -> id: a new term gets the next id."""
 
     def __init__(self, analyzer: Analyzer) -> None:
         self.analyzer = analyzer
@@ -266,13 +242,9 @@ class TermIds:
         self._piece_ids = array("i")
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Encode a block of texts; some thousands at a time keep memory low.
+        """Return the term ids of n texts, int32, and the start of each text, int64 [n + 1].
 
-        Args:
-            texts: n texts.
-
-        Returns:
-            The term ids of all texts, int32, and where each text begins, int64 [n + 1].
+        Blocks of some thousand texts keep memory low.
         """
         if len(self._pieces) > _MEMO_SIZE or self._piece_chars > 32 * _MEMO_SIZE:
             self._forget_pieces()
@@ -288,8 +260,5 @@ class TermIds:
 
         first = np.frombuffer(self._piece_first, np.int64)
         piece_ids = np.frombuffer(self._piece_ids, np.int32)
-        counts = np.diff(first)[numbers]
-        starts = offsets_of(counts)
-        source = np.repeat(first[numbers] - starts[:-1], counts)
-        source += np.arange(len(source))
-        return piece_ids[source], starts[bounds]
+        positions = consecutive(first[numbers], np.diff(first)[numbers])
+        return piece_ids[positions.values], positions.offsets[bounds]

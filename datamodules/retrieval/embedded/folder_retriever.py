@@ -17,18 +17,14 @@ class FolderIndex(Protocol):
 
     @property
     def num_texts(self) -> int:
-        """The number of texts in the collection."""
+        """The number of indexed texts."""
 
 
 Index = TypeVar("Index", bound=FolderIndex)
 
 
 class FolderRetriever(Retriever, Generic[Index]):
-    """Builds an index in a folder, completely or not at all, and opens it.
-
-    Opening takes milliseconds and processes share the pages. A pickled retriever has the name of the folder only. A
-    build that is killed starts again. Ids and labels are not stored.
-    """
+    """Builds an index in a folder, completely or not at all, and maps its files. Ids and labels are not stored."""
 
     def __init__(self) -> None:
         self._forget()
@@ -39,39 +35,29 @@ class FolderRetriever(Retriever, Generic[Index]):
 
     @abstractmethod
     def _build(self, texts: Sequence[str], folder: Path, progress: bool, old: Index | None) -> None:
-        """Write the files of an index into an empty folder.
-
-        Args:
-            texts: the collection, without the texts of `old`.
-            folder: place for the files.
-            progress: show a progress bar on standard error.
-            old: the index of the first texts of the collection, if there is one.
-        """
+        """Write the index of the texts of `old`, if there is one, and of the given texts, into an empty folder."""
 
     @abstractmethod
     def _map(self, folder: Path) -> Index:
         """Map the files of a complete folder."""
 
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
-        """Build the index in `folder` and open it; see `Retriever.index`."""
+        """See `Retriever.index`."""
         self._forget()
         with storage.lock(folder), storage.new_folder(folder, collection.fingerprint) as partial:
             self._build(collection.texts, partial, progress, None)
         self.open(folder, collection.fingerprint)
 
     def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
-        """Build the index of a collection that has grown in a folder of its own; see `Retriever.add`."""
+        """See `Retriever.add`."""
         old = self._opened()
         if old.num_texts != start_row:
-            raise InputError(
-                f"{folder}: the open index has {old.num_texts} texts, but texts from {start_row}"
-                " are to be added"
-            )
+            raise InputError(f"{folder}: the open index has {old.num_texts} texts instead of {start_row}")
         with storage.lock(folder), storage.new_folder(folder, collection.fingerprint) as partial:
             self._build(collection.texts[start_row:], partial, progress, old)
 
     def open(self, folder: Path, fingerprint: str) -> None:
-        """Open the index in `folder`; see `Retriever.open`."""
+        """See `Retriever.open`."""
         self._forget()
         storage.check_folder(folder, fingerprint, contents=True)
         self._index = self._map(folder)
@@ -87,7 +73,7 @@ class FolderRetriever(Retriever, Generic[Index]):
         return self._index
 
     def close(self) -> None:
-        """Release the files; `open` may follow."""
+        """See `Retriever.close`."""
         self._forget()
 
     def __getstate__(self) -> dict[str, object]:

@@ -1,8 +1,8 @@
-"""The arrays of an embedded index, and how they are built from texts.
+"""The arrays of an embedded index, built from texts.
 
 The contribution of a term to the score of a document depends on nothing else, so the index stores it for every
-(term, document) pair, term by term, documents in order. The ids of the texts' terms are stored too: the index of a
-grown collection is built from them, without analysing the old texts again.
+(term, document) pair. The ids of the texts' terms are stored, too: the index of a grown collection is built from them,
+without analysing the old texts again.
 """
 
 from __future__ import annotations
@@ -17,18 +17,12 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 from xxhash import xxh3_64_intdigest
 
-from datamodules.core.arrays import ArrayWriter, RowLookup, map_array, offsets_of
+from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
 from datamodules.core.errors import InputError
+from datamodules.core.ragged import offsets_of
 from datamodules.retrieval.base import Ranking
+from datamodules.retrieval.embedded import lucene
 from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
-from datamodules.retrieval.embedded.lucene import (
-    Statistics,
-    bm25,
-    length_bytes,
-    length_weights,
-    lm_dirichlet,
-    term_weights,
-)
 from datamodules.text.counts import count_tokens
 
 # Arrays by the type of their numbers.
@@ -39,7 +33,7 @@ Words: TypeAlias = NDArray[np.uint64]
 Floats: TypeAlias = NDArray[np.float32]
 Doubles: TypeAlias = NDArray[np.float64]
 
-# Texts analysed at once, and postings built at once: they bound the memory of a build.
+# Texts analysed together, and postings built together: they bound the memory of a build.
 _TEXTS = 4096
 _POSTINGS = 1 << 21
 
@@ -51,9 +45,9 @@ class InvertedIndex(NamedTuple):
     text_terms: Ints
     #: int64 [N + 1]: where each text begins in `text_terms`.
     text_starts: Longs
-    #: uint8: the terms in UTF-8, in the order of their ids, with line feeds between them.
+    #: uint8: the terms in UTF-8, in the order of their ids, separated by line feeds.
     terms: Bytes
-    #: the ids of terms by their hashes, see `term_hashes`; in two files.
+    #: the ids of terms by their hashes; in two files.
     lookup: RowLookup
     #: int64 [T + 1]: where each term's postings begin.
     posting_starts: Longs
@@ -91,7 +85,7 @@ class InvertedIndex(NamedTuple):
 
 
 def term_hashes(terms: Collection[str]) -> Words:
-    """Return a 64-bit hash of each term [n]. Two of a million terms collide with probability 3e-8."""
+    """Return a 64-bit hash of each term [n]; among a million terms, two collide with probability 3e-8."""
     return np.fromiter(map(xxh3_64_intdigest, map(str.encode, terms)), np.uint64, len(terms))
 
 
@@ -107,7 +101,7 @@ def build(
 def _write_texts(
     texts: Sequence[str], analyzer: Analyzer, folder: Path, progress: bool, old: InvertedIndex | None
 ) -> None:
-    """Analyse the texts; write their term ids and the dictionary of terms, after those of the old index."""
+    """Write the texts' term ids and the dictionary of terms, after those of the old index."""
     num_texts = len(texts) + (0 if old is None else old.num_texts)
     if num_texts >= 2**31:
         raise InputError(f"{folder}: {num_texts} texts, but an index holds at most {2**31 - 1}")
@@ -138,10 +132,10 @@ def _write_postings(ranking: Ranking, folder: Path) -> None:
     num_terms = len(RowLookup.open(folder).keys)
     rows, occurrences = count_tokens(text_terms, text_starts, num_terms)
     lengths = np.diff(text_starts)
-    statistics = Statistics(rows=int(np.count_nonzero(lengths)), tokens=len(text_terms))
-    by_term = term_weights(ranking, statistics, rows, occurrences)
-    by_text = length_weights(ranking, statistics)
-    norms = length_bytes(lengths)
+    statistics = lucene.Statistics(rows=int(np.count_nonzero(lengths)), tokens=len(text_terms))
+    by_term = lucene.term_weights(ranking, statistics, rows, occurrences)
+    by_text = lucene.length_weights(ranking, statistics)
+    norms = lucene.length_bytes(lengths)
     starts = offsets_of(rows)
     best = np.zeros(num_terms, np.float32)
     is_bm25 = ranking.similarity == "BM25"
@@ -154,8 +148,9 @@ def _write_postings(ranking: Ranking, folder: Path) -> None:
             posting_rows, frequencies = _postings(text_terms, text_starts, low, part)
             rows_writer.write(posting_rows)
             weights, most = by_term[low:high], best[low:high]
-            scores = _score(posting_rows, frequencies, part, weights, by_text, norms, is_bm25, most)
-            scores_writer.write(scores)
+            scores_writer.write(
+                _score(posting_rows, frequencies, part, weights, by_text, norms, is_bm25, most)
+            )
     np.save(folder / "posting_starts.npy", starts)
     np.save(folder / "term_best.npy", best)
 
@@ -193,7 +188,7 @@ def _write_bitmaps(folder: Path) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def _postings(text_terms: Ints, text_starts: Longs, low: int, starts: Longs) -> tuple[Ints, Ints]:
-    """Rows and frequencies of the terms from `low` on; the postings of term low + i begin at `starts[i]`."""
+    """Return rows and frequencies of the terms from `low` on; the postings of term low + i begin at `starts[i]`."""
     terms, size = len(starts) - 1, starts[-1]
     rows = np.empty(size, np.int32)
     frequencies = np.zeros(size, np.int32)
@@ -224,16 +219,16 @@ def _score(
     is_bm25: bool,
     best: Floats,
 ) -> Floats:
-    """The contribution of each term to the score of each of its rows; writes the largest ones to `best`."""
+    """Return the contribution of each term to the score of each of its rows; write the largest ones to `best`."""
     scores = np.empty(len(rows), np.float32)
     for term in range(len(starts) - 1):
         highest = np.float32(0)
         for position in range(starts[term], starts[term + 1]):
             length = by_text[norms[rows[position]]]
             if is_bm25:
-                score = bm25(by_term[term], length, frequencies[position])
+                score = lucene.bm25(by_term[term], length, frequencies[position])
             else:
-                score = lm_dirichlet(by_term[term], length, frequencies[position])
+                score = lucene.lm_dirichlet(by_term[term], length, frequencies[position])
             scores[position] = score
             highest = max(highest, score)
         best[term] = highest

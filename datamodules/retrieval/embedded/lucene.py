@@ -1,10 +1,7 @@
 """Lucene's formulas: the one-byte document length and the contribution of a term to the score of a document.
 
-The score of a document is the sum, over the query's terms, of a contribution that depends on the term and the document
-only. These functions compute it with the types and the order of operations of Lucene, so it is rounded alike.
-
-Source: Lucene 9, SmallFloat, BM25Similarity and LMDirichletSimilarity. Elasticsearch multiplies BM25 by
-k1 + 1.
+Types and order of operations are those of Lucene 9 (SmallFloat, BM25Similarity, LMDirichletSimilarity), so results are
+rounded alike. Elasticsearch multiplies BM25 by k1 + 1.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from datamodules.retrieval.base import Ranking
 
 
 def _lengths() -> NDArray[np.int64]:
-    """The length for each of the 256 bytes: exact up to 39, then a floating-point number with 3 bits of fraction."""
+    """Return the length for each byte: exact up to 39, then a floating-point number with 3 bits of fraction."""
     exact = 24
     values = list(range(exact))
     for code in range(256 - exact):
@@ -49,16 +46,10 @@ class Statistics(NamedTuple):
 def term_weights(
     ranking: Ranking, statistics: Statistics, rows: NDArray[np.int64], occurrences: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the part of a score that depends on the term only.
+    """Return the part of a score that depends on the term only, [terms].
 
-    Args:
-        ranking: the similarity with its parameters.
-        statistics: of the collection.
-        rows: [terms] the number of documents with the term.
-        occurrences: [terms] the number of occurrences in all documents.
-
-    Returns:
-        [terms] BM25: idf times (k1 + 1), a float32 value; LMDirichlet: mu times the probability of the term.
+    BM25: idf times (k1 + 1), a float32 value; LMDirichlet: mu times the probability of the term. Rows and occurrences
+    [terms] are the numbers of documents with the term, and of its occurrences in all documents.
     """
     if ranking.similarity == "BM25":
         idf = np.log(1 + (statistics.rows - rows + 0.5) / (rows + 0.5)).astype(np.float32)
@@ -69,7 +60,7 @@ def term_weights(
 
 
 def length_weights(ranking: Ranking, statistics: Statistics) -> NDArray[np.float64]:
-    """Return the part of a score that depends on the document only: [256], by the byte of its length.
+    """Return the part of a score that depends on the document only, [256], by the byte of its length.
 
     BM25: the factor of the term frequency (a float32 value); LMDirichlet: the logarithm that is added.
     """
@@ -86,7 +77,7 @@ def length_weights(ranking: Ranking, statistics: Statistics) -> NDArray[np.float
 
 @numba.njit(nogil=True, cache=True)
 def bm25(term_weight: float, length_weight: float, frequency: int) -> np.float32:
-    """The contribution of a term to BM25; weights of `term_weights` and `length_weights`."""
+    """Return the contribution of a term to BM25; weights of `term_weights` and `length_weights`."""
     weight = np.float32(term_weight)
     saturation = np.float32(1) + np.float32(frequency) * np.float32(length_weight)
     share: np.float32 = np.float32(weight - weight / saturation)
@@ -95,6 +86,6 @@ def bm25(term_weight: float, length_weight: float, frequency: int) -> np.float32
 
 @numba.njit(nogil=True, cache=True)
 def lm_dirichlet(term_weight: float, length_weight: float, frequency: int) -> np.float32:
-    """The contribution of a term to LMDirichlet; never negative."""
+    """Return the contribution of a term to LMDirichlet; never negative."""
     share: np.float32 = np.float32(max(0.0, np.log(1 + frequency / term_weight) + length_weight))
     return share

@@ -2,9 +2,8 @@
 
 The terms of a query are sorted by the most that they can contribute. Once k hits are known, a text that has only the
 last few terms is no hit if all of these together contribute less than the k-th best score (MaxScore: Turtle and Flood
-1995). So the postings of the first, `essential` terms are added up completely. The others, which are the frequent words
-with long postings, are looked up only for texts that can still become hits. The terms are always added in the same
-order, so the sums do not depend on what was skipped.
+1995). So the postings of the first, `essential` terms are added up completely. The others are looked up only for texts
+that can still become hits. The terms are always added in the same order, so the sums do not depend on skipped work.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def count_terms(ids: Ints, starts: Longs, known: Ints, most: int) -> tuple[Longs
         ids: the queries' terms as numbers, see `TermIds.encode`.
         starts: where each query begins in `ids`.
         known: the index's id of each of these numbers, -1 where it has no such term.
-        most: different terms of a query that are used: the first ones.
+        most: the number of different terms of a query that are used.
     """
     query_starts = np.zeros(len(starts), np.int64)
     terms = np.empty(len(ids), np.int32)
@@ -103,14 +102,9 @@ class _Terms(NamedTuple):
 
 @numba.njit(nogil=True, cache=True)
 def search(index: InvertedIndex, queries: Queries, first: int, keys: Longs, zero_hits: bool) -> None:
-    """Answer the queries from `first` on.
+    """Replace the zeros `keys` [m, k] by the keys of the hits of m queries from `first` on, see `Hits.of_keys`.
 
-    Args:
-        index: the index.
-        queries: the queries.
-        first: the number of the first query to answer.
-        keys: zeros [m, k], replaced by the keys of the hits of m queries, see `Hits.of_keys`.
-        zero_hits: a text with a term of the query is a hit even if its score is 0.
+    With `zero_hits`, a text with a term of the query is a hit even if its score is 0.
     """
     window = np.zeros(_LARGEST_WINDOW, np.float32)
     touched = np.empty(_LARGEST_WINDOW, np.int32)
@@ -140,10 +134,7 @@ def _sort_terms(index: InvertedIndex, ids: Ints, counts: Floats) -> _Terms:
 def _search(
     index: InvertedIndex, terms: _Terms, excluded: Longs, heap: Longs, window: Floats, touched: Ints
 ) -> int:
-    """Fill the heap with the best texts of positive score and return their number.
-
-    `window` is 0 before and after; `touched` has room for as many numbers.
-    """
+    """Fill the heap with the best texts of positive score and return their number; `window` is 0 before and after."""
     texts = len(index.text_starts) - 1
     essential = len(terms.ids)
     size = 0
@@ -169,7 +160,7 @@ def _search(
 
 @numba.njit(nogil=True, cache=True)
 def _threshold(heap: Longs, size: int) -> np.float32:
-    """The score that a hit must reach: the k-th best one less the margin; 0 as long as there are fewer hits."""
+    """Return the score that a hit must reach: the k-th best one less the margin, 0 while there are fewer hits."""
     worst = np.int32(heap[0] >> 32).view(np.float32)
     least: np.float32 = worst * _MARGIN if size == len(heap) else np.float32(0)
     return least
@@ -256,7 +247,7 @@ def _choose(
 
 @numba.njit(nogil=True, cache=True)
 def _find_in_bitmap(words: Words, ranks: Ints, first: int, start: int, row: int) -> int:
-    """The position of a row in postings from `start` on, with a bitmap from word `first` on; -1 if it is missing."""
+    """Return the position of a row in postings from `start` on, with a bitmap from word `first` on; -1 = missing."""
     word, bit = first + (row >> 6), np.uint64(row & 63)
     if not (words[word] >> bit) & np.uint64(1):
         return -1
@@ -267,7 +258,7 @@ def _find_in_bitmap(words: Words, ranks: Ints, first: int, start: int, row: int)
 
 @numba.njit(nogil=True, cache=True)
 def _lower_bound(rows: Ints, low: int, high: int, row: int) -> int:
-    """The first position in low..high with a row >= `row`."""
+    """Return the first position in low..high with a row >= `row`."""
     while low < high:
         middle = (low + high) >> 1
         if rows[middle] < row:
@@ -279,12 +270,10 @@ def _lower_bound(rows: Ints, low: int, high: int, row: int) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _above(window: Floats, size: int, least: np.float32, touched: Ints) -> int:
-    """List the positions of the window that are positive and >= least, and return their number.
-
-    First by 64s, a loop that is compiled to vector instructions; beyond `size` the window is 0.
-    """
+    """List the positions of the window that are positive and >= least, and return their number."""
     count = 0
     least = max(least, np.float32(1e-30))
+    # The first loop over 64 positions is compiled to vector instructions; beyond `size` the window is 0.
     for low in range(0, size, 64):
         block = window[low : low + 64]
         hits = 0
@@ -300,7 +289,7 @@ def _above(window: Floats, size: int, least: np.float32, touched: Ints) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _ones(word: np.uint64) -> np.int64:
-    """The number of bits that are set."""
+    """Return the number of bits that are set."""
     word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
     pairs = np.uint64(0x3333333333333333)
     word = (word & pairs) + ((word >> np.uint64(2)) & pairs)

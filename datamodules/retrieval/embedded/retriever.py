@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -12,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from datamodules.core.arrays import offsets_of
 from datamodules.core.errors import InputError
+from datamodules.core.ragged import offsets_of
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import (
     MAX_QUERY_TERMS,
@@ -23,23 +22,21 @@ from datamodules.retrieval.base import (
     Ranking,
     Similarity,
     check_search,
+    warn_of_long_query,
 )
 from datamodules.retrieval.embedded import inverted_index, maxscore
 from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
 from datamodules.retrieval.embedded.folder_retriever import FolderRetriever
 from datamodules.retrieval.embedded.inverted_index import InvertedIndex
 
-# Queries that are analysed and searched at once.
+# Queries that are analysed and searched together.
 _QUERIES = 4096
-# The maximum number of different query terms that are kept between searches.
+# The largest number of different query terms that are kept between searches.
 _MOST_TERMS = 1 << 18
 
 
 class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
     """Ranks like Elasticsearch, without a server: the index is a folder on the local disk.
-
-    When texts are added, only these are analysed. Every score depends on statistics of the whole collection, so
-    compiled code builds all postings again, from the term ids that the index stores.
 
     Args:
         similarity: `BM25` or `LMDirichlet`.
@@ -70,9 +67,6 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
     def _forget(self) -> None:
         super()._forget()
         self._warned = False
-        self._forget_terms()
-
-    def _forget_terms(self) -> None:
         self._term_ids: TermIds | None = None
         # The index's id of each term of `_term_ids`, -1 = not in the collection.
         self._known = np.empty(0, np.int32)
@@ -90,7 +84,7 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
         return {**super().__getstate__(), "_term_ids": None, "_known": np.empty(0, np.int32)}
 
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
-        """Return the best k rows for each text; see `Retriever.search`."""
+        """See `Retriever.search`."""
         check_search(texts, k, exclude)
         index = self._opened()
         keys = np.zeros((len(texts), k), np.int64)
@@ -121,8 +115,7 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
     ) -> maxscore.Queries:
         """Return the queries with the term ids of the index. Each term is looked up once."""
         if self._term_ids is None or len(self._term_ids.ids) > _MOST_TERMS:
-            self._forget_terms()
-            self._term_ids = TermIds(Analyzer(self.ranking.analyzer))
+            self._term_ids, self._known = TermIds(Analyzer(self.ranking.analyzer)), np.empty(0, np.int32)
         ids, starts = self._term_ids.encode(texts)
         new = self._term_ids.ids.new
         if new:
@@ -131,11 +124,7 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
         query_starts, terms, counts, is_cut = maxscore.count_terms(ids, starts, self._known, MAX_QUERY_TERMS)
         if is_cut and not self._warned:
             self._warned = True
-            warnings.warn(
-                f"a query has more than {MAX_QUERY_TERMS} different terms: only the first "
-                f"{MAX_QUERY_TERMS} are used",
-                stacklevel=3,
-            )
+            warn_of_long_query()
         if exclude is None:
             excluded_starts, excluded = np.zeros(len(starts), np.int64), np.empty(0, np.int64)
         else:

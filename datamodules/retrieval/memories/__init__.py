@@ -1,1 +1,1 @@
-"""Memories: labelled texts with the index that finds them, and what was retrieved from them."""
+"""Memories: labelled texts with their index, and the neighbors that are retrieved from them."""

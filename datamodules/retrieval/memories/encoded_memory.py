@@ -1,12 +1,12 @@
 """The vectors of a memory's texts by one encoder, stored in the memory's folder.
 
-Training, tuning, test and prediction with the same memory and encoder share them. A version of the memory adds one
-folder, with the vectors of its new rows.
+A version of the memory adds one folder, with the vectors of its new rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -34,7 +34,7 @@ class EncodedMemory:
     def __init__(
         self, memory: FolderMemory, vectors: NDArray[np.float32], encode: Encode, encoder: str | None = None
     ) -> None:
-        """Join vectors to their memory; `encoder` is the fingerprint of their encoder, None if they are not stored."""
+        # `encoder` is the fingerprint of the encoder, None if the vectors are not stored.
         self.memory = memory
         self.encoder = encoder
         self.vectors = vectors
@@ -44,7 +44,7 @@ class EncodedMemory:
 
     @classmethod
     def open(cls, memory: FolderMemory, encoder: str, encode: Encode) -> EncodedMemory:
-        """Map the vectors of a memory's version by an encoder with this fingerprint; missing ones are encoded."""
+        """Map the vectors by the encoder with this fingerprint; missing ones are encoded."""
         parts, start = [], 0
         for version, end in memory.versions():
             rows = str(storage.check_folder(memory.folder / f"rows-{version}")["fingerprint"])
@@ -52,21 +52,19 @@ class EncodedMemory:
             folder = encodings_folder(memory.folder, encoder) / f"rows-{version}"
             # A whole folder is read without a lock: nobody may be permitted to write to it.
             if not storage.is_whole(folder, fingerprint):
-                with storage.lock(folder), storage.named_disk_errors(folder):
-                    if not storage.is_whole(folder, fingerprint):
-                        with storage.new_folder(folder, fingerprint) as partial:
-                            _write(memory.rows.texts, start, end, encode, partial)
+                save = partial(_write, memory.rows.texts, start, end, encode)
+                storage.build_folder(folder, fingerprint, save)
             parts.append(map_array(folder / "vectors.npy"))
             start = end
         return cls(memory, parts[0] if len(parts) == 1 else np.concatenate(parts), encode, encoder)
 
     def is_of(self, memory: FolderMemory, encoder: str) -> bool:
-        """Return whether these are the vectors of this version of a memory by the encoder with this fingerprint."""
+        """Return whether these are this memory's vectors by the encoder with this fingerprint."""
         return (self.memory.fingerprint, self.encoder) == (memory.fingerprint, encoder)
 
     @staticmethod
     def missing(memory: FolderMemory, encoder: str) -> int:
-        """Return the number of rows of a memory's version that `open` would encode."""
+        """Return the number of rows that `open` would encode."""
         folder, ends = encodings_folder(memory.folder, encoder), dict(memory.versions())
         absent = [version for version in ends if not (folder / f"rows-{version}").exists()]
         return sum(ends[version] - ends.get(version - 1, 0) for version in absent)
@@ -78,7 +76,7 @@ class EncodedMemory:
         return EncodedMemory(self.memory, np.concatenate(vectors), encode)
 
     def search(self, queries: NDArray[np.float32], k: int, exclude: ExcludedRows | None = None) -> Hits:
-        """Return the best k rows for each vector [q, d]; all vectors have length 1; see `dense.nearest`."""
+        """Return the best k rows for each vector [q, d]; all vectors have length 1; see `nearest`."""
         return nearest(self.vectors, self._empty, queries, k, exclude)
 
     def rows_of(self, texts: Iterable[str]) -> NDArray[np.int64]:
@@ -86,13 +84,8 @@ class EncodedMemory:
         return self._lookup.first_rows(text_hashes(texts)).astype(np.int64)
 
     def vectors_of(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors of texts [n, d]; texts outside the memory are encoded, each distinct text once."""
-
-        def encode(new: list[str]) -> NDArray[np.float32]:
-            number = {text: position for position, text in enumerate(dict.fromkeys(new))}
-            return self._encode(list(number))[[number[text] for text in new]]
-
-        return look_up_vectors(texts, self.vectors, self.rows_of(texts), encode)
+        """Return the vectors of texts [n, d]; texts outside the memory are encoded."""
+        return look_up_vectors(texts, self.vectors, self.rows_of(texts), self._encode)
 
 
 def encodings_folder(memory: Path, encoder: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -33,11 +32,10 @@ POINTER = "memory.json"
 class FolderMemory(Memory):
     """A memory whose rows are in a local folder; their index is in the same folder or in Elasticsearch.
 
-    The folder contains one sub-folder for each version and `memory.json`, which points to the current version.
-    `rows-<n>` has the rows that are new in version n, and the hashes of all rows. Version n is all rows up to there, so
-    rows keep their numbers and ids. An index belongs to one version, since the scores of old rows change with the
-    statistics of all rows. A version never changes once it is written, so it always returns the same neighbors. The
-    index of an old version may be deleted to save disk; that version can then not be opened.
+    `memory.json` names the current version. `rows-<n>` has the rows that are new in version n, and the hashes of all
+    rows up to there, so rows keep their numbers and ids. An index belongs to one version, since the scores of old rows
+    change with the statistics of all rows. A version never changes once it is written. The index of an old version may
+    be deleted to save disk; that version can then not be opened.
     """
 
     def __init__(self, folder: Path, retriever: Retriever, version: int | None = None) -> None:
@@ -68,12 +66,6 @@ class FolderMemory(Memory):
         """Write the rows, index them and open the memory. Rows and indexes that exist are not written again.
 
         A memory that has grown keeps its versions, but the returned one has the given rows.
-
-        Args:
-            rows: the memories.
-            retriever: an unopened retriever: back end and ranking.
-            folder: the memory's own folder.
-            progress: show progress on standard error.
         """
         if len(rows) == 0:
             raise InputError(f"{rows.source}: a memory needs at least one row")
@@ -90,17 +82,16 @@ class FolderMemory(Memory):
                 # A whole index is not built again: another process may have opened it.
                 if not storage.is_whole(index_folder, fingerprint):
                     retriever.index(_collection(version_rows, fingerprint), index_folder, progress)
-            # The ranking is stored as well, since an encoder's files may be replaced by others.
+            # The ranking is stored, too, since an encoder's files may be replaced by others.
             described = {"retriever": retriever.describe(), "ranking": retriever.ranking.describe()}
             write_pointer(folder, {"version": current, **described})
         return cls(folder, retriever, version=1)
 
     def copy_to(self, folder: Path) -> FolderMemory:
-        """Copy the memory with all versions and open the current one; nothing is indexed again.
+        """Copy the memory with all versions, unless the folder exists, and open the current one with this retriever.
 
         Files are linked where the file system can, since a written file never changes. An index on a server is not
-        copied: both memories use it, and an addition to either makes a new index. A memory that exists in the folder
-        is opened instead. The copy takes over this memory's retriever.
+        copied: both memories use it, and an addition to either makes a new index.
         """
         with storage.lock(folder), storage.lock(self.folder):
             if not folder.exists():
@@ -200,7 +191,7 @@ class FolderMemory(Memory):
         return known
 
     def _clear_leftovers(self) -> None:
-        """Delete what a killed addition left; its rows were never part of the memory."""
+        """Delete the files of a killed addition, whose rows were never part of the memory."""
         for partial in self.folder.glob(".*.partial"):
             shutil.rmtree(partial)
         unfinished = _rows_folder(self.folder, self.version + 1)
@@ -282,7 +273,7 @@ def _collection(rows: Rows, fingerprint: str) -> Collection:
 
 
 def _name_row(rows: Rows, position: int) -> str:
-    """Return what messages call a row: its number counts from 1, without the header."""
+    """Return the location of a row for messages: its number counts from 1, without the header."""
     return f"{rows.source}: row {position + 1} ({excerpt(rows.texts[position], 40)!r})"
 
 
@@ -305,24 +296,13 @@ def read_pointer(folder: Path) -> PlainDict:
             f"{folder}: no memory here (it has no {POINTER}); build one with `zoo index` or name another"
             " with --data.memory"
         )
-    try:
-        pointer: PlainDict = json.loads(path.read_text())
-        if pointer.pop("checksum") != storage.fingerprint_of(pointer):
-            raise ValueError("its checksum has changed")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(
-            f"{path}: damaged; restore it from a backup or, if the memory has not grown, build it again with"
-            " `zoo index`"
-        ) from error
-    return pointer
+    return storage.read_checked(
+        path, "restore it from a backup or, if the memory has not grown, build it again with `zoo index`"
+    )
 
 
 def first_rows(folder: Path) -> str:
-    """Return the fingerprint of the rows that a memory began with.
-
-    Raises:
-        InputError: the folder is no memory, or damaged.
-    """
+    """Return the fingerprint of the rows that a memory began with; raise an `InputError` if it is damaged."""
     read_pointer(folder)
     return str(storage.check_folder(_rows_folder(folder, 1), advice=_lost_rows(folder, 1))["fingerprint"])
 
@@ -330,7 +310,7 @@ def first_rows(folder: Path) -> str:
 def write_pointer(folder: Path, pointer: PlainDict) -> None:
     """Switch the memory to a version in one atomic step."""
     with storage.named_disk_errors(folder):
-        storage.write_json(folder / POINTER, {**pointer, "checksum": storage.fingerprint_of(pointer)})
+        storage.write_json(folder / POINTER, storage.with_checksum(pointer))
 
 
 def contents_of_memory(folder: str) -> PlainDict:
@@ -340,11 +320,7 @@ def contents_of_memory(folder: str) -> PlainDict:
 
 
 def _built_version(folder: Path, fingerprint: str) -> int:
-    """Return the current version of a memory that began with these rows; 0 if its first rows must be written.
-
-    Raises:
-        InputError: it began with other rows, or is damaged and can't be rebuilt without losing later versions.
-    """
+    """Return the current version of a memory that began with these rows; 0 if its first rows must be written."""
     first = _rows_folder(folder, 1)
     if not first.exists():
         return 0
@@ -358,7 +334,7 @@ def _built_version(folder: Path, fingerprint: str) -> int:
 
 
 def _lost_rows(folder: Path, version: int) -> str:
-    """Return what to do about damaged rows, which are stored nowhere else."""
+    """Return the advice for damaged rows, which are stored nowhere else."""
     if version == 1:
         return f"restore it from a backup, or build the memory again in another folder than {folder}"
     return f"restore it from a backup; until then use an earlier version (--memory_version {version - 1})"

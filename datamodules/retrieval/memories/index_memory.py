@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class IndexMemory(Memory):
-    """A memory that is an existing Elasticsearch index, which is only read."""
+    """An existing Elasticsearch index, which is only read."""
 
     retriever: ElasticsearchRetriever
 
@@ -35,17 +35,11 @@ class IndexMemory(Memory):
     def check_unchanged(self) -> None:
         # Neighbors of two states of an index belong to no memory that a model could be tested with.
         if self._current_fingerprint() != self.fingerprint:
-            raise InputError(
-                f"{self.location()}: the index was changed while memories were retrieved from it; run the same command"
-                " again when nobody writes to it"
-            )
+            raise InputError(f"{self.location()}: changed during retrieval; run the command again")
 
     @override
     def _add(self, rows: Rows, options: AddOptions) -> NoReturn:
-        raise InputError(
-            f"{self.location()}: this index is yours, and nothing is written to it; add the documents with your"
-            " own tools, searches return them at once"
-        )
+        raise InputError(f"{self.location()}: this index is only read; add documents with your own tools")
 
     @override
     def labels(self) -> list[str]:

@@ -1,8 +1,6 @@
 """A memory: texts with labels that a model can retrieve, and the index that searches them.
 
-A memory is independent of any model. It contains the training rows, another corpus, or an existing Elasticsearch index.
-It has versions, so it can grow while a trained model keeps its weights. Models never read a memory: each batch contains
-what was retrieved from it.
+A memory is independent of any model. It has versions, so it can grow while a trained model keeps its weights.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ class Neighbors(NamedTuple):
 
 
 class AddOptions(NamedTuple):
-    """The options of `Memory.add`."""
+    """Options of `Memory.add`."""
 
     labels: Sequence[str] | None
     unknown_labels: UnknownLabels
@@ -74,14 +72,13 @@ class Memory(ABC):
         exclude_duplicates: bool = False,
         own_ids: Sequence[str] | None = None,
     ) -> Neighbors:
-        """Retrieve the k best memories of each text.
+        """Retrieve at most k memories for each of n texts.
 
         Args:
             texts: n query texts.
             k: the maximum number of memories for each text.
-            exclude_duplicates: no text retrieves itself or a duplicate of itself (see
-                `datamodules.retrieval.folding`). Set for training texts, whose own labels must not leak through
-                the memory.
+            exclude_duplicates: no text retrieves itself or a duplicate (see `retrieval.folding`): labels of training
+                texts must not leak through the memory.
             own_ids: the ids of the texts, if they are rows of the table that the memory was built from. A text's own
                 row and its duplicates are then excluded even if the memory contains other columns of the rows.
         """
@@ -89,15 +86,12 @@ class Memory(ABC):
     def contains_duplicates_of(
         self, texts: Rows, same_table: bool, neighbors: Neighbors
     ) -> NDArray[np.bool_]:
-        """Return whether the memory contains a duplicate of each text, bool [n].
+        """Return whether the memory contains a duplicate of each of n texts, bool [n].
 
-        This version searches the neighbors: a duplicate has all words of a text, so it is among the best.
+        This version compares the texts' neighbors: a duplicate has all words of a text, so it is among the best.
 
-        Args:
-            texts: n texts.
-            same_table: the texts are rows of the table that the memory was built from: equal ids are duplicates, too.
-                This version ignores it: the table of an existing index is unknown.
-            neighbors: the memories of the texts.
+        With `same_table`, the texts are rows of the table that the memory was built from, and equal ids are duplicates,
+        too. This version ignores it: the table of an existing index is unknown.
         """
         # Row -1 (no memory) reads the appended hash.
         hashes = np.append(fold_hashes(neighbors.memories.texts), np.uint64(0))
@@ -115,9 +109,8 @@ class Memory(ABC):
     ) -> Addition:
         """Add rows: searches return them at once, and a model that uses the memory needs no training.
 
-        A row is skipped if the memory, or an earlier row of `rows`, has a duplicate with the same label: it would
-        take a neighbor's place and add no information. A duplicate with another label is added: annotators
-        disagree, and a model should get both labels.
+        A row is skipped if the memory, or an earlier row of `rows`, has a duplicate with the same label. A duplicate
+        with another label is added: annotators disagree, and a model should get both labels.
 
         Args:
             rows: with labels if the memory has labels, without labels otherwise.
@@ -128,8 +121,7 @@ class Memory(ABC):
             progress: show progress on standard error.
 
         Raises:
-            InputError: there are no rows, a row has no label or one too many, a label is unknown, an id is taken, or
-                the memory is read-only. The memory is unchanged.
+            InputError: a row is refused, or the memory is read-only. The memory is unchanged.
         """
         if len(rows) == 0:
             raise InputError(f"{rows.source}: no rows to add")

@@ -2,7 +2,7 @@
 
 A text's signature has the least hash of its character n-grams for each of many hash functions. The share of equal
 hashes in two signatures estimates the share of n-grams that both texts have (A. Broder, "On the resemblance and
-containment of documents", 1997). A changed character changes n of them.
+containment of documents", 1997).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The neighbors of the rows of a table, stored in a folder of the cache.
+"""The neighbors of the rows of a table, stored with their texts and labels in a folder of the cache.
 
-Retrieval runs once, before training, in blocks of queries. A killed run resumes at the block where it stopped. Every
-process maps the finished folder, which contains the memories' texts and labels: training needs neither the index nor
-the server.
+Retrieval runs once, before training, in blocks of queries. A killed run resumes at the block where it stopped.
 """
 
 from __future__ import annotations
@@ -43,18 +41,10 @@ def build_neighbors(
     progress: bool = True,
     same_table: bool = False,
 ) -> tuple[Path, str]:
-    """Retrieve the k memories of every text and store them, unless they are stored; see `Memory.search`.
+    """Store the k memories of every text in `cache/neighbors-<fingerprint>`, unless they are stored.
 
-    Processes that store the same neighbors wait for the first one.
-
-    Args:
-        texts: the queries.
-        memory: the memory to search.
-        k: the maximum number of memories for each text.
-        exclude_duplicates: exclude duplicates of each text.
-        cache: the neighbors are in `cache/neighbors-<fingerprint>`.
-        progress: show a progress bar on standard error.
-        same_table: the texts are rows of the table that the memory was built from: equal ids are duplicates, too.
+    With `same_table`, the texts are rows of the table that the memory was built from: equal ids are duplicates, too.
+    For the other arguments see `Memory.search`.
 
     Returns:
         Folder and fingerprint, for `open_neighbors`.
@@ -100,7 +90,7 @@ def _retrieve_blocks(search: Callable[[slice], Neighbors], n: int, blocks: Path,
             if not done.exists():
                 neighbors = search(block)
                 neighbors.memories.save(done.with_suffix(".arrow"))
-                # The hits are written last and renamed: their file is the mark of a finished block.
+                # The file of the hits marks a finished block, so it is written last and renamed.
                 partial = done.with_suffix(".partial.npz")
                 np.savez(partial, rows=neighbors.rows, scores=neighbors.scores)
                 partial.replace(done)

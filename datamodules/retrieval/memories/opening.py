@@ -18,12 +18,7 @@ def is_memory(location: str | None) -> bool:
 
 
 def open_memory(location: str, retriever: Retriever | None = None, version: int | None = None) -> Memory:
-    """Open a memory by its `Memory.location`.
-
-    Args:
-        location: a folder that `FolderMemory.build` made, or `index:NAME`.
-        retriever: back end and ranking; None takes those that the folder was built with.
-        version: of a memory that has grown; None opens the current one.
+    """Open a memory by its `Memory.location`, with the retriever and at the version given or stored in its folder.
 
     Raises:
         InputError: the memory or its version is missing, or its ranking differs from the retriever's.
@@ -31,10 +26,10 @@ def open_memory(location: str, retriever: Retriever | None = None, version: int 
     if location.startswith("index:"):
         if retriever is None or not is_existing_index(retriever):
             raise InputError(
-                f"{location}: needs --data.retriever ElasticsearchRetriever with --data.retriever.index"
+                f"{location}: name it with --data.retriever ElasticsearchRetriever and its index"
             )
         if version is not None:
-            raise InputError(f"{location}: an index of yours has no versions; leave the version out")
+            raise InputError(f"{location}: an index of yours has no versions; omit the version")
         return IndexMemory(retriever)
     folder = Path(location)
     pointer = read_pointer(folder)

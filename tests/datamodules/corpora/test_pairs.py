@@ -14,13 +14,9 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.pair_readers import read_identified, read_pairs, read_quora, read_trec, read_wikiqa
 from datamodules.corpora.pairs import Pairs
 from datamodules.corpora.rows import Rows
+from tests.datamodules.checks import check_message, write
 
 TABLE = "q,first,second,label\n1,a b,x y,1\n2,c,x y,0\n1,a b,z,0\n"
-
-
-def write(path: Path, contents: str | bytes) -> Path:
-    path.write_bytes(contents.encode() if isinstance(contents, str) else contents)
-    return path
 
 
 def rows_of(pairs: Pairs) -> list[tuple[str, str, float, str]]:
@@ -35,12 +31,6 @@ def rows_of(pairs: Pairs) -> list[tuple[str, str, float, str]]:
             strict=True,
         )
     ]
-
-
-def refused(error: pytest.ExceptionInfo[InputError], *parts: object) -> None:
-    assert "\n" not in str(error.value)
-    for part in parts:
-        assert str(part) in str(error.value)
 
 
 # --- tables -------------------------------------------------------------------------------------------------
@@ -154,7 +144,7 @@ def test_added_texts_and_pairs() -> None:
     ("columns", "goal", "parts"),
     [
         (("first", "second", "third"), "ranking", ["line 1", "no column 'third'", "'label'"]),
-        (("first", "label", "second"), "ranking", ["line 2", "'second' holds the text 'x y'", "swapped?"]),
+        (("first", "label", "second"), "ranking", ["line 2", "'second' has the text 'x y'", "swapped?"]),
         ((1, 2, 7), "ranking", ["no column 7"]),
     ],
 )
@@ -164,7 +154,7 @@ def test_swapped_and_missing_columns_are_named(
     path = write(tmp_path / "a.csv", TABLE)
     with pytest.raises(InputError) as error:
         read_pairs(path, *columns, goal=goal)  # type: ignore[arg-type]
-    refused(error, path, *parts)
+    check_message(error, path, *parts)
 
 
 @pytest.mark.parametrize(
@@ -176,14 +166,14 @@ def test_swapped_and_missing_columns_are_named(
         ("nan", "ranking", "must be a number of 0 or more"),
         ("inf", "ranking", "must be a number of 0 or more"),
         ("", "ranking", "no label in column 'label'"),
-        ("yes", "classification", "holds the text 'yes' instead of 0 or 1"),
+        ("yes", "classification", "has the text 'yes' instead of 0 or 1"),
     ],
 )
 def test_a_wrong_label_is_named_with_its_line(tmp_path: Path, label: str, goal: str, part: str) -> None:
     path = write(tmp_path / "a.csv", f"{TABLE}3,d,e,{label}\n")
     with pytest.raises(InputError) as error:
         read_pairs(path, "first", "second", "label", goal=goal)  # type: ignore[arg-type]
-    refused(error, f"{path}, line 5:", part)
+    check_message(error, f"{path}, line 5:", part)
 
 
 @pytest.mark.parametrize(("label", "number"), [("1", 1), ("1.0", 1), ("True", 1), ("false", 0), (" 0 ", 0)])
@@ -196,7 +186,7 @@ def test_bytes_that_are_not_utf8(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     path = write(tmp_path / "a.tsv", b"1\ta\tb\n0\tcaf\xe9\td\n")
     with pytest.raises(InputError) as error:
         read_pairs(path, 1, 2, 0)
-    refused(error, f"{path}, line 2: not UTF-8", "encoding_errors to replace")
+    check_message(error, f"{path}, line 2: not UTF-8", "encoding_errors to replace")
     with caplog.at_level(logging.WARNING):
         pairs = read_pairs(path, 1, 2, 0, encoding_errors="replace")
     assert pairs.first.texts[1] == "caf\ufffd"
@@ -305,7 +295,7 @@ def test_wrong_judgements(tmp_path: Path, collection: tuple[Rows, Rows], line: s
     path = write(tmp_path / "qrels", f"q1 0 d2 2\n{line}\n")
     with pytest.raises(InputError) as error:
         read_trec(path, *collection)
-    refused(error, f"{path}, line 2:", part)
+    check_message(error, f"{path}, line 2:", part)
 
 
 def test_an_identified_text_may_have_either_name_for_its_id(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
+from tests.datamodules.checks import write
 
 TEXTS = ["a first text", 'with "quotes", and a comma', "Grüße 你好 🙂"]
 LABELS = ["News", "Sport", "News"]
@@ -22,11 +23,6 @@ JSONL = "".join(
     json.dumps({"text": text, "label": label}, ensure_ascii=False) + "\n"
     for text, label in zip(TEXTS, LABELS, strict=True)
 )
-
-
-def write(path: Path, content: str | bytes) -> Path:
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
 
 
 def error(path: str | Path, **arguments: object) -> str:
@@ -230,7 +226,7 @@ def test_semicolons_between_the_wanted_names(tmp_path, caplog):
     assert list(read_table(path).texts) == ["one; two"]
     path = write(tmp_path / "b.csv", "\ntext;label\na;News\n")
     assert read_table(path).labels == ["News"]
-    assert "put fields that hold a ';'" in error(write(tmp_path / "m.csv", "text;label\na;b;News\n"))
+    assert "put fields with a ';'" in error(write(tmp_path / "m.csv", "text;label\na;b;News\n"))
     # Numbers of columns do not reveal the delimiter.
     path = write(tmp_path / "v.csv", "one; two\nthree; four\n")
     assert list(read_table(path, text_column=0, label_column=None).texts) == ["one; two", "three; four"]
@@ -267,7 +263,7 @@ def test_a_name_for_each_label(tmp_path):
 def test_labels_without_a_class_name(tmp_path, label):
     path = write(tmp_path / "t.csv", f"1,a\n{label},b\n")
     message = error(path, text_column=1, label_column=0, class_names=["World", "Sports"])
-    assert f"line 2: label {label!r} is no number from 1 to 2" in message
+    assert f"line 2: label {label!r} is not a number from 1 to 2" in message
 
 
 # --- dialect ------------------------------------------------------------------------------------------------
@@ -384,12 +380,12 @@ def test_invalid_utf8_in_parquet_names_the_row(tmp_path):
 
 @pytest.mark.parametrize("line", ['{"text": "a"', "text", '{"text": "a"} {"text": "b"}', "[" * 100_000])
 def test_bad_json_line(tmp_path, line):
-    assert "line 2: no JSON (" in error(write(tmp_path / "t.jsonl", JSONL.splitlines()[0] + f"\n{line}\n"))
+    assert "line 2: not JSON (" in error(write(tmp_path / "t.jsonl", JSONL.splitlines()[0] + f"\n{line}\n"))
 
 
 def test_json_that_is_no_object(tmp_path):
     assert "line 1: a JSON array" in error(write(tmp_path / "t.json", '[\n{"text": "a"}]'))
-    assert "line 1: no JSON object" in error(write(tmp_path / "t.json", '"a"'))
+    assert "line 1: not a JSON object" in error(write(tmp_path / "t.json", '"a"'))
 
 
 def test_json_line_without_a_column(tmp_path):
@@ -421,7 +417,7 @@ def test_truncated_archives(tmp_path, compress):
 def test_truncated_parquet(tmp_path):
     pq.write_table(pa.table({"text": TEXTS, "label": LABELS}), tmp_path / "t.parquet")
     content = (tmp_path / "t.parquet").read_bytes()
-    assert "no whole Parquet file" in error(write(tmp_path / "t.parquet", content[:-10]))
+    assert "not a whole Parquet file" in error(write(tmp_path / "t.parquet", content[:-10]))
 
 
 # --- labels and repairs -------------------------------------------------------------------------------------

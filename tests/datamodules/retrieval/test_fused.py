@@ -26,7 +26,7 @@ from datamodules.retrieval.memories.folder_memory import FolderMemory
 from tests.datamodules.corpus import labelled_texts, rows, write_csv
 
 TEXTS, LABELS = labelled_texts(90)
-QUERIES = [*labelled_texts(12, seed=1)[0], "", "words that nobody knows"]
+QUERIES = [*labelled_texts(12, seed=1)[0], "", "words of no text"]
 
 
 class Fixed(EmbeddedRetriever):
@@ -129,12 +129,12 @@ def test_a_memory_stores_its_members(tmp_path: Path, tiny_encoder: str) -> None:
     assert make_retriever(retriever.describe()).describe() == retriever.describe()
     memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
     again = open_memory(str(tmp_path / "memory"))
-    copy: FusedRetriever = pickle.loads(pickle.dumps(retriever))
+    unpickled: FusedRetriever = pickle.loads(pickle.dumps(retriever))
     expected = memory.search(QUERIES, 6)
     assert again.retriever.describe() == retriever.describe()
     np.testing.assert_array_equal(again.search(QUERIES, 6).scores, expected.scores)
     assert again.search(QUERIES, 6).memories.ids == expected.memories.ids
-    np.testing.assert_array_equal(copy.search(QUERIES, 6).scores, expected.scores)
+    np.testing.assert_array_equal(unpickled.search(QUERIES, 6).scores, expected.scores)
     for other in (
         nested(tiny_encoder, weights=[1, 3], depth=30, rank_constant=5),
         nested(tiny_encoder, weights=[1, 2], depth=31, rank_constant=5),
@@ -225,8 +225,8 @@ def test_mistakes_are_named() -> None:
     fails("each must be above 0", weights=[1, math.inf])
     fails("depth=0", depth=0)
     fails("rank_constant=-1", rank_constant=-1)
-    with pytest.raises(InputError, match="existing index 'theirs' has no row numbers"):
-        FusedRetriever([EmbeddedRetriever(), ElasticsearchRetriever(index="theirs")])
+    with pytest.raises(InputError, match="existing index 'articles' has no row numbers"):
+        FusedRetriever([EmbeddedRetriever(), ElasticsearchRetriever(index="articles")])
     with pytest.raises(InputError, match="k=-1"):
         FusedRetriever([Fixed([1], [1]), Fixed([1], [1])]).search(["any"], -1)
 

@@ -1,4 +1,4 @@
-"""A retriever of the user's own works like a built-in one as soon as its module is imported."""
+"""A user's own retriever works like a built-in one as soon as its module is imported."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ class OverlapRetriever(Retriever):
 )
 def test_an_own_retriever_is_made_from_its_description(retriever: Retriever, tmp_path: Path) -> None:
     description = json.loads(json.dumps(retriever.describe()))
-    copy = make_retriever(description)
-    assert type(copy) is type(retriever)
-    assert copy.describe() == retriever.describe()
+    again = make_retriever(description)
+    assert type(again) is type(retriever)
+    assert again.describe() == retriever.describe()
     # A memory finds it again, and grows.
     memory = FolderMemory.build(rows(30), retriever, tmp_path / "memory", progress=False)
     expected = memory.search(TEXTS, 5)
@@ -148,5 +148,5 @@ def test_the_command_line_imports_an_own_retriever(tmp_path: Path) -> None:
     assert zoo("--import", "own", "search", "lion").stdout.endswith("the lion\n")
     refused = zoo("search", "lion")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.startswith("zoo: error: no retriever 'own.Own'; there are DenseRetriever, ")
+    assert refused.stderr.startswith("zoo: error: no retriever 'own.Own'; use DenseRetriever, ")
     assert refused.stderr.count("\n") == 1

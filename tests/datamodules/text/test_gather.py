@@ -157,13 +157,13 @@ def test_a_table_grows_and_is_truncated(characters: bool) -> None:
 
 
 def test_missing_rows_and_tables_of_other_vocabularies_are_refused() -> None:
-    (one,), _ = make_tables(["a"], characters=True)
+    (table,), _ = make_tables(["a"], characters=True)
     (other,), _ = make_tables(["a"], characters=True)
     for row in (-1, 1):
         with pytest.raises(IndexError, match="with 1 rows"):
-            gather([TextGroup(one, np.array([0, row]), 9)])
+            gather([TextGroup(table, np.array([0, row]), 9)])
     with pytest.raises(ValueError, match="same WordTable"):
-        gather([TextGroup(one, np.array([0]), 9), TextGroup(other, np.array([0]), 9)])
+        gather([TextGroup(table, np.array([0]), 9), TextGroup(other, np.array([0]), 9)])
 
 
 def work(table: TokenTable, seed: int) -> list[NDArray[np.int64]]:

@@ -21,7 +21,7 @@ def test_an_unreachable_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         raise LocalEntryNotFoundError("no connection")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    with pytest.raises(InputError, match=r"'me/away': no folder .* can't be reached; .*HF_HUB_OFFLINE=1"):
+    with pytest.raises(InputError, match=r"'me/away': not a folder.* can't be reached; .*HF_HUB_OFFLINE=1"):
         check_reachable("me/away")
     for folder in (str(tmp_path), "./away", "a/path/of/folders"):
         check_reachable(folder)

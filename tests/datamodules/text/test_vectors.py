@@ -135,7 +135,7 @@ def test_the_table_starts_from_the_vectors(tmp_path: Path) -> None:
     lines = [f"w{i} " + " ".join(f"{x:.6f}" for x in random.normal(0, 0.4, 50)) for i in range(200)]
     vectors = read_vectors(save(tmp_path / "v.txt", lines))
     store = TokenStore.from_texts([" ".join(f"w{i} W{i} z{i}" for i in range(150))], SPACES)
-    vocabulary = Vocabulary.from_stores([store], SPACES, extra_words=vectors.words, characters=False)
+    vocabulary = Vocabulary.from_stores([store], SPACES, extra_words=vectors.rows, characters=False)
     assert vocabulary.words[-1] == "w199"
     table, has_vector = initial_table(vocabulary, vectors, seed=1)
     assert (table.shape, table.dtype) == ((len(vocabulary), 50), np.float32)

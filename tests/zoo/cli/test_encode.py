@@ -186,7 +186,7 @@ def test_mistakes_are_named(zoo_command: Command, tmp_path: Path) -> None:
     index = ["index", "--embeddings=out", "--memory=memory"]
     dense = "--retriever=DenseRetriever"
     line = refused(zoo_command, *index, dense, f"--retriever.encoder={large}")
-    assert line.startswith(f"out: holds vectors of 6 numbers, but the encoder {large} makes 8; ")
+    assert line.startswith(f"out: has vectors of 6 numbers, but the encoder {large} makes 8; ")
     other = trained(zoo_command, CORPUS, "other", "--seed_everything=2")
     line = refused(zoo_command, *index, dense, f"--retriever.encoder={other}")
     assert line.startswith(f"out: was not made by the encoder {other}; ")
@@ -195,7 +195,7 @@ def test_mistakes_are_named(zoo_command: Command, tmp_path: Path) -> None:
     assert not Path("memory").exists()
     encode(zoo_command, small, "queries", "--side=query")
     line = refused(zoo_command, "index", "--embeddings=queries", "--memory=memory")
-    assert line == "queries: embeddings of queries; encode the texts of a memory with --side document"
+    assert line == "queries: embeddings of queries; encode with --side document"
     line = refused(zoo_command, "index", "--embeddings=clicks", "--memory=memory")
     assert line.startswith("clicks: is unfinished")
     again = ["encode", "--ckpt_path", small, *TABLE]
@@ -214,7 +214,7 @@ def test_mistakes_are_named(zoo_command: Command, tmp_path: Path) -> None:
     wrong = DenseRetriever(large, device="cpu")
     wrong.open(tmp_path / "index", "f")
     with pytest.raises(
-        InputError, match=r"the index holds vectors of 6 numbers, but .* makes 8; build"
+        InputError, match=r"the index has vectors of 6 numbers, but .* makes 8; build"
     ) as caught:
         wrong.search(["rain"], 1)
     assert "\n" not in str(caught.value)
@@ -251,5 +251,5 @@ def test_on_a_server(
         other, device="cpu", url=elasticsearch_url, index_prefix=index_prefix
     )
     retriever.open(Path("unused"), memory.fingerprint)
-    with pytest.raises(InputError, match=r"holds vectors of 6 numbers, but the encoder .* makes 8"):
+    with pytest.raises(InputError, match=r"has vectors of 6 numbers, but the encoder .* makes 8"):
         retriever.search(["rain"], 1)

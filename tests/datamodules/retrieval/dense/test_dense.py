@@ -27,7 +27,7 @@ from datamodules.retrieval.memories.folder_memory import FolderMemory
 from tests.datamodules.corpus import labelled_texts, rows, write_csv
 
 TEXTS, _ = labelled_texts(60)
-QUERIES = [*labelled_texts(9, seed=1)[0], "Lion  near the SAIL", "words that nobody knows"]
+QUERIES = [*labelled_texts(9, seed=1)[0], "Lion  near the SAIL", "words of no text"]
 
 
 def vectors_of(encoder: str, pooling: str, texts: Sequence[str]) -> NDArray[np.float64]:
@@ -134,9 +134,9 @@ def test_texts_without_tokens_have_no_hits_and_are_no_hits(tmp_path: Path, tiny_
 def test_batches_and_long_texts(tmp_path: Path, tiny_encoder: str) -> None:
     long = " ".join(["heron", "oar", "rye"] * 40)
     texts = [*TEXTS, long]
-    one = build(tmp_path / "1", texts, tiny_encoder, batch_size=1).search(QUERIES, 61)
+    single = build(tmp_path / "1", texts, tiny_encoder, batch_size=1).search(QUERIES, 61)
     many = build(tmp_path / "64", texts, tiny_encoder, batch_size=64).search(QUERIES, 61)
-    np.testing.assert_allclose(one.scores, many.scores, atol=2e-6)
+    np.testing.assert_allclose(single.scores, many.scores, atol=2e-6)
     # The encoder reads 32 tokens, whatever max_length; two of them are special.
     cut = build(tmp_path / "cut", [long], tiny_encoder).search([" ".join(long.split()[:30])], 1)
     np.testing.assert_allclose(cut.scores, 1, atol=1e-6)
@@ -159,7 +159,7 @@ def test_texts_of_the_collection_are_not_encoded_again(
         with pytest.raises(AssertionError, match="encoded"):
             retriever.search(QUERIES, 1)
     assert [TEXTS[row] for row in hits.rows[:, 0]] == TEXTS
-    # A pickled copy opens the index and loads the encoder itself.
+    # An unpickled retriever opens the index and loads the encoder itself.
     again: DenseRetriever = pickle.loads(pickle.dumps(retriever))
     assert len(pickle.dumps(retriever)) < 2000
     np.testing.assert_array_equal(again.search(QUERIES, 5).rows, expected.rows)
@@ -191,7 +191,7 @@ def test_a_grown_index_ranks_like_a_new_one(
         np.testing.assert_allclose(hits.scores, wanted.scores, atol=2e-6)
         np.testing.assert_array_equal(hits.rows == -1, wanted.rows == -1)
         np.testing.assert_array_equal(hits.rows[:, 0], wanted.rows[:, 0])
-    with pytest.raises(InputError, match="has 97 texts, but texts from 60"):
+    with pytest.raises(InputError, match="has 97 texts instead of 60"):
         grown.add(Collection(texts, "third"), 60, tmp_path / "third", progress=False)
 
 
@@ -316,7 +316,7 @@ def test_preparing_data_releases_the_encoder_and_detects_other_weights(
         retriever = DenseRetriever(str(encoder), device="cpu")
         data = ClassificationDataModule(**files, retriever=retriever, cache_dir=str(tmp_path / "cache"))
         data.prepare_data()
-        assert not retriever.vectors.is_loaded
+        assert not retriever.vectors._encoder
         data.setup("fit")
         neighbors = data.split("train").neighbors
         assert neighbors is not None

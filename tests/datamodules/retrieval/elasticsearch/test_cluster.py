@@ -1,4 +1,4 @@
-"""A cluster of three real servers that loses one during retrieval."""
+"""A cluster of three real servers that loses a node during retrieval."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def test_index_describes_itself_and_opens_again(elasticsearch_url: str, index_pr
     again = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
     again.open(Path(), FINGERPRINT)
     assert again.search(["blue"], 1).rows.tolist() == [[1]]
-    with pytest.raises(InputError, match="labels: 1 values for 2 texts"):
+    with pytest.raises(InputError, match="1 labels for 2 texts"):
         again.index(Collection(["red", "blue"], "other" * 4, labels=["x"]), Path(), progress=False)
 
 
@@ -547,15 +547,13 @@ def test_neighbors_of_an_index_that_changes_are_not_stored(
                 return neighbors
 
         retriever = ElasticsearchRetriever(url=elasticsearch_url, index=alias, text_field="content.body")
-        message = (
-            "index_closed" if change == "close" else f"index:{alias}: the index was changed while memories"
-        )
+        message = "index_closed" if change == "close" else f"index:{alias}: changed during retrieval"
         with pytest.raises(InputError, match=message):
             build_neighbors(texts, Changed(retriever), 2, False, tmp_path, progress=False)
         assert not [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
         if change == "close":
             client.indices.open(index=other, wait_for_active_shards=1)
-        # As the message says.
+        # The advice of the message.
         build_neighbors(texts, IndexMemory(retriever), 2, False, tmp_path, progress=False)
         if change != "delete":
             client.indices.delete(index=other)
@@ -577,11 +575,11 @@ def test_an_own_index_that_is_deleted_while_it_is_loaded(
 
     with monkeypatch.context() as patch:
         patch.setattr(ElasticsearchRetriever, "_documents", delete_first)
-        with pytest.raises(InputError, match="was deleted or replaced during loading") as error:
+        with pytest.raises(InputError, match="was replaced during loading") as error:
             retriever.index(Collection(TEXTS, FINGERPRINT), Path(), progress=False)
     (name,) = (word for word in str(error.value).split() if word.startswith(index_prefix))
     with Elasticsearch(elasticsearch_url) as client:
-        client.indices.delete(index=name)  # as the message says
+        client.indices.delete(index=name)  # the advice of the message
     retriever.index(Collection(TEXTS, FINGERPRINT), Path(), progress=False)
     assert retriever.search(["w1"], 3).rows[0, 0] >= 0
 

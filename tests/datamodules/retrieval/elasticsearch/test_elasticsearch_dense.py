@@ -32,7 +32,7 @@ FINGERPRINT = "0123456789abcdef-the-rest"
 TEXTS, _ = labelled_texts(90)
 TEXTS[4] = ""
 TEXTS[11] = TEXTS[30] = TEXTS[57] = "the old heron of the deck"
-QUERIES = [*labelled_texts(12, seed=1)[0], TEXTS[11], TEXTS[50], "", "words that nobody knows"]
+QUERIES = [*labelled_texts(12, seed=1)[0], TEXTS[11], TEXTS[50], "", "words of no text"]
 BUSY = {"error": {"type": "es_rejected_execution_exception", "reason": "queue is full"}, "status": 429}
 
 
@@ -174,13 +174,13 @@ def test_no_text_of_the_collection_is_encoded_again(
     full = [text for text in TEXTS if text]
     hits = again.search(full, 1)
     assert encoded == []
-    assert not again.vectors.is_loaded
+    assert not again.vectors._encoder
     assert [TEXTS[row] for row in hits.rows[:, 0]] == full
     retriever.search(["a new text", full[0], "a new text"], 1)
     assert encoded == ["a new text"]
-    assert retriever.vectors.is_loaded
+    assert retriever.vectors._encoder
     retriever.close()
-    assert not retriever.vectors.is_loaded
+    assert not retriever.vectors._encoder
 
 
 @pytest.mark.server

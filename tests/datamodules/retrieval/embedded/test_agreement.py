@@ -59,12 +59,12 @@ def test_compare_detects_a_disagreement() -> None:
     def hits(rows: list[int], scores: list[float]) -> Hits:
         return Hits(np.array([rows], np.int32), np.array([scores], np.float32))
 
-    one = hits([4, 2, 9], [3.0, 2.0, 1.0])
-    assert compare(one, one) == (1.0, 0.0)
-    assert compare(one, hits([4, 2, 7], [3.0, 2.0, 1.0]))[0] == 1.0, "a tie at the end"
-    assert compare(one, hits([4, 5, 9], [3.0, 2.0, 1.0]))[0] == 0.0
-    assert compare(one, hits([4, 2, -1], [3.0, 2.0, 0.0]))[0] == 0.0
-    share, difference = compare(one, hits([4, 2, 9], [3.0, 2.1, 1.0]))
+    exact = hits([4, 2, 9], [3.0, 2.0, 1.0])
+    assert compare(exact, exact) == (1.0, 0.0)
+    assert compare(exact, hits([4, 2, 7], [3.0, 2.0, 1.0]))[0] == 1.0, "a tie at the end"
+    assert compare(exact, hits([4, 5, 9], [3.0, 2.0, 1.0]))[0] == 0.0
+    assert compare(exact, hits([4, 2, -1], [3.0, 2.0, 0.0]))[0] == 0.0
+    share, difference = compare(exact, hits([4, 2, 9], [3.0, 2.1, 1.0]))
     assert share == 0.0
     assert difference == pytest.approx(0.1 / 2.1, rel=1e-5)
 

@@ -161,11 +161,11 @@ def test_building_in_blocks(similarity: str, tmp_path: Path, monkeypatch: pytest
 def test_threads(similarity: str, tmp_path: Path) -> None:
     texts = random_texts(4, 300, 80, 20)
     exclude = [[row] for row in range(len(texts))]
-    one = build(texts, tmp_path / "i", similarity).search(texts, 5, exclude)
-    two = build(texts, tmp_path / "j", similarity, threads=2).search(texts, 5, exclude)
-    assert (one.rows == two.rows).all()
-    assert (one.scores == two.scores).all()
-    assert not (one.rows == np.arange(len(texts))[:, None]).any()
+    single = build(texts, tmp_path / "i", similarity).search(texts, 5, exclude)
+    double = build(texts, tmp_path / "j", similarity, threads=2).search(texts, 5, exclude)
+    assert (single.rows == double.rows).all()
+    assert (single.scores == double.scores).all()
+    assert not (single.rows == np.arange(len(texts))[:, None]).any()
 
 
 def test_ties_are_in_row_order(similarity: str, tmp_path: Path) -> None:

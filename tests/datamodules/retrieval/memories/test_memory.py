@@ -17,6 +17,7 @@ from datamodules.retrieval.embedded import inverted_index
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.memories import folder_memory
 from datamodules.retrieval.memories.folder_memory import POINTER, FolderMemory, contents_of_memory
+from tests.datamodules.checks import check_message, kill
 from tests.datamodules.corpus import LABELS, in_processes, rows
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder", "nothing here is known", ""]
@@ -27,13 +28,6 @@ def build(
 ) -> FolderMemory:
     table = rows(60) if table is None else table
     return FolderMemory.build(table, retriever or EmbeddedRetriever(), folder, progress=False)
-
-
-def message(error: pytest.ExceptionInfo[InputError], *parts: object) -> None:
-    text = str(error.value)
-    assert "\n" not in text
-    for part in parts:
-        assert str(part) in text
 
 
 @pytest.mark.parametrize("similarity", ["BM25", "LMDirichlet"])
@@ -131,14 +125,10 @@ def test_a_second_build_uses_the_first(tmp_path: Path, monkeypatch: pytest.Monke
     np.testing.assert_array_equal(again.rows, first.rows)
 
 
-def _kill(*_: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 @pytest.mark.parametrize("where", ["fold_hashes", "_write_postings"])
 def test_a_killed_build_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(folder_memory if where == "fold_hashes" else inverted_index, where, _kill)
+        patch.setattr(folder_memory if where == "fold_hashes" else inverted_index, where, kill)
         assert in_processes(1, build, tmp_path / "m") == [-signal.SIGKILL]
     with pytest.raises(InputError, match="no memory here"):
         open_memory(str(tmp_path / "m"), EmbeddedRetriever())
@@ -161,8 +151,8 @@ def test_other_rows_do_not_replace_a_memory(tmp_path: Path) -> None:
     memory = build(tmp_path / "m")
     with pytest.raises(InputError, match="was built from other texts or settings") as error:
         build(tmp_path / "m", rows(30))
-    message(error, tmp_path / "m", "build the memory again in another folder")
-    build(tmp_path / "other", rows(30))  # as the message says
+    check_message(error, tmp_path / "m", "build the memory again in another folder")
+    build(tmp_path / "other", rows(30))  # the advice of the message
     assert len(open_memory(memory.location(), EmbeddedRetriever()).search(["lion"], 3).memories) == 3
 
 
@@ -171,14 +161,14 @@ def test_a_memory_needs_rows_with_ids_of_their_own(tmp_path: Path) -> None:
         build(tmp_path / "m", Rows.from_lists([]))
     with pytest.raises(InputError, match="2 rows have the id 'b'") as error:
         build(tmp_path / "m", Rows.from_lists(["x", "y", "z"], ids=["a", "b", "b"], source="my.csv"))
-    message(error, "my.csv")
+    check_message(error, "my.csv")
     assert not (tmp_path / "m").exists()
 
 
 def test_a_folder_that_is_no_memory_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no memory here") as error:
         open_memory(str(tmp_path / "m"), EmbeddedRetriever())
-    message(error, tmp_path / "m", "zoo index")
+    check_message(error, tmp_path / "m", "zoo index")
 
 
 @pytest.mark.parametrize("contents", ["", "[]", "{}", '{"version": "x"}', '{"version": 1}'])
@@ -187,8 +177,8 @@ def test_a_damaged_pointer_is_named(tmp_path: Path, contents: str) -> None:
     (tmp_path / "m" / POINTER).write_text(contents)
     with pytest.raises(InputError, match="damaged") as error:
         FolderMemory(tmp_path / "m", EmbeddedRetriever())
-    message(error, tmp_path / "m" / POINTER)
-    build(tmp_path / "m")  # as the message says
+    check_message(error, tmp_path / "m" / POINTER)
+    build(tmp_path / "m")  # the advice of the message
     FolderMemory(tmp_path / "m", EmbeddedRetriever())
 
 
@@ -203,7 +193,7 @@ def test_another_ranking_is_refused(tmp_path: Path) -> None:
     build(tmp_path / "m")
     with pytest.raises(InputError, match="built for") as error:
         open_memory(str(tmp_path / "m"), EmbeddedRetriever(similarity="LMDirichlet"))
-    message(error, tmp_path / "m", "BM25", "LMDirichlet")
+    check_message(error, tmp_path / "m", "BM25", "LMDirichlet")
     with pytest.raises(InputError):
         FolderMemory(tmp_path / "m", EmbeddedRetriever(k1=2.0))
 
@@ -215,7 +205,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, name: str) -> None:
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(InputError, match="damaged") as error:
         open_memory(str(tmp_path / "m"), EmbeddedRetriever())
-    message(error, path)
+    check_message(error, path)
 
 
 def flip_a_bit(path: Path) -> bytes:
@@ -247,8 +237,8 @@ def test_damaged_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture
     whole = flip_a_bit(path)
     with pytest.raises(InputError, match="checksum") as error:
         open_memory(str(tmp_path / "m"), EmbeddedRetriever())
-    message(error, path, "restore it from a backup, or build the memory again in another folder")
-    build(tmp_path / "other")  # as the message says
+    check_message(error, path, "restore it from a backup, or build the memory again in another folder")
+    build(tmp_path / "other")  # the advice of the message
     build(tmp_path / "m")
     assert path.read_bytes() == whole
 

@@ -23,6 +23,7 @@ from datamodules.retrieval.memories import folder_memory
 from datamodules.retrieval.memories.folder_memory import POINTER, FolderMemory, read_pointer
 from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Neighbors
+from tests.datamodules.checks import kill
 from tests.datamodules.corpus import in_processes, labelled_texts, rows, write_csv
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder zebra", "zebra", "nothing here is known", ""]
@@ -191,7 +192,7 @@ def test_a_memory_without_labels_grows_without_labels(tmp_path: Path) -> None:
 def test_an_existing_index_is_not_written_to() -> None:
     mine = object.__new__(IndexMemory)
     mine.retriever = ElasticsearchRetriever(index="mine")
-    with pytest.raises(InputError, match="index:mine: this index is yours"):
+    with pytest.raises(InputError, match="index:mine: this index is only read"):
         mine.add(more())
     with pytest.raises(InputError, match="no versions"):
         open_memory("index:mine", mine.retriever, version=1)
@@ -220,14 +221,10 @@ def _add(folder: Path, table: Rows, retriever: Retriever | None = None) -> None:
     FolderMemory(folder, retriever or built_with).add(table, progress=False)
 
 
-def _kill(*_: Any, **__: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _kill_after(function: Callable[..., Any]) -> Callable[..., Any]:
+def kill_after(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any, **options: Any) -> None:
         function(*arguments, **options)
-        _kill()
+        kill()
 
     return call
 
@@ -249,7 +246,7 @@ def test_a_killed_addition_leaves_the_old_memory_whole(
 ) -> None:
     before = hits_of(build(tmp_path / "m").search(QUERIES, 5))
     with monkeypatch.context() as patch:
-        patch.setattr(module, name, _kill_after(getattr(module, name)) if after else _kill)
+        patch.setattr(module, name, kill_after(getattr(module, name)) if after else kill)
         assert in_processes(1, _add, tmp_path / "m", more()) == [-signal.SIGKILL]
     done = name == "write_pointer" and after
     opened = FolderMemory(tmp_path / "m", EmbeddedRetriever())
@@ -286,7 +283,7 @@ def test_a_killed_addition_on_a_server(
     expected.add(more(), progress=False)
     with monkeypatch.context() as patch:
         whole = getattr(ElasticsearchRetriever, name)
-        patch.setattr(ElasticsearchRetriever, name, _kill_after(whole) if after else _kill)
+        patch.setattr(ElasticsearchRetriever, name, kill_after(whole) if after else kill)
         assert in_processes(1, _add, tmp_path / "m", more(), retriever()) == [-signal.SIGKILL]
     opened = FolderMemory(tmp_path / "m", retriever())
     assert hits_of(opened.search(QUERIES, 5)) == before
@@ -333,7 +330,7 @@ def test_the_index_of_a_grown_collection_is_the_index_of_all_its_texts(tmp_path:
     whole.index(Collection(texts, "f"), tmp_path / "whole", progress=False)
     for path in (tmp_path / "whole").iterdir():
         assert (tmp_path / "grown" / path.name).read_bytes() == path.read_bytes(), path.name
-    with pytest.raises(InputError, match="has 250 texts, but texts from 200"):
+    with pytest.raises(InputError, match="has 250 texts instead of 200"):
         grown.add(Collection(texts, "f"), 200, tmp_path / "other", progress=False)
 
 

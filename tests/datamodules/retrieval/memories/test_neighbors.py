@@ -19,6 +19,7 @@ from datamodules.retrieval.memories import neighbors
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.memory import Neighbors
 from datamodules.retrieval.memories.neighbors import build_neighbors, open_neighbors
+from tests.datamodules.checks import kill
 from tests.datamodules.corpus import in_processes, rows
 
 K = 4
@@ -155,9 +156,6 @@ def test_a_kill_after_the_last_search_loses_nothing(
 ) -> None:
     expected = contents(build(memory, tmp_path / "uninterrupted")[0])
 
-    def kill(*_: object, **__: object) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
     with monkeypatch.context() as patch:
         patch.setattr(module, name, kill)
         assert in_processes(1, build, memory, tmp_path / "cache") == [-signal.SIGKILL]
@@ -182,7 +180,7 @@ def test_two_processes_store_neighbors_once(tmp_path: Path, memory: RecordedMemo
         assert open_neighbors(*build(memory, cache)).rows.shape == (37, K)
 
     assert in_processes(2, build_and_open, tmp_path / "cache") == [0, 0]
-    assert memory.searches() == 5  # the second waited and took the first one's
+    assert memory.searches() == 5  # the second process waited for the results of the first
     folder, _ = build(memory, tmp_path / "cache")
     check_only_neighbors(tmp_path / "cache", folder)
 

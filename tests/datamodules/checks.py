@@ -1,0 +1,29 @@
+"""Files, kills and checks of messages that several tests share."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from datamodules.core.errors import InputError
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def check_message(error: pytest.ExceptionInfo[InputError], *parts: object) -> None:
+    """Check that the message is one line with these parts."""
+    message = str(error.value)
+    assert "\n" not in message
+    for part in parts:
+        assert str(part) in message
+
+
+def kill(*_: object, **__: object) -> None:
+    """Kill this process, in place of any function."""
+    os.kill(os.getpid(), signal.SIGKILL)
