@@ -23,14 +23,13 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from zoo.saving.loading import load
 
 from datamodules import ClassificationDataModule
 from tests.benchmarks.head_training import made_up
-from zoo import KNNBiLSTM, WitnessEnsemble
+from zoo import KNNBiLSTM, MemoryEnsemble, load
 
 MODELS: dict[str, Callable[..., Any]] = {
-    "WitnessEnsemble": lambda **options: WitnessEnsemble(characters=False, few_rows=0, **options),
+    "MemoryEnsemble": lambda **options: MemoryEnsemble(characters=False, few_rows=0, **options),
     "KNNBiLSTM": lambda **options: KNNBiLSTM(
         features="M7", attention="softmax", characters=False, dropout=0.3, **options
     ),

@@ -30,6 +30,7 @@ import zoo
 from tests.benchmarks.hmn_step import draw
 from tests.dialogues import write_published
 from zoo.cli import main as zoo_command
+from zoo.registry import MODELS
 
 MANY, CALLS = 1000, 20
 FIT = [
@@ -55,7 +56,7 @@ class Tables:
         self.texts = [self.text() for _ in range(3 * MANY)]
         self.asked = [self.text() for _ in range(MANY)]  # which no memory holds
         self.dialogues = draw(MANY // 6 + 1)
-        # A text's first word tells half of its class, so that no witness of an ensemble is left out.
+        # A text's first word tells half of its class, so that no member of an ensemble is skipped.
         labels = [f"class {text.split()[0][-1]}{number % 2}" for number, text in enumerate(self.texts)]
         self.table("texts.csv", ["text", "label"], zip(self.texts, labels, strict=True))
         pairs = [(text, self.text(), number % 2) for number, text in enumerate(self.texts)]
@@ -119,12 +120,12 @@ def cpu_seconds(call: Callable[[], Any]) -> float:
 
 def measure(name: str, options: list[str], tables: Tables, folder: Path) -> tuple[float, float]:
     """CPU seconds of a prediction for one text and for a thousand."""
-    task = zoo.list_models()[name].task
+    task = MODELS[name].task
     command = ["fit", f"--model={name}", *tables.data_options(task), *FIT, *OPTIONS.get(name, []), *options]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
         if zoo_command([*command, f"--run_dir={folder}", f"--data.cache_dir={tables.folder}/cache"]) != 0:
             raise SystemExit(f"{name}: {said.getvalue()}")
-        one, many = tables.questions(task, zoo.load(folder / "checkpoints" / "best.ckpt"))
+        one, many = tables.questions(task, zoo.load(folder))
         one()  # what is opened, encoded or compiled once
         return statistics.median(cpu_seconds(one) for _ in range(CALLS)), cpu_seconds(many)
 
@@ -137,12 +138,12 @@ def main() -> None:
     given = arguments.parse_args()
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    rows = [(name, name, []) for name in zoo.list_models() if name != "TransformerMatcher"]
+    rows = [(name, name, []) for name in MODELS if name != "TransformerMatcher"]
     if given.transformer:
         with_it = [f"--model.transformer={given.transformer}"]
         tokens = [*with_it, f"--data.tokenizer={given.transformer}", "--data.characters=false"]
         rows += [
-            ("WitnessEnsemble, transformer", "WitnessEnsemble", with_it),
+            ("MemoryEnsemble, transformer", "MemoryEnsemble", with_it),
             ("KNNBiLSTM, transformer", "KNNBiLSTM", tokens),
             ("TransformerMatcher", "TransformerMatcher", tokens),
         ]

@@ -32,10 +32,9 @@ from torch.nn import functional
 
 from datamodules import ClickthroughDataModule
 from datamodules.batch import ClickBatch
-from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.trigrams import letter_trigrams
-from zoo import list_models
 from zoo.lstm_rnn import RecurrentTower
+from zoo.registry import model_class
 from zoo.tasks.retrieval.task import RetrievalTask
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -86,7 +85,7 @@ def make_data(files: dict[str, Any], cache: Path, batch_size: int) -> Clickthrou
 def make_model(name: str, data: ClickthroughDataModule) -> RetrievalTask:
     kind, options = MODELS[name]
     torch.manual_seed(0)
-    model = list_models()[kind](**options, tied=False, word_dropout=0.0)
+    model = model_class(kind)(**options, tied=False, word_dropout=0.0)
     assert isinstance(model, RetrievalTask)
     model._build(data.spec, None, None)
     return model.train()
@@ -159,7 +158,7 @@ def endless(data: ClickthroughDataModule) -> Iterator[ClickBatch]:
 
 def encoding_speed(model: RetrievalTask, data: ClickthroughDataModule, by_length: bool, block: int) -> float:
     """Texts a CPU second."""
-    dataset = RankingDataset(data, data.split("train"), only_judged=False)
+    dataset = data.ranking_dataset(data.split("train"), model.batch_contents("train"))
     blocks = dataset.document_blocks(block)
     if not by_length:
         order = np.random.default_rng(0).permutation(len(dataset.documents))

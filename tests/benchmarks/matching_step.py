@@ -41,8 +41,8 @@ from torch import Tensor, nn
 
 from datamodules.batch import MatchingBatch
 from datamodules.matching import MatchingDataModule
-from zoo import list_models
 from zoo.layers.row_adam import RowTable, update_by_rows
+from zoo.registry import model_class
 from zoo.tasks.matching.task import MatchingTask
 
 LISTS, VOCABULARY, FIRST, SECOND, QUESTIONS, CANDIDATES = 64, 30_000, 10, 40, 640, 6
@@ -143,7 +143,7 @@ def zoo_step(
 ) -> Step | None:
     """A training step of a registered model, None for one without the tables that are to be updated by rows."""
     model_name, options = MODELS[name]
-    model = list_models()[model_name](**options)
+    model = model_class(model_name)(**options)
     assert isinstance(model, MatchingTask)
     spec = model.spec = data.spec._replace(num_words=VOCABULARY)
     # Given vectors are fixed, drawn ones are trained.

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 
 from datamodules import ClickthroughDataModule
-from datamodules.clickthrough.dataset import RankingDataset
 from zoo.lstm_rnn import LSTMRNN
 from zoo.tasks.predictor import evaluating
 from zoo.tasks.retrieval.mining import embed, find_hits
@@ -98,7 +97,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         model, data = ready(Path(name), args)
-        callback = RefreshedNegatives()
+        callback = RefreshedNegatives(search_steps=1)
         numbers = iter(range(100))
 
         def refresh() -> SimpleNamespace:
@@ -116,11 +115,11 @@ def main() -> None:
             return trainer
 
         def take(trainer: Any) -> None:
-            callback._finish()  # the steps until it is due
-            took.append(timed(lambda: callback._take_next(trainer)))
+            callback._finish_search()  # the steps until it is due
+            took.append(timed(lambda: callback._use_next(trainer)))
 
         split = data.split("train")
-        dataset = RankingDataset(data, split, only_judged=False)
+        dataset = data.ranking_dataset(split, model.batch_contents("train"))
 
         def encode(blocks: list[Any]) -> None:
             with evaluating(model):

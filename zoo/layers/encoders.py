@@ -39,14 +39,14 @@ class WordEncoder(RowTable):
             num_chars: number of characters; 0 = no character LSTM.
             char_size: size of a character's vector.
             char_hidden_size: size of the character LSTM's state.
-            table: [num_words, word_size] initial values, e.g. GloVe; None = random ones.
-            train_table: train the table, too.
+            table: [num_words, word_size] initial values; None = random ones.
+            train_table: otherwise, the table is frozen.
         """
         super().__init__()
         if table is None:
             table = torch.empty(num_words, word_size).normal_(std=0.1)
             table[0] = 0
-        # Several processes may share a memory-mapped, read-only table: it is kept as it is while it is frozen.
+        # Several processes may share a memory-mapped, read-only table, so a frozen table is not copied.
         self.table = nn.Parameter(table, requires_grad=train_table)
         self.size = word_size
         self.char_table: nn.Embedding | None = None
@@ -74,17 +74,12 @@ class WordEncoder(RowTable):
 
 
 class BiLSTMEncoder(nn.Module):
-    """A text's vector: the last forward and the last backward state of a BiLSTM over its words."""
+    """A text's vector: the last forward and the last backward state of a BiLSTM over its words.
+
+    All occurrences of a word in a batch share the mask of the dropout, which is on the words' vectors.
+    """
 
     def __init__(self, words: WordEncoder, hidden_size: int, dropout: float = 0.0) -> None:
-        """Make the BiLSTM.
-
-        Args:
-            words: encodes the words.
-            hidden_size: state size of one direction.
-            dropout: probability of zeroing a component of a word's vector in training; all occurrences of a word in a
-                batch share the mask.
-        """
         super().__init__()
         self.words = words
         self.dropout = nn.Dropout(dropout)
@@ -108,11 +103,7 @@ class BiLSTMEncoder(nn.Module):
 
 
 def positions_of(name: str) -> int | None:
-    """Maximum number of tokens of a pre-trained transformer; None = its configuration sets no limit.
-
-    Args:
-        name: Hub name or folder.
-    """
+    """Maximum number of tokens of the transformer with this Hub name or folder; None = no limit is configured."""
     from transformers import AutoConfig
 
     try:

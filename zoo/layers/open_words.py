@@ -1,4 +1,4 @@
-"""Vectors of words that need not be in a vocabulary: those of other words are drawn from their spelling."""
+"""Word vectors; those of words outside of the vocabulary are drawn from their spelling."""
 
 from __future__ import annotations
 

@@ -23,7 +23,6 @@ class VectorBag(nn.Module):
     idf: Tensor
 
     def __init__(self, num_words: int) -> None:
-        """Allocate the weights of V words."""
         super().__init__()
         self.register_buffer("idf", torch.zeros(num_words), persistent=False)
 
@@ -32,7 +31,7 @@ class VectorBag(nn.Module):
 
         Args:
             batches: all n training texts.
-            has_vector: bool [V]; other words, whose vectors were drawn, have weight 0.
+            has_vector: bool [V]; the vectors of other words are random, so these words have weight 0.
         """
         frequency, n = np.zeros(len(self.idf), np.int64), 0
         for batch in batches:

@@ -23,6 +23,7 @@ from tests.zoo.adapters import Ranking
 from tests.zoo.conftest import sentences, write_table
 from zoo.layers.bags import BigramTable
 from zoo.layers.row_adam import RowAdam, update_by_rows, update_densely, why_dense
+from zoo.registry import model_class
 from zoo.tasks import encoders
 
 ROWS, SIZE = 40, 6
@@ -273,7 +274,7 @@ def test_a_run_on_pairs_learns_the_same(name: str, tmp_path: Path) -> None:
     states = []
     for wanted in (False, True):
         pl.seed_everything(3, verbose=False)
-        model = zoo.list_models()[name](
+        model = model_class(name)(
             word_size=8, sparse_updates=wanted, optimizer=lambda weights: Adam(weights, lr=0.01)
         )
         fit(model, data, tmp_path, max_epochs=3)
