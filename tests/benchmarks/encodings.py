@@ -1,7 +1,7 @@
-"""Testing and predicting with memories, beside encoding the texts alone.
+"""Testing and predicting with memories, compared with encoding the texts alone.
 
 K = 20 memories of each text; texts of AG News if --data_dir is given, else seeded draws with Zipf's distribution; one
-thread. A transformer is measured if one is named. Printed: CPU seconds as ratios to encoding the texts and nothing else
+thread. A transformer is measured if one is named. Printed: CPU seconds as ratios to encoding the texts alone
 (their tokens included), all measured in turns after the memory has been encoded once; and the CPU milliseconds of one
 text that comes alone.
 

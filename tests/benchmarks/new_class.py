@@ -1,6 +1,6 @@
-"""A class that the memory alone knows, beside the same model trained again with its rows.
+"""A class that only the memory has, compared with the same model trained again with its rows.
 
-One class is left out of a table's training rows. The model that is trained on the others is given 20 rows of it
+One class is excluded from a table's training rows. The model that is trained on the others is given 20 rows of it
 (`zoo memory add --new_labels true`); another one is trained on all of these rows. Both are tested on the test table
 with all further rows of the class. Printed: recall and precision of the class, their ratios, and what the known classes
 lose.

@@ -183,7 +183,7 @@ class CharacterClassification(Classification):
         },
         "VDCNN": {
             "": {"filters": 4, "hidden_size": 16},
-            "shortcuts": {"depth": 17, "filters": 4, "hidden_size": 16, "shortcut": True},
+            "deeper": {"depth": 17, "filters": 4, "hidden_size": 16},
         },
     }
 

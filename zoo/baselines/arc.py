@@ -50,15 +50,7 @@ class SentenceConvolution(nn.Module):
         self.size = segments * filters[-1]
 
     def forward(self, vectors: Tensor, text: Tensor) -> Tensor:
-        """Encode texts.
-
-        Args:
-            vectors: [U, D] vectors of the batch's distinct words, zero for padding (row 0).
-            text: int64 [N, T].
-
-        Returns:
-            [N, size]; zero for a text without words.
-        """
+        """Encode texts [N, T] of words [U, D]: [N, size], zero for a text without words."""
         lengths = (text != 0).sum(dim=1)
         states = torch.relu(self.first(vectors, text))  # [N, T, F]
         for convolution in self.others:

@@ -16,10 +16,7 @@ from zoo.layers.row_adam import RowTable
 
 
 class WordEncoder(RowTable):
-    """A word's vector: its row of a table and, optionally, the last state of an LSTM over its characters.
-
-    Each distinct word of a batch is encoded once: the cost does not grow with the length of the texts.
-    """
+    """A word's vector: its row of a table and, optionally, the last state of an LSTM over its characters."""
 
     def __init__(
         self,
@@ -56,15 +53,7 @@ class WordEncoder(RowTable):
             self.size += char_hidden_size
 
     def forward(self, word: Tensor, char: Tensor) -> Tensor:
-        """Encode words.
-
-        Args:
-            word: [U] vocabulary ids.
-            char: [U, L] character ids, 0 = padding.
-
-        Returns:
-            [U, size]; zero for padding (word 0).
-        """
+        """Encode words [U], vocabulary ids, with characters [U, L], 0 = padding: [U, size], zero for word 0."""
         is_word = (word != 0).unsqueeze(1)
         vectors: Tensor = self.rows(word) * is_word  # [U, word_size]
         if self.char_table is None:

@@ -25,7 +25,7 @@ class _RowLSTM(nn.LSTM):
     def _on_cpu(self, table: Tensor, ids: Tensor, packing: _Packing) -> tuple[Tensor, Tensor]:
         """Last states [D, N, H] and packed states [D, P, H]."""
         projected, recurrent = [], []
-        for suffix in ("", "_reverse")[: len(packing.places)]:
+        for suffix in ("", "_reverse")[: len(packing.positions)]:
             weights = [
                 _sigmoid_gates_first(getattr(self, f"{name}_l0{suffix}"))
                 for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -84,8 +84,8 @@ class AllStatesLSTM(_RowLSTM):
             packing = _Packing(ids, lengths, self.bidirectional)
             _, packed_states = self._on_cpu(table, ids, packing)
             padded = [
-                state.new_zeros(n * length, self.hidden_size).index_copy(0, place, state)
-                for place, state in zip(packing.places, packed_states, strict=True)
+                state.new_zeros(n * length, self.hidden_size).index_copy(0, position, state)
+                for position, state in zip(packing.positions, packed_states, strict=True)
             ]
             states = torch.cat(padded, dim=1).view(n, length, -1)
         else:
@@ -156,21 +156,21 @@ class _Packing:
     """Order in which positions of padded sequences [N, T] are read: all first steps, longest sequence first, ..."""
 
     def __init__(self, ids: Tensor, lengths: Tensor, bidirectional: bool) -> None:
-        places = torch.arange(ids.numel()).view(ids.shape)
-        packed = _pack(places, lengths)
+        positions = torch.arange(ids.numel()).view(ids.shape)
+        packed = _pack(positions, lengths)
         assert packed.unsorted_indices is not None
         self.unsorted = packed.unsorted_indices
         self.batch_sizes: list[int] = packed.batch_sizes.tolist()
-        #: int64 [D][P]: flat places of the padded table.
-        self.places = [packed.data]
+        #: int64 [D][P]: flat positions in the padded table.
+        self.positions = [packed.data]
         if bidirectional:
             # The backward LSTM runs forward over the reversed sequences.
-            reversed_place = lengths.clamp(min=1).unsqueeze(1) - 1 - torch.arange(ids.shape[1])
-            self.places.append(_pack(places.gather(1, reversed_place.clamp(min=0)), lengths).data)
+            reversed_position = lengths.clamp(min=1).unsqueeze(1) - 1 - torch.arange(ids.shape[1])
+            self.positions.append(_pack(positions.gather(1, reversed_position.clamp(min=0)), lengths).data)
 
     def run(self, projected: Tensor, recurrent: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Last states [D, N, H] and packed states [D, P, H]; arguments as of `last_states`."""
-        steps = torch.stack([ids.flatten()[places] for places in self.places])
+        steps = torch.stack([ids.flatten()[positions] for positions in self.positions])
         last, states = _States.apply(projected, recurrent, steps, self.batch_sizes)
         return last[:, self.unsorted], states
 

@@ -30,7 +30,7 @@ class RowTable(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        #: whether the table's gradient is sparse.
+        #: the table's gradient is sparse.
         self.is_sparse = False
         #: makes an optimizer's delayed updates of some rows, or of all (None).
         self.settle: Callable[[Tensor | None], None] | None = None

@@ -550,6 +550,17 @@ def check_probability(**values: float) -> None:
             raise InputError(f"model.{name}={value}: must be 0 or more and below 1")
 
 
+def check_positive(**values: float) -> None:
+    """Refuse values that are not above 0.
+
+    Raises:
+        InputError: names the option.
+    """
+    for name, value in values.items():
+        if not value > 0:
+            raise InputError(f"model.{name}={value}: must be above 0")
+
+
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Refuse a value that is not one of an option's choices.
 
