@@ -80,6 +80,7 @@ class LinearBag(Fitted, ClassificationTask):
     """Base of the linear classifiers of n-grams."""
 
     reads_strings = True
+    uses_memory = False
     network: LinearNetwork
 
     def __init__(self, max_ngram: int, c: float = 1.0, **shared: Any) -> None:
@@ -94,11 +95,6 @@ class LinearBag(Fitted, ClassificationTask):
         check_sizes(max_ngram=max_ngram)
         check_positive(c=c)
         self.max_ngram, self.c = max_ngram, c
-
-    @property
-    @override
-    def uses_memory(self) -> bool:
-        return False
 
     def make_vectorizer(self) -> TextVectorizer:
         """The vectorizer: TF-IDF with 1 + log tf."""
@@ -261,6 +257,7 @@ class BOWRocchio(TfidfSVM):
     Its `probability` only orders classes.
     """
 
+    uses_memory = True
     network: RocchioNetwork
 
     def __init__(self, weight: float | None = None, max_ngram: int = 1, **shared: Any) -> None:
@@ -275,11 +272,6 @@ class BOWRocchio(TfidfSVM):
         if weight is not None and not 0 <= weight <= 1:
             raise InputError(f"model.weight={weight}: must be in 0..1")
         self.weight = weight
-
-    @property
-    @override
-    def uses_memory(self) -> bool:
-        return True
 
     @override
     def build_network(

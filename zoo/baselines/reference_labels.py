@@ -55,12 +55,8 @@ class VoteNetwork(PriorNetwork):
 class Majority(Fitted, ClassificationTask):
     """The most frequent training label for every text."""
 
+    uses_memory = False
     network: PriorNetwork
-
-    @property
-    @override
-    def uses_memory(self) -> bool:
-        return False
 
     @override
     def build_network(
@@ -78,6 +74,8 @@ class Majority(Fitted, ClassificationTask):
 class NeighborVote(Majority):
     """The label with most votes among a text's memories: with BM25, the usual nearest-neighbor baseline."""
 
+    uses_memory = True
+
     def __init__(self, score_power: float = 3.0, **shared: Any) -> None:
         """Choose the weights of votes.
 
@@ -87,11 +85,6 @@ class NeighborVote(Majority):
         """
         super().__init__(**shared)
         self.score_power = score_power
-
-    @property
-    @override
-    def uses_memory(self) -> bool:
-        return True
 
     @override
     def build_network(

@@ -42,12 +42,8 @@ class TextNetwork(nn.Module):
 class TextOnly(ClassificationTask):
     """Base of the classifiers with a `TextNetwork`."""
 
+    uses_memory = False
     network: TextNetwork
-
-    @property
-    @override
-    def uses_memory(self) -> bool:
-        return False
 
     @property
     @override

@@ -142,15 +142,11 @@ class WordAverages(Fitted, ClassificationTask):
         check_sizes(word_size=word_size)
         check_positive(c=c)
         self.word_size, self.expand, self.c = word_size, expand, c
+        self.uses_memory = expand != "none"
 
     @abstractmethod
     def learn_vectors(self, corpus: Corpus, vocabulary: Vocabulary, seed: int) -> NDArray[np.float32]:
         """Word vectors [vocabulary, d]; those of words that the corpus lacks are not used."""
-
-    @property
-    @override
-    def uses_memory(self) -> bool:
-        return self.expand != "none"
 
     @override
     def build_network(

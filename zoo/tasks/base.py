@@ -65,8 +65,10 @@ class Task(pl.LightningModule):
     #: the NamedTuple that describes the task's data, see `datamodules.batch`.
     spec_type: ClassVar[type[Any]]
     predictor_type: ClassVar[type[Predictor[Any, Any]]]
-    #: whether batches must carry the texts as strings.
+    #: batches must carry the texts as strings.
     reads_strings: ClassVar[bool] = False
+    #: the network reads memories.
+    uses_memory: bool = True
     #: whether another seed gives another model.
     depends_on_seed: ClassVar[bool] = True
     #: whether the weights can be sharded over several devices: all processes call the whole network.
@@ -138,11 +140,6 @@ class Task(pl.LightningModule):
             word_vectors: [num_words, d] pre-trained values of the word table, or None.
             transformer_config: configuration of the transformer whose weights a checkpoint holds, or None.
         """
-
-    @property
-    def uses_memory(self) -> bool:
-        """Return whether the network reads memories at all."""
-        return True
 
     @property
     def vector_size(self) -> int | None:
