@@ -14,15 +14,10 @@ _MULTIPLIERS = (0x9E3779B97F4A7C15 - 2**64, 0xC2B2AE3D27D4EB4F - 2**64)
 
 
 def bigram_buckets(word: Tensor, text: Tensor, num_buckets: int) -> Tensor:
-    """The bucket of each pair of neighboring words.
-
-    Args:
-        word: int64 [U], vocabulary ids of the batch's distinct words.
-        text: int64 [B, T], positions in `word`, 0 = padding.
-        num_buckets: number of buckets.
+    """Buckets of the pairs of neighboring words in texts; arguments as of `TextBag.forward`.
 
     Returns:
-        int64 [B, T - 1] in 1..num_buckets; 0 where there is no pair.
+        int64 [N, T - 1] in 1..num_buckets; 0 where there is no pair.
     """
     first, second = word[text[:, :-1]], word[text[:, 1:]]
     # Integers overflow in the same way on all devices. The upper bits depend on all bits of both ids.

@@ -36,13 +36,7 @@ class DualEncoder(nn.Module):
     """Embeddings of length 1, so that their product is the cosine; a text without words has a zero vector."""
 
     def __init__(self, query: Tower, document: Tower, word_dropout: float = 0.0) -> None:
-        """Join two towers.
-
-        Args:
-            query: encodes queries.
-            document: encodes documents; the same object for both = tied parameters.
-            word_dropout: probability that a word of a text is dropped in training.
-        """
+        """Join two towers; the same object for both = tied parameters. Words are dropped in training."""
         super().__init__()
         self.query, self.document = query, document
         self.word_dropout = word_dropout

@@ -76,16 +76,7 @@ class BiLSTMEncoder(nn.Module):
         self.size = 2 * hidden_size
 
     def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
-        """Encode texts.
-
-        Args:
-            word: [U] vocabulary ids of the batch's distinct words.
-            char: [U, L] their character ids.
-            text: [N, T] positions in `word`, 0 = padding.
-
-        Returns:
-            [N, size]; zero for a text without words.
-        """
+        """Encode texts [N, T], positions among words [U] with characters [U, L]: [N, size], zero without words."""
         vectors = self.dropout(self.words(word, char))  # [U, D]
         last: Tensor = self.lstm(vectors, text, (text != 0).sum(dim=1))
         return last
@@ -161,13 +152,7 @@ class TransformerEncoder(nn.Module):
         return pool(self.token_states(word, text), text != 0, self.pooling)
 
     def token_states(self, word: Tensor, text: Tensor, types: Tensor | None = None) -> Tensor:
-        """The tokens' states [N, T, size] in the last layer; anything at padding.
-
-        Args:
-            word: [U] vocabulary ids of the batch's distinct tokens.
-            text: [N, T] positions in `word`, 0 = padding.
-            types: [N, T] segments; None = one segment.
-        """
+        """The states [N, T, size] of tokens in the last layer, anything at padding; `types` [N, T] are segments."""
         attended = text != 0
         attended[:, 0] = True  # attention needs a token, also in a text without tokens
         segments = {} if types is None else {"token_type_ids": types}

@@ -54,11 +54,7 @@ def dot_interaction(first: Tensor, second: Tensor, batch: MatchingBatch) -> Tens
 
 
 def cosine_interaction(first: Tensor, second: Tensor, batch: MatchingBatch) -> Tensor:
-    """Cosines of the words' vectors of each pair; arguments and shapes as in `dot_interaction`.
-
-    Returns:
-        float32 [P, T, S] in -1..1; 0 at padding, and for a vector of zeros.
-    """
+    """Cosines of the words' vectors of each pair, as `dot_interaction`; 0 for a vector of zeros."""
     # Normalized before the gather: once per text, not once per pair.
     with torch.autocast(first.device.type, enabled=False):
         return dot_interaction(unit(first), unit(second), batch)

@@ -27,12 +27,7 @@ class VectorBag(nn.Module):
         self.register_buffer("idf", torch.zeros(num_words), persistent=False)
 
     def fit(self, batches: Iterable[ClassificationBatch], has_vector: Tensor) -> None:
-        """Compute the weights of the words: idf = 1 + log((1 + n) / (1 + df)).
-
-        Args:
-            batches: all n training texts.
-            has_vector: bool [V]; the vectors of other words are random, so these words have weight 0.
-        """
+        """Compute idf = 1 + log((1 + n) / (1 + df)) from n training texts; 0 where `has_vector`, bool [V], is False."""
         frequency, n = np.zeros(len(self.idf), np.int64), 0
         for batch in batches:
             words, texts = batch.word.cpu().numpy(), batch.text.cpu().numpy()
