@@ -266,6 +266,7 @@ class MemNet(ReadsWordVectors, ClassificationTask):
         check_probability(text_dropout=text_dropout)
         if bigrams < 0:
             raise InputError(f"model.bigrams={bigrams}: must be 0 (no word pairs) or more")
+        self.uses_memory = hops > 0
         self.hops, self.sharpness, self.score_power = hops, sharpness, score_power
         self.tie_matrices, self.label_vectors = tie_matrices, label_vectors
         self.bigrams, self.dropout, self.text_dropout = bigrams, dropout, text_dropout
@@ -278,11 +279,6 @@ class MemNet(ReadsWordVectors, ClassificationTask):
     def make_expansion(self, size: int) -> Expansion | None:
         """Make the expansion of texts of this size."""
         return None
-
-    @property
-    @override
-    def uses_memory(self) -> bool:
-        return self.hops > 0
 
     @override
     def build_network(

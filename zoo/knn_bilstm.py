@@ -302,16 +302,12 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
         check_probability(text_dropout=text_dropout)
         if num_perspectives < 0:
             raise InputError(f"model.num_perspectives={num_perspectives}: must be 0 or more")
+        self.uses_memory = features != "M1"
         self.features, self.num_perspectives, self.attention = features, num_perspectives, attention
         self.hidden_size, self.dropout, self.pooling = hidden_size, dropout, pooling
         self.text_dropout, self.detach_memories = text_dropout, detach_memories
         self.memory_weight = "cosine similarity" if attention == "cosine" else "weight"
         self._encoded_memory: EncodedMemory | None = None
-
-    @property
-    @override
-    def uses_memory(self) -> bool:
-        return self.features != "M1"
 
     @override
     def check_data(self, data: AnyDataModule) -> None:

@@ -1,4 +1,4 @@
-"""How well the embedded retriever and a real Elasticsearch agree.
+"""Agreement of the embedded retriever with a real Elasticsearch.
 
     python -m tests.benchmarks.agreement --data_dir DATA [--url URL]
 
@@ -41,18 +41,18 @@ def corpora(data: Path, queries: int) -> Iterator[tuple[str, list[str], list[str
     yield "Dblp", texts, texts[:queries]
     with gzip.open(data / "nfcorpus/corpus.jsonl.gz", "rt", encoding="utf-8") as file:
         documents = [json.loads(line) for line in file]
-    texts = [f"{one['title']} {one['text']}" for one in documents]
-    asked = []
+    texts = [f"{row['title']} {row['text']}" for row in documents]
+    read = []
     for name in ("queries.train.jsonl", "queries.dev.jsonl"):
         with (data / "nfcorpus" / name).open(encoding="utf-8") as file:
-            asked += [json.loads(line)["text"] for line in file]
-    yield "NFCorpus", texts, (asked + [one["title"] for one in documents])[:queries]
+            read += [json.loads(line)["text"] for line in file]
+    yield "NFCorpus", texts, (read + [row["title"] for row in documents])[:queries]
 
 
-def compare(one: Hits, other: Hits) -> tuple[float, float]:
+def compare(first: Hits, second: Hits) -> tuple[float, float]:
     """The share of queries that agree and the largest relative difference of a row's scores."""
     agreeing, largest = 0, 0.0
-    for rows_a, scores_a, rows_b, scores_b in zip(*one, *other, strict=True):
+    for rows_a, scores_a, rows_b, scores_b in zip(*first, *second, strict=True):
         a = {int(row): float(score) for row, score in zip(rows_a, scores_a, strict=True) if row >= 0}
         b = {int(row): float(score) for row, score in zip(rows_b, scores_b, strict=True) if row >= 0}
         differences = [abs(a[row] - b[row]) / max(abs(b[row]), 1e-9) for row in a.keys() & b.keys()]
@@ -64,7 +64,7 @@ def compare(one: Hits, other: Hits) -> tuple[float, float]:
             for row in mine.keys() - its.keys()
         )
         agreeing += len(a) == len(b) and tied and max(differences, default=0.0) <= TOLERANCE
-    return agreeing / len(one.rows), largest
+    return agreeing / len(first.rows), largest
 
 
 def main() -> None:
@@ -86,16 +86,16 @@ def main() -> None:
                 fingerprint = uuid.uuid4().hex
                 with tempfile.TemporaryDirectory() as folder:
                     embedded.index(Collection(texts, fingerprint), Path(folder) / "index", progress=False)
-                    ours = embedded.search(queries, arguments.k)
+                    embedded_hits = embedded.search(queries, arguments.k)
                     embedded.close()
                 try:
                     server.index(Collection(texts, fingerprint), Path(), progress=False)
-                    theirs = server.search(queries, arguments.k)
+                    server_hits = server.search(queries, arguments.k)
                 finally:
                     name = f"{PREFIX}-{fingerprint[:16]}"
                     Elasticsearch(arguments.url).indices.delete(index=name, ignore_unavailable=True)
-                share, difference = compare(ours, theirs)
-                exact = np.mean(np.all(ours.rows == theirs.rows, axis=1))
+                share, difference = compare(embedded_hits, server_hits)
+                exact = np.mean(np.all(embedded_hits.rows == server_hits.rows, axis=1))
                 print(
                     f"| {corpus} | {len(texts):,} | {len(queries):,} | {similarity} | {analyzer}"
                     f" | {share:.4%} | {exact:.4%} | {difference:.1e} |",

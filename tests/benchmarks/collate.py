@@ -1,4 +1,4 @@
-"""How fast rows become batches: examples a CPU second, beside a collate in plain Python.
+"""Batches from rows: examples per CPU second, compared with a collate function in plain Python.
 
 64 texts a batch, each with 5 memories of 40 words, drawn from 50,000 words by Zipf's law, up to 16
 characters a word. The peer returns the same values the usual way: lists, dictionaries and
@@ -100,12 +100,17 @@ def main() -> None:
         word_ids = {word: id for id, word in enumerate(vocabulary.words)}
         char_ids = {char: id for id, char in enumerate(vocabulary.characters or [])}
 
-        def ours(batch: int) -> tuple[Tensor, ...]:
+        def gathered(batch: int) -> tuple[Tensor, ...]:
             rows = order[batch * BATCH : (batch + 1) * BATCH]
             unique, inverse = distinct_rows(all_rows[rows])
             groups = [TextGroup(queries, rows, WORDS), TextGroup(memories, unique, WORDS)]  # noqa: B023
-            found = gather(groups)
-            return tuple(map(torch.from_numpy, (found.word, found.char, *found.texts, inverse)))
+            batch_of_words = gather(groups)
+            return tuple(
+                map(
+                    torch.from_numpy,
+                    (batch_of_words.word, batch_of_words.char, *batch_of_words.texts, inverse),
+                )
+            )
 
         def plain(batch: int) -> tuple[Tensor, ...]:
             rows = order[batch * BATCH : (batch + 1) * BATCH]
@@ -118,16 +123,16 @@ def main() -> None:
             )
 
         if characters:
-            for found, expected in zip(ours(0), plain(0), strict=True):
-                assert torch.equal(found, expected), "the peer must return the same batch"
+            for field, expected in zip(gathered(0), plain(0), strict=True):
+                assert torch.equal(field, expected), "the peer must return the same batch"
         else:
-            ours(0)
+            gathered(0)
 
         batches = range(len(query_texts) // BATCH)
         few = range(10)
         rates = []
         for _ in range(arguments.rounds):
-            fast = len(batches) * BATCH / cpu_seconds(ours, batches)
+            fast = len(batches) * BATCH / cpu_seconds(gathered, batches)
             slow = len(few) * BATCH / cpu_seconds(plain, few)
             rates.append((fast, slow, fast / slow))
         fast, slow, ratio = np.median(np.array(rates), axis=0)

@@ -4,8 +4,8 @@
 
 The bare loop sends the same queries, ready made, in the same number of threads, and reads nothing but the
 number of answers. Both run by turns on one index, of the Dblp titles or with `--long` of the abstracts of papers,
-which titles ask for; the figure is the ratio of their queries a second. The client's own cost is the process's CPU time
-a query.
+with titles as queries; the figure is the ratio of their queries a second. The cost of the client is the CPU time
+of the process per query.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HEADERS = {"accept": "application/json", "content-type": "application/x-ndjson"}
 
 
 def bare_loop(retriever: ElasticsearchRetriever, name: str, texts: list[str], k: int, sort: bool) -> None:
-    """What one would write by hand: with `_id`s, or with the retriever's own request."""
+    """Send searches by hand: with `_id`s, or with the retriever's own request."""
     client = Elasticsearch(retriever.server.urls, max_retries=0, request_timeout=60)
     how = '"stored_fields":"_none_","sort":["_score","row"],' if sort else ""
     hits = "sort" if sort else "_id,responses.hits.hits._score"
@@ -99,21 +99,21 @@ def main() -> None:
         "bare loop, same request": lambda: bare_loop(retriever, name, queries, k, sort=True),
         "bare loop, _id and _score": lambda: bare_loop(retriever, name, queries, k, sort=False),
     }
-    figures: dict[str, list[tuple[float, float]]] = {what: [] for what in contenders}
+    figures: dict[str, list[tuple[float, float]]] = {contender: [] for contender in contenders}
     try:
         for turn in range(-2, arguments.rounds):  # the server's compiler needs two rounds to warm up
-            for what, work in contenders.items():
+            for contender, work in contenders.items():
                 figure = measure(work, len(queries))
                 if turn >= 0:
-                    figures[what].append(figure)
+                    figures[contender].append(figure)
     finally:
         Elasticsearch(arguments.url).indices.delete(index=name)
-    speed = {what: statistics.median(one[0] for one in rows) for what, rows in figures.items()}
-    for what, rows in figures.items():
-        cpu = statistics.median(one[1] for one in rows)
+    speed = {contender: statistics.median(row[0] for row in rows) for contender, rows in figures.items()}
+    for contender, rows in figures.items():
+        cpu = statistics.median(row[1] for row in rows)
         print(
-            f"{what}: {speed[what]:,.0f} queries/s, {cpu:.1f} us CPU a query;"
-            f" retriever / this = {speed['retriever'] / speed[what]:.3f}"
+            f"{contender}: {speed[contender]:,.0f} queries/s, {cpu:.1f} us CPU a query;"
+            f" retriever / this = {speed['retriever'] / speed[contender]:.3f}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What an own index on Elasticsearch costs as it grows: bytes a document, loading, queries a second.
+"""Costs of an Elasticsearch index by its size: bytes per document, loading, queries per second.
 
 Texts are draws of 200,000 words with Zipf's distribution (as in `retrieval.py`), ten a document and eight a query. For
 each size and number of shards: bytes on the disk a document after the merge, documents a second while loading and CPU
@@ -32,7 +32,7 @@ def server_cpu(client: Elasticsearch) -> float:
 
 
 def measure(url: str, texts: list[str], queries: list[str], shards: int) -> None:
-    """Load, ask, and print a line."""
+    """Load the texts, search, and print a line."""
     name = f"size-{len(texts)}-{shards}"
     retriever = ElasticsearchRetriever(url=url, index_prefix=name, shards=shards)
     start, cpu = time.perf_counter(), time.process_time()

@@ -1,7 +1,7 @@
-"""Testing and predicting with memories, beside encoding the texts alone.
+"""Testing and predicting with memories, compared with encoding the texts alone.
 
 K = 20 memories of each text; texts of AG News if --data_dir is given, else seeded draws with Zipf's distribution; one
-thread. A transformer is measured if one is named. Printed: CPU seconds as ratios to encoding the texts and nothing else
+thread. A transformer is measured if one is named. Printed: CPU seconds as ratios to encoding the texts alone
 (their tokens included), all measured in turns after the memory has been encoded once; and the CPU milliseconds of one
 text that comes alone.
 
@@ -23,14 +23,13 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from zoo.saving.loading import load
 
 from datamodules import ClassificationDataModule
 from tests.benchmarks.head_training import made_up
-from zoo import KNNBiLSTM, WitnessEnsemble
+from zoo import KNNBiLSTM, MemoryEnsemble, load
 
 MODELS: dict[str, Callable[..., Any]] = {
-    "WitnessEnsemble": lambda **options: WitnessEnsemble(characters=False, few_rows=0, **options),
+    "MemoryEnsemble": lambda **options: MemoryEnsemble(characters=False, few_rows=0, **options),
     "KNNBiLSTM": lambda **options: KNNBiLSTM(
         features="M7", attention="softmax", characters=False, dropout=0.3, **options
     ),

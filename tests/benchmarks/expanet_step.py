@@ -1,4 +1,4 @@
-"""A training step of ExpaNet beside the plainest correct PyTorch version of it, with dense gradients.
+"""A training step of ExpaNet compared with the plainest correct PyTorch version of it, with dense gradients.
 
 The plain version encodes each text and each memory as a row of its own from `nn.Embedding` tables, and Adam goes over
 both tables whole. Both start from the same weights and see the same batches, and their losses are compared. Texts are
@@ -132,9 +132,9 @@ def main() -> None:
     print(f"largest difference of a loss in {options.steps} steps: {difference:.1e}")
     assert difference < 1e-3
     # The first steps warm caches up.
-    found = {name: float(np.median(times[3:])) for name, times in cpu.items()}
-    for name, seconds in found.items():
-        ratio = seconds / found["zoo"]
+    medians = {name: float(np.median(times[3:])) for name, times in cpu.items()}
+    for name, seconds in medians.items():
+        ratio = seconds / medians["zoo"]
         print(
             f"{name:24s} {1000 * seconds:7.1f} CPU ms a step {BATCH / seconds:8.0f} examples a CPU second"
             f" {ratio:6.2f} x"

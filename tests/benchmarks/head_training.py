@@ -1,7 +1,7 @@
-"""An epoch of a head on cached encodings, beside an epoch of the same model trained together with its encoder.
+"""An epoch of a head on cached encodings, compared with an epoch of the same model trained together with its encoder.
 
 Model and data are those of the recipe: K = 20 memories, sharp attention, text dropout. Printed: CPU seconds of an
-epoch on one thread, its training and its validation apart, and what encoding everything once costs. A part of the
+epoch on one thread, its training and its validation apart, and the cost of encoding everything once. A part of the
 joint epoch's training batches stands for all: they are in random order. Rows are AG News's if --data_dir is given, else
 seeded draws with Zipf's distribution.
 
@@ -40,7 +40,7 @@ class Stopwatch(pl.Callback):
         self.validation: list[float] = []
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """The encoder is asked to encode everything after this."""
+        """The encoder encodes everything after this."""
         self.encoding = -time.process_time()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -66,7 +66,7 @@ class Stopwatch(pl.Callback):
 
 
 def made_up(file: Path, rows: int) -> Path:
-    """A table of texts whose words tell nothing about their labels: only the time counts."""
+    """A table of texts whose words are independent of their labels."""
     random = np.random.default_rng(0)
     weights = 1 / np.arange(1, VOCABULARY)
     words = random.choice(np.arange(1, VOCABULARY), size=(rows, WORDS), p=weights / weights.sum())

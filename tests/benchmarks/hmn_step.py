@@ -1,4 +1,4 @@
-"""Training HMN on dialogues that are encoded once, beside dialogues that are encoded once a question.
+"""Training HMN on dialogues that are encoded once, compared with dialogues that are encoded once per question.
 
 The same network and questions; in the other batches each question has a copy of its dialogue, read by our GRU or, as
 one would write it first, by PyTorch's. All compute the same loss from the same weights (it is printed). Dialogues are
@@ -35,7 +35,7 @@ def draw(number: int) -> list[MadeUp]:
     random = np.random.default_rng(0)
     weights = 1 / np.arange(1, 301)
     words = [f"w{i}" for i in range(300)]
-    found = []
+    dialogues = []
     for dialogue in range(number):
         turns = [
             [*random.choice(words, size=random.integers(3, 12), p=weights / weights.sum())] for _ in range(16)
@@ -44,19 +44,19 @@ def draw(number: int) -> list[MadeUp]:
         for i, answer in enumerate(answers):
             turns[2 * i + 2].append(answer)
         questions = [" ".join(random.choice(words[:30], size=6)) for _ in answers]
-        found.append(MadeUp([" ".join(turn) for turn in turns], questions, answers))
-    return found
+        dialogues.append(MadeUp([" ".join(turn) for turn in turns], questions, answers))
+    return dialogues
 
 
 def a_dialogue_a_question(table: Dialogues) -> Dialogues:
     """Each question with a copy of its dialogue."""
-    copies = []
+    repeated = []
     for number in range(len(table)):
         turns = table.turns.texts[slice(*table.turn_offsets[number : number + 2])]
         for row in range(*table.question_offsets[number : number + 2]):
             question, answer = table.questions.texts[row], table.questions.label(row)
-            copies.append(Dialogue(str(row), turns, [question], [answer], [str(row)]))
-    return Dialogues.from_list(copies)
+            repeated.append(Dialogue(str(row), turns, [question], [answer], [str(row)]))
+    return Dialogues.from_list(repeated)
 
 
 def main() -> None:
@@ -77,10 +77,10 @@ def main() -> None:
         data.setup("fit")
         table = data.split("train").dialogues
         once = data.dataset(data.split("train"))
-        copies = data.dataset(data.split_of(a_dialogue_a_question(table)))
+        repeated = data.dataset(data.split_of(a_dialogue_a_question(table)))
 
         def of_questions(start: int) -> Any:
-            return copies.__getitems__(range(*table.question_offsets[[start, start + BATCH]]))
+            return repeated.__getitems__(range(*table.question_offsets[[start, start + BATCH]]))
 
         def of_dialogues(start: int) -> Any:
             return once.__getitems__(range(start, start + BATCH))
@@ -125,7 +125,7 @@ def compare(data: DialogueDataModule, contenders: dict[str, Any], steps: int) ->
             if step >= 0:
                 seconds[name].append(time.process_time() - before)
     # Medians: others may share the machine.
-    spent = {name: statistics.median(found) for name, found in seconds.items()}
+    spent = {name: statistics.median(times) for name, times in seconds.items()}
     for name, median in spent.items():
         print(
             f"{name:26s} {BATCH / median:6.0f} dialogues a CPU second, {median / spent['once']:.2f} x the time"

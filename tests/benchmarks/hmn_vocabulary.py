@@ -1,4 +1,4 @@
-"""Words of the published tasks, all of a task's files together, beside those of the paper's Table 1.
+"""Words of the published tasks, all of a task's files together, compared with those of the paper's Table 1.
 
 python -m tests.benchmarks.hmn_vocabulary --data_dir FOLDER_OF_THE_FILES
 """

@@ -1,6 +1,6 @@
-"""What a prediction costs: one text, and a thousand, by every model of the zoo.
+"""Cost of a prediction for one text and for a thousand, by every model of the zoo.
 
-Each model is trained for two batches by `zoo fit` with its own defaults, opened by `zoo.load`, and asked for one text
+Each model is trained for two batches by `zoo fit` with its own defaults, opened by `zoo.load`, and predicts one text
 (the median of 20 calls) and for 1,000 together, retrieval of 20 memories among 3,000 included. A text is what the task
 takes: a text of 12 words, a pair of such texts, a question about a dialogue of 16 turns (six questions a call), a query
 to rank 3,000 documents for. Words are seeded draws with Zipf's distribution. CPU seconds of one thread.
@@ -30,6 +30,7 @@ import zoo
 from tests.benchmarks.hmn_step import draw
 from tests.dialogues import write_published
 from zoo.cli import main as zoo_command
+from zoo.registry import MODELS
 
 MANY, CALLS = 1000, 20
 FIT = [
@@ -48,14 +49,14 @@ OPTIONS = {
 
 
 class Tables:
-    """Made-up data of every kind, in files, and what a model is asked of them."""
+    """Made-up data of every kind, in files, and the inputs of predictions."""
 
     def __init__(self, folder: Path) -> None:
         self.random, self.folder = np.random.default_rng(0), folder
         self.texts = [self.text() for _ in range(3 * MANY)]
-        self.asked = [self.text() for _ in range(MANY)]  # which no memory holds
+        self.new_texts = [self.text() for _ in range(MANY)]  # not in any memory
         self.dialogues = draw(MANY // 6 + 1)
-        # A text's first word tells half of its class, so that no witness of an ensemble is left out.
+        # A text's first word determines half of its class, so that no member of an ensemble is skipped.
         labels = [f"class {text.split()[0][-1]}{number % 2}" for number, text in enumerate(self.texts)]
         self.table("texts.csv", ["text", "label"], zip(self.texts, labels, strict=True))
         pairs = [(text, self.text(), number % 2) for number, text in enumerate(self.texts)]
@@ -100,11 +101,13 @@ class Tables:
 
     def questions(self, task: str, model: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
         """Calls that predict for one text and for a thousand."""
-        texts = self.asked
+        texts = self.new_texts
         if task == "dialogue":
-            some = [(one.turns, one.questions) for one in self.dialogues][: MANY // 6]
-            turns, asked = some[0]
-            return lambda: model.predict(turns, asked[0]), lambda: [model.predict(*one) for one in some]
+            inputs = [(each.turns, each.questions) for each in self.dialogues][: MANY // 6]
+            turns, questions = inputs[0]
+            return lambda: model.predict(turns, questions[0]), lambda: [
+                model.predict(*each) for each in inputs
+            ]
         if task == "matching":
             pairs = list(zip(texts, reversed(texts), strict=True))
             return lambda: model.predict(pairs[:1]), lambda: model.predict(pairs)
@@ -119,13 +122,13 @@ def cpu_seconds(call: Callable[[], Any]) -> float:
 
 def measure(name: str, options: list[str], tables: Tables, folder: Path) -> tuple[float, float]:
     """CPU seconds of a prediction for one text and for a thousand."""
-    task = zoo.list_models()[name].task
+    task = MODELS[name].task
     command = ["fit", f"--model={name}", *tables.data_options(task), *FIT, *OPTIONS.get(name, []), *options]
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
         if zoo_command([*command, f"--run_dir={folder}", f"--data.cache_dir={tables.folder}/cache"]) != 0:
-            raise SystemExit(f"{name}: {said.getvalue()}")
-        one, many = tables.questions(task, zoo.load(folder / "checkpoints" / "best.ckpt"))
-        one()  # what is opened, encoded or compiled once
+            raise SystemExit(f"{name}: {errors.getvalue()}")
+        one, many = tables.questions(task, zoo.load(folder))
+        one()  # opens, encodes and compiles
         return statistics.median(cpu_seconds(one) for _ in range(CALLS)), cpu_seconds(many)
 
 
@@ -137,21 +140,21 @@ def main() -> None:
     given = arguments.parse_args()
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    rows = [(name, name, []) for name in zoo.list_models() if name != "TransformerMatcher"]
+    rows = [(name, name, []) for name in MODELS if name != "TransformerMatcher"]
     if given.transformer:
         with_it = [f"--model.transformer={given.transformer}"]
         tokens = [*with_it, f"--data.tokenizer={given.transformer}", "--data.characters=false"]
         rows += [
-            ("WitnessEnsemble, transformer", "WitnessEnsemble", with_it),
+            ("MemoryEnsemble, transformer", "MemoryEnsemble", with_it),
             ("KNNBiLSTM, transformer", "KNNBiLSTM", tokens),
             ("TransformerMatcher", "TransformerMatcher", tokens),
         ]
-    wanted = given.models and given.models.split(",")
+    selected = given.models and given.models.split(",")
     print("| model | one text, ms | 1,000 texts, s |\n|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         tables = Tables(Path(folder))
         for number, (row, name, options) in enumerate(rows):
-            if wanted is None or name in wanted:
+            if selected is None or name in selected:
                 one, many = measure(name, options, tables, Path(folder, str(number)))
                 print(f"| {row} | {1000 * one:.1f} | {many:.2f} |", flush=True)
 

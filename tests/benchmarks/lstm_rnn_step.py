@@ -1,9 +1,9 @@
 """Training rows a CPU second of LSTM-RNN, DSSM and CLSM; texts encoded a CPU second.
 
-A row is a pair of texts; an example is a query with a relevant document and 4 random negatives, so five rows. What is
-timed is a training loop: putting a batch together, forward, loss, backward, Adam in one pass. LSTM-RNN runs in turns
+A row is a pair of texts; an example is a query with a relevant document and 4 random negatives, so five rows. A
+training loop is timed: putting a batch together, forward, loss, backward, Adam in one pass. LSTM-RNN runs in turns
 with a plain PyTorch version of it: the same parameters and batches, each token's trigrams summed where it stands, a
-loop over the time steps of padded texts, automatic differentiation. DSSM and CLSM stand beside MatchZoo-py's rows,
+loop over the time steps of padded texts, automatic differentiation. DSSM and CLSM are compared with MatchZoo-py's rows,
 noted on another machine: a hint, no more. One thread.
 
     python -m tests.benchmarks.lstm_rnn_step [--steps 20] [--batch_size 128] [--data_dir DATA]
@@ -32,10 +32,9 @@ from torch.nn import functional
 
 from datamodules import ClickthroughDataModule
 from datamodules.batch import ClickBatch
-from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.trigrams import letter_trigrams
-from zoo import list_models
 from zoo.lstm_rnn import RecurrentTower
+from zoo.registry import model_class
 from zoo.tasks.retrieval.task import RetrievalTask
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -86,7 +85,7 @@ def make_data(files: dict[str, Any], cache: Path, batch_size: int) -> Clickthrou
 def make_model(name: str, data: ClickthroughDataModule) -> RetrievalTask:
     kind, options = MODELS[name]
     torch.manual_seed(0)
-    model = list_models()[kind](**options, tied=False, word_dropout=0.0)
+    model = model_class(kind)(**options, tied=False, word_dropout=0.0)
     assert isinstance(model, RetrievalTask)
     model._build(data.spec, None, None)
     return model.train()
@@ -159,7 +158,7 @@ def endless(data: ClickthroughDataModule) -> Iterator[ClickBatch]:
 
 def encoding_speed(model: RetrievalTask, data: ClickthroughDataModule, by_length: bool, block: int) -> float:
     """Texts a CPU second."""
-    dataset = RankingDataset(data, data.split("train"), only_judged=False)
+    dataset = data.ranking_dataset(data.split("train"), model.batch_contents("train"))
     blocks = dataset.document_blocks(block)
     if not by_length:
         order = np.random.default_rng(0).permutation(len(dataset.documents))
@@ -190,9 +189,9 @@ def memory_of(name: str, data: ClickthroughDataModule) -> float:
     answer = context.Queue()
     process = context.Process(target=train, args=(answer,))
     process.start()
-    found: float = answer.get()
+    gigabytes: float = answer.get()
     process.join()
-    return found
+    return gigabytes
 
 
 def main() -> None:
@@ -215,7 +214,9 @@ def main() -> None:
         data = make_data(files, Path(folder) / "cache", arguments.batch_size)
         print(f"{len(data.spec.trigrams)} trigrams, batches of {arguments.batch_size} examples")
         for name in ("DSSM", "CLSM", "LSTM-RNN-96"):
-            print(f"{name:14} trains in {memory_of(name, data):.2f} GB beside the program and the data")
+            print(
+                f"{name:14} trains in {memory_of(name, data):.2f} GB in addition to the program and the data"
+            )
         contenders = {}
         for name in MODELS:
             model = make_model(name, data)
@@ -229,12 +230,12 @@ def main() -> None:
         print(f"losses of the two LSTM-RNN-96 differ by {same:.1e} after {arguments.steps + 2} steps")
         for name, contender in contenders.items():
             ratio = contender.speed / contenders["plain loop"].speed
-            told = f"{contender.speed:8.0f} rows a CPU second, {ratio:4.1f} x the plain loop"
+            line = f"{contender.speed:8.0f} rows a CPU second, {ratio:4.1f} x the plain loop"
             if name in MATCHZOO_ROWS:
-                told += (
+                line += (
                     f", {contender.speed / MATCHZOO_ROWS[name]:.0f} x MatchZoo-py's rows (noted elsewhere)"
                 )
-            print(f"{name:14} {told}")
+            print(f"{name:14} {line}")
         for name in MODELS:
             speeds = [
                 encoding_speed(contenders[name].model, data, by_length, 256) for by_length in (True, False)

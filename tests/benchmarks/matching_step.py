@@ -1,18 +1,18 @@
 """Training rows a CPU second of every matching model, as ratios to MatchZoo-py's.
 
-A row is a pair of texts. What is timed is a training loop: putting a batch together, forward, hinge loss,
+A row is a pair of texts. A training loop is timed: putting a batch together, forward, hinge loss,
 backward, Adam. A batch has 64 lists of a positive and `--negatives` negatives; first texts have 4 to 10 words and
 second texts 8 to 40, drawn from 30,000 words with Zipf's distribution; the table of 30,000 x 300 word vectors is
 trained. One thread.
 
 Adam moves 9 million numbers a step, which in PyTorch's usual version takes longer than the rest of a step. Each
 model is measured with it, with `fused=True` (the same update in one pass), with the table updated by rows
-(`zoo.layers.row_adam`, what `zoo fit` does with such a table), and with the table fixed. MatchZoo's models have
+(`zoo.layers.row_adam`, as `zoo fit` does with such a table), and with the table fixed. MatchZoo's models have
 plain Adam.
 
-Where `matchzoo` can be imported, its models run on the same texts in turns with ours. Elsewhere the ratios are to
-`MATCHZOO_ROWS`, noted on another machine: a hint, no more. MatchZoo-py 1.1.1 wants names that newer versions of
-Python and NumPy took away; an environment beside this one has it so:
+Where `matchzoo` can be imported, its models run on the same texts in turns with these. Elsewhere the ratios are to
+`MATCHZOO_ROWS`, noted on another machine: a hint, no more. MatchZoo-py 1.1.1 needs names that newer versions of
+Python and NumPy removed; install it in its own environment:
 
     python3 -m venv matchzoo && matchzoo/bin/pip install --editable . && matchzoo/bin/pip install --no-deps \\
         matchzoo-py==1.1.1 hyperopt tabulate networkx h5py pytorch-transformers future boto3 botocore jmespath \\
@@ -41,13 +41,13 @@ from torch import Tensor, nn
 
 from datamodules.batch import MatchingBatch
 from datamodules.matching import MatchingDataModule
-from zoo import list_models
 from zoo.layers.row_adam import RowTable, update_by_rows
+from zoo.registry import model_class
 from zoo.tasks.matching.task import MatchingTask
 
 LISTS, VOCABULARY, FIRST, SECOND, QUESTIONS, CANDIDATES = 64, 30_000, 10, 40, 640, 6
 
-#: Contenders: registered model and what differs from its defaults.
+#: Contenders: registered model, and options other than its defaults.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "MV-LSTM k=10": ("AMVLSTM", {"attention": "none", "k": 10}),
     "MV-LSTM k=100": ("AMVLSTM", {"attention": "none"}),
@@ -60,7 +60,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     },
 }
 #: MatchZoo-py's training rows a CPU second, noted elsewhere: one thread, two rows a list, a trained table of 30,000 x
-#: 300; whether its loading of data was timed is not known. Its MV-LSTM stands beside all of ours.
+#: 300; its loading of data may not have been timed. Its MV-LSTM is compared with all of these.
 MATCHZOO_ROWS = {
     **dict.fromkeys(MODELS, 256),
     "MV-LSTM k=10": 277,
@@ -71,7 +71,7 @@ MATCHZOO_ROWS = {
     "DSSM": 104,
     "CDSSM": 76,
 }
-#: Their names, and what differs from their defaults.
+#: Their names, and options other than their defaults.
 MATCHZOO_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "MV-LSTM k=10": ("MVLSTM", {"hidden_size": 50, "top_k": 10}),
     "MV-LSTM k=100": ("MVLSTM", {"hidden_size": 50, "top_k": 100}),
@@ -81,7 +81,7 @@ MATCHZOO_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "ANMM": ("aNMM", {}),
 }
 
-#: Takes a batch, trains on it, says how many rows it had.
+#: Takes a batch, trains on it, and returns its number of rows.
 Step = Callable[[], int]
 
 
@@ -118,9 +118,9 @@ def make_data(texts: Texts, folder: Path, negatives: int) -> MatchingDataModule:
     with (folder / "pairs.jsonl").open("w") as file:
         for number, (question, candidates) in enumerate(zip(texts.questions, texts.candidates, strict=True)):
             first = " ".join(spelled[word] for word in question)
-            for place, words in enumerate(candidates):
+            for position, words in enumerate(candidates):
                 second = " ".join(spelled[word] for word in words)
-                pair = {"question": number, "first": first, "second": second, "label": int(place == 0)}
+                pair = {"question": number, "first": first, "second": second, "label": int(position == 0)}
                 file.write(json.dumps(pair) + "\n")
     data = MatchingDataModule(
         train_file=str(folder / "pairs.jsonl"),
@@ -143,7 +143,7 @@ def zoo_step(
 ) -> Step | None:
     """A training step of a registered model, None for one without the tables that are to be updated by rows."""
     model_name, options = MODELS[name]
-    model = list_models()[model_name](**options)
+    model = model_class(model_name)(**options)
     assert isinstance(model, MatchingTask)
     spec = model.spec = data.spec._replace(num_words=VOCABULARY)
     # Given vectors are fixed, drawn ones are trained.
@@ -168,9 +168,9 @@ def matchzoo_step(name: str, texts: Texts, negatives: int) -> Step:
     matchzoo, pd = importlib.import_module("matchzoo"), importlib.import_module("pandas")
     relation, right = [], {}
     for number, candidates in enumerate(texts.candidates):
-        for place, words in enumerate(candidates):
-            right[f"{number}-{place}"] = words
-            relation.append((str(number), f"{number}-{place}", int(place == 0)))
+        for position, words in enumerate(candidates):
+            right[f"{number}-{position}"] = words
+            relation.append((str(number), f"{number}-{position}", int(position == 0)))
     left = {str(number): words for number, words in enumerate(texts.questions)}
 
     def table(side: str, words: dict[str, list[int]], longest: int) -> Any:
@@ -256,7 +256,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     texts = draw_texts(np.random.default_rng(0))
-    beside = importlib.util.find_spec("matchzoo") is not None
+    has_matchzoo = importlib.util.find_spec("matchzoo") is not None
     print(f"training rows a CPU second, {1 + options.negatives} rows a list; in brackets / MatchZoo-py")
     with tempfile.TemporaryDirectory() as folder:
         data = make_data(texts, Path(folder), options.negatives)
@@ -267,18 +267,25 @@ def main() -> None:
                 "by rows": zoo_step(name, data, "by rows"),
                 "fixed table": zoo_step(name, data, "fused", train_words=False),
             }
-            ours = {kind: step for kind, step in tried.items() if step is not None}
-            theirs = {}
-            if beside and name in MATCHZOO_MODELS:
-                theirs["MatchZoo-py"] = matchzoo_step(name, texts, options.negatives)
-            rows = {"MatchZoo-py": float(MATCHZOO_ROWS[name]), **measure({**ours, **theirs}, options.steps)}
-            told = [f"{kind} {rows[kind]:5.0f} ({rows[kind] / rows['MatchZoo-py']:4.1f} x)" for kind in ours]
-            measured = "measured" if theirs else "as noted"
+            steps_of_zoo = {kind: step for kind, step in tried.items() if step is not None}
+            steps_of_matchzoo = {}
+            if has_matchzoo and name in MATCHZOO_MODELS:
+                steps_of_matchzoo["MatchZoo-py"] = matchzoo_step(name, texts, options.negatives)
+            rows = {
+                "MatchZoo-py": float(MATCHZOO_ROWS[name]),
+                **measure({**steps_of_zoo, **steps_of_matchzoo}, options.steps),
+            }
+            figures = [
+                f"{kind} {rows[kind]:5.0f} ({rows[kind] / rows['MatchZoo-py']:4.1f} x)"
+                for kind in steps_of_zoo
+            ]
+            measured = "measured" if steps_of_matchzoo else "as noted"
             print(
-                f"{name:15s} {'  '.join(told)}  MatchZoo-py {rows['MatchZoo-py']:.0f} {measured}", flush=True
+                f"{name:15s} {'  '.join(figures)}  MatchZoo-py {rows['MatchZoo-py']:.0f} {measured}",
+                flush=True,
             )
             if options.profile:
-                profile(ours["fused"], options.steps)
+                profile(steps_of_zoo["fused"], options.steps)
 
 
 def profile(step: Step, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""What growing a memory costs: rows added to a memory, beside building the grown memory anew.
+"""Cost of growing a memory: adding rows, compared with building the grown memory from scratch.
 
 Texts are seeded draws with Zipf's distribution from 200,000 words. Printed for each step: CPU seconds of this
 process and time. `add` ends when a search finds the new rows; the first search of the grown memory is measured
@@ -41,7 +41,7 @@ def make_rows(rows: int, words: int) -> Rows:
 
 
 def timed(name: str, work: Callable[[], T]) -> tuple[T, float]:
-    """Do the work and print what it took; returns its result and its time in seconds."""
+    """Do the work and print its cost; return its result and its time in seconds."""
     cpu, start = time.process_time(), time.perf_counter()
     result = work()
     cpu, seconds = time.process_time() - cpu, time.perf_counter() - start
@@ -50,7 +50,7 @@ def timed(name: str, work: Callable[[], T]) -> tuple[T, float]:
 
 
 def main() -> None:
-    """Build, add, build the grown one anew."""
+    """Build, add, build the grown one from scratch."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--added", type=int, default=10_000)
@@ -81,13 +81,13 @@ def main() -> None:
             _, growing = timed(
                 f"add {options.added} rows to {options.rows}", lambda: old.add(added, progress=False)
             )
-            found, _ = timed("first search of a new row", lambda: old.search([added.texts[0]], 1))
-            assert found.memories.texts[0] == added.texts[0]
+            hits, _ = timed("first search of a new row", lambda: old.search([added.texts[0]], 1))
+            assert hits.memories.texts[0] == added.texts[0]
             _, building = timed(
-                f"build {len(rows)} rows anew", lambda: build(rows, folder / "n", prefixes[2])
+                f"build {len(rows)} rows from scratch", lambda: build(rows, folder / "n", prefixes[2])
             )
             timed("open the grown memory", lambda: FolderMemory(folder / "m", make(prefixes[1])))
-            print(f"adding takes {growing / building:.2f} of building anew")
+            print(f"adding takes {growing / building:.2f} of building from scratch")
     finally:
         if options.url:
             with Elasticsearch(options.url) as client:

@@ -1,4 +1,4 @@
-"""A training step of the kNN-augmented BiLSTM beside the plainest correct PyTorch version of it.
+"""A training step of the kNN-augmented BiLSTM compared with the plainest correct PyTorch version of it.
 
 The plain version encodes each text and each of its neighbours as a row of its own, every word by table and
 character LSTM where it stands, with `nn.LSTM` on packed sequences. Both compute the same loss from the same

@@ -1,6 +1,6 @@
-"""A class that the memory alone knows, beside the same model trained again with its rows.
+"""A class that only the memory has, compared with the same model trained again with its rows.
 
-One class is left out of a table's training rows. The model that is trained on the others is given 20 rows of it
+One class is excluded from a table's training rows. The model that is trained on the others is given 20 rows of it
 (`zoo memory add --new_labels true`); another one is trained on all of these rows. Both are tested on the test table
 with all further rows of the class. Printed: recall and precision of the class, their ratios, and what the known classes
 lose.
@@ -25,7 +25,7 @@ CONFIG = "examples/your_own_data/classification.yaml"
 
 
 def run(*command: object) -> None:
-    """A `zoo` command."""
+    """Run a `zoo` command."""
     if zoo_command([str(part) for part in command]) != 0:
         raise SystemExit(f"zoo {command[0]} failed")
 
@@ -37,23 +37,23 @@ def rows_of(table: Path) -> list[tuple[str, str]]:
 
 
 def write(path: Path, rows: list[tuple[str, str]]) -> Path:
-    """A table."""
+    """Write a table."""
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("text", "label"), *rows])
     return path
 
 
 def fit(folder: Path, name: str, rows: list[tuple[str, str]], options: list[str]) -> Path:
-    """Train by the command; the checkpoint."""
+    """Train by the command; return the run folder."""
     table = write(folder / f"{name}.csv", rows)
     run("fit", f"--config={CONFIG}", *options, f"--data.train_file={table}", f"--run_dir={folder / name}")
-    return folder / name / "checkpoints" / "best.ckpt"
+    return folder / name
 
 
-def test(folder: Path, checkpoint: Path, table: Path) -> dict[str, Any]:
+def test(folder: Path, model: Path, table: Path) -> dict[str, Any]:
     """Test scores."""
     output = folder / "scores.json"
-    run("test", f"--ckpt_path={checkpoint}", f"--data.test_file={table}", f"--output={output}")
+    run("test", f"--ckpt_path={model}", f"--data.test_file={table}", f"--output={output}")
     read: dict[str, Any] = json.loads(output.read_text())
     return read
 
@@ -80,10 +80,10 @@ def main() -> None:
         run("memory", "add", memory, write(folder / "added.csv", new), "--new_labels=true")
         trained = fit(folder, "trained", known + new, options)
         figures = {}
-        for title, checkpoint in (("memory alone", memory), ("trained again", trained)):
-            scores = test(folder, checkpoint, whole)
+        for title, model in (("memory alone", memory), ("trained again", trained)):
+            scores = test(folder, model, whole)
             recall, precision = (scores[f"{figure}/{given.label}"] for figure in ("recall", "precision"))
-            after = test(folder, checkpoint, old)["accuracy"]
+            after = test(folder, model, old)["accuracy"]
             figures[title] = recall
             print(
                 f"{title:14} recall {100 * recall:.1f}, precision {100 * precision:.1f} of {given.label}"

@@ -1,4 +1,4 @@
-"""How `zoo prepare` grows with the training table, and whether memory stays flat while batches are read.
+"""Growth of `zoo prepare` with the training table, and memory use while batches are read.
 
 For each size a process of its own reads a CSV of 40-word texts (seeded draws with Zipf's distribution from 200,000
 words), prepares it with K memories of the training rows, and then reads all batches several times. Printed:

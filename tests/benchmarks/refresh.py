@@ -1,11 +1,11 @@
-"""How long a refresh of mined negatives holds the training, beside encoding the same collection and nothing else.
+"""Time that a refresh of mined negatives holds the training, compared with encoding the same collection alone.
 
     python -m tests.benchmarks.refresh [--documents 100000] [--queries 2500]
 
 The collection is made up: titles of 4 to 16 words, drawn from 50,000 words with Zipf's distribution. A refresh encodes
-documents and queries while the training waits, and searches while it goes on; what it found is read when it is due.
+documents and queries while the training waits, and searches while it continues; the hits are read when they are due.
 Encoding alone is the first of these. Both run in turns; the search in the background has ended before the next turn.
-Also told: sentences a CPU second, with batches sorted by length and as they come.
+Also printed: sentences a CPU second, with batches sorted by length and as they come.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import numpy as np
 import torch
 
 from datamodules import ClickthroughDataModule
-from datamodules.clickthrough.dataset import RankingDataset
 from zoo.lstm_rnn import LSTMRNN
 from zoo.tasks.predictor import evaluating
 from zoo.tasks.retrieval.mining import embed, find_hits
@@ -98,7 +97,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         model, data = ready(Path(name), args)
-        callback = RefreshedNegatives()
+        callback = RefreshedNegatives(search_steps=1)
         numbers = iter(range(100))
 
         def refresh() -> SimpleNamespace:
@@ -116,11 +115,11 @@ def main() -> None:
             return trainer
 
         def take(trainer: Any) -> None:
-            callback._finish()  # the steps until it is due
-            took.append(timed(lambda: callback._take_next(trainer)))
+            callback._finish_search()  # the steps until it is due
+            took.append(timed(lambda: callback._use_next(trainer)))
 
         split = data.split("train")
-        dataset = RankingDataset(data, split, only_judged=False)
+        dataset = data.ranking_dataset(split, model.batch_contents("train"))
 
         def encode(blocks: list[Any]) -> None:
             with evaluating(model):
@@ -140,7 +139,7 @@ def main() -> None:
             searched.append(timed(lambda: find_hits(embedded, split.judgements, 50)))
             sorted_.append(timed(lambda: encode(by_length)))
             unsorted.append(timed(lambda: encode(as_they_come)))
-        for what, times in (
+        for title, times in (
             ("held by a refresh", held),
             ("taking it when due", took),
             ("searching", searched),
@@ -148,10 +147,10 @@ def main() -> None:
             ratios = [
                 median(one[i] / other[i] for one, other in zip(times, alone, strict=True)) for i in (0, 1)
             ]
-            print(f"{what} / encoding alone: {ratios[0]:.2f} of time, {ratios[1]:.2f} of CPU time")
-        for what, times in (("sorted by length", sorted_), ("as they come", unsorted)):
+            print(f"{title} / encoding alone: {ratios[0]:.2f} of time, {ratios[1]:.2f} of CPU time")
+        for title, times in (("sorted by length", sorted_), ("as they come", unsorted)):
             rate = args.documents / median(cpu for _, cpu in times)
-            print(f"encoding, batches {what}: {rate:,.0f} sentences a CPU second")
+            print(f"encoding, batches {title}: {rate:,.0f} sentences a CPU second")
 
 
 if __name__ == "__main__":

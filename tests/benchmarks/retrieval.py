@@ -1,12 +1,12 @@
-"""The embedded retriever beside bm25s (numba back end): queries a CPU second, build time, peak memory.
+"""The embedded retriever compared with bm25s (numba back end): queries a CPU second, build time, peak memory.
 
 Run: python tests/benchmarks/retrieval.py [--documents 120000] [--length 40] [--k 20]
      python tests/benchmarks/retrieval.py --documents 10000000 --length 10 --systems BM25 --gigabytes 16
 
 Texts are seeded draws of 200,000 words w1, w2, ... with Zipf's distribution (probability of rank r ~ 1 / r); queries
-are drawn likewise. Both sides see the same texts and make BM25 with Lucene's formula. Times are CPU seconds of one
+are drawn in the same way. Both see the same texts and make BM25 with Lucene's formula. Times are CPU seconds of one
 thread; compiling is done before. A build includes tokenising and runs in a process of its own; its peak is the
-process's largest resident size, with the texts and all imports, and it ends where it wants more than `--gigabytes`.
+process's largest resident size, with the texts and all imports, and it ends where it needs more than `--gigabytes`.
 The queries' time includes tokenising for the embedded retriever; for bm25s it is given with and without.
 """
 
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=40, help="words of a document")
     parser.add_argument("--k", type=int, default=20)
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
-    parser.add_argument("--gigabytes", type=float, help="of memory that a build may ask for")
+    parser.add_argument("--gigabytes", type=float, help="of memory that a build may use")
     parser.add_argument("--build", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -100,7 +100,7 @@ def main() -> None:
 def built_in_its_own_process(
     system: str, options: argparse.Namespace, folder: Path
 ) -> dict[str, float] | None:
-    """CPU seconds and peak memory of a build; None where it wants more memory than it may have."""
+    """CPU seconds and peak memory of a build; None where it needs more memory than it may use."""
     command = [sys.executable, __file__, "--build", system, "--folder", str(folder / system)]
     command += ["--documents", str(options.documents), "--length", str(options.length)]
     if options.gigabytes:
@@ -118,41 +118,41 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
     documents, k = options.documents, options.k
     tried = {system: built_in_its_own_process(system, options, folder) for system in options.systems}
     built = {system: figures for system, figures in tried.items() if figures is not None}
-    beside = "bm25s" in built
-    ours = [system for system in built if system != "bm25s"]
-    if beside:
-        for system in ours:
+    has_peer = "bm25s" in built
+    embedded = [system for system in built if system != "bm25s"]
+    if has_peer:
+        for system in embedded:
             speed = built["bm25s"]["seconds"] / built[system]["seconds"]
             peak = built[system]["megabytes"] / built["bm25s"]["megabytes"]
             print(f"build {system}: {speed:.2f} x as fast as bm25s, {peak:.2f} x the peak memory")
 
-    retrievers = {name: EmbeddedRetriever(similarity=name) for name in ours}  # type: ignore[arg-type]
+    retrievers = {name: EmbeddedRetriever(similarity=name) for name in embedded}  # type: ignore[arg-type]
     for name, retriever in retrievers.items():
         size = sum(file.stat().st_size for file in (folder / name).rglob("*")) / 2**20
         start = time.perf_counter()
         retriever.open(folder / name, "benchmark")
         print(f"open {name}: {1000 * (time.perf_counter() - start):.1f} ms, {size:.0f} MB on the disk")
         retriever.search(draw(20, 8, SEED + 1), k)
-    reference = bm25s_index(draw(documents, options.length, SEED)) if beside else None
-    names = ["bm25s without tokenising", "bm25s"] if beside else []
+    reference = bm25s_index(draw(documents, options.length, SEED)) if has_peer else None
+    names = ["bm25s without tokenising", "bm25s"] if has_peer else []
     for length in (8, 40):
         queries = draw(1000 if documents <= 200_000 else 300, length, SEED + 2)
         rounds: list[list[float]] = []
         for _ in range(3):  # the best of three, taken in turns
             peer = [] if reference is None else bm25s_seconds(reference, queries, k)
-            embedded = [
+            searches = [
                 cpu(lambda r=retriever, queries=queries: r.search(queries, k))[0]
                 for retriever in retrievers.values()
             ]
-            rounds.append([*peer, *embedded])
+            rounds.append([*peer, *searches])
         best = np.min(rounds, axis=0)
         for name, seconds in zip((*names, *retrievers), best, strict=True):
-            said = f"{length:2} words, {name:24}: {len(queries) / seconds:8.0f} queries a CPU s"
-            if beside:
-                said += (
+            line = f"{length:2} words, {name:24}: {len(queries) / seconds:8.0f} queries a CPU s"
+            if has_peer:
+                line += (
                     f", {best[0] / seconds:6.2f} x bm25s without, {best[1] / seconds:6.2f} x with tokenising"
                 )
-            print(said, flush=True)
+            print(line, flush=True)
 
 
 def bm25s_seconds(reference: Any, queries: Sequence[str], k: int) -> list[float]:

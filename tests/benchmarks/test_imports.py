@@ -1,4 +1,4 @@
-"""The scripts follow what they measure: a name that is gone is found here and not in a year."""
+"""Every benchmark script can be imported."""
 
 from __future__ import annotations
 

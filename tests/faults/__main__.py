@@ -2,11 +2,11 @@
 
     python -m tests.faults                          minutes
     python -m tests.faults --cases 20000 --kills 60 hours
-    python -m tests.faults --server URL             also faults between us and an Elasticsearch
+    python -m tests.faults --server URL             also faults between client and Elasticsearch
 
-Each case damages one thing and goes on as a user would. It must be refused in one line, or continued to the result of
-an undamaged run: another result without a word, a traceback, a death or an endless loop is a defect. The last lines
-count the outcomes by campaign; a defect is printed with the seed that makes it again:
+Each case damages one thing and continues as a user would. It must be refused in one line, or reach the result of an
+undamaged run: another result without a message, a traceback, a crash or an endless loop is a defect. The last lines
+count the outcomes by campaign; a defect is printed with the seed that reproduces it:
 
     python -m tests.faults --only CAMPAIGN --first SEED --cases 1
 """
@@ -32,19 +32,19 @@ import numpy as np
 from datamodules.core.errors import InputError
 from tests.faults import campaigns
 
-#: After which a case is called endless; the second number is for those that run commands.
+#: Limit of a case in seconds; the second number is for cases that run commands.
 SECONDS = 60, 900
 #: A case's outcomes, the good ones first.
 OUTCOMES = ("same", "refused", "wrong", "traceback", "died", "endless")
 
 
 def outcome_of(case: Callable[[], Any], expected: Any, seconds: float) -> tuple[str, str]:
-    """What becomes of a case in a process of its own, and a line about it."""
+    """Run a case in its own process; return its outcome and one line about it."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        # What a damaged file makes a library say is not of interest here.
+        # Libraries print warnings about damaged files.
         for stream in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         with os.fdopen(writing, "wb") as pipe:
@@ -60,16 +60,16 @@ def outcome_of(case: Callable[[], Any], expected: Any, seconds: float) -> tuple[
             return "endless", f"more than {seconds} s"
         time.sleep(0.002)
     with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read()
-    if done[1] != 0 or not said:
+        pickled = pipe.read()
+    if done[1] != 0 or not pickled:
         return "died", f"status {done[1]}"
-    outcome: tuple[str, str] = pickle.loads(said)
+    outcome: tuple[str, str] = pickle.loads(pickled)
     return outcome
 
 
 def _run(case: Callable[[], Any], expected: Any) -> tuple[str, str]:
     try:
-        found = case()
+        result = case()
     except InputError as error:
         return (
             ("traceback", "a message of several lines")
@@ -78,7 +78,7 @@ def _run(case: Callable[[], Any], expected: Any) -> tuple[str, str]:
         )
     except BaseException:
         return "traceback", traceback.format_exc()[-2000:]
-    return ("same", "") if expected is None or found == expected else ("wrong", str(found)[:300])
+    return ("same", "") if expected is None or result == expected else ("wrong", str(result)[:300])
 
 
 def main() -> int:
@@ -109,8 +109,8 @@ def main() -> int:
                 if outcome not in ("same", "refused"):
                     defects += 1
                     print(f"{name} seed {seed}: {outcome}\n{line}", file=sys.stderr, flush=True)
-            told = ", ".join(f"{outcome} {outcomes[outcome]}" for outcome in OUTCOMES)
-            print(f"{name:12} {cases:6} cases: {told}", flush=True)
+            counts = ", ".join(f"{outcome} {outcomes[outcome]}" for outcome in OUTCOMES)
+            print(f"{name:12} {cases:6} cases: {counts}", flush=True)
     return 1 if defects else 0
 
 

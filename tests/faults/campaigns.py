@@ -1,4 +1,4 @@
-"""What is damaged, and what a user does then."""
+"""Campaigns: damaged files, killed commands, full disks and failing servers, each followed by a user's next step."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ Random = np.random.Generator
 
 
 class Campaign(NamedTuple):
-    """Cases of a kind."""
+    """Cases of one kind of fault."""
 
-    #: makes a case of random numbers and an empty place; what it returns is run in a process of its own.
+    #: makes a case of random numbers and an empty folder; the returned function runs in its own process.
     case: Callable[[Random, Path], Callable[[], Any]]
-    #: what an undamaged run gives; None where damage is other contents, of which any result is right.
+    #: result of an undamaged run; None where damage makes other valid contents, so that any result is right.
     expected: Any = None
-    #: whether a case takes seconds.
+    #: a case takes seconds.
     is_slow: bool = False
 
 
 def damage(contents: bytes, random: Random) -> bytes:
-    """A bit, a byte, a piece that is lost, doubled or strange."""
+    """Contents with a bit flipped, or with a piece that is lost, doubled or replaced."""
     if not contents:
         return b"\0"
     at = int(random.integers(len(contents)))
@@ -78,7 +78,7 @@ def damage(contents: bytes, random: Random) -> bytes:
 
 
 def damage_one(folder: Path, pattern: str, random: Random) -> None:
-    """Damage a file below a folder, or lose it."""
+    """Damage or delete a file below a folder."""
     files = sorted(path for path in folder.rglob(pattern) if path.is_file() and path.suffix != ".lock")
     file = files[int(random.integers(len(files)))]
     if random.random() < 0.1:
@@ -93,7 +93,7 @@ def damage_one(folder: Path, pattern: str, random: Random) -> None:
 
 
 def readers(folder: Path, server: str | None) -> Campaign:
-    """Every reader, of files that some tool has mangled."""
+    """Every reader, on damaged files."""
     pairs = sentences(40, seed=1)
     write_table(folder / "table.csv", pairs)
     rows = [{"text": text, "label": label} for text, label in pairs]
@@ -125,18 +125,18 @@ def readers(folder: Path, server: str | None) -> Campaign:
     return Campaign(case)
 
 
-# --- what is kept ---
+# --- files of runs and caches ---
 
 TEXTS = [text for text, _ in sentences(8, seed=3)]
 
 
 def zoo_command(*arguments: object) -> list[str]:
-    """A command line of the zoo."""
+    """The command line of a `zoo` command."""
     return [sys.executable, "-m", "zoo", *map(str, arguments)]
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Of a command, with a cache of its own."""
+    """Environment of a command, with its own cache."""
     return {
         **os.environ,
         "ZOO_CACHE_DIR": str(folder / "cache"),
@@ -168,23 +168,23 @@ def fit_options(folder: Path) -> list[str]:
 
 
 def made_run(folder: Path) -> Path:
-    """A run with a memory that has grown, made once for all cases."""
+    """Make a run whose memory has grown, once for all cases."""
     folder.mkdir()
     write_table(folder / "train.csv", sentences(90, seed=1))
     write_table(folder / "more.csv", sentences(30, seed=2))
     zoo_run(folder, *fit_options(folder))
-    zoo_run(folder, "memory", "add", "run/checkpoints/best.ckpt", "more.csv")
+    zoo_run(folder, "memory", "add", "run", "more.csv")
     return folder
 
 
 def predicted(run: Path) -> list[tuple[str, list[float]]]:
-    """What a run's best checkpoint says."""
-    found = zoo.load(run / "checkpoints" / "best.ckpt").predict(TEXTS)
-    return [(one.label, [round(value, 6) for value in one.probabilities.values()]) for one in found]
+    """Predictions of a run."""
+    predictions = zoo.load(run).predict(TEXTS)
+    return [(row.label, [round(value, 6) for value in row.probabilities.values()]) for row in predictions]
 
 
 def checkpoints(folder: Path, server: str | None) -> Campaign:
-    """A damaged checkpoint predicts what the whole one does, or nothing."""
+    """A damaged checkpoint has the predictions of the whole one, or is refused."""
     run = made_run(folder / "whole") / "run"
 
     def case(random: Random, work: Path) -> Callable[[], Any]:
@@ -196,19 +196,19 @@ def checkpoints(folder: Path, server: str | None) -> Campaign:
 
 
 def memories(folder: Path, server: str | None) -> Campaign:
-    """The same of a damaged memory, whose index can be made again."""
+    """A damaged memory, whose index can be built again, has the same predictions, or is refused."""
     run = made_run(folder / "whole") / "run"
 
     def case(random: Random, work: Path) -> Callable[[], Any]:
         shutil.copytree(run, work, copy_function=os.link)
-        damage_one(work / "checkpoints" / "memory", "*", random)
+        damage_one(work / "memory", "*", random)
         return lambda: predicted(work)
 
     return Campaign(case, predicted(run))
 
 
 def caches(folder: Path, server: str | None) -> Campaign:
-    """A damaged cache gives the batches of a whole one."""
+    """A damaged cache returns the batches of a whole one, or is refused."""
     from datamodules import ClassificationDataModule
 
     write_table(folder / "train.csv", sentences(90, seed=1))
@@ -224,14 +224,16 @@ def caches(folder: Path, server: str | None) -> Campaign:
         data.prepare_data()
         data.setup("fit")
         loaders = (data.train_dataloader(), data.val_dataloader())
-        return [[field.tolist() for field in batch if field is not None] for one in loaders for batch in one]
+        return [
+            [field.tolist() for field in batch if field is not None] for loader in loaders for batch in loader
+        ]
 
     whole = folder / "whole"
     expected = batches(whole)
     shutil.copytree(whole, folder / "kept")
 
     def case(random: Random, work: Path) -> Callable[[], Any]:
-        # In its place: the names in a plan are whole paths.
+        # At the same path: plans have absolute paths.
         shutil.rmtree(whole)
         shutil.copytree(folder / "kept", whole)
         damage_one(whole, "*", random)
@@ -245,13 +247,13 @@ def caches(folder: Path, server: str | None) -> Campaign:
 COMMANDS: dict[str, Callable[[Path], list[object]]] = {
     "fit": lambda folder: [*fit_options(folder)],
     "prepare": lambda folder: ["prepare", *fit_options(folder)[1:]],
-    "memory add": lambda folder: ["memory", "add", "run/checkpoints/best.ckpt", "more.csv"],
+    "memory add": lambda folder: ["memory", "add", "run", "more.csv"],
     "index": lambda folder: ["index", "--file", "train.csv", "--memory", "memory"],
 }
 
 
 def kills(folder: Path, server: str | None) -> Campaign:
-    """A command is killed at some moment and called again: the same predictions, the same memory."""
+    """A command is killed at a random moment and run again: the predictions and the memory are the same."""
     made_run(folder / "whole")
 
     def finished(work: Path) -> Any:
@@ -289,16 +291,16 @@ def kills(folder: Path, server: str | None) -> Campaign:
 
 
 def full_disks(folder: Path, server: str | None) -> Campaign:
-    """The disk is full at some sync; what was there before is whole, and a second try completes it."""
+    """The disk is full at a random sync; earlier files stay whole, and a second try completes the work."""
     rows = Rows.from_lists(*zip(*sentences(60, seed=5), strict=True))
     more = Rows.from_lists(*zip(*sentences(30, seed=6), strict=True))
 
     def search(memory: Any) -> Any:
         return memory.search(TEXTS, 3).scores.round(5).tolist()
 
-    def grow(place: Path) -> Any:
-        FolderMemory.build(rows, EmbeddedRetriever(), place, progress=False)
-        memory = open_memory(str(place), EmbeddedRetriever())
+    def grow(folder: Path) -> Any:
+        FolderMemory.build(rows, EmbeddedRetriever(), folder, progress=False)
+        memory = open_memory(str(folder), EmbeddedRetriever())
         if memory.version == 1:  # type: ignore[attr-defined]
             memory.add(more, progress=False)
         return search(memory)

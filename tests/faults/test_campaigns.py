@@ -1,4 +1,4 @@
-"""The campaign runs, and finds nothing in its first cases; `python -m tests.faults` has more of them."""
+"""The first cases of each campaign show no defect; `python -m tests.faults` runs more."""
 
 from __future__ import annotations
 

@@ -181,10 +181,7 @@ class CharacterClassification(Classification):
             "": {"filters": 8, "hidden_size": 6, "dropout": 0.0},
             "even-window": {"windows": (4, 2, 3), "filters": 8, "hidden_size": 6, "dropout": 0.0},
         },
-        "VDCNN": {
-            "": {"filters": 4, "hidden_size": 16},
-            "shortcuts": {"depth": 17, "filters": 4, "hidden_size": 16, "shortcut": True},
-        },
+        "VDCNN": {"": {"filters": 4, "hidden_size": 16}},
     }
 
 

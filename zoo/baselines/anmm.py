@@ -3,8 +3,8 @@
 Liu Yang, Qingyao Ai, Jiafeng Guo, W. Bruce Croft: "aNMM: Ranking Short Answer Texts with Attention-Based Neural
 Matching Model", CIKM 2016.
 
-The weight of two words' cosine depends on its value and not on their positions: each range of values has a weight. The
-cosines of a question's word are summed by range and weighted; a softmax gate weights the question's words.
+Each range of values of two words' cosine has a weight. The cosines of a question's word are summed by range and
+weighted; a softmax gate weights the question's words.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def sum_by_value(cosine: Tensor, mask: Tensor, num_bins: int) -> Tensor:
     Args:
         cosine: float32 [P, T, S], in -1..1.
         mask: bool [P, T, S], True where both positions hold a word.
-        num_bins: ranges that divide -1..1.
+        num_bins: number of ranges that divide -1..1.
 
     Returns:
         float32 [P, T, num_bins + 1]: x_jk, the sum of word j's cosines in range k; the last range is exact matches.
@@ -48,16 +48,13 @@ def sum_by_value(cosine: Tensor, mask: Tensor, num_bins: int) -> Tensor:
 class ANMMNetwork(nn.Module):
     """Figures 2 and 3: sums by value, weights shared by value, a gate over the question's words."""
 
-    def __init__(
-        self, words: WordEncoder, spec: MatchingSpec, bins: int, weights: int, dropout: float, bias: bool
-    ) -> None:
+    def __init__(self, words: WordEncoder, spec: MatchingSpec, bins: int, weights: int, bias: bool) -> None:
         super().__init__()
         self.words, self.unknown, self.num_bins = words, spec.unknown, bins
         self.weight = nn.Linear(bins + 1, weights, bias=False)  # w_kt
         # aNMM-2 has several sets of weights, and combines their sums.
         self.combine = nn.Linear(weights, 1, bias=False) if weights > 1 else None  # r_t
         self.gate = nn.Parameter(torch.zeros(words.size))  # v; at zero, all words count equally
-        self.dropout = nn.Dropout(dropout)
         self.out = nn.Linear(1, spec.num_outputs, bias=bias)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
@@ -68,7 +65,7 @@ class ANMMNetwork(nn.Module):
         cosine = cosine_interaction(first, second, batch) * mask  # [P, T, S]
         with torch.autocast(vectors.device.type, enabled=False):
             sums = sum_by_value(cosine, mask, self.num_bins)
-            matches = torch.sigmoid(self.weight(self.dropout(sums)))  # [P, T, num_weights]
+            matches = torch.sigmoid(self.weight(sums))  # [P, T, num_weights]
             if self.combine is not None:
                 matches = torch.sigmoid(self.combine(matches))
             # The gate depends on the question alone: computed once per text, not once per pair.
@@ -86,7 +83,6 @@ class ANMM(ReadsWordVectors, MatchingTask):
         self,
         num_bins: int = 20,
         num_weights: int = 1,
-        dropout: float = 0.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=2e-2, fused=True),
         **shared: Any,
     ) -> None:
@@ -95,17 +91,16 @@ class ANMM(ReadsWordVectors, MatchingTask):
         Args:
             num_bins: ranges that divide cosines from -1 to 1; exact matches have one more.
             num_weights: sets of value-shared weights: 1 is aNMM-1, more is aNMM-2.
-            dropout: on the sums by value; the paper has none.
             optimizer: makes the optimizer; so few weights need a high rate.
             **shared: options of `ReadsWordVectors`, `MatchingTask` (the paper's loss is `hinge`) and `Task`.
         """
         super().__init__(optimizer=optimizer, **shared)
         check_sizes(num_bins=num_bins, num_weights=num_weights)
-        self.num_bins, self.num_weights, self.dropout = num_bins, num_weights, dropout
+        self.num_bins, self.num_weights = num_bins, num_weights
 
     @override
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> ANMMNetwork:
         words, bias = self.make_words(spec, word_vectors), self.has_bias(spec)
-        return ANMMNetwork(words, spec, self.num_bins, self.num_weights, self.dropout, bias)
+        return ANMMNetwork(words, spec, self.num_bins, self.num_weights, bias)

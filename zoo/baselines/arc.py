@@ -50,15 +50,7 @@ class SentenceConvolution(nn.Module):
         self.size = segments * filters[-1]
 
     def forward(self, vectors: Tensor, text: Tensor) -> Tensor:
-        """Encode texts.
-
-        Args:
-            vectors: [U, D] vectors of the batch's distinct words, zero for padding (row 0).
-            text: int64 [N, T].
-
-        Returns:
-            [N, size]; zero for a text without words.
-        """
+        """Encode texts [N, T] of words [U, D]: [N, size], zero for a text without words."""
         lengths = (text != 0).sum(dim=1)
         states = torch.relu(self.first(vectors, text))  # [N, T, F]
         for convolution in self.others:
@@ -73,25 +65,16 @@ class ARCINetwork(nn.Module):
     def __init__(
         self,
         words: WordEncoder,
-        filters: Sequence[int],
-        window: int,
-        segments: int,
-        hidden_size: int,
-        share: bool,
-        dropout: float,
-        num_outputs: int,
-        bias: bool,
+        first: SentenceConvolution,
+        second: SentenceConvolution,
+        classifier: FeatureClassifier,
     ) -> None:
         super().__init__()
-        self.words = words
-        self.first = SentenceConvolution(words.size, filters, window, segments)
-        self.second = self.first if share else SentenceConvolution(words.size, filters, window, segments)
-        self.dropout = nn.Dropout(dropout)
-        self.classifier = FeatureClassifier(2 * self.first.size, hidden_size, num_outputs, dropout, bias)
+        self.words, self.first, self.second, self.classifier = words, first, second, classifier
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
-        vectors = self.dropout(self.words(batch.word, batch.char))  # [U, D]
+        vectors = self.classifier.dropout(self.words(batch.word, batch.char))  # [U, D]
         first = self.first(vectors, batch.first_text)  # [N, l]
         second = self.second(vectors, batch.second_text)  # [M, l]
         with torch.autocast(vectors.device.type, enabled=False):
@@ -179,17 +162,13 @@ class ARCI(ReadsWordVectors, MatchingTask):
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> ARCINetwork:
-        return ARCINetwork(
-            self.make_words(spec, word_vectors),
-            self.filters,
-            self.window,
-            self.segments,
-            self.hidden_size,
-            self.share,
-            self.dropout,
-            spec.num_outputs,
-            bias=self.has_bias(spec),
-        )
+        words, bias = self.make_words(spec, word_vectors), self.has_bias(spec)
+        sizes = words.size, self.filters, self.window, self.segments
+        first = SentenceConvolution(*sizes)
+        second = first if self.share else SentenceConvolution(*sizes)
+        size = 2 * first.size
+        classifier = FeatureClassifier(size, self.hidden_size, spec.num_outputs, self.dropout, bias)
+        return ARCINetwork(words, first, second, classifier)
 
 
 class ARCII(ReadsWordVectors, MatchingTask):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.layers.tfidf import LinearClassifier, TextVectorizer, planes_of
-from zoo.tasks.base import check_sizes
+from zoo.tasks.base import check_positive, check_sizes
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
 from zoo.tasks.fitted import Fitted, FittedNetwork
 
@@ -80,6 +80,7 @@ class LinearBag(Fitted, ClassificationTask):
     """Base of the linear classifiers of n-grams."""
 
     reads_strings = True
+    uses_memory = False
     network: LinearNetwork
 
     def __init__(self, max_ngram: int, c: float = 1.0, **shared: Any) -> None:
@@ -92,13 +93,8 @@ class LinearBag(Fitted, ClassificationTask):
         """
         super().__init__(**shared)
         check_sizes(max_ngram=max_ngram)
-        check_cost(c)
+        check_positive(c=c)
         self.max_ngram, self.c = max_ngram, c
-
-    @property
-    @override
-    def uses_memory(self) -> bool:
-        return False
 
     def make_vectorizer(self) -> TextVectorizer:
         """The vectorizer: TF-IDF with 1 + log tf."""
@@ -170,15 +166,13 @@ class NGrams(LinearBag):
 # --- with memories ---
 
 
-class Expanded(Protocol):
+class Expanded(NamedTuple):
     """Texts to classify, whose vectors can be mixed with those of their memories."""
 
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """Classes [n]."""
-
-    def mix(self, weight: float) -> csr_matrix | NDArray[np.float32]:
-        """Vectors [n, V] in which the memories have this weight."""
+    #: vectors [n, V] in which the memories have a weight.
+    mix: Callable[[float], csr_matrix | NDArray[np.float32]]
+    #: classes [n].
+    labels: NDArray[np.int64]
 
 
 def fit_weight(
@@ -189,8 +183,8 @@ def fit_weight(
     Args:
         new_machine: makes a classifier.
         weights: to select from; of equally accurate weights, the first.
-        train: the training texts.
-        held_out: the texts to select on; None = the first weight is selected.
+        train: texts that the classifiers are fitted to.
+        held_out: texts to select on; None = the first weight is selected.
 
     Returns:
         The weight, and the classifier that was fitted with it.
@@ -215,13 +209,11 @@ class RocchioVectors:
         own: [n, V].
         memories: [n, V].
         shares: [n, K], 1 / number of memories for each memory of a text, 0 where there is none.
-        labels: classes [n].
     """
 
     own: csr_matrix
     memories: csr_matrix
     shares: NDArray[np.float64]
-    labels: NDArray[np.int64]
 
     def mix(self, weight: float) -> csr_matrix:
         """Equation 14: (1 - weight) times the text plus weight times its memories; texts without memories stay."""
@@ -246,17 +238,17 @@ class RocchioNetwork(LinearNetwork):
         from scipy.sparse import csr_matrix
 
         assert batch.text_string is not None
-        own, labels = self.vectorizer.transform(batch.text_string), batch.target.cpu().numpy()
+        own = self.vectorizer.transform(batch.text_string)
         mask = batch.memory_mask.cpu().numpy()
         shares = mask / np.maximum(mask.sum(axis=1, keepdims=True), 1)
         if not mask.any():
-            return RocchioVectors(own, csr_matrix(own.shape), shares, labels)
+            return RocchioVectors(own, csr_matrix(own.shape), shares)
         assert batch.memory_string is not None
         memories = self.vectorizer.transform(batch.memory_string)
         row, column = mask.nonzero()
         entries = (shares[mask], (row, batch.memory.cpu().numpy()[row, column]))
         means = csr_matrix(entries, shape=(len(mask), memories.shape[0])) @ memories
-        return RocchioVectors(own, means, shares, labels)
+        return RocchioVectors(own, means, shares)
 
 
 class BOWRocchio(TfidfSVM):
@@ -265,6 +257,7 @@ class BOWRocchio(TfidfSVM):
     Its `probability` only orders classes.
     """
 
+    uses_memory = True
     network: RocchioNetwork
 
     def __init__(self, weight: float | None = None, max_ngram: int = 1, **shared: Any) -> None:
@@ -279,11 +272,6 @@ class BOWRocchio(TfidfSVM):
         if weight is not None and not 0 <= weight <= 1:
             raise InputError(f"model.weight={weight}: must be in 0..1")
         self.weight = weight
-
-    @property
-    @override
-    def uses_memory(self) -> bool:
-        return True
 
     @override
     def build_network(
@@ -301,28 +289,23 @@ class BOWRocchio(TfidfSVM):
             texts += split.neighbors.memories.texts
         network.vectorizer.fit(texts, split.rows.source)
         weights = WEIGHTS if self.weight is None else (self.weight,)
-        held_out = self._vectors(data, "validation") if len(weights) > 1 else None
+        held_out = self._expanded(data, "validation") if len(weights) > 1 else None
         weight, machine = fit_weight(
-            lambda: LinearSVC(random_state=0, C=self.c), weights, self._vectors(data, "train"), held_out
+            lambda: LinearSVC(random_state=0, C=self.c), weights, self._expanded(data, "train"), held_out
         )
         network.use_classifier(machine, halve=False)
         network.fitted |= {"memory_weight": weight}
 
-    def _vectors(self, data: AnyDataModule, name: str) -> RocchioVectors:
-        """The vectors of a split, computed as for predictions."""
+    def _expanded(self, data: AnyDataModule, name: str) -> Expanded:
+        """The texts of a split, with vectors computed as for predictions."""
         from scipy.sparse import vstack
 
-        dataset = data.dataset(data.split(name), BatchContents(strings=True))
-        blocks = [self.network.vectors(batch) for batch in dataset.batches(BLOCK)]
-        return RocchioVectors(
+        split = data.split(name)
+        batches = data.dataset(split, BatchContents(strings=True)).batches(BLOCK)
+        blocks = [self.network.vectors(batch) for batch in batches]
+        vectors = RocchioVectors(
             vstack([block.own for block in blocks], "csr"),
             vstack([block.memories for block in blocks], "csr"),
             np.concatenate([block.shares for block in blocks]),
-            np.concatenate([block.labels for block in blocks]),
         )
-
-
-def check_cost(c: float) -> None:
-    """Refuse a weight of errors that is not above 0."""
-    if not c > 0:
-        raise InputError(f"model.c={c}: must be above 0")
+        return Expanded(vectors.mix, label_numbers(split.rows, data.spec.labels))

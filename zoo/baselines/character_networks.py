@@ -2,13 +2,11 @@
 
 CharCNN: Xiang Zhang, Junbo Zhao, Yann LeCun: "Character-level Convolutional Networks for Text Classification", NIPS
 2015. The input is a frame of fixed length: the characters of the text, the last one first, then zeros (Section 2.2).
-The network reads zeros after a short text as in the paper, and in every batch the same number of them.
 CharCRNN: Yijun Xiao, Kyunghyun Cho: "Efficient Character-level Document Classification by Combining Convolution and
 Recurrent Layers", 2016. Windows are centered on every character and read zeros beyond the text.
 VDCNN: Alexis Conneau, Holger Schwenk, Loic Barrault, Yann LeCun: "Very Deep Convolutional Networks for Text
-Classification", EACL 2017. The form with the best published results: max pooling between the levels, and no shortcuts
-where these do not help (up to 29 layers). Padding is excluded from the batch's statistics, from poolings, and from the
-8 largest values.
+Classification", EACL 2017. The form with the best published results: max pooling between the levels, and no shortcuts.
+Padding is excluded from the batch's statistics, from poolings, and from the 8 largest values.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ RESERVED = 2
 
 
 def remaining_length(length: int) -> int:
-    """Length of a frame after all convolutions and poolings; below 1 = the frame is too short."""
+    """Length of a frame after all convolutions and poolings; below 1, the frame is too short."""
     for window, pooling in LAYERS:
         length = (length - window + 1) // pooling
     return length
@@ -237,40 +235,27 @@ class RealBatchNorm(nn.BatchNorm1d):
 
 
 class Block(nn.Module):
-    """Figure 2: twice a convolution, batch normalization and ReLU, and optionally a shortcut around them."""
+    """Figure 2: twice a convolution, batch normalization and ReLU."""
 
-    def __init__(self, before: int, after: int, shortcut: bool) -> None:
+    def __init__(self, before: int, after: int) -> None:
         super().__init__()
         self.convolutions = nn.ModuleList(
             nn.Conv1d(*sizes, 3, padding=1, bias=False) for sizes in pairwise((before, after, after))
         )
         self.norms = nn.ModuleList(RealBatchNorm(after) for _ in self.convolutions)
-        self.shortcut: nn.Module | None = None
-        if shortcut:
-            self.shortcut = nn.Identity() if before == after else nn.Conv1d(before, after, 1, bias=False)
 
     def forward(self, states: Tensor, is_real: Tensor) -> Tensor:
         """States [B, after, T] of states [B, before, T]; both are zero where `is_real`, bool [B, T], is False."""
-        output = states
-        for number, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
-            output = norm(convolution(output), is_real)
-            if number == 1 and self.shortcut is not None:
-                output = output + self.shortcut(states)
-            output = torch.relu(output)
-        return output
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            states = torch.relu(norm(convolution(states), is_real))
+        return states
 
 
 class VDCNNNetwork(TextNetwork):
     """Figure 1."""
 
     def __init__(
-        self,
-        spec: ClassificationSpec,
-        depth: int,
-        num_filters: int,
-        hidden_size: int,
-        char_size: int,
-        shortcut: bool,
+        self, spec: ClassificationSpec, depth: int, num_filters: int, hidden_size: int, char_size: int
     ) -> None:
         super().__init__(hidden_size, len(spec.labels))
         filters = [num_filters * 2**level for level in range(4)]
@@ -279,7 +264,7 @@ class VDCNNNetwork(TextNetwork):
         self.blocks = nn.ModuleList()
         for level, blocks in enumerate(BLOCKS[depth]):
             sizes = [filters[max(level - 1, 0)], *[filters[level]] * blocks]
-            self.blocks.extend(Block(before, after, shortcut) for before, after in pairwise(sizes))
+            self.blocks.extend(Block(before, after) for before, after in pairwise(sizes))
         #: the blocks that are preceded by a pooling.
         self.pooled = set(accumulate(BLOCKS[depth][:-1]))
         self.hidden = nn.Linear(K * filters[-1], hidden_size)
@@ -305,14 +290,9 @@ class VDCNNNetwork(TextNetwork):
 
 
 def k_max_pool(states: Tensor, is_real: Tensor) -> Tensor:
-    """The K largest values of each filter in the order of their positions; of equal values, the first.
+    """The K largest values of each filter of states [B, F, T], none below 0, in the order of their positions.
 
-    Args:
-        states: [B, F, T], none below 0.
-        is_real: bool [B, T].
-
-    Returns:
-        [B, F, K]; a text with fewer positions has zeros at the end.
+    Of equal values, the first are taken. The result is [B, F, K], with zeros at the end of a text with fewer positions.
     """
     values = functional.pad(states.masked_fill(~is_real.unsqueeze(1), -1), (0, K), value=-1)
     # `topk` may return any of several equal values, and zeros are frequent.
@@ -329,7 +309,6 @@ class VDCNN(CharactersOnly):
         filters: int = 64,
         hidden_size: int = 2048,
         char_size: int = 16,
-        shortcut: bool = False,
         **shared: Any,
     ) -> None:
         """Configure the model; its network is built when the data is known.
@@ -339,18 +318,16 @@ class VDCNN(CharactersOnly):
             filters: of the lowest level; each further level has twice as many.
             hidden_size: units of each of the two hidden linear layers.
             char_size: size of a character's vector.
-            shortcut: add a block's input to its output.
             **shared: options of `Task`.
         """
         super().__init__(**shared)
         check_sizes(filters=filters, hidden_size=hidden_size, char_size=char_size)
         if depth not in BLOCKS:
             raise InputError(f"model.depth={depth}: choose one of {', '.join(map(str, BLOCKS))}")
-        self.depth, self.filters, self.hidden_size = depth, filters, hidden_size
-        self.char_size, self.shortcut = char_size, shortcut
+        self.depth, self.filters, self.hidden_size, self.char_size = depth, filters, hidden_size, char_size
 
     @override
     def build_network(
         self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> VDCNNNetwork:
-        return VDCNNNetwork(spec, self.depth, self.filters, self.hidden_size, self.char_size, self.shortcut)
+        return VDCNNNetwork(spec, self.depth, self.filters, self.hidden_size, self.char_size)

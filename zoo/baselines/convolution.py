@@ -1,8 +1,4 @@
-"""Convolution and pooling over texts of different lengths.
-
-No result depends on padding: windows read zeros beyond a text, and pooling skips padding. A text has the same result in
-every batch.
-"""
+"""Convolution and pooling over texts of different lengths; windows read zeros beyond a text, poolings skip padding."""
 
 from __future__ import annotations
 
@@ -12,11 +8,11 @@ from torch.nn import functional
 
 
 def window_sum(projected: Tensor, text: Tensor) -> Tensor:
-    """Convolve over words whose products with the kernel are known, computed once per distinct word of the batch.
+    """Convolve over texts of words whose products with the kernel are known.
 
     Args:
-        projected: [U, W, F], every word times the matrix of each of the W positions in a window; zero for padding
-            (row 0).
+        projected: [U, W, F], each distinct word of the batch times the matrix of each of the W positions in a window;
+            zero for padding (row 0).
         text: int64 [N, T], positions among the words, 0 = padding.
 
     Returns:
@@ -45,28 +41,16 @@ class WordConvolution(nn.Module):
         self.window = window
 
     def forward(self, vectors: Tensor, text: Tensor) -> Tensor:
-        """Convolve.
-
-        Args:
-            vectors: [U, D] vectors of the batch's distinct words, zero for padding (row 0).
-            text: int64 [N, T].
-
-        Returns:
-            float32 [N, T, F], see `window_sum`.
-        """
+        """Convolve texts [N, T] of words [U, D], zero for padding (row 0); float32 [N, T, F], see `window_sum`."""
         summed = window_sum(self.kernel(vectors).view(len(vectors), self.window, -1), text)
         return summed if self.bias is None else summed + self.bias
 
 
 def convolve(convolution: nn.Module, states: Tensor) -> Tensor:
-    """ReLU of a convolution with windows centered on every position; they read zeros beyond the states.
-
-    Args:
-        convolution: an `nn.Conv1d`, or an `nn.Conv2d` of square windows, without padding of its own.
-        states: [N, T, F], or images [P, T, S, F].
+    """ReLU of a convolution without padding of its own, in windows centered on every position; they read zeros beyond.
 
     Returns:
-        The same shape with the convolution's number of filters.
+        [N, T, filters] of an `nn.Conv1d` on states [N, T, F], or [P, T, S, filters] of an `nn.Conv2d` on [P, T, S, F].
     """
     assert isinstance(convolution, nn.Conv1d | nn.Conv2d)
     sides = [side for window in convolution.kernel_size for side in ((window - 1) // 2, window // 2)]
@@ -75,17 +59,13 @@ def convolve(convolution: nn.Module, states: Tensor) -> Tensor:
 
 
 def pool_neighbors(states: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Max pooling by 2 along texts; the last of an odd number of states stays.
-
-    Args:
-        states: [N, T, F].
-        lengths: int64 [N], real positions of each row.
+    """Max pooling by 2 along states [N, T, F] with lengths [N]; the last of an odd number stays.
 
     Returns:
         [N, ceil(T / 2), F], zero beyond the real positions, and the new lengths.
     """
     n, length, size = states.shape
-    # Padding must not win: it is below every number, and zeroed afterwards.
+    # Padding is below every number, and zeroed afterwards.
     least = torch.finfo(states.dtype).min
     is_real = (torch.arange(length, device=states.device) < lengths.unsqueeze(1)).unsqueeze(2)
     padded = functional.pad(states.masked_fill(~is_real, least), (0, 0, 0, length % 2), value=least)
@@ -102,18 +82,13 @@ def pool_squares(image: Tensor, heights: Tensor, widths: Tensor) -> tuple[Tensor
 
 
 def pool_segments(states: Tensor, lengths: Tensor, segments: int) -> Tensor:
-    """Dynamic max pooling: the maximum over each of n even segments of a row's real positions.
+    """Dynamic max pooling of states [N, T, F] with lengths [N] over n even segments.
 
     Segment i of a text of l words is the words floor(i l / n) .. ceil((i + 1) l / n) - 1. In a text with fewer words
     than segments, neighboring segments share words.
 
-    Args:
-        states: [N, T, F].
-        lengths: int64 [N], real positions of each row.
-        segments: n.
-
     Returns:
-        [N, segments, F]; zero for a row without real positions.
+        [N, n, F]; zero for a row without real positions.
     """
     n, length, size = states.shape
     segment = torch.arange(segments, device=states.device)
@@ -131,17 +106,7 @@ def pool_segments(states: Tensor, lengths: Tensor, segments: int) -> Tensor:
 
 
 def pool_grid(image: Tensor, heights: Tensor, widths: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Dynamic max pooling of images over their real areas.
-
-    Args:
-        image: [P, T, S, F].
-        heights: int64 [P], real rows of each image.
-        widths: int64 [P], real columns.
-        grid: segments of the rows and of the columns.
-
-    Returns:
-        [P, grid[0], grid[1], F]; zero for an image without a real area.
-    """
+    """Dynamic max pooling of images [P, T, S, F] over their real areas: [P, grid[0], grid[1], F], zero without one."""
     pairs, length, _, size = image.shape
     by_column = pool_segments(image.flatten(0, 1), widths.repeat_interleave(length), grid[1])
     by_row = pool_segments(by_column.view(pairs, length, -1), heights, grid[0])

@@ -33,7 +33,7 @@ from zoo.baselines.convolution import window_sum
 from zoo.layers.dual_encoder import Tower
 from zoo.layers.interactions import PairCosine, unit
 from zoo.layers.trigrams import TrigramLayer
-from zoo.tasks.base import check_sizes
+from zoo.tasks.base import check_positive, check_sizes
 from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 from zoo.tasks.retrieval.trigram_task import TrigramRetrieval
 from zoo.training.warm_start import numbered
@@ -42,7 +42,7 @@ from zoo.training.warm_start import numbered
 class DenseTower(Tower):
     """Base of the encoders: a layer over trigrams, and dense layers."""
 
-    def __init__(self, hashing: TrigramLayer, hidden_sizes: Sequence[int], dropout: float) -> None:
+    def __init__(self, hashing: TrigramLayer, hidden_sizes: Sequence[int]) -> None:
         super().__init__()
         self.hashing = hashing
         self.bias = nn.Parameter(torch.zeros(hidden_sizes[0]))
@@ -52,23 +52,20 @@ class DenseTower(Tower):
             nn.init.zeros_(layer.bias)
         self.layers = nn.ModuleList(layers)
         self.size = hidden_sizes[-1]
-        self.dropout = nn.Dropout(dropout)
 
     def dense(self, state: Tensor) -> Tensor:
         """Vectors [N, d] of the first layer's states."""
         for layer in self.layers:
-            state = torch.tanh(layer(self.dropout(state)))
+            state = torch.tanh(layer(state))
         return state
 
 
 class BagTower(DenseTower):
     """DSSM: a multilayer perceptron over the sum of a text's trigram counts."""
 
-    def __init__(
-        self, num_chars: int, trigrams: int | list[int], hidden_sizes: Sequence[int], dropout: float
-    ) -> None:
+    def __init__(self, num_chars: int, trigrams: int | list[int], hidden_sizes: Sequence[int]) -> None:
         size = hidden_sizes[0]
-        super().__init__(TrigramLayer(num_chars, trigrams, size, size), hidden_sizes, dropout)
+        super().__init__(TrigramLayer(num_chars, trigrams, size, size), hidden_sizes)
 
     def forward(self, words: Tensor, text: Tensor) -> Tensor:
         """See `Tower.forward`."""
@@ -81,16 +78,11 @@ class WindowTower(DenseTower):
     """CDSSM: a convolution over windows of words, the maximum over time, and dense layers."""
 
     def __init__(
-        self,
-        num_chars: int,
-        trigrams: int | list[int],
-        window: int,
-        hidden_sizes: Sequence[int],
-        dropout: float,
+        self, num_chars: int, trigrams: int | list[int], window: int, hidden_sizes: Sequence[int]
     ) -> None:
         size = hidden_sizes[0]
         # A unit's fan-in is the trigrams of the window; each position has columns of its own.
-        super().__init__(TrigramLayer(num_chars, trigrams, window * size, size), hidden_sizes, dropout)
+        super().__init__(TrigramLayer(num_chars, trigrams, window * size, size), hidden_sizes)
         self.window = window
 
     def forward(self, words: Tensor, text: Tensor) -> Tensor:
@@ -133,7 +125,6 @@ class TrigramMatcher(MatchingTask):
         num_trigrams: int = 10000,
         share: bool = True,
         smoothing: float = 10.0,
-        dropout: float = 0.0,
         **shared: Any,
     ) -> None:
         """Configure the model; its network is built when the data is known.
@@ -145,15 +136,13 @@ class TrigramMatcher(MatchingTask):
                 costs time in every step.
             share: use one network for both texts.
             smoothing: initial factor of the cosine (the paper's gamma), which is trained.
-            dropout: between the layers; the paper has none.
             **shared: options of `MatchingTask` (the paper's loss is `softmax`) and `Task`.
         """
         super().__init__(**shared)
         check_sizes(hidden_sizes=hidden_sizes, num_trigrams=num_trigrams)
-        if not smoothing > 0:
-            raise InputError(f"model.smoothing={smoothing}: must be above 0")
-        self.hidden_sizes, self.num_trigrams, self.share = hidden_sizes, num_trigrams, share
-        self.smoothing, self.dropout = smoothing, dropout
+        check_positive(smoothing=smoothing)
+        self.hidden_sizes, self.num_trigrams = hidden_sizes, num_trigrams
+        self.share, self.smoothing = share, smoothing
 
     @abstractmethod
     def make_tower(self, spec: MatchingSpec) -> DenseTower:
@@ -201,7 +190,7 @@ class DSSM(TrigramMatcher):
 
     @override
     def make_tower(self, spec: MatchingSpec) -> BagTower:
-        return BagTower(spec.num_chars, self.num_trigrams, self.hidden_sizes, self.dropout)
+        return BagTower(spec.num_chars, self.num_trigrams, self.hidden_sizes)
 
 
 class CDSSM(TrigramMatcher):
@@ -222,7 +211,7 @@ class CDSSM(TrigramMatcher):
 
     @override
     def make_tower(self, spec: MatchingSpec) -> WindowTower:
-        return WindowTower(spec.num_chars, self.num_trigrams, self.window, self.hidden_sizes, self.dropout)
+        return WindowTower(spec.num_chars, self.num_trigrams, self.window, self.hidden_sizes)
 
 
 # --- retrieval ---
@@ -231,25 +220,20 @@ class CDSSM(TrigramMatcher):
 class RetrievalDSSM(TrigramRetrieval):
     """DSSM as an encoder of queries and documents."""
 
-    def __init__(
-        self, hidden_sizes: tuple[int, ...] = (288, 96), dropout: float = 0.0, **shared: Any
-    ) -> None:
+    def __init__(self, hidden_sizes: tuple[int, ...] = (288, 96), **shared: Any) -> None:
         """Configure the model; its network is built when the data is known.
 
         Args:
             hidden_sizes: units of the first layer and of those above it; the last is the size of an embedding.
-            dropout: between the layers; the paper has none.
             **shared: options of `TrigramRetrieval`, `RetrievalTask` and `Task`.
         """
         super().__init__(**shared)
         check_sizes(hidden_sizes=hidden_sizes)
-        if not 0 <= dropout < 1:
-            raise InputError(f"model.dropout={dropout}: must be at least 0 and below 1")
-        self.hidden_sizes, self.dropout = hidden_sizes, dropout
+        self.hidden_sizes = hidden_sizes
 
     @override
     def make_tower(self, spec: ClickSpec) -> DenseTower:
-        return BagTower(spec.num_chars, self.trigrams(spec), self.hidden_sizes, self.dropout)
+        return BagTower(spec.num_chars, self.trigrams(spec), self.hidden_sizes)
 
 
 class RetrievalCLSM(RetrievalDSSM):
@@ -269,4 +253,4 @@ class RetrievalCLSM(RetrievalDSSM):
     @override
     def make_tower(self, spec: ClickSpec) -> DenseTower:
         trigrams = self.trigrams(spec)
-        return WindowTower(spec.num_chars, trigrams, self.window, self.hidden_sizes, self.dropout)
+        return WindowTower(spec.num_chars, trigrams, self.window, self.hidden_sizes)

@@ -126,8 +126,7 @@ def draw_edge(  # type: ignore[no-untyped-def]
 ):
     """Draw an edge of a network, with a probability proportional to its weight.
 
-    An edge of weight w occurs at w positions or pairs of positions: a position is drawn and, in the network of words, a
-    second one in its window.
+    An edge of weight w occurs at w positions, or pairs of positions in the network of words.
 
     Returns:
         The word, its other end (a word, a text, a label; -1 = none, which does not count as a draw), the new state.

@@ -63,7 +63,7 @@ class MatchPyramidNetwork(nn.Module):
         image = interaction.unsqueeze(3)  # [P, T, S, 1], zero outside the texts
         for number, convolution in enumerate(self.convolutions):
             if number > 0:
-                # The next convolution must not read what the last one wrote beyond the texts.
+                # The last convolution wrote beyond the texts, too.
                 image = zero_outside(image, heights, widths)
             image = convolve(convolution, image)
         with torch.autocast(interaction.device.type, enabled=False):

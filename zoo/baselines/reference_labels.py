@@ -14,7 +14,7 @@ from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from zoo.layers.vote import count_votes, vote
+from zoo.layers.vote import count_votes, mix_in, vote
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
 from zoo.tasks.fitted import Fitted, FittedNetwork
 
@@ -47,22 +47,16 @@ class VoteNetwork(PriorNetwork):
         """Count the votes; a text without memories gets the most frequent class."""
         score = batch.memory_score
         shares = vote(torch.zeros_like(score), score, batch.memory_mask, 0.0, self.score_power)
-        prior = self.prior(batch).softmax(dim=1)
+        prior = self.prior(batch)
         votes = count_votes(shares, batch.memory_target, prior.shape[1])
-        total = votes.sum(dim=1, keepdim=True)
-        mixed = (1 - VOTES) * prior + VOTES * torch.where(total > 0, votes / total.clamp(min=1e-6), prior)
-        return ClassificationOutput(mixed.clamp(min=1e-9).log(), shares)
+        return ClassificationOutput(mix_in(prior, votes, VOTES), shares)
 
 
 class Majority(Fitted, ClassificationTask):
     """The most frequent training label for every text."""
 
+    uses_memory = False
     network: PriorNetwork
-
-    @property
-    @override
-    def uses_memory(self) -> bool:
-        return False
 
     @override
     def build_network(
@@ -80,6 +74,8 @@ class Majority(Fitted, ClassificationTask):
 class NeighborVote(Majority):
     """The label with most votes among a text's memories: with BM25, the usual nearest-neighbor baseline."""
 
+    uses_memory = True
+
     def __init__(self, score_power: float = 3.0, **shared: Any) -> None:
         """Choose the weights of votes.
 
@@ -89,11 +85,6 @@ class NeighborVote(Majority):
         """
         super().__init__(**shared)
         self.score_power = score_power
-
-    @property
-    @override
-    def uses_memory(self) -> bool:
-        return True
 
     @override
     def build_network(

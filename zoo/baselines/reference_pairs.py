@@ -182,14 +182,9 @@ class PairBM25(PairReference):
 
 
 def best_threshold(score: NDArray[np.floating], target: NDArray[np.floating]) -> float:
-    """The threshold above which most pairs are classified correctly as matches.
+    """The threshold on scores [P] that classifies most pairs correctly; matches have a target [P] above 0.
 
-    Args:
-        score: [P].
-        target: [P]; above 0 = matches.
-
-    Returns:
-        The threshold, halfway between two scores, or 1 beyond the last where all or none should match.
+    It is halfway between two scores, or 1 beyond the last where all or none should match.
     """
     values, group = np.unique(score, return_inverse=True)
     matches = np.bincount(group, weights=target > 0, minlength=len(values))

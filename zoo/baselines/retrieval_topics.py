@@ -20,7 +20,7 @@ from datamodules.core.types import PlainDict
 from datamodules.dataset import run_seed
 from zoo.baselines.fitted_ranking import FittedRanking, RankingNetwork
 from zoo.layers.interactions import unit
-from zoo.tasks.base import check_sizes
+from zoo.tasks.base import check_positive, check_sizes
 from zoo.tasks.fitted import Fitted, FittedNetwork
 from zoo.tasks.retrieval.task import RetrievalTask
 
@@ -74,7 +74,6 @@ class TopicNetwork(RankingNetwork[Tensor]):
 
     @override
     def fit(self, documents: Sequence[str], seed: int) -> None:
-        """Learn P(w | z) of documents."""
         words = list(dict.fromkeys(word for text in documents for word in words_of(text)))
         counts = Counts(documents, {word: row for row, word in enumerate(words)})
         random = torch.Generator().manual_seed(seed)
@@ -148,9 +147,7 @@ class RetrievalPLSA(FittedRanking):
         """
         super().__init__(**shared)
         check_sizes(num_topics=num_topics, iterations=iterations)
-        for name, value in (("topic_prior", topic_prior), ("word_prior", word_prior)):
-            if not value > 0:
-                raise InputError(f"model.{name}={value}: must be above 0")
+        check_positive(topic_prior=topic_prior, word_prior=word_prior)
         if not 0 < smoothing < 1:
             raise InputError(f"model.smoothing={smoothing}: must be between 0 and 1")
         self.topic_model = TopicModel(num_topics, iterations, topic_prior, word_prior, smoothing)
@@ -166,10 +163,9 @@ class RetrievalPLSA(FittedRanking):
 
 
 class ParagraphNetwork(FittedNetwork):
-    """Paragraph vectors: gensim's model, kept as plain tensors."""
+    """Paragraph vectors: a `gensim.models.Doc2Vec` with its size and options, kept as plain tensors."""
 
     def __init__(self, size: int, **options: float) -> None:
-        """Choose the options of `gensim.models.Doc2Vec` besides the vectors' size."""
         super().__init__()
         self.size, self.options = size, options
         self._model: Doc2Vec | None = None
@@ -225,10 +221,7 @@ class ParagraphNetwork(FittedNetwork):
 
 
 def infer_vector(model: Doc2Vec, words: list[str]) -> NDArray[np.float32]:
-    """gensim's `infer_vector` [size], with the same result in every process.
-
-    gensim's own start depends on Python's hash of the text, which differs between processes.
-    """
+    """gensim's `infer_vector` [size], without Python's hash of the text, which differs between processes."""
     from gensim.models.doc2vec import train_document_dm
     from gensim.models.keyedvectors import pseudorandom_weak_vector
 
@@ -280,8 +273,7 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
             **shared: options of `RetrievalTask` and `Task`.
         """
         super().__init__(**shared)
-        sizes = {"vector_size": vector_size, "window": window, "epochs": epochs}
-        check_sizes(**sizes, num_negatives=num_negatives)
+        check_sizes(vector_size=vector_size, window=window, epochs=epochs, num_negatives=num_negatives)
         self.size = vector_size
         self.gensim_options = {
             "window": window,

@@ -18,16 +18,9 @@ from zoo.tasks.classification.task import ClassificationOutput, ClassificationTa
 
 
 class TextNetwork(nn.Module):
-    """Encodes texts and classifies them by their vectors alone."""
+    """Encodes texts by vectors of size l, and classifies them by a linear layer with dropout."""
 
     def __init__(self, size: int, num_classes: int, dropout: float = 0.0) -> None:
-        """Make the linear layer.
-
-        Args:
-            size: l, size of a text's vector.
-            num_classes: C.
-            dropout: probability of zeroing a component of a text's vector in training.
-        """
         super().__init__()
         self.size = size
         self.dropout = nn.Dropout(dropout)
@@ -40,7 +33,7 @@ class TextNetwork(nn.Module):
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
         """Classify the texts of a batch; see `ClassificationBatch` for the shapes."""
         vectors = self.encode_texts(batch)
-        # Scores are float32 whatever the precision.
+        # Scores are float32 in every precision.
         with torch.autocast(vectors.device.type, enabled=False):
             logits = self.classifier(self.dropout(vectors.float()))
         return ClassificationOutput(logits, torch.zeros_like(batch.memory_score))
@@ -49,12 +42,8 @@ class TextNetwork(nn.Module):
 class TextOnly(ClassificationTask):
     """Base of the classifiers with a `TextNetwork`."""
 
+    uses_memory = False
     network: TextNetwork
-
-    @property
-    @override
-    def uses_memory(self) -> bool:
-        return False
 
     @property
     @override

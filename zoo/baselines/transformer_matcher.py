@@ -36,18 +36,10 @@ class CrossEncoder(nn.Module):
     def __init__(
         self, encoder: TransformerEncoder, prefix: int, dropout: float, num_outputs: int, bias: bool
     ) -> None:
-        """Make the linear layer.
-
-        Args:
-            encoder: the transformer.
-            prefix: number of special tokens before a text; the second text of a pair has none.
-            dropout: on the transformer's vector.
-            num_outputs: logits.
-            bias: give the layer a bias.
-        """
+        """Make the linear layer; `prefix` special tokens are removed before the second text of a pair."""
         super().__init__()
         self.encoder = encoder
-        # Among the weights: a checkpoint must load without the tokenizer.
+        # A buffer, since a checkpoint must load without the tokenizer.
         self.register_buffer("prefix", torch.tensor(prefix))
         self.dropout = nn.Dropout(dropout)
         self.out = nn.Linear(encoder.size, num_outputs, bias=bias)
@@ -62,11 +54,7 @@ class CrossEncoder(nn.Module):
             return MatchingOutput(self.out(self.dropout(vector)))
 
     def join(self, batch: MatchingBatch) -> tuple[Tensor, Tensor]:
-        """Join the two texts of each pair.
-
-        Returns:
-            int64 [P, L], positions in `batch.word`, 0 = padding; and int64 [P, L], 1 in the second text.
-        """
+        """The joined texts: int64 [P, L], positions in `batch.word`, 0 = padding; and int64 [P, L], 1 in the second."""
         first, second = batch.first_text[batch.first], batch.second_text[batch.second]
         ends = (first != 0).sum(dim=1, keepdim=True)  # [P, 1]
         rest = (second != 0).sum(dim=1, keepdim=True) - self.prefix

@@ -1,4 +1,4 @@
-"""The mean of word vectors that are learned first, and a linear support vector machine.
+"""The mean of learned word vectors, and a linear support vector machine.
 
 Base of the rows Skip-gram, LINE and PTE of Jian Tang, Yue Wang, Kai Zheng, Qiaozhu Mei: "End-to-end Learning for Short
 Text Expansion", KDD 2017 (Section 4.2.1). In its rows with the index RF (after Rocchio), a text is joined with its
@@ -9,7 +9,6 @@ is available for these means as well: the memories' share is selected on the val
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -28,8 +27,8 @@ from datamodules.dataset import run_seed
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.text_rows import TextRowsDataModule
-from zoo.baselines.bag_of_words import BLOCK, WEIGHTS, check_cost, fit_weight
-from zoo.tasks.base import check_choice, check_sizes
+from zoo.baselines.bag_of_words import BLOCK, WEIGHTS, Expanded, fit_weight
+from zoo.tasks.base import check_choice, check_positive, check_sizes
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
 from zoo.tasks.fitted import Fitted, FittedNetwork
 
@@ -120,20 +119,6 @@ def _sums(text: Tensor, vectors: Tensor, is_known: Tensor) -> tuple[Tensor, Tens
     return summed, (is_known[text] & (text != 0)).sum(dim=1).float()
 
 
-@dataclass(frozen=True)
-class SplitMeans:
-    """The means of all rows of a split, which `fit_weight` mixes."""
-
-    network: AverageNetwork
-    means: Means
-    labels: NDArray[np.int64]
-
-    def mix(self, weight: float) -> NDArray[np.float32]:
-        """Vectors [n, d] in which the memories have this weight."""
-        vectors: NDArray[np.float32] = mix(self.means, self.network.memory_share(self.means, weight)).numpy()
-        return vectors
-
-
 class WordAverages(Fitted, ClassificationTask):
     """Base of the models; each learns the vectors in its own way."""
 
@@ -155,17 +140,13 @@ class WordAverages(Fitted, ClassificationTask):
         super().__init__(**shared)
         check_choice("expand", expand, ("none", "join", "interpolate"))
         check_sizes(word_size=word_size)
-        check_cost(c)
+        check_positive(c=c)
         self.word_size, self.expand, self.c = word_size, expand, c
+        self.uses_memory = expand != "none"
 
     @abstractmethod
     def learn_vectors(self, corpus: Corpus, vocabulary: Vocabulary, seed: int) -> NDArray[np.float32]:
         """Word vectors [vocabulary, d]; those of words that the corpus lacks are not used."""
-
-    @property
-    @override
-    def uses_memory(self) -> bool:
-        return self.expand != "none"
 
     @override
     def build_network(
@@ -193,8 +174,8 @@ class WordAverages(Fitted, ClassificationTask):
         weight, machine = fit_weight(
             lambda: LinearSVC(random_state=0, C=self.c, dual=False),
             WEIGHTS if interpolates else (0.0,),
-            self._means(data, "train"),
-            self._means(data, "validation") if interpolates else None,
+            self._expanded(data, "train"),
+            self._expanded(data, "validation") if interpolates else None,
         )
         self.network.fitted |= {
             "memory_weight": weight,
@@ -202,22 +183,19 @@ class WordAverages(Fitted, ClassificationTask):
             "bias": torch.from_numpy(machine.intercept_).float(),
         }
 
-    def _means(self, data: AnyDataModule, name: str) -> SplitMeans:
+    def _means(self, data: AnyDataModule, name: str) -> Means:
         """The means of a split, computed as for predictions."""
-        split = data.split(name)
-        blocks = [self.network.means(batch) for batch in data.dataset(split).batches(BLOCK)]
-        means = Means(*(torch.cat(field) for field in zip(*blocks, strict=True)))
-        return SplitMeans(self.network, means, label_numbers(split.rows, data.spec.labels))
+        blocks = [self.network.means(batch) for batch in data.dataset(data.split(name)).batches(BLOCK)]
+        return Means(*(torch.cat(field) for field in zip(*blocks, strict=True)))
+
+    def _expanded(self, data: AnyDataModule, name: str) -> Expanded:
+        means, network = self._means(data, name), self.network
+        labels = label_numbers(data.split(name).rows, data.spec.labels)
+        return Expanded(lambda weight: mix(means, network.memory_share(means, weight)).numpy(), labels)
 
 
 def read_corpus(data: TextRowsDataModule[Any], labels: NDArray[np.int64], with_memories: bool) -> Corpus:
-    """Read the training texts as a model reads them, and optionally their memories.
-
-    Args:
-        data: prepared, with a split `train`.
-        labels: classes of the training rows [n].
-        with_memories: add the memories, too, unless these are the training texts.
-    """
+    """Training texts with their classes [n], cut as a model reads them; optionally with other texts of the memory."""
     split, vocabulary = data.split("train"), data.words.vocabulary
     length, memory_length = data.lengths
     parts = [_known_words(split.tokens, length, vocabulary)]

@@ -149,6 +149,7 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
         self.hidden_size, self.dropout = hidden_size, dropout
         self.max_ngram, self.max_letters, self.c = max_ngram, max_letters, c
         self.few_rows, self.folds = few_rows, folds
+        self.uses_memory = bool({"neighbors", "memory"} & self._wanted_inputs)
         #: stage of the run, for the progress display.
         self.stage = ""
         #: the table of the last fit.
@@ -159,11 +160,6 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
         self._data: TextRowsDataModule[Any] | None = None
 
     # --- the network ---
-
-    @property
-    @override
-    def uses_memory(self) -> bool:
-        return bool({"neighbors", "memory"} & self._wanted_inputs)
 
     @property
     def _wanted_inputs(self) -> set[Input]:

@@ -1,1 +1,1 @@
-"""What two or more models share."""
+"""Layers that two or more models share."""

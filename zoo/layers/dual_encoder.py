@@ -1,4 +1,4 @@
-"""Two encoders of short texts, and the cosines of what they say: queries on the one side, documents on the other."""
+"""Two encoders of short texts, one of queries and one of documents, and the cosines of their vectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zoo.layers.interactions import unit
 class Tower(nn.Module, ABC):
     """An encoder of texts whose words are read letter by letter."""
 
-    #: char [U, L] -> [U, F]: what the first layer says of each distinct word, before biases; 0 for padding.
+    #: char [U, L] -> [U, F]: the first layer's output for each distinct word, before biases; 0 for padding.
     hashing: nn.Module
     #: d, the size of a text's vector.
     size: int
@@ -24,7 +24,7 @@ class Tower(nn.Module, ABC):
         """Encode texts.
 
         Args:
-            words: float32 [U, F], what `hashing` says of the batch's distinct words.
+            words: float32 [U, F], the outputs of `hashing` for the batch's distinct words.
             text: int64 [N, T], positions in `words`, 0 = padding.
 
         Returns:
@@ -36,13 +36,7 @@ class DualEncoder(nn.Module):
     """Embeddings of length 1, so that their product is the cosine; a text without words has a zero vector."""
 
     def __init__(self, query: Tower, document: Tower, word_dropout: float = 0.0) -> None:
-        """Put two towers together.
-
-        Args:
-            query: encodes queries.
-            document: encodes documents; the same object for both = tied parameters.
-            word_dropout: probability that a word of a text is left out in training.
-        """
+        """Join two towers; the same object for both = tied parameters. Words are dropped in training."""
         super().__init__()
         self.query, self.document = query, document
         self.word_dropout = word_dropout
@@ -76,12 +70,7 @@ class DualEncoder(nn.Module):
 
 
 def without_words(text: Tensor, share: float) -> Tensor:
-    """Texts [N, T] without some of their words, the others moved together; one word stays at least.
-
-    Args:
-        text: int64 [N, T], 0 = padding behind the words.
-        share: probability of each word to be left out.
-    """
+    """Drop words of texts, int64 [N, T], with a probability; one word stays at least, and padding moves to the end."""
     draw = torch.rand(text.shape, device=text.device)
     # The word of the highest draw stays.
     stays = (draw >= share) | (draw == draw.masked_fill(text == 0, -1).amax(dim=1, keepdim=True))

@@ -16,10 +16,7 @@ from zoo.layers.row_adam import RowTable
 
 
 class WordEncoder(RowTable):
-    """A word's vector: its row of a table and, optionally, the last state of an LSTM over its characters.
-
-    Each distinct word of a batch is encoded once: the cost does not grow with the length of the texts.
-    """
+    """A word's vector: its row of a table and, optionally, the last state of an LSTM over its characters."""
 
     def __init__(
         self,
@@ -39,14 +36,14 @@ class WordEncoder(RowTable):
             num_chars: number of characters; 0 = no character LSTM.
             char_size: size of a character's vector.
             char_hidden_size: size of the character LSTM's state.
-            table: [num_words, word_size] initial values, e.g. GloVe; None = random ones.
-            train_table: train the table, too.
+            table: [num_words, word_size] initial values; None = random ones.
+            train_table: otherwise, the table is frozen.
         """
         super().__init__()
         if table is None:
             table = torch.empty(num_words, word_size).normal_(std=0.1)
             table[0] = 0
-        # Several processes may share a memory-mapped, read-only table: it is kept as it is while it is frozen.
+        # Several processes may share a memory-mapped, read-only table, so a frozen table is not copied.
         self.table = nn.Parameter(table, requires_grad=train_table)
         self.size = word_size
         self.char_table: nn.Embedding | None = None
@@ -56,15 +53,7 @@ class WordEncoder(RowTable):
             self.size += char_hidden_size
 
     def forward(self, word: Tensor, char: Tensor) -> Tensor:
-        """Encode words.
-
-        Args:
-            word: [U] vocabulary ids.
-            char: [U, L] character ids, 0 = padding.
-
-        Returns:
-            [U, size]; zero for padding (word 0).
-        """
+        """Encode words [U], vocabulary ids, with characters [U, L], 0 = padding: [U, size], zero for word 0."""
         is_word = (word != 0).unsqueeze(1)
         vectors: Tensor = self.rows(word) * is_word  # [U, word_size]
         if self.char_table is None:
@@ -74,17 +63,12 @@ class WordEncoder(RowTable):
 
 
 class BiLSTMEncoder(nn.Module):
-    """A text's vector: the last forward and the last backward state of a BiLSTM over its words."""
+    """A text's vector: the last forward and the last backward state of a BiLSTM over its words.
+
+    All occurrences of a word in a batch share the mask of the dropout, which is on the words' vectors.
+    """
 
     def __init__(self, words: WordEncoder, hidden_size: int, dropout: float = 0.0) -> None:
-        """Make the BiLSTM.
-
-        Args:
-            words: encodes the words.
-            hidden_size: state size of one direction.
-            dropout: probability of zeroing a component of a word's vector in training; all occurrences of a word in a
-                batch share the mask.
-        """
         super().__init__()
         self.words = words
         self.dropout = nn.Dropout(dropout)
@@ -92,27 +76,14 @@ class BiLSTMEncoder(nn.Module):
         self.size = 2 * hidden_size
 
     def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
-        """Encode texts.
-
-        Args:
-            word: [U] vocabulary ids of the batch's distinct words.
-            char: [U, L] their character ids.
-            text: [N, T] positions in `word`, 0 = padding.
-
-        Returns:
-            [N, size]; zero for a text without words.
-        """
+        """Encode texts [N, T], positions among words [U] with characters [U, L]: [N, size], zero without words."""
         vectors = self.dropout(self.words(word, char))  # [U, D]
         last: Tensor = self.lstm(vectors, text, (text != 0).sum(dim=1))
         return last
 
 
 def positions_of(name: str) -> int | None:
-    """Maximum number of tokens of a pre-trained transformer; None = its configuration sets no limit.
-
-    Args:
-        name: Hub name or folder.
-    """
+    """Maximum number of tokens of the transformer with this Hub name or folder; None = no limit is configured."""
     from transformers import AutoConfig
 
     try:
@@ -181,13 +152,7 @@ class TransformerEncoder(nn.Module):
         return pool(self.token_states(word, text), text != 0, self.pooling)
 
     def token_states(self, word: Tensor, text: Tensor, types: Tensor | None = None) -> Tensor:
-        """The tokens' states [N, T, size] in the last layer; anything at padding.
-
-        Args:
-            word: [U] vocabulary ids of the batch's distinct tokens.
-            text: [N, T] positions in `word`, 0 = padding.
-            types: [N, T] segments; None = one segment.
-        """
+        """The states [N, T, size] of tokens in the last layer, anything at padding; `types` [N, T] are segments."""
         attended = text != 0
         attended[:, 0] = True  # attention needs a token, also in a text without tokens
         segments = {} if types is None else {"token_type_ids": types}

@@ -1,9 +1,4 @@
-"""All states of a GRU over sequences of table rows, fast on CPUs.
-
-As in `zoo.layers.lstm`: the inputs are the words of a batch, so their products are computed once a word of the table;
-the time steps run without a graph node per operation, both directions in one; and the gradient of the recurrent weights
-is one matrix product at the end. On GPUs PyTorch's fused kernel runs.
-"""
+"""All states of a GRU over sequences of table rows, fast on CPUs for the reasons given in `zoo.layers.lstm`."""
 
 from __future__ import annotations
 
@@ -18,13 +13,13 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 class AllStatesGRU(nn.GRU):
-    """A one-layer GRU, or two in opposite directions, with its state at every place of a sequence."""
+    """A one-layer GRU, or two in opposite directions, with its state at every position of a sequence."""
 
     def __init__(self, input_size: int, hidden_size: int, bidirectional: bool = False) -> None:
         super().__init__(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
         self.directions = 2 if bidirectional else 1
 
-    # Its steps are run by code of our own, or by one kernel.
+    # TorchDynamo would trace every time step.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """Run over sequences of rows.
@@ -35,13 +30,13 @@ class AllStatesGRU(nn.GRU):
             lengths: int64 [N], 0..T.
 
         Returns:
-            [N, T, directions, hidden_size]: the states after reading a place from the left, and from the right;
-            0 behind a sequence's end.
+            [N, T, directions, hidden_size]: the states after reading a position from the left, and from the right;
+            0 after a sequence's end.
         """
         return (self._on_cpu if table.device.type == "cpu" else self.packed)(table, ids, lengths)
 
     def packed(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
-        """The same by PyTorch's kernels."""
+        """Run over sequences by PyTorch's kernels; arguments and result as of `forward`."""
         packed = pack_padded_sequence(
             table[ids], lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
         )
@@ -55,19 +50,19 @@ class AllStatesGRU(nn.GRU):
         n, t = ids.shape
         order = lengths.argsort(descending=True, stable=True)
         ids, length = ids[order], lengths[order].unsqueeze(1)
-        place, direction = torch.arange(t), torch.arange(self.directions)
-        alive = (place < length).sum(dim=0).tolist()
+        position, direction = torch.arange(t), torch.arange(self.directions)
+        alive = (position < length).sum(dim=0).tolist()
         input_weight, input_bias = (self._joined(name) for name in ("weight_ih", "bias_ih"))
         weight, bias = (self._joined(name) for name in ("weight_hh", "bias_hh"))
         products = functional.linear(table, input_weight.flatten(0, 1), input_bias.flatten())
         products = products.view(len(table) * self.directions, -1)  # a row for each row and direction
-        # The place that a direction reads at a step, and the step at which it reads a place: from the left the same,
-        # from the right counted from a sequence's end. Behind it nothing is read, and the state is 0.
-        from_right = torch.where(place < length, length - 1 - place, place)
-        turned = torch.stack([place.expand(n, t), from_right])[: self.directions]  # [directions, N, T]
+        # The position that a direction reads at a step, which is the step at which it reads a position, too. After a
+        # sequence's end nothing is read, and the state is 0.
+        from_right = torch.where(position < length, length - 1 - position, position)
+        turned = torch.stack([position.expand(n, t), from_right])[: self.directions]  # [directions, N, T]
         read = ids.expand(turned.shape).gather(2, turned) * self.directions + direction.view(-1, 1, 1)
         states = _Steps.apply(products, read.transpose(1, 2), weight, bias, alive)  # [directions, T, N, H]
-        # Back to places and to the order of the rows.
+        # Back to positions and to the order of the rows.
         row = order.argsort()
         step = (direction.view(-1, 1, 1) * t + turned[:, row]) * n + row.view(1, -1, 1)
         return functional.embedding(step.permute(1, 2, 0), states.reshape(-1, self.hidden_size))
@@ -92,19 +87,18 @@ class _Steps(torch.autograd.Function):
         """States of all steps.
 
         Args:
-            ctx: what the backward pass is given.
-            products: [V, 3H], x_r, x_z and x_c of what can be read.
-            rows: int64 [directions, T, N], what is read: rows of `products`.
+            products: [V, 3H], x_r, x_z and x_c of each input.
+            rows: int64 [directions, T, N], the inputs that are read: rows of `products`.
             weight: [directions, 3H, H].
             bias: [directions, 3H].
-            alive: how many of the N take part in each step, the first ones.
+            alive: number of sequences that have not ended at each step, the first of the N.
 
         Returns:
-            [directions, T, N, H], 0 where a sequence takes no part.
+            [directions, T, N, H], 0 where a sequence has ended.
         """
         directions, steps, n_rows = rows.shape
         size = weight.shape[2]
-        # What is read becomes the gates and the candidate in place.
+        # The products become the gates and the candidate in place.
         gates = products.index_select(0, rows.flatten()).view(directions, steps, n_rows, 3 * size)
         states = gates.new_empty(directions, steps + 1, n_rows, size)
         states[:, 0] = 0
@@ -172,7 +166,7 @@ class _Steps(torch.autograd.Function):
         joined = of_products.view(directions, -1, 3 * size)  # [directions, T * N, 3H]
         of_weight = joined.transpose(1, 2) @ last.flatten(1, 2)
         of_bias = joined.sum(dim=1)
-        # What is read for the candidate does not pass the reset gate.
+        # The candidate's input does not pass the reset gate.
         torch.mul(of_states, of_candidate, out=of_products[:, :, :, 2])
         of_table = torch.ops.aten.embedding_dense_backward(
             of_products.flatten(3), rows, ctx.table_rows, -1, False
@@ -181,7 +175,7 @@ class _Steps(torch.autograd.Function):
 
 
 def _spans(alive: list[int]) -> list[tuple[slice, int]]:
-    """Consecutive steps in which as many rows take part, and the rows."""
+    """Consecutive steps with the same number of sequences, and that number."""
     spans, start = [], 0
     for n, same in groupby(alive):
         end = start + len(list(same))

@@ -21,10 +21,9 @@ def pair_mask(batch: MatchingBatch) -> Tensor:
 
 
 def word_pair_mask(batch: MatchingBatch, unknown: int) -> Tensor:
-    """bool [P, T, S]: `pair_mask` without pairs of two unknown words, which need not be the same word.
+    """bool [P, T, S]: `pair_mask` without pairs of two unknown words.
 
-    For models that compare words themselves: the vocabulary has one vector for all words that it lacks, so any two of
-    them would be a perfect match.
+    All unknown words have the same vector, so any two of them would be a perfect match.
     """
     is_unknown = batch.word == unknown  # [U]
     both_unknown = _in_both(is_unknown[batch.first_text], is_unknown[batch.second_text], batch)
@@ -55,11 +54,7 @@ def dot_interaction(first: Tensor, second: Tensor, batch: MatchingBatch) -> Tens
 
 
 def cosine_interaction(first: Tensor, second: Tensor, batch: MatchingBatch) -> Tensor:
-    """Cosines of the words' vectors of each pair; arguments and shapes as in `dot_interaction`.
-
-    Returns:
-        float32 [P, T, S] in -1..1; 0 at padding, and for a vector of zeros.
-    """
+    """Cosines of the words' vectors of each pair, as `dot_interaction`; 0 for a vector of zeros."""
     # Normalized before the gather: once per text, not once per pair.
     with torch.autocast(first.device.type, enabled=False):
         return dot_interaction(unit(first), unit(second), batch)
@@ -71,7 +66,7 @@ def word_overlap(batch: MatchingBatch, unknown: int = 1, special: Sequence[int] 
     Args:
         batch: pairs of texts.
         unknown: vocabulary id of unknown words, which are never equal.
-        special: ids of tokens that are no words, and are not counted.
+        special: ids of special tokens, which are not counted.
 
     Returns:
         float32 [P, 4]: the share of the first text's words that the second text has, and their share of the first

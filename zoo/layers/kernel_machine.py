@@ -5,7 +5,7 @@
 Ridge regression of the classes (+1 and -1) in the kernel's space, restricted to the span of m training texts, the
 landmarks (Nystroem's method: Williams and Seeger, "Using the Nyström Method to Speed Up Kernel Machines", 2001, in the
 form of Rudi, Camoriano and Rosasco, "Less is More: Nyström Computational Regularization", 2015, Equation 7). With n
-texts it takes O(n m^2) steps, and O(m^2) memory beside the vectors.
+texts it takes O(n m^2) steps, and O(m^2) memory in addition to the vectors.
 """
 
 from __future__ import annotations
@@ -39,24 +39,13 @@ class KernelMachine(nn.Module):
     weight: Tensor
 
     def __init__(self, size: int, num_classes: int) -> None:
-        """Allocate the fitted values.
-
-        Args:
-            size: d, size of a vector.
-            num_classes: C.
-        """
         super().__init__()
         self.register_buffer("mean", torch.zeros(size), persistent=False)
         self.register_buffer("landmarks", torch.zeros(0, size), persistent=False)
         self.register_buffer("weight", torch.zeros(0, num_classes), persistent=False)
 
     def fit(self, vectors: NDArray[np.float32], target: NDArray[np.int64]) -> None:
-        """Fit the machine.
-
-        Args:
-            vectors: float32 [n, d], training texts; zero vectors are skipped.
-            target: int64 [n], their classes; a missing class loses everywhere.
-        """
+        """Fit to vectors [n, d], of which zero vectors are skipped, and classes [n]; a missing class never wins."""
         device, num_classes = self.weight.device, self.weight.shape[1]
         known = np.flatnonzero(vectors.any(axis=1))
         blocks = [known[start : start + _ROWS] for start in range(0, len(known), _ROWS)]

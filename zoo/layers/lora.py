@@ -1,11 +1,10 @@
-"""Low-rank adapters: a transformer is fine-tuned by a few weights beside its own, which stay as they are.
+"""Low-rank adapters: fine-tuning a transformer by a few additional weights; its own are frozen.
 
 Edward J. Hu et al.: "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022. In place of its weight W, a
 linear layer has W + (alpha / r) B A (Section 4.1), where A is [r, inputs] and B, zero at first, [outputs, r]. Here
 every linear layer of the transformer has such a pair, and alpha is twice the rank r.
 
-The package `peft` makes the adapters; what they come to is added to the weights here, so that what was trained with it
-can be used without it.
+The package `peft` makes the adapters; they are merged into the weights here, so that using a model needs no `peft`.
 """
 
 from __future__ import annotations
@@ -19,16 +18,12 @@ from datamodules.core.errors import InputError
 
 #: alpha / r.
 SCALE = 2
-#: In names of weights: what stands before a layer's own ones, and the adapter's two matrices.
+#: In names of weights: prefix of a layer's own weights, and suffixes of the adapter's two matrices.
 _BASE, _A, _B = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weight"
 
 
 def add_adapters(transformer: nn.Module, rank: int) -> None:
-    """Give every linear layer an adapter, and leave everything else untrained.
-
-    Args:
-        transformer: of Hugging Face; its pooling layer, which is not read, gets none.
-        rank: r.
+    """Give every linear layer an adapter of rank r, except for the pooling layer, and freeze everything else.
 
     Raises:
         InputError: peft is not installed, or the transformer has no linear layers.
@@ -44,23 +39,19 @@ def add_adapters(transformer: nn.Module, rank: int) -> None:
     ]
     if not layers:
         raise InputError(
-            f"model.lora_rank: a {type(transformer).__name__} has no linear layers; leave the option out"
+            f"model.lora_rank: a {type(transformer).__name__} has no linear layers; omit the option"
         )
     inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=SCALE * rank, target_modules=layers), transformer)
 
 
 def without_adapters(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Weights under the names of a model without adapters, to which they have been added.
-
-    Args:
-        weights: a state dict, with adapters or without.
-    """
+    """A state dict, with or without adapters, in which they are merged into the weights."""
     merged = {}
     for name, value in weights.items():
-        if name.endswith((_A, _B)):
+        if is_adapter(name):
             continue
-        layer, found, kind = name.rpartition(_BASE)
-        if found and kind == "weight":
+        layer, base, kind = name.rpartition(_BASE)
+        if base and kind == "weight":
             low, high = weights[layer + _A], weights[layer + _B]
             value = value + SCALE * (high.float() @ low.float()).to(value.dtype)
         merged[plain_name(name)] = value
@@ -68,10 +59,10 @@ def without_adapters(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain_name(name: str) -> str:
-    """What a weight is called in a model without adapters."""
+    """The name of a weight in a model without adapters."""
     return name.replace(_BASE, ".")
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a weight is an adapter's."""
+    """Return True if a weight is an adapter's."""
     return name.endswith((_A, _B))

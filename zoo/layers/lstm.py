@@ -1,9 +1,9 @@
 """The last state, or all states, of an LSTM over sequences of table rows, fast on CPUs.
 
-A batch's sequences are short, many, of different lengths, and made of the same few rows: words of a batch,
-characters of an alphabet. So the input products are computed once per row of the table and not once per
-token; the time steps run in place over the sequences still alive, without a graph node per operation; and
-the gradient of the recurrent weights is one matrix product at the end. GPUs have a fused kernel and use it.
+A batch's sequences are short, many, of different lengths, and made of the same few rows: words of a batch, characters
+of an alphabet. So the input products are computed once per row of the table and not once per token; the time steps run
+in place over the sequences that have not ended, without a graph node per operation; and the gradient of the recurrent
+weights is one matrix product at the end. On GPUs PyTorch's fused kernel runs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,35 @@ from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 
-class LastStateLSTM(nn.LSTM):
-    """A one-layer LSTM, or two in opposite directions, of which only the last states are wanted."""
+class _RowLSTM(nn.LSTM):
+    """Base: a one-layer LSTM, or two in opposite directions, over sequences of table rows."""
 
     def __init__(self, input_size: int, hidden_size: int, bidirectional: bool = False) -> None:
         super().__init__(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
 
-    # Its steps are run by code of our own, or by one kernel.
+    def _on_cpu(self, table: Tensor, ids: Tensor, packing: _Packing) -> tuple[Tensor, Tensor]:
+        """Last states [D, N, H] and packed states [D, P, H]."""
+        projected, recurrent = [], []
+        for suffix in ("", "_reverse")[: len(packing.positions)]:
+            weights = [
+                _sigmoid_gates_first(getattr(self, f"{name}_l0{suffix}"))
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            ]
+            projected.append(nn.functional.linear(table, weights[0], weights[2] + weights[3]))
+            recurrent.append(weights[1])
+        return packing.run(torch.stack(projected), torch.stack(recurrent), ids)
+
+    def _on_gpu(self, table: Tensor, ids: Tensor, lengths: Tensor) -> tuple[PackedSequence, Tensor]:
+        """All states, and last states [D, N, H]."""
+        packed = _pack(ids, lengths)
+        states, (last, _) = super().forward(packed._replace(data=table[packed.data]))
+        return states, last
+
+
+class LastStateLSTM(_RowLSTM):
+    """A one-layer LSTM, or two in opposite directions, of which only the last states are needed."""
+
+    # TorchDynamo would trace every time step.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """Run over sequences of rows.
@@ -39,51 +61,44 @@ class LastStateLSTM(nn.LSTM):
         if ids.shape[1] == 0:  # no word of the batch has a letter
             ids = ids.new_zeros(len(ids), 1)
         if table.device.type == "cpu":
-            packing = _Packing(ids, lengths, self.bidirectional)
-            last, _ = _run_on_cpu(self, table, ids, packing)
-            last = last[:, packing.unsorted]
+            last, _ = self._on_cpu(table, ids, _Packing(ids, lengths, self.bidirectional))
         else:
-            packed = _pack(ids, lengths)
-            _, (last, _) = super().forward(packed._replace(data=table[packed.data]))
+            _, last = self._on_gpu(table, ids, lengths)
         return last.transpose(0, 1).flatten(1) * (lengths > 0).unsqueeze(1)
 
 
-class AllStatesLSTM(nn.LSTM):
-    """A one-layer LSTM, or two in opposite directions, with its state at every place of a sequence."""
+class AllStatesLSTM(_RowLSTM):
+    """A one-layer LSTM, or two in opposite directions, with its state at every position of a sequence."""
 
-    def __init__(self, input_size: int, hidden_size: int, bidirectional: bool = False) -> None:
-        super().__init__(input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
-
-    # Its steps are run by code of our own, or by one kernel.
+    # TorchDynamo would trace every time step.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """Run over sequences of rows; arguments as of `LastStateLSTM.forward`.
 
         Returns:
-            [N, T, hidden_size], or [N, T, 2 * hidden_size]: the state after reading a place from the left,
-            and after reading it from the right; 0 behind a sequence's end.
+            [N, T, hidden_size], or [N, T, 2 * hidden_size]: the state after reading a position from the left, and
+            after reading it from the right; 0 after a sequence's end.
         """
         n, length = ids.shape
         if table.device.type == "cpu":
             packing = _Packing(ids, lengths, self.bidirectional)
-            _, packed_states = _run_on_cpu(self, table, ids, packing)
+            _, packed_states = self._on_cpu(table, ids, packing)
             padded = [
-                state.new_zeros(n * length, self.hidden_size).index_copy(0, place, state)
-                for place, state in zip(packing.places, packed_states, strict=True)
+                state.new_zeros(n * length, self.hidden_size).index_copy(0, position, state)
+                for position, state in zip(packing.positions, packed_states, strict=True)
             ]
             states = torch.cat(padded, dim=1).view(n, length, -1)
         else:
-            packed = _pack(ids, lengths)
-            out, _ = super().forward(packed._replace(data=table[packed.data]))
-            states, _ = pad_packed_sequence(out, batch_first=True, total_length=length)
+            packed, _ = self._on_gpu(table, ids, lengths)
+            states, _ = pad_packed_sequence(packed, batch_first=True, total_length=length)
         return states * (lengths > 0).view(n, 1, 1)
 
 
 def last_states(projected: Tensor, recurrent: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
     """The last states of LSTMs whose input products are known, such as those of words that are sums of letters.
 
-    Gates are in the order input, forget, output, cell, or input, output, cell where nothing is forgotten. On CPUs the
-    latter cost no forget gate; PyTorch's fused kernel for GPUs has one, which a large bias then holds at exactly 1.
+    Gates are in the order input, forget, output, cell, or input, output, cell without a forget gate. PyTorch's kernel
+    for GPUs always has a forget gate; where it should not, a large bias holds it at exactly 1.
 
     Args:
         projected: [D, V, GH], of each table row, bias included; D = 1 or 2 directions, G = 3 or 4 gates.
@@ -95,35 +110,26 @@ def last_states(projected: Tensor, recurrent: Tensor, ids: Tensor, lengths: Tens
         [N, D H]: last forward state, last backward state; 0 where the sequence is empty.
     """
     if projected.device.type == "cpu":
-        packing = _Packing(ids, lengths, len(projected) == 2)
-        steps = torch.stack([ids.flatten()[places] for places in packing.places])
-        last, _ = _States.apply(projected, recurrent, steps, packing.batch_sizes)
-        last = last[:, packing.unsorted]
+        last, _ = _Packing(ids, lengths, len(projected) == 2).run(projected, recurrent, ids)
     else:
         last = _last_states_on_gpu(projected, recurrent, ids, lengths)
     joined: Tensor = last.transpose(0, 1).flatten(1) * (lengths > 0).unsqueeze(1)
     return joined
 
 
-#: A gate of this much is 1 in float32, and its slope 0.
+#: The sigmoid of this is 1 in float32, and its slope 0.
 _OPEN = 40.0
 
 
 def _last_states_on_gpu(projected: Tensor, recurrent: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
-    """Last states [D, N, H] by PyTorch's kernel, whose inputs are the products and whose input weights pass them on."""
+    """Last states [D, N, H] by PyTorch's kernel, which gets the products through input weights of 1."""
     directions, hidden = len(projected), recurrent.shape[2]
-    size = 4 * hidden
-    weights = []
-    tables = []
-    passing = torch.eye(size, device=projected.device, dtype=projected.dtype)
+    weights, tables = [], []
+    identity = torch.eye(4 * hidden, device=projected.device, dtype=projected.dtype)
     for d in range(directions):
-        table, own = (
-            _pytorch_gates(projected[d].T, hidden, _OPEN).T,
-            _pytorch_gates(recurrent[d], hidden, 0.0),
-        )
-        tables.append(table)
-        columns = [passing if other == d else torch.zeros_like(passing) for other in range(directions)]
-        weights += [torch.cat(columns, dim=1), own.contiguous()]
+        tables.append(_pytorch_gates(projected[d].T, hidden, _OPEN).T)
+        columns = [identity if other == d else torch.zeros_like(identity) for other in range(directions)]
+        weights += [torch.cat(columns, dim=1), _pytorch_gates(recurrent[d], hidden, 0.0).contiguous()]
     packed = _pack(ids, lengths)
     inputs = torch.cat(tables, dim=1)[packed.data]
     zeros = projected.new_zeros(directions, len(ids), hidden)
@@ -131,55 +137,46 @@ def _last_states_on_gpu(projected: Tensor, recurrent: Tensor, ids: Tensor, lengt
         inputs, packed.batch_sizes, (zeros, zeros), weights, False, 1, 0.0, True, directions == 2
     )
     assert packed.unsorted_indices is not None
-    found: Tensor = last[:, packed.unsorted_indices]
-    return found
+    in_order: Tensor = last[:, packed.unsorted_indices]
+    return in_order
 
 
 def _pytorch_gates(weight: Tensor, hidden: int, missing: float) -> Tensor:
-    """PyTorch's order of gates, input, forget, cell, output, of rows in ours; a forget gate that lacks is `missing`."""
+    """Rows of gates in PyTorch's order: input, forget, cell, output; a missing forget gate is filled with `missing`."""
     i, *f, o, g = torch.split(weight, hidden)
     return torch.cat([i, f[0] if f else torch.full_like(i, missing), g, o])
 
 
 def _pack(table: Tensor, lengths: Tensor) -> PackedSequence:
-    # A sequence without tokens reads one, and its state is zeroed: kernels know no empty sequences.
+    # PyTorch packs no empty sequences. An empty one reads a token, and its state is zeroed afterwards.
     return pack_padded_sequence(table, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
 
 
 class _Packing:
-    """Which place of a padded [N, T] is read at which step: all first steps, longest sequence first, ..."""
+    """Order in which positions of padded sequences [N, T] are read: all first steps, longest sequence first, ..."""
 
     def __init__(self, ids: Tensor, lengths: Tensor, bidirectional: bool) -> None:
-        places = torch.arange(ids.numel()).view(ids.shape)
-        packed = _pack(places, lengths)
+        positions = torch.arange(ids.numel()).view(ids.shape)
+        packed = _pack(positions, lengths)
         assert packed.unsorted_indices is not None
         self.unsorted = packed.unsorted_indices
         self.batch_sizes: list[int] = packed.batch_sizes.tolist()
-        #: int64 [D][P]: flat places of the padded table.
-        self.places = [packed.data]
+        #: int64 [D][P]: flat positions in the padded table.
+        self.positions = [packed.data]
         if bidirectional:
             # The backward LSTM runs forward over the reversed sequences.
-            reversed_place = lengths.clamp(min=1).unsqueeze(1) - 1 - torch.arange(ids.shape[1])
-            self.places.append(_pack(places.gather(1, reversed_place.clamp(min=0)), lengths).data)
+            reversed_position = lengths.clamp(min=1).unsqueeze(1) - 1 - torch.arange(ids.shape[1])
+            self.positions.append(_pack(positions.gather(1, reversed_position.clamp(min=0)), lengths).data)
 
-
-def _run_on_cpu(lstm: nn.LSTM, table: Tensor, ids: Tensor, packing: _Packing) -> tuple[Tensor, Tensor]:
-    """Last states [D, N, H], longest sequence first, and all states [D, P, H], packed."""
-    projected, recurrent = [], []
-    for suffix in ("", "_reverse")[: len(packing.places)]:
-        weights = [
-            _sigmoid_gates_first(getattr(lstm, f"{name}_l0{suffix}"))
-            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        ]
-        projected.append(nn.functional.linear(table, weights[0], weights[2] + weights[3]))
-        recurrent.append(weights[1])
-    steps = torch.stack([ids.flatten()[places] for places in packing.places])
-    last, states = _States.apply(torch.stack(projected), torch.stack(recurrent), steps, packing.batch_sizes)
-    return last, states
+    def run(self, projected: Tensor, recurrent: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Last states [D, N, H] and packed states [D, P, H]; arguments as of `last_states`."""
+        steps = torch.stack([ids.flatten()[positions] for positions in self.positions])
+        last, states = _States.apply(projected, recurrent, steps, self.batch_sizes)
+        return last[:, self.unsorted], states
 
 
 def _sigmoid_gates_first(weight: Tensor) -> Tensor:
-    """PyTorch keeps the gates as input, forget, cell, output; input, forget, output, cell is faster here."""
+    """Reorder PyTorch's gates to input, forget, output, cell, which is faster here."""
     i, f, g, o = weight.chunk(4)
     return torch.cat([i, f, o, g])
 
@@ -187,7 +184,7 @@ def _sigmoid_gates_first(weight: Tensor) -> Tensor:
 class _States(torch.autograd.Function):
     """D LSTMs side by side over packed sequences, longest first; D = 1 or 2 directions.
 
-    There are G = 4 gates (input, forget, output, cell), or 3 without the forget gate: then a cell keeps what it holds.
+    There are G = 4 gates (input, forget, output, cell), or 3 without the forget gate.
     P is the number of tokens of all sequences: step 0 of all, then step 1 of those that have one, ...
     """
 
@@ -199,11 +196,10 @@ class _States(torch.autograd.Function):
         """Run the steps.
 
         Args:
-            ctx: what backward needs.
             projected: [D, V, GH], input products of each table row, bias included.
             recurrent: [D, GH, H].
             steps: int64 [D, P], rows of the table.
-            batch_sizes: sequences alive at each step, falling; N at the first.
+            batch_sizes: number of sequences that have not ended at each step; N at the first.
 
         Returns:
             [D, N, H] last states and [D, P, H] all states.

@@ -1,4 +1,4 @@
-"""Vectors of words that need not be in a vocabulary: those of other words are drawn from their spelling."""
+"""Word vectors; those of words outside of the vocabulary are drawn from their spelling."""
 
 from __future__ import annotations
 
@@ -45,16 +45,9 @@ class OpenWords(nn.Module):
 
 
 def normal_of(seeds: Tensor, size: int) -> Tensor:
-    """Standard normal numbers that depend on a seed alone: the same on every machine and in every batch.
+    """Standard normal numbers, float32 [n, size], of seeds, int64 [n]: the same on every machine and in every batch.
 
     SplitMix64 (Steele, Lea, Flood 2014) mixes counters; two halves of each result make a normal number (Box, Muller).
-
-    Args:
-        seeds: int64 [n].
-        size: numbers a seed.
-
-    Returns:
-        float32 [n, size].
     """
     counter = torch.arange(1, size + 1, device=seeds.device) * -0x61C8864680B583EB
     mixed = seeds.unsqueeze(1) + counter

@@ -1,10 +1,9 @@
-"""Tables of vectors of which a batch reads a few rows, and updates that cost time for these rows alone.
+"""Tables of vectors whose updates cost time only for the rows that a batch reads.
 
-A step of a dense optimizer goes over every row of a table, and so does its gradient: with 30,000 words of 100 numbers
-that takes longer than all else in a small network's step. Here a table's gradient holds the rows that were read (a
-sparse tensor), and the optimizer updates no others. SGD and Adagrad, as PyTorch has them, then find exactly what they
-find from a dense gradient. Adam moves every row at every step, for some time after its last gradient: `RowAdam` puts
-these moves off until the row is read, and makes them then, all at once.
+A step of a dense optimizer goes over every row of a table: with 30,000 words of 100 numbers that takes longer than the
+rest of a small network's step. Here a table's gradient is a sparse tensor of the rows that were read, and the optimizer
+updates no others. PyTorch's SGD and Adagrad have the same results as with a dense gradient. Adam moves a row also in
+steps without a gradient: `RowAdam` delays these updates until the row is read again.
 """
 
 from __future__ import annotations
@@ -20,55 +19,44 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
-#: A put-off move that is this much smaller than the first of its row is left out: float32 would not show it.
+#: A delayed update is skipped if it is this much smaller than the first of its row, which float32 cannot resolve.
 NEGLIGIBLE = 1e-12
 
 
 class RowTable(nn.Module):
-    """Base of the modules that have a `table` and read some of its rows."""
+    """Base of the modules with a `table` of which they read some rows."""
 
     table: nn.Parameter
 
     def __init__(self) -> None:
         super().__init__()
-        #: whether the table's gradient is sparse.
+        #: the table's gradient is sparse.
         self.is_sparse = False
-        #: makes the moves that an optimizer has put off, of some rows, or of all (None).
+        #: makes an optimizer's delayed updates of some rows, or of all (None).
         self.settle: Callable[[Tensor | None], None] | None = None
-        # Whoever keeps or copies the weights gets them as they should be.
+        # A state dict has the weights after all updates.
         self.register_state_dict_pre_hook(_settle_all)  # type: ignore[no-untyped-call]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def rows(self, ids: Tensor) -> Tensor:
-        """Read rows.
-
-        Args:
-            ids: int64 [...], rows of the table.
-
-        Returns:
-            [..., size].
-        """
+        """Read rows: [..., size] of int64 [...]."""
         if self.settle is not None:
             self.settle(ids.flatten())
         return functional.embedding(ids, self.table, sparse=self.is_sparse)
 
 
 def distinct_rows(ids: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """The distinct rows that are read, in order, found without sorting.
-
-    Args:
-        ids: int64 [...], rows of a table.
-        num_rows: of the table.
+    """The distinct ids, sorted, without a sort; for row numbers of a table.
 
     Returns:
-        int64 [n], and int64 [...], the place of each id among them.
+        int64 [n], and int64 [...], the position of each id among them.
     """
     is_read = torch.zeros(num_rows, dtype=torch.bool, device=ids.device)
     is_read[ids.flatten()] = True
     rows = is_read.nonzero().squeeze(1)
-    place = torch.empty(num_rows, dtype=torch.int64, device=ids.device)
-    place[rows] = torch.arange(len(rows), device=ids.device)
-    return rows, place[ids]
+    position = torch.empty(num_rows, dtype=torch.int64, device=ids.device)
+    position[rows] = torch.arange(len(rows), device=ids.device)
+    return rows, position[ids]
 
 
 def _settle_all(table: RowTable, prefix: str, keep_vars: bool) -> None:
@@ -77,23 +65,23 @@ def _settle_all(table: RowTable, prefix: str, keep_vars: bool) -> None:
 
 
 class RowAdam(Adam):
-    """Adam, with the moves of rows that have no gradient put off until they are read; for tables on a CPU.
+    """Adam that delays the updates of rows without a gradient until they are read; for tables on a CPU.
 
     Adam (Kingma and Ba, 2015) keeps for each number the means m of its gradients and v of their squares. Without a
     gradient, m falls by beta1 and v by beta2 a step, and the number still moves by lr m / sqrt(v), both corrected
-    for their bias. So what n such steps do depends on m and v before them and on two sums over the steps, which are the
-    same for all rows that were updated last at the same time:
+    for their bias. So the result of n such steps depends on m and v before them and on two sums over the steps, which
+    are the same for all rows that were last updated at the same step:
 
         A = sum_k a_k,  a_k = lr_k beta1^k / (1 - beta1^t)          R = sum_k a_k sqrt(1 - beta2^t) / beta2^(k/2)
 
-    with t the number of the k-th of the n steps. The row's move is R m / sqrt(v) if epsilon is 0, and A m / epsilon
-    if v is; it is computed as A m / ((A / R) sqrt(v) + epsilon), which is both. The result is that of dense Adam, but
-    for rounding and for what epsilon contributes in between. Its state is Adam's: a checkpoint of either resumes both.
+    with t the number of the k-th of the n steps. The row's update is R m / sqrt(v) if epsilon is 0, and A m / epsilon
+    if v is 0; A m / ((A / R) sqrt(v) + epsilon) equals both. The result is that of dense Adam except for rounding and
+    for the contribution of epsilon between these cases. The state is Adam's: a checkpoint of either resumes both.
     """
 
     def __init__(self, params: Any, **options: Any) -> None:
         super().__init__(params, **options)
-        #: table -> which of its rows have moves to make.
+        #: table -> the rows with delayed updates.
         self._waiting: dict[Tensor, _Waiting] = {}
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -138,12 +126,7 @@ class RowAdam(Adam):
         )  # fmt: skip
 
     def settle(self, table: Tensor, rows: Tensor | None = None) -> None:
-        """Make the moves that were put off.
-
-        Args:
-            table: a parameter.
-            rows: int64 [n], of the table; some may be named more than once. None = all.
-        """
+        """Make the delayed updates of rows of a table, int64 [n] with duplicates; None = of all."""
         waiting = self._waiting.get(table)
         if waiting is None or waiting.steps == 0:
             return
@@ -155,41 +138,41 @@ class RowAdam(Adam):
         )  # fmt: skip
 
     def settle_all(self) -> None:
-        """Make all moves that were put off."""
+        """Make all delayed updates."""
         for table in list(self._waiting):
             self.settle(table)
-            del self._waiting[table]  # nothing waits: what was counted is of no more use
+            del self._waiting[table]
 
     def state_dict(self) -> dict[str, Any]:
-        """Adam's own."""
+        """Adam's own, after all updates."""
         self.settle_all()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Adam's own."""
+        """Load Adam's own state."""
         self._waiting.clear()
         super().load_state_dict(state_dict)
 
 
 class _Waiting:
-    """Since when each row of a table waits, and the sums A and R of `RowAdam` for every such time."""
+    """The step of each row's last update, and the sums A and R of `RowAdam` since every step."""
 
     def __init__(self, rows: int, beta1: float, beta2: float) -> None:
-        #: steps that were counted.
+        #: number of steps.
         self.steps = 0
-        #: the step after which each row is as it should be [rows].
+        #: int64 [rows]: the step of each row's last update.
         self.since = np.zeros(rows, np.int64)
-        # The moves of a row shrink by this factor a step, or a little faster.
+        # A row's delayed updates shrink at least by this factor a step.
         shrink = beta1 / math.sqrt(beta2)
         reach = 1 if shrink == 0 else math.ceil(math.log(NEGLIGIBLE) / math.log(shrink))
         self.betas = beta1, beta2
-        # What a step counts for rows that wait since so many steps: reach, ..., 1.
+        # A step's weight in the sums of rows that were updated reach, ..., 1 steps before.
         self.weights = np.array([[beta1], [shrink]]) ** np.arange(reach, 0, -1)
-        #: [2, steps and more]: A and R of the rows that wait since then.
+        #: [2, at least `steps`]: A and R since each step.
         self.totals = np.zeros((2, 1024))
 
     def count_step(self, step: int, lr: float) -> None:
-        """One more step, the optimizer's `step`-th."""
+        """Count one more step, the optimizer's `step`-th."""
         if self.steps == self.totals.shape[1]:
             self.totals = np.concatenate([self.totals, np.zeros_like(self.totals)], axis=1)
         beta1, beta2 = self.betas
@@ -200,7 +183,7 @@ class _Waiting:
 
 
 def _arrays(table: Tensor, state: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """A table, and what Adam keeps of its gradients, as arrays that share their memory."""
+    """A table and Adam's two means, as arrays that share their memory."""
     return table.detach().numpy(), state["exp_avg"].numpy(), state["exp_avg_sq"].numpy()
 
 
@@ -208,21 +191,21 @@ def _sums(gradient: Tensor | None) -> tuple[Tensor, Tensor]:
     """Rows [n] and their gradients [n, size] of a sparse gradient, each row once."""
     assert gradient is not None
     rows = gradient._indices()[0]
-    # Most often they are in order, and once each: then there is nothing to sort and to add up.
+    # Most often the rows are sorted and distinct already.
     if not bool((rows[1:] > rows[:-1]).all()):
         gradient = gradient.coalesce()
         rows = gradient.indices()[0]
     return rows.contiguous(), gradient._values().contiguous()
 
 
-# One pass over the rows: PyTorch's operations, one by one, take longer than a small network's whole step.
+# One pass over the rows: PyTorch's operations one by one take longer than a small network's whole step.
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _update_rows(  # type: ignore[no-untyped-def]
     table, mean, square, rows, gradient, since, now, beta1, beta2, rate, correction, eps
 ):
-    """Adam's step; the rows are as they should be after step `now`."""
+    """Adam's step on rows whose delayed updates were made up to step `now`."""
     one = np.float32(1)
     for i in range(len(rows)):
         row = rows[i]
@@ -239,7 +222,7 @@ def _update_rows(  # type: ignore[no-untyped-def]
 def _settle_rows(  # type: ignore[no-untyped-def]
     table, mean, square, rows, since, now, by_mean, by_ratio, beta1, beta2, eps
 ):
-    """The moves of rows that wait; see `RowAdam` for A (`by_mean`) and R (`by_ratio`)."""
+    """The delayed updates of rows; see `RowAdam` for A (`by_mean`) and R (`by_ratio`)."""
     # Where a row never had a gradient, m and v are 0, and so may be epsilon.
     tiny = np.float32(1e-38)
     for row in rows:
@@ -257,11 +240,11 @@ def _settle_rows(  # type: ignore[no-untyped-def]
 
 
 def why_dense(optimizer: Optimizer) -> str | None:
-    """Why an optimizer does not update a table by rows with the result that it has by dense updates; None: it does."""
+    """The reason why updates by rows would have another result than dense ones; None if they have the same."""
     if type(optimizer) not in (SGD, Adagrad, Adam, AdamW, RowAdam):
         return f"{type(optimizer).__name__} is none of SGD, Adagrad, Adam and AdamW"
     for group in optimizer.param_groups:
-        # Each of these moves rows, or a memory of their gradients, in ways that are not made up for later.
+        # These change rows without a gradient in ways that cannot be delayed.
         for name in ("weight_decay", "momentum", "amsgrad", "maximize"):
             if group.get(name):
                 return f"{type(optimizer).__name__} has {name}={group[name]}"
@@ -273,14 +256,10 @@ def why_dense(optimizer: Optimizer) -> str | None:
 
 
 def update_by_rows(optimizer: Optimizer, tables: Sequence[RowTable]) -> Optimizer:
-    """Have an optimizer update tables by rows.
-
-    Args:
-        optimizer: one that `why_dense` has nothing against; its parameters are the tables' and others.
-        tables: their gradients become sparse.
+    """Make an optimizer, which `why_dense` accepts, update tables by rows.
 
     Returns:
-        The optimizer, or one of the same settings in its place.
+        The optimizer, or a `RowAdam` with the same settings in place of an Adam.
     """
     if isinstance(optimizer, Adam):
         optimizer = RowAdam(optimizer.param_groups, **optimizer.defaults)
@@ -292,14 +271,14 @@ def update_by_rows(optimizer: Optimizer, tables: Sequence[RowTable]) -> Optimize
 
 
 def update_densely(tables: Iterable[RowTable]) -> None:
-    """Have whatever optimizer comes next update all rows; moves that were put off are made."""
+    """Make the delayed updates; the next optimizer updates all rows."""
     for table in tables:
         _settle_all(table, "", False)
         table.is_sparse, table.settle = False, None
 
 
 def clip_values(parameters: Iterable[nn.Parameter], most: float) -> None:
-    """Clip every number of the gradients to -most..most, as `torch.nn.utils.clip_grad_value_`; of sparse ones, too."""
+    """Clip the numbers of gradients to -most..most, like `torch.nn.utils.clip_grad_value_`, but sparse ones as well."""
     for parameter in parameters:
         if parameter.grad is not None and parameter.grad.is_sparse:
             parameter.grad = parameter.grad.coalesce()  # a row that was read twice has one gradient

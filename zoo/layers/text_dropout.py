@@ -14,7 +14,7 @@ class TextDropout(nn.Module):
         self.probability = probability
 
     def forward(self, text: Tensor) -> Tensor:
-        """Hide some of texts [B, d]; what stays is not scaled."""
+        """Zero some rows of texts [B, d]; the others are not scaled."""
         if not self.training or self.probability == 0:
             return text
         return text * (torch.rand(len(text), 1, device=text.device) >= self.probability)

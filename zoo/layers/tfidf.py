@@ -34,12 +34,9 @@ class LinearClassifier(Protocol):
 def planes_of(
     classifier: LinearClassifier, halve: bool = True
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weight [C, V] and bias [C] of a classifier, which has one plane for two classes.
+    """Weight [C, V] and bias [C] of a classifier of scikit-learn, which has one plane for two classes.
 
-    Args:
-        classifier: of scikit-learn.
-        halve: divide the planes of two classes by 2: the softmax of both scores is then the probability of logistic
-            regression.
+    With `halve`, the softmax of the scores of two classes is the probability of logistic regression.
     """
     weight, bias = classifier.coef_, classifier.intercept_
     if len(bias) > 1:
@@ -52,29 +49,16 @@ class TextVectorizer:
     """A vectorizer of scikit-learn that is kept as plain values: n-grams and inverse document frequencies."""
 
     def __init__(self, tfidf: bool = True, **options: object) -> None:
-        """Choose the n-grams.
-
-        Args:
-            tfidf: weight counts by inverse document frequency, and give each text the length 1.
-            **options: of `sklearn.feature_extraction.text.TfidfVectorizer`, or of `CountVectorizer`.
-        """
+        """Choose the n-grams by options of `TfidfVectorizer`, or of `CountVectorizer` without `tfidf`."""
         self.tfidf, self.options = tfidf, options
         self.state: PlainDict = {}
         self._opened: CountVectorizer | None = None
 
     def fit(self, texts: Iterable[str], source: str = "the training texts", **options: object) -> csr_matrix:
-        """Select the n-grams of texts.
-
-        Args:
-            texts: n training texts.
-            source: name of the texts in messages.
-            **options: further options of the vectorizer for this selection.
-
-        Returns:
-            The texts' vectors [n, V].
+        """Select the n-grams of n training texts, by further options; returns the texts' vectors [n, V].
 
         Raises:
-            InputError: no text has a word.
+            InputError: no text has a word; `source` names the texts.
         """
         vectorizer = self._new(**options)
         try:
@@ -114,13 +98,7 @@ class TfidfLinear(nn.Module):
     table: Tensor
 
     def __init__(self, max_ngram: int, max_letters: int, num_classes: int) -> None:
-        """Choose the n-grams.
-
-        Args:
-            max_ngram: words of the longest n-gram of words.
-            max_letters: letters of the longest n-gram of letters, which begin at 2 and stay within words; 0 = none.
-            num_classes: C.
-        """
+        """Choose the n-grams: up to `max_ngram` words, and 2 to `max_letters` letters within words (0 = none)."""
         super().__init__()
         self.num_classes = num_classes
         self.vectorizers = {"words": TextVectorizer(sublinear_tf=True, ngram_range=(1, max_ngram))}
@@ -137,7 +115,7 @@ class TfidfLinear(nn.Module):
 
         Args:
             texts: n training texts.
-            target: [n], their classes 0..C-1; a missing class has the lowest score for every text.
+            target: [n], their classes; a missing class has the lowest score for every text.
             c: weight of training errors against small weights.
 
         Raises:

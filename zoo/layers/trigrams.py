@@ -1,8 +1,8 @@
-"""Word hashing: a word as the counts of its letter trigrams, and what a matrix makes of them.
+"""Word hashing: the product of a matrix and the counts of a word's letter trigrams.
 
 Huang et al.: "Learning Deep Structured Semantic Models for Web Search using Clickthrough Data", CIKM 2013. `cat` with
-marks around it, `#cat#`, has the trigrams #ca, cat and at#. The product of a matrix and such counts is a sum of the
-matrix's rows, made once for each distinct word of a batch; the counts themselves never exist.
+marks around it, `#cat#`, has the trigrams #ca, cat and at#. The product is a sum of the matrix's rows, computed once
+for each distinct word of a batch, without the counts themselves.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class TrigramLayer(nn.Module):
 
         Args:
             num_chars: character ids are below this.
-            trigrams: number of buckets that trigrams are hashed into; or the trigrams that are known, rising numbers of
-                `distinct_trigrams`, with a row each: others count nothing.
+            trigrams: number of buckets that trigrams are hashed into; or the known trigrams, sorted numbers of
+                `distinct_trigrams`, with a row each: others are skipped.
             size: columns.
             fan_out: units that a column belongs to, for the scale of the initial values.
         """

@@ -23,17 +23,11 @@ class VectorBag(nn.Module):
     idf: Tensor
 
     def __init__(self, num_words: int) -> None:
-        """Allocate the weights of V words."""
         super().__init__()
         self.register_buffer("idf", torch.zeros(num_words), persistent=False)
 
     def fit(self, batches: Iterable[ClassificationBatch], has_vector: Tensor) -> None:
-        """Compute the weights of the words: idf = 1 + log((1 + n) / (1 + df)).
-
-        Args:
-            batches: all n training texts.
-            has_vector: bool [V]; other words, whose vectors were drawn, have weight 0.
-        """
+        """Compute idf = 1 + log((1 + n) / (1 + df)) from n training texts; 0 where `has_vector`, bool [V], is False."""
         frequency, n = np.zeros(len(self.idf), np.int64), 0
         for batch in batches:
             words, texts = batch.word.cpu().numpy(), batch.text.cpu().numpy()

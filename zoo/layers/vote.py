@@ -12,8 +12,8 @@ def vote(
     """Compute the memories' shares of a vote: softmax_k(tau s_k + p log(score_k / score_1)).
 
     Args:
-        similarity: float32 [B, K].
-        score: float32 [B, K] retrieval scores.
+        similarity: float32 [B, K], s.
+        score: float32 [B, K], retrieval scores.
         mask: bool [B, K], True where there is a memory.
         tau: sharpness.
         score_power: p.

@@ -65,8 +65,10 @@ class Task(pl.LightningModule):
     #: the NamedTuple that describes the task's data, see `datamodules.batch`.
     spec_type: ClassVar[type[Any]]
     predictor_type: ClassVar[type[Predictor[Any, Any]]]
-    #: whether batches must carry the texts as strings.
+    #: batches must carry the texts as strings.
     reads_strings: ClassVar[bool] = False
+    #: the network reads memories.
+    uses_memory: bool = True
     #: whether another seed gives another model.
     depends_on_seed: ClassVar[bool] = True
     #: whether the weights can be sharded over several devices: all processes call the whole network.
@@ -138,11 +140,6 @@ class Task(pl.LightningModule):
             word_vectors: [num_words, d] pre-trained values of the word table, or None.
             transformer_config: configuration of the transformer whose weights a checkpoint holds, or None.
         """
-
-    @property
-    def uses_memory(self) -> bool:
-        """Return whether the network reads memories at all."""
-        return True
 
     @property
     def vector_size(self) -> int | None:
@@ -548,6 +545,17 @@ def check_probability(**values: float) -> None:
     for name, value in values.items():
         if not 0 <= value < 1:
             raise InputError(f"model.{name}={value}: must be 0 or more and below 1")
+
+
+def check_positive(**values: float) -> None:
+    """Refuse values that are not above 0.
+
+    Raises:
+        InputError: names the option.
+    """
+    for name, value in values.items():
+        if not value > 0:
+            raise InputError(f"model.{name}={value}: must be above 0")
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:

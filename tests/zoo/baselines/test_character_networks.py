@@ -141,10 +141,9 @@ def test_char_crnn_has_the_papers_sizes(filters: int, millions: float) -> None:
 # --- VDCNN ---
 
 
-@pytest.mark.parametrize("shortcut", [False, True])
-def test_vdcnn(made: tuple[ClassificationSpec, ClassificationBatch], shortcut: bool) -> None:
+def test_vdcnn(made: tuple[ClassificationSpec, ClassificationBatch]) -> None:
     spec, batch = made
-    network = network_of(VDCNN(depth=17, filters=3, hidden_size=5, shortcut=shortcut), spec)
+    network = network_of(VDCNN(depth=17, filters=3, hidden_size=5), spec)
     for name, buffer in network.named_buffers():
         if "running" in name:
             buffer.uniform_(0.5, 1.5)
@@ -159,13 +158,10 @@ def plain_vdcnn(network: Any, ids: list[int]) -> Tensor:
         for number, block in enumerate(network.blocks):
             if number in (2, 4, 6):
                 states = functional.max_pool1d(states[None], 3, 2, 1)[0]
-            before = states
-            for layer, (convolution, norm) in enumerate(zip(block.convolutions, block.norms, strict=True)):
+            for convolution, norm in zip(block.convolutions, block.norms, strict=True):
                 states = convolution(states)
                 scale = norm.weight / (norm.running_var + norm.eps).sqrt()
                 states = (states - norm.running_mean[:, None]) * scale[:, None] + norm.bias[:, None]
-                if layer == 1 and block.shortcut is not None:
-                    states = states + block.shortcut(before)
                 states = states.relu()
         for row, values in enumerate(states.tolist()):
             kept = sorted(range(len(values)), key=lambda position: -values[position])[:K]

@@ -14,6 +14,7 @@ from gensim.models import Word2Vec
 from sklearn.svm import LinearSVC
 
 from datamodules import ClassificationDataModule
+from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from tests.zoo.adapters import Classification
 from tests.zoo.baselines.test_reference_labels import fitted
@@ -83,14 +84,14 @@ def test_a_share_of_the_memories_is_interpolated(adapter: Classification) -> Non
 def test_the_share_is_the_best_on_validation_rows(adapter: Classification) -> None:
     data = adapter.data
     model = fit(PTE(word_size=6, epochs=20, expand="interpolate"), data)
-    train, held_out = (model._means(data, name) for name in ("train", "validation"))
+    splits = ("train", "validation")
+    train, held_out = (label_numbers(data.split(name).rows, data.spec.labels) for name in splits)
+    means = [model._means(data, name) for name in splits]
     accuracies = {}
     for weight in WEIGHTS:
-        vectors = (
-            (1 - weight) * each.means.text + weight * each.means.memories for each in (train, held_out)
-        )
-        machine = LinearSVC(random_state=0, dual=False).fit(next(vectors), train.labels)
-        accuracies[weight] = (machine.predict(next(vectors)) == held_out.labels).mean()
+        vectors = [(1 - weight) * split.text + weight * split.memories for split in means]
+        machine = LinearSVC(random_state=0, dual=False).fit(vectors[0], train)
+        accuracies[weight] = (machine.predict(vectors[1]) == held_out).mean()
     assert accuracies[model.network.fitted["memory_weight"]] == max(accuracies.values())
 
 
@@ -233,7 +234,7 @@ def test_labels_bring_the_words_of_a_class_together(adapter: Classification) -> 
     def share_explained(model: WordAverages) -> float:
         """The share of the variance of the texts' means that is between classes."""
         fit(model, data)
-        means = model._means(data, "train").means.text.numpy()
+        means = model._means(data, "train").text.numpy()
         classes = [means[np.array(labels) == label] for label in set(labels)]
         between = sum(len(rows) * ((rows.mean(axis=0) - means.mean(axis=0)) ** 2).sum() for rows in classes)
         return float(between / ((means - means.mean(axis=0)) ** 2).sum())

@@ -13,7 +13,7 @@ ROWS, SIZE, HIDDEN, LENGTH = 9, 5, 4, 7
 
 
 def sequences(lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """A table, rows of it (with arbitrary ones behind the sequences' ends), and the lengths."""
+    """A table, rows of it (with arbitrary ones after the sequences' ends), and the lengths."""
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(ROWS, SIZE, generator=generator, dtype=torch.float64)
     ids = torch.randint(0, ROWS, (len(lengths), LENGTH), generator=generator)
@@ -41,26 +41,26 @@ def test_equals_pytorch(
     table.requires_grad_(True)
     inputs = [table, *lstm.parameters()]
 
-    found = lstm(table, ids, sizes)
+    result = lstm(table, ids, sizes)
     expected = reference(lstm, table, ids, sizes)[kind is AllStatesLSTM]
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(result, expected, rtol=1e-10, atol=1e-12)
 
-    # A gradient that differs at every number, so that none can stand in for another.
-    weight = torch.randn(found.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    ours = torch.autograd.grad((found * weight).sum(), inputs, retain_graph=True)
-    theirs = torch.autograd.grad((expected * weight).sum(), inputs)
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    # A different gradient at every number, so that exchanged numbers fail.
+    weight = torch.randn(result.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    gradients = torch.autograd.grad((result * weight).sum(), inputs, retain_graph=True)
+    expected_gradients = torch.autograd.grad((expected * weight).sum(), inputs)
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-9, atol=1e-11)
 
 
-def test_states_are_zero_behind_the_end() -> None:
+def test_states_are_zero_after_the_end() -> None:
     lstm = AllStatesLSTM(SIZE, HIDDEN, bidirectional=True).double()
     table, ids, lengths = sequences([2, 0, 7])
     states = lstm(table, ids, lengths)
     assert states.shape == (3, LENGTH, 2 * HIDDEN)
-    behind = torch.arange(LENGTH) >= lengths.unsqueeze(1)
-    assert not states[behind].any()
-    assert bool(states[~behind].all())
+    after = torch.arange(LENGTH) >= lengths.unsqueeze(1)
+    assert not states[after].any()
+    assert bool(states[~after].all())
 
 
 def test_bfloat16_autocast_runs_in_float32() -> None:

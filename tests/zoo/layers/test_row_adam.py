@@ -23,6 +23,7 @@ from tests.zoo.adapters import Ranking
 from tests.zoo.conftest import sentences, write_table
 from zoo.layers.bags import BigramTable
 from zoo.layers.row_adam import RowAdam, update_by_rows, update_densely, why_dense
+from zoo.registry import model_class
 from zoo.tasks import encoders
 
 ROWS, SIZE = 40, 6
@@ -75,7 +76,7 @@ def learn(
         lambda weights: Adagrad(weights, lr=0.1, lr_decay=0.01, initial_accumulator_value=0.1),
     ],
 )
-def test_sgd_and_adagrad_find_the_same(make: Callable[..., Optimizer]) -> None:
+def test_sgd_and_adagrad_have_the_same_result(make: Callable[..., Optimizer]) -> None:
     dense, by_rows = (learn(make, way)[0].state_dict() for way in (False, True))
     for name in dense:
         # Nothing but the order of sums differs.
@@ -90,12 +91,12 @@ def test_sgd_and_adagrad_find_the_same(make: Callable[..., Optimizer]) -> None:
         (lambda weights: Adam(weights, lr=0.01, fused=True), 2e-4),
         (lambda weights: Adam(weights, lr=0.01, betas=(0.5, 0.9)), 2e-4),
         (lambda weights: Adam(weights, lr=0.01, betas=(0.0, 0.99)), 2e-4),
-        # So large that it is in the moves' size: what it contributes is not made up for exactly.
+        # An epsilon in the size of the updates: its contribution is approximate.
         (lambda weights: Adam(weights, lr=0.01, eps=1e-3), 5e-3),
         (lambda weights: AdamW(weights, lr=0.01, weight_decay=0.0), 2e-4),
     ],
 )
-def test_adam_finds_the_same_within_rounding(
+def test_adam_has_the_same_result_within_rounding(
     make: Callable[..., Optimizer], atol: float, schedule: bool
 ) -> None:
     (dense, by_adam), (by_rows, optimizer) = (learn(make, way, schedule=schedule) for way in (False, True))
@@ -110,13 +111,13 @@ def test_adam_finds_the_same_within_rounding(
             torch.testing.assert_close(state[number][name], value, rtol=5e-3, atol=1e-4)
 
 
-def test_moves_are_those_of_adam_to_the_last_digits() -> None:
-    """One gradient, then none for long: what a row does meanwhile, step by step in float64."""
+def test_updates_are_those_of_adam_to_the_last_digits() -> None:
+    """One gradient, then none for many steps: the row's updates, step by step in float64."""
     torch.manual_seed(0)
     reader = Reader()
     optimizer = update_by_rows(Adam(reader.parameters(), lr=0.01, eps=1e-8), [reader.words])
     start = reader.words.table.detach().clone()
-    place, m, v, lr = start[3].double(), torch.zeros(SIZE).double(), torch.zeros(SIZE).double(), 0.01
+    value, m, v, lr = start[3].double(), torch.zeros(SIZE).double(), torch.zeros(SIZE).double(), 0.01
     for step in range(1, 121):
         ids = torch.tensor([3] if step == 1 else [5])
         optimizer.zero_grad()
@@ -125,18 +126,18 @@ def test_moves_are_those_of_adam_to_the_last_digits() -> None:
         gradient = reader.words.table.grad.to_dense()[3].double()
         optimizer.step()
         m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient.square()
-        place = place - lr * (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
+        value = value - lr * (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
         if step == 1:
             assert not torch.equal(reader.words.table[3], start[3])
             moved = reader.words.table[3].detach().clone()
         elif step < 120:
             assert torch.equal(reader.words.table[3], moved)  # put off
     assert torch.equal(reader.words.rows(torch.tensor([5, 3, 3]))[1:], reader.words.table[[3, 3]])
-    torch.testing.assert_close(reader.words.table[3].double(), place, rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(reader.words.table[3].double(), value, rtol=1e-5, atol=2e-6)
     assert (reader.words.table[3] - moved).abs().max() > 0.05  # most of the way is made without a gradient
 
 
-def test_a_read_sees_what_dense_updates_would_show() -> None:
+def test_a_read_row_has_the_value_of_dense_updates() -> None:
     makes = [lambda weights, way=way: Adam(weights, lr=0.05) for way in (False, True)]
     torch.manual_seed(0)
     dense = Reader()
@@ -195,7 +196,7 @@ def test_a_state_dict_of_weights_is_up_to_date() -> None:
         (lambda w: RMSprop(w), "RMSprop"),
     ],
 )
-def test_optimizers_that_would_find_something_else(make: Callable[..., Optimizer], why: str) -> None:
+def test_optimizers_with_another_result(make: Callable[..., Optimizer], why: str) -> None:
     assert why in (why_dense(make([nn.Parameter(torch.zeros(3, 2))])) or "")
 
 
@@ -258,7 +259,7 @@ def test_a_run_learns_the_same(options: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_a_run_goes_on_from_a_checkpoint_of_either_kind(first: bool, tmp_path: Path) -> None:
+def test_a_run_resumes_from_a_checkpoint_of_either_kind(first: bool, tmp_path: Path) -> None:
     whole, _ = run(tmp_path, False)
     _, trainer = run(tmp_path, first, max_epochs=1)
     trainer.save_checkpoint(tmp_path / "half.ckpt")
@@ -271,20 +272,20 @@ def test_a_run_goes_on_from_a_checkpoint_of_either_kind(first: bool, tmp_path: P
 def test_a_run_on_pairs_learns_the_same(name: str, tmp_path: Path) -> None:
     data = Ranking(tmp_path).data
     states = []
-    for wanted in (False, True):
+    for is_sparse in (False, True):
         pl.seed_everything(3, verbose=False)
-        model = zoo.list_models()[name](
-            word_size=8, sparse_updates=wanted, optimizer=lambda weights: Adam(weights, lr=0.01)
+        model = model_class(name)(
+            word_size=8, sparse_updates=is_sparse, optimizer=lambda weights: Adam(weights, lr=0.01)
         )
         fit(model, data, tmp_path, max_epochs=3)
-        assert type(model.trainer.optimizers[0]) is (RowAdam if wanted else Adam)
+        assert type(model.trainer.optimizers[0]) is (RowAdam if is_sparse else Adam)
         states.append(model.state_dict())
     dense, by_rows = states
     for key in dense:
         torch.testing.assert_close(by_rows[key], dense[key], rtol=1e-2, atol=1e-4)
 
 
-def test_small_tables_are_updated_whole_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_tables_are_updated_densely_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, trainer = run(tmp_path, None, max_epochs=1)
     assert type(trainer.optimizers[0]) is Adam
     monkeypatch.setattr(encoders, "MANY_ROWS", 20)
@@ -297,17 +298,17 @@ def test_small_tables_are_updated_whole_unless_asked(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("processes", "device", "why"), [(2, "cpu", "several processes"), (1, "cuda", "on cuda")]
 )
-def test_other_places_update_densely(processes: int, device: str, why: str) -> None:
+def test_several_processes_and_gpus_update_densely(processes: int, device: str, why: str) -> None:
     spec = ClassificationSpec(6000, 0, ["a", "b"], ["a", "b"], 3)
-    place = SimpleNamespace(
+    trainer = SimpleNamespace(
         world_size=processes, strategy=SimpleNamespace(root_device=torch.device(device)), precision="32-true"
     )
-    for wanted in (None, True):
-        model = zoo.ExpaNet(word_size=4, sparse_updates=wanted)
+    for is_sparse in (None, True):
+        model = zoo.ExpaNet(word_size=4, sparse_updates=is_sparse)
         model.network = model.build_network(spec, None, None)
-        model._trainer = place
+        model._trainer = trainer
         optimizer = Adam(model.network.parameters())
-        if wanted:
+        if is_sparse:
             with pytest.raises(InputError, match=f"sparse_updates is on, but {why}"):
                 model.adapt_optimizer(optimizer)
         else:
@@ -315,6 +316,6 @@ def test_other_places_update_densely(processes: int, device: str, why: str) -> N
             assert not model.network.text.words.is_sparse
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_impossible_updates_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model\.sparse_updates is on, but AdamW has weight_decay=0\.01"):
         run(tmp_path, True, optimizer=lambda weights: AdamW(weights))

@@ -39,7 +39,7 @@ def test_letters_help_with_words_that_training_lacks() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_a_class_without_rows_loses_everywhere(classes: int) -> None:
+def test_a_class_without_rows_never_wins(classes: int) -> None:
     linear = TfidfLinear(1, 0, classes + 1)
     target = np.array([0, 1, 0 if classes == 2 else 2] * 4)
     linear.fit(["red sun", "green leaf", "blue sea"] * 4, target, 1.0)
