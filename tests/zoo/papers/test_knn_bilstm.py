@@ -246,20 +246,23 @@ def test_pretrained_vectors_are_fixed_unless_asked() -> None:
         table = network.encoder.words.table
         assert torch.equal(table, vectors)
         assert table.requires_grad == train
-    # Drawn vectors are worth nothing until they are trained.
+    # Random vectors are always trained.
     assert KNNBiLSTM(characters=False).build_network(spec, None, None).encoder.words.table.requires_grad
 
 
 def test_the_memories_features_are_float32_whatever_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+    classified = []
     network, batch = make_network(features="M4"), make_batch()
     classify = network._classify
-    monkeypatch.setattr(network, "_classify", lambda features: seen.append(features) or classify(features))
-    text, memories = network.encode(batch)
-    network.head(text, memories, batch)
+    monkeypatch.setattr(
+        network, "_classify", lambda features: classified.append(features) or classify(features)
+    )
+    encoded = network.encode(batch)
+    monkeypatch.setattr(network, "encode", lambda batch: encoded)
+    network(batch)
     with torch.autocast("cpu", torch.bfloat16):
-        network.head(text, memories, batch)
-    for exact, mixed in zip(*seen, strict=True):
+        network(batch)
+    for exact, mixed in zip(*classified, strict=True):
         assert mixed.dtype == torch.float32
         assert torch.equal(exact, mixed)
 
@@ -272,9 +275,7 @@ def test_the_memories_features_are_float32_whatever_the_precision(monkeypatch: p
         ({"features": "M2"}, {"memory_labels": []}, ["M2", "--data.memory_label_column", "M6"]),
     ],
 )
-def test_wrong_options_say_what_to_do(
-    options: dict[str, Any], spec: dict[str, Any], words: list[str]
-) -> None:
+def test_wrong_options(options: dict[str, Any], spec: dict[str, Any], words: list[str]) -> None:
     sizes = {
         "num_words": U,
         "num_chars": 9,

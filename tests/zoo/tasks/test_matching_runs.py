@@ -312,7 +312,7 @@ def test_the_memory_of_candidates_grows(
     result = zoo_command("memory", "tune", checkpoint, train_tsv)
     assert result.code == 2
     (line,) = result.err.splitlines()
-    assert "this AMVLSTM takes no vote of its memories" in line
+    assert "a AMVLSTM has no weights that could be fitted without training" in line
 
 
 def test_a_classifiers_data_is_refused(zoo_command: Command, train_csv: Path) -> None:

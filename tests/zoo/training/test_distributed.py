@@ -70,10 +70,10 @@ def test_dialogues_in_two_processes(zoo_command: Callable[..., Result]) -> None:
     assert one == two
 
 
-def test_what_a_process_refuses_is_one_line() -> None:
+def test_an_error_in_a_process_is_one_line() -> None:
     options = ["--data.train_file=gone.csv", "--run_dir=run", "--trainer.max_epochs=1"]
     printed = zoo_process("fit", *SMALL, *options, *DDP, code=2)
-    # PyTorch may say that it stops the other process.
+    # PyTorch may log that it stops the other process.
     assert printed.splitlines()[-1].startswith("zoo: error: gone.csv: no such file")
     assert "Traceback" not in printed
 
@@ -81,10 +81,10 @@ def test_what_a_process_refuses_is_one_line() -> None:
 def test_an_ensemble_in_two_processes(
     zoo_command: Callable[..., Result], train_csv: Path, test_csv: Path
 ) -> None:
-    """All stages of a fit; then the table of a test, in batches that do not divide."""
+    """All stages of a fit, then the table of a test in batches of unequal size."""
     small = [option for option in SMALL if "KNNBiLSTM" not in option and "perspectives" not in option]
     zoo_process(
-        "fit", "--model=WitnessEnsemble", *small, "--model.folds=2", "--data.train_file", train_csv,
+        "fit", "--model=MemoryEnsemble", *small, "--model.folds=2", "--data.train_file", train_csv,
         "--trainer.max_epochs=1", "--run_dir=run", *DDP,
     )  # fmt: skip
     assert json.loads(Path("run/summary.json").read_text())["processes"] == 2
