@@ -275,11 +275,11 @@ def test_the_retrievers_score_is_mixed_in(
     )
 
 
-def test_mixing_wants_hits(zoo_command: Command, collection: Collection) -> None:
+def test_mixing_needs_hits(zoo_command: Command, collection: Collection) -> None:
     files = [f"--data.{option}={value}" for option, value in collection.options().items()]
     result = zoo_command("fit", *SMALL, *files, "--model.mix_retriever=true", "--run_dir=run")
     assert result.code == 2
-    assert "say how many hits to mix in with data.num_hits" in result.err
+    assert "set the number of hits to mix in with data.num_hits" in result.err
 
 
 def test_judged_documents_alone_are_ranked(fit: Callable[..., Path]) -> None:

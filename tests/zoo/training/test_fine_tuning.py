@@ -163,7 +163,7 @@ def test_a_classifier_starts_from_a_matcher(tiny_bert: Path) -> None:
 def test_a_start_from_which_no_weight_fits_is_refused(tiny_bert: Path) -> None:
     keep(train(zoo.TextCNN(**SMALL["TextCNN"]), table("old", OLD)))
     other = {"transformer": str(tiny_bert), "features": "M1"}
-    with pytest.raises(InputError, match=r"init_from=old\.ckpt: of a TextCNN, none of whose weights fit"):
+    with pytest.raises(InputError, match=r"init_from=old\.ckpt: is a TextCNN, none of whose weights fit"):
         train(
             zoo.KNNBiLSTM(**other, init_from="old.ckpt"),
             table("other", ("metal", "weather"), tokenizer=str(tiny_bert)),
@@ -259,7 +259,7 @@ def test_a_prediction_during_training_changes_no_mode(tiny_bert: Path) -> None:
         ({"learning_rates": {"encoder": 0.0}}, r"model\.learning_rates: encoder=0\.0: must be above 0"),
         ({"freeze": ["encoder"]}, r"model\.freeze_encoder is on, but the encoder's weights are fresh"),
         ({"freeze": ["encoder.lstm"]}, r"model\.freeze: the weights of encoder\.lstm.* are fresh"),
-        ({"freeze": ["*"], "init_from": "old.ckpt"}, "nothing is left to train"),
+        ({"freeze": ["*"], "init_from": "old.ckpt"}, "no weight is left to train"),
         (
             {"freeze": ["encoder"], "learning_rates": {"encoder.lstm": 0.1}, "init_from": "old.ckpt"},
             "encoder.lstm is not trained",
@@ -431,12 +431,12 @@ def test_adapters_that_are_refused(name: str, options: dict[str, Any], message: 
         model_class(name)(**options)
 
 
-def test_adapters_that_freeze_keeps_are_refused(tiny_bert: Path) -> None:
+def test_frozen_adapters_are_refused(tiny_bert: Path) -> None:
     pytest.importorskip("peft")
     model = zoo.KNNBiLSTM(
         transformer=str(tiny_bert), features="M1", lora_rank=2, freeze=["encoder.transformer"]
     )
-    with pytest.raises(InputError, match=r"model\.lora_rank trains what model\.freeze"):
+    with pytest.raises(InputError, match=r"model\.lora_rank trains parts that model\.freeze"):
         train(model, table("new", NEW, tokenizer=str(tiny_bert)))
 
 

@@ -105,7 +105,7 @@ def test_adapters_and_a_warm_start_of_sharded_weights(matcher: list[object]) -> 
     ("options", "strategy", "message"),
     [
         ([], {"save_distributed_checkpoint": True}, "set save_distributed_checkpoint to false"),
-        (["--trainer.callbacks+=Charts"], {}, "leave the callback out"),
+        (["--trainer.callbacks+=Charts"], {}, "omit the callback"),
     ],
 )
 def test_unsupported_options_are_refused(
@@ -122,4 +122,4 @@ def test_a_model_without_a_transformer_is_not_sharded(train_csv: Path) -> None:
     printed = zoo_process(
         "fit", "--config", fsdp(1), *SMALL, "--data.train_file", train_csv, "--run_dir=run", code=2
     )
-    assert "this KNNBiLSTM has none that could be; use ddp" in printed
+    assert "this KNNBiLSTM has none; use ddp" in printed
