@@ -111,14 +111,12 @@ class Predictor(ABC, Generic[ModelT, DataT]):
         return size
 
     def encode(
-        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None
+        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None, queries: bool = False
     ) -> NDArray[np.float32]:
         """The texts' vectors [n, size], of length 1; 0 for a text without words.
 
-        `bar` is updated by the number of finished texts.
-
-        Raises:
-            InputError: the model has no text encoder.
+        `bar` is updated by the number of finished texts. `queries` counts only where the model `has_query_side`.
+        Raises an `InputError` if the model has no text encoder.
         """
         raise InputError(f"a {type(self.model).__name__} has no text encoder")
 
@@ -126,7 +124,7 @@ class Predictor(ABC, Generic[ModelT, DataT]):
         self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None
     ) -> NDArray[np.float32]:
         """The texts' vectors as queries; those of `encode`, unless the model `has_query_side`."""
-        return self.encode(texts, batch_size, bar)
+        return self.encode(texts, batch_size, bar, queries=True)
 
 
 def as_texts(texts: str | Sequence[str], what: str = "text") -> list[str]:

@@ -159,7 +159,7 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
 
     @override
     def encode(
-        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None
+        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None, queries: bool = False
     ) -> NDArray[np.float32]:
         vectors = torch.from_numpy(self.raw_vectors(texts, self.data.lengths[0], batch_size, bar))
         return functional.normalize(vectors, dim=1).numpy()

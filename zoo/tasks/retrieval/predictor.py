@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -70,35 +71,27 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
     example = 'model.predict("a query")[0]'
     has_query_side = True
 
-    def __init__(
-        self, model: RetrievalTask, data: ClickthroughDataModule, memory: Memory | None = None
-    ) -> None:
-        """See `Predictor`."""
-        super().__init__(model, data, memory)
-        self._collection: Rows | None = None
-        self._index: Memory | None = None
-        self._tokens: TokenStore | None = None
-        self._documents: Any = None
+    # The encoded collection.
+    _documents: Any = None
 
     @classmethod
     @override
     def needs_memory(cls, data: ClickthroughDataModule) -> bool:
         return False
 
-    @property
+    @cached_property
     def collection(self) -> Rows:
         """The documents."""
-        if self._collection is None:
-            self._collection = self.data.collection(self.memory)
-        return self._collection
+        return self.data.collection(self.memory)
 
+    @cached_property
+    def _tokens(self) -> TokenStore:
+        return self.data.words.tokenize_now(self.collection, self.data.lengths[1])
+
+    @cached_property
     def _mixed_memory(self) -> Memory | None:
         """The memory whose retrieval scores the model mixes with its own; None = it mixes none."""
-        if not self.model.mix_retriever:
-            return None
-        if self._index is None:
-            self._index = self.memory or self.open_memory(self.data)
-        return self._index
+        return (self.memory or self.open_memory(self.data)) if self.model.mix_retriever else None
 
     def predict(
         self, queries: str | Sequence[str], k: int = 10, batch_size: int = 256
@@ -113,10 +106,8 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
         check_count("batch_size", batch_size)
         if not queries:
             return []
-        if self._tokens is None:
-            self._tokens = self.data.words.tokenize_now(self.collection, self.data.lengths[1])
         rows = Rows.from_lists(queries, source="queries")
-        split = self.data.split_of(rows, self.collection, self._tokens, self._mixed_memory())
+        split = self.data.split_of(rows, self.collection, self._tokens, self._mixed_memory)
         return self.rank_split(split, k, batch_size=batch_size, keep=True)
 
     def rank_split(
@@ -153,18 +144,7 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
 
     @override
     def encode(
-        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None
-    ) -> NDArray[np.float32]:
-        return self._encode(texts, batch_size, bar, queries=False)
-
-    @override
-    def encode_queries(
-        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None
-    ) -> NDArray[np.float32]:
-        return self._encode(texts, batch_size, bar, queries=True)
-
-    def _encode(
-        self, texts: list[str], batch_size: int, bar: ProgressBar | None, queries: bool
+        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None, queries: bool = False
     ) -> NDArray[np.float32]:
         with self.data.words.forgetting(), evaluating(self.model):
             dataset, _ = self._dataset(texts, queries)
