@@ -95,11 +95,6 @@ def model_class(name: str) -> type[Task]:
     return own
 
 
-def all_models() -> dict[str, type[Task]]:
-    """Name -> class of every model of the zoo, imported."""
-    return {name: model_class(name) for name in MODELS}
-
-
 def paper_of(kind: type[Task]) -> str:
     """The publication of a model; "" for a model of the user's own."""
     entry = MODELS.get(kind.__name__)

@@ -1,4 +1,4 @@
-"""`zoo reproduce` with dialogues: joint sets of several files, tests that are not there, figures that are counts."""
+"""`zoo reproduce` with dialogues: joint sets of several files, missing tests, figures that are counts."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.zoo.processes import DDP, zoo_process
 def test_two_processes_print_the_digits_of_one(
     fit: Callable[..., Path], zoo_command: Callable[..., Result], test_csv: Path
 ) -> None:
-    """31 rows in batches of 5: seven batches, so that one is repeated and must count nothing."""
+    """31 rows in batches of 5: seven batches, so that one is repeated, and must not be counted."""
     checkpoint = fit("run", "--trainer.max_epochs=2") / "checkpoints" / "best.ckpt"
     options = ["test", "--ckpt_path", checkpoint, "--data.test_file", test_csv, "--data.eval_batch_size=5"]
     assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
@@ -46,7 +46,7 @@ def test_two_processes_train(train_csv: Path) -> None:
 
 
 def test_dialogues_in_two_processes(zoo_command: Callable[..., Result]) -> None:
-    """Seven dialogues in batches of 2, of unlike numbers of questions."""
+    """Seven dialogues with different numbers of questions, in batches of 2."""
     train, test = (
         write_published(Path(f"{name}.txt"), made_up(number, seed=number))
         for name, number in (("train", 24), ("test", 7))
