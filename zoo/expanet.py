@@ -56,9 +56,8 @@ def soft_weights(energy: Tensor, count: Tensor) -> Tensor:
 class HardRead(nn.Module):
     """One memory, drawn by its attention: Gumbel-softmax in training, the arg max in evaluation.
 
-    With a high temperature, training reads mixtures of memories, which never occur in evaluation. There are two
-    remedies: the temperature falls during the training, or the drawn memory alone is read, with the gradient of the
-    mixture (straight-through).
+    At a high temperature, training reads mixtures of memories, which never occur in evaluation. A falling temperature
+    avoids that, and so does straight-through: the drawn memory alone is read, with the gradient of the mixture.
     """
 
     def __init__(self, tau: float, straight_through: bool) -> None:
@@ -141,10 +140,7 @@ class MemoryNetwork(nn.Module):
         self.classifier = nn.Linear(size, num_classes, bias=False)
 
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
-        """Classify the texts of a batch; see `ClassificationBatch` for the shapes.
-
-        A memory's weight is the mean of its attention over the hops.
-        """
+        """Classify the texts of a batch; see `ClassificationBatch` for the shapes. Weights are means over the hops."""
         # In float32 whatever the precision: the matrix products are small, and softmax and means need it.
         with torch.autocast(batch.text.device.type, enabled=False):
             text = self.text(batch.word, batch.text)  # q [B, d]
@@ -166,7 +162,7 @@ class MemoryNetwork(nn.Module):
             return ClassificationOutput(self.classifier(features), by_hop.mean(dim=1), by_hop)  # Equation 12
 
     def _memories(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
-        """The memories' vectors for the attention and for the sum: d_i [B, K, d] (Equation 2), twice."""
+        """The memories' vectors d_i [B, K, d] (Equation 2) for the attention and for the sum."""
         labels: Tensor | None = None
         if self.label is not None:
             target = batch.memory_target
@@ -250,11 +246,11 @@ class MemNet(ReadsWordVectors, ClassificationTask):
         self.duplicate_memories, self.log_attention = duplicate_memories, log_attention
 
     def make_read(self) -> HardRead | None:
-        """See `MemoryNetwork`, as for `make_expansion`."""
+        """Make the hard read; None = soft attention."""
         return None
 
     def make_expansion(self, size: int) -> Expansion | None:
-        """Make the expansion of texts of this size."""
+        """Make the expansion of texts of this size; None = MemNet's."""
         return None
 
     @property

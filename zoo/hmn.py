@@ -264,11 +264,7 @@ class HMN(MemNN):
     readouts = ("sentence", "word", "joint")
 
     def __init__(
-        self,
-        readout: Readout = "joint",
-        word_memory: WordMemoryKind = "bigru",
-        k: int = 4,
-        **shared: Any,
+        self, readout: Readout = "joint", word_memory: WordMemoryKind = "bigru", k: int = 4, **shared: Any
     ) -> None:
         """Configure the model; its network is built when the data is known.
 

@@ -133,11 +133,8 @@ class KNNNetwork(nn.Module):
         self.features = FEATURES[features]
         self.num_memory_classes = len(spec.memory_labels)
         views = max(num_perspectives, 1)
-        sizes = {
-            "text": encoder.size,
-            "label": views * self.num_memory_classes,
-            "neighbor": views * encoder.size,
-        }
+        label_size = views * self.num_memory_classes
+        sizes = {"text": encoder.size, "label": label_size, "neighbor": views * encoder.size}
         self.attention: SharpAttention | None = None
         if self.features != ("text",):
             self.similarity = MultiPerspectiveCosine(num_perspectives, encoder.size)
@@ -373,10 +370,9 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
         checkpoint[CHECKPOINT_KEY]["head"] = self.network.sizes
 
     def take_head(self, checkpoint: Checkpoint) -> list[str]:
-        """Take the columns of the features that both have, of the labels that both have; see `TransfersHead`.
+        """Take the columns of common features for common labels; see `TransfersHead`.
 
-        Columns of the model's other features become 0, so that it starts as a copy of the other model, unless they vote
-        already.
+        Columns of other features become 0, so that the model starts as a copy of the other one, unless they vote.
         """
         assert self.data_state is not None
         facts, other = self.data_state.facts, checkpoint.data.facts

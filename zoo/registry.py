@@ -78,10 +78,9 @@ MODELS = {name: Entry(f"zoo.{module}", task, paper) for name, module, task, pape
 
 
 def model_class(name: str) -> type[Task]:
-    """The model with this name, with or without its module's: one of the zoo, or of a module that was imported.
+    """The model with this name, of the zoo or of an imported module, which may precede the name.
 
-    Raises:
-        InputError: there is none.
+    Raises an `InputError` if there is none.
     """
     short = name.rpartition(".")[2]
     if short in MODELS:
