@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import zoo
 from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
@@ -24,7 +25,6 @@ from datamodules.retrieval.memories.near_duplicates import are_near, signatures
 from datamodules.state import check_split
 from tests.zoo.conftest import SMALL, Result, refusal, write_pairs, write_table
 from tests.zoo.processes import DDP, zoo_process
-from zoo.saving.saved_model import SavedModel
 
 Zoo = Callable[..., Result]
 Warned = Callable[[], list[str]]
@@ -274,9 +274,7 @@ def test_tuning_skips_duplicates(zoo_command: Zoo, tmp_path: Path) -> None:
     result = zoo_command("memory", "tune", "run", dev)
     assert result.code == 0, result.err
     # Rows of the training table that were split off for validation are new to the model.
-    state = SavedModel.open("run").checkpoint.data
-    assert state.memory is not None
-    memory = set(Rows.load(Path(state.memory.path) / "rows.arrow").texts)
+    memory = set(zoo.load("run").memory.rows.texts)
     skipped = sum(text in memory for text, _ in rows[60:80])
     assert f"{skipped} skipped: duplicates of the memory or of training rows" in result.out
     assert f"on the {len(rows[60:100]) - skipped} rows that they were fitted on" in result.out
