@@ -344,7 +344,8 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
     @override
     def batch_contents(self, split: str) -> BatchContents:
         # A frozen encoder has its final weights when `on_fit_start` encodes the training texts.
-        if self.is_evaluated(split) or (split == "train" and self.encoder_is_frozen):
+        is_first = split == "train" and self.encoder_is_frozen and self._encoded_memory is None
+        if is_first or self.is_evaluated(split):
             self._read_memory_of(split)
         return super().batch_contents(split)._replace(encoded_memory=self._encoded_memory)
 
