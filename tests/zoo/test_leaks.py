@@ -201,7 +201,7 @@ def test_duplicates_stay_on_one_side_of_the_split(
     assert metrics["val/rows_in_training"] == 0
     assert caplog.text.count("240 of 240 rows to split are duplicates of each other, in 60 groups") == 1
 
-    metrics = fit(zoo_command, *options, "--data.split_duplicates=true", run="apart")
+    metrics = fit(zoo_command, *options, "--data.split_duplicates=true", run="separated")
     assert metrics["val/accuracy"] > 0.8
     assert metrics["val/rows_in_training"] > 40
     assert len(warned()) == 1

@@ -97,10 +97,10 @@ def test_embeddings_and_traces_follow_the_equations(options: dict[str, Any]) -> 
                 if values is None:
                     assert made.cell == "rnn" or name == "forget_gate"
                     continue
-                said = values[row, :, part].numpy()
+                part_values = values[row, :, part].numpy()
                 expected = traced[key] if direction == 0 else traced[key][::-1]
-                np.testing.assert_allclose(said[: len(text)], np.reshape(expected, (-1, h)), atol=1e-6)
-                assert not said[len(text) :].any()
+                np.testing.assert_allclose(part_values[: len(text)], np.reshape(expected, (-1, h)), atol=1e-6)
+                assert not part_values[len(text) :].any()
 
 
 @pytest.mark.parametrize("forget_gate", [False, True])
@@ -173,10 +173,10 @@ def test_sizes_are_the_papers(model: Any, millions: float) -> None:
 
 
 def test_tied_sides_are_one_network() -> None:
-    tied, apart = (LSTMRNN(num_trigrams=50, hidden_size=4, tied=tied) for tied in (True, False))
-    for model in (tied, apart):
+    tied, untied = (LSTMRNN(num_trigrams=50, hidden_size=4, tied=tied) for tied in (True, False))
+    for model in (tied, untied):
         model._build(SPEC, None, None)
-    sizes = [sum(weight.numel() for weight in model.network.parameters()) for model in (tied, apart)]
+    sizes = [sum(weight.numel() for weight in model.network.parameters()) for model in (tied, untied)]
     assert sizes[1] == 2 * sizes[0] == 2 * parameters(tied)
 
 

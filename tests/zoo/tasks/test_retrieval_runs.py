@@ -383,9 +383,9 @@ def test_a_table_compares_rows_query_by_query(
     figures = run_table("small.yaml", str(collection.corpus.parent), run_dir="out")
     assert figures["LSTM"]["test/ndcg@10"]["n"] == 2
     assert figures["BM25"]["test/ndcg@10"]["n"] == 1
-    told = Path("out/table.md").read_text()
-    assert "## Against LSTM, test" in told
-    (line,) = [line for line in told.splitlines() if line.startswith("| BM25 | ") and line.count("|") == 5]
+    page = Path("out/table.md").read_text()
+    assert "## Against LSTM, test" in page
+    (line,) = [line for line in page.splitlines() if line.startswith("| BM25 | ") and line.count("|") == 5]
     difference = figures["BM25"]["test/ndcg@10"]["mean"] - figures["LSTM"]["test/ndcg@10"]["mean"]  # type: ignore[operator]
     assert line.split("|")[2].strip() == f"{100 * difference:+.1f}"
     assert line.split("|")[4].strip() == "17"
