@@ -168,7 +168,7 @@ def test_a_start_from_which_no_weight_fits_is_refused(tiny_bert: Path) -> None:
             zoo.KNNBiLSTM(**other, init_from="old.ckpt"),
             table("other", ("metal", "weather"), tokenizer=str(tiny_bert)),
         )
-    with pytest.raises(InputError, match=r"model\.init_from: a Majority has no weights"):
+    with pytest.raises(InputError, match=r"model\.init_from: a Majority has no trained weights"):
         train(zoo.Majority(init_from="old.ckpt"), table("old", OLD))
 
 
