@@ -116,14 +116,15 @@ def single_overrides() -> dict[str, list[str]]:
     import pytorch_lightning as pl
 
     from datamodules.base import DataModule
-    from zoo.registry import all_models
+    from zoo.registry import MODELS, model_class
     from zoo.tasks.base import Task
     from zoo.tasks.classification.task import ClassificationTask
     from zoo.tasks.matching.task import MatchingTask
     from zoo.tasks.predictor import Predictor
     from zoo.tasks.retrieval.task import RetrievalTask
 
-    all_models()
+    for name in MODELS:
+        model_class(name)
     bases: list[type] = [Task, ClassificationTask, MatchingTask, RetrievalTask, Predictor, DataModule]
     foreign = {*dir(pl.LightningModule), *dir(pl.LightningDataModule)}
     overrides = {}

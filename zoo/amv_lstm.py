@@ -129,16 +129,10 @@ class Interactions(nn.Module):
 
 
 def k_max(interaction: Tensor, mask: Tensor, k: int, none: Tensor) -> Tensor:
-    """The k largest interactions of each kind, largest first.
+    """The k largest interactions of each kind, largest first: float32 [P, R * k].
 
-    Args:
-        interaction: float32 [P, R, T, S].
-        mask: bool [P, T, S], True where both positions hold a word.
-        k: number of interactions.
-        none: float32 [R], the value of missing interactions, where a pair has fewer than k.
-
-    Returns:
-        float32 [P, R * k].
+    `interaction` is float32 [P, R, T, S]; `mask` bool [P, T, S] is True where both positions hold a word; `none`
+    float32 [R] is the value of missing interactions, where a pair has fewer than k.
     """
     flat = interaction.masked_fill(~mask.unsqueeze(1), -torch.inf).flatten(2)  # [P, R, T*S]
     largest = flat.topk(min(k, flat.shape[2]), dim=2).values
@@ -236,11 +230,7 @@ class AMVLSTMNetwork(nn.Module):
 
 
 class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
-    """MV-LSTM (`attention="none"`) and aMV-LSTM (Q), (A), (Q+A): `"question"`, `"answer"`, `"both"`.
-
-    Example:
-        >>> model = AMVLSTM(attention="question", attention_scale="length")
-    """
+    """MV-LSTM (`attention="none"`) and aMV-LSTM (Q), (A), (Q+A): `"question"`, `"answer"`, `"both"`."""
 
     encoder_name = "words"
     can_be_sharded = True

@@ -43,14 +43,10 @@ MOST_HOPS = 4
 
 
 def soft_weights(energy: Tensor, count: Tensor) -> Tensor:
-    """Weigh memories by attention (Equation 3).
+    """Weigh memories by attention (Equation 3): float32 [B, K]; a row adds up to 1, or is 0 without a memory.
 
-    Args:
-        energy: float32 [B, K], q.d_i times the sharpness.
-        count: float32 [B, K], the number of times that each memory is read; 0 = no memory.
-
-    Returns:
-        float32 [B, K]; each row adds up to 1, or is 0 where there is no memory.
+    `energy` float32 [B, K] is q.d_i times the sharpness; `count` float32 [B, K] the number of times that each memory is
+    read, 0 = no memory.
     """
     mask = count > 0
     repeated = energy + count.clamp(min=1).log()
@@ -60,9 +56,8 @@ def soft_weights(energy: Tensor, count: Tensor) -> Tensor:
 class HardRead(nn.Module):
     """One memory, drawn by its attention: Gumbel-softmax in training, the arg max in evaluation.
 
-    With a high temperature, training reads mixtures of memories, which never occur in evaluation. There are two
-    remedies: the temperature falls during the training, or the drawn memory alone is read, with the gradient of the
-    mixture (straight-through).
+    At a high temperature, training reads mixtures of memories, which never occur in evaluation. A falling temperature
+    avoids that, and so does straight-through: the drawn memory alone is read, with the gradient of the mixture.
     """
 
     def __init__(self, tau: float, straight_through: bool) -> None:
@@ -127,21 +122,12 @@ class MemoryNetwork(nn.Module):
         text_dropout: float,
         duplicates: bool,
     ) -> None:
-        """Join the parts.
+        """Join the parts; see `MemNet` for the other arguments.
 
-        Args:
-            text: matrix A.
-            memory: matrix B, for the attention; None = matrix A.
-            output: matrix of the memories that are summed; None = that of the attention.
-            label: [labels, d] initial vectors of the memories' labels; None = labels are not read.
-            read: None = soft attention.
-            expand: None = MemNet's q + o, and the classifier reads no q.
-            num_classes: C.
-            hops: see `MemNet`, as for all others.
-            sharpness: of the attention.
-            score_power: p.
-            text_dropout: probability.
-            duplicates: `duplicate_memories`.
+        `text` is matrix A, `memory` matrix B of the attention (None: A), and `output` the matrix of the memories that
+        are summed (None: that of the attention). `label` [labels, d] are initial vectors of the memories' labels (None:
+        not read). Without `read`, attention is soft. Without `expand`, a text is expanded to q + o, and the classifier
+        reads no q.
         """
         super().__init__()
         self.text, self.memory, self.output = text, memory, output
@@ -154,10 +140,7 @@ class MemoryNetwork(nn.Module):
         self.classifier = nn.Linear(size, num_classes, bias=False)
 
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
-        """Classify the texts of a batch; see `ClassificationBatch` for the shapes.
-
-        A memory's weight is the mean of its attention over the hops.
-        """
+        """Classify the texts of a batch; see `ClassificationBatch` for the shapes. Weights are means over the hops."""
         # In float32 whatever the precision: the matrix products are small, and softmax and means need it.
         with torch.autocast(batch.text.device.type, enabled=False):
             text = self.text(batch.word, batch.text)  # q [B, d]
@@ -179,7 +162,7 @@ class MemoryNetwork(nn.Module):
             return ClassificationOutput(self.classifier(features), by_hop.mean(dim=1), by_hop)  # Equation 12
 
     def _memories(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
-        """The memories' vectors for the attention and for the sum: d_i [B, K, d] (Equation 2), twice."""
+        """The memories' vectors d_i [B, K, d] (Equation 2) for the attention and for the sum."""
         labels: Tensor | None = None
         if self.label is not None:
             target = batch.memory_target
@@ -198,13 +181,8 @@ class MemoryNetwork(nn.Module):
 def fill_ranks(mask: Tensor) -> Tensor:
     """The number of times that each memory is read if the retrieved ones fill all K ranks, in turn from the best.
 
-    The paper repeats memories at random where a search returns fewer than K.
-
-    Args:
-        mask: bool [B, K], True where there is a memory.
-
-    Returns:
-        float32 [B, K], 0 where there is no memory.
+    The paper repeats memories at random where a search returns fewer than K. `mask` bool [B, K] is True where there is
+    a memory. Returns float32 [B, K], 0 where there is none.
     """
     ranks, retrieved = mask.shape[1], mask.sum(dim=1, keepdim=True).clamp(min=1)
     rank = mask.cumsum(dim=1) - 1
@@ -212,11 +190,7 @@ def fill_ranks(mask: Tensor) -> Tensor:
 
 
 class MemNet(ReadsWordVectors, ClassificationTask):
-    """End-to-end memory network, with a text as its question and a class as its answer.
-
-    Example:
-        >>> model = MemNet(hops=2)
-    """
+    """End-to-end memory network, with a text as its question and a class as its answer."""
 
     without_memory = "--model.hops 0"
 
@@ -273,11 +247,11 @@ class MemNet(ReadsWordVectors, ClassificationTask):
         self.duplicate_memories, self.log_attention = duplicate_memories, log_attention
 
     def make_read(self) -> HardRead | None:
-        """See `MemoryNetwork`, as for `make_expansion`."""
+        """Make the hard read; None = soft attention."""
         return None
 
     def make_expansion(self, size: int) -> Expansion | None:
-        """Make the expansion of texts of this size."""
+        """Make the expansion of texts of this size; None = MemNet's."""
         return None
 
     @override
@@ -339,11 +313,7 @@ class MemNet(ReadsWordVectors, ClassificationTask):
 
 
 class ExpaNet(MemNet):
-    """The paper's model: ExpaNet-S (`read="soft"`) and ExpaNet-H (`read="hard"`).
-
-    Example:
-        >>> model = ExpaNet(read="soft", hops=2)
-    """
+    """The paper's model: ExpaNet-S (`read="soft"`) and ExpaNet-H (`read="hard"`)."""
 
     def __init__(
         self,

@@ -36,20 +36,16 @@ WordMemoryKind: TypeAlias = Literal["bigru", "gru", "embedding"]
 
 
 def encode_positions(vectors: Tensor, words: Tensor, position: Tensor, counts: Tensor, size: int) -> Tensor:
-    """Sums of word vectors weighted by position (Equations 1 to 3): sum_j l_gj x_jg.
+    """Sums of word vectors weighted by position (Equations 1 to 3): sum_j l_gj x_jg [S, D]; 0 for a text without words.
 
     l_gj = (1 - j/J) - (g/d)(1 - 2j/J) is a sum of two products of a function of j and a function of g. Two weighted
     sums of vectors suffice, without a vector for each occurrence of a word.
 
     Args:
-        vectors: [U, D], tables of d columns side by side.
+        vectors: [U, D], tables of d = `size` columns side by side.
         words: int64 [n], the words of all texts, rows of `vectors`.
         position: int64 [n], positions in their text from 1: j.
         counts: int64 [S], words of each text: J.
-        size: d.
-
-    Returns:
-        [S, D]; 0 for a text without words.
     """
     share = position.to(vectors.dtype) / counts.repeat_interleave(counts)
     starts = counts.cumsum(0) - counts
@@ -121,11 +117,7 @@ class SentenceMemory(nn.Module):
     def answer(self, batch: DialogueBatch, output: Tensor, vectors: Tensor, drawn: Tensor) -> Tensor:
         """Logarithm of p_S (Equation 5) over the choices: log softmax(C_R (o_R + u_R)) [P, V + X].
 
-        Args:
-            batch: of U words.
-            output: [P, d], o_R + u_R.
-            vectors: [U, D].
-            drawn: bool [U], the words with a drawn vector.
+        `output` [P, d] is o_R + u_R; `drawn` bool [U] marks the words whose vector in `vectors` [U, D] is drawn.
         """
         of_words = output @ vectors[:, -self.size :].T  # [P, U]
         of_vocabulary = output @ self.words.table[:, -self.size :].T  # [P, V]
@@ -163,17 +155,10 @@ class WordMemory(nn.Module):
     def attend(
         self, states: Tensor, probe: Tensor, position: Tensor, mask: Tensor, dialogue: Tensor
     ) -> Tensor:
-        """alpha_W = softmax_t(v . tanh(W u_R + U m_t)) over the kept words (Equation 6).
+        """alpha_W = softmax_t(v . tanh(W u_R + U m_t)) over the kept words (Equation 6): [P, M], 0 where there is none.
 
-        Args:
-            states: [B, L, d].
-            probe: [P, d].
-            position: int64 [P, M], positions of the kept words in their dialogue.
-            mask: bool [P, M], True where there is a word.
-            dialogue: int64 [P].
-
-        Returns:
-            [P, M], 0 where there is no word.
+        `states` [B, L, d] of all words are read at `position` int64 [P, M] of `dialogue` int64 [P], for `probe` [P, d];
+        `mask` bool [P, M] is True where there is a word.
         """
         length = states.shape[1]
         projected = self.memory(states).flatten(0, 1)  # [B * L, d]
@@ -184,15 +169,10 @@ class WordMemory(nn.Module):
 
 
 def positions_of_turns(batch: DialogueBatch, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """The words of some turns.
+    """The positions in the dialogue of the words of `kept` turns, int64 [P, k]; -1 = none.
 
-    Args:
-        batch: dialogues of L words, whose turns are consecutive words.
-        kept: int64 [P, k], turns; -1 = none.
-
-    Returns:
-        Positions in the dialogue [P, M], where M is k times the words of the longest turn; and bool [P, M], True where
-        there is a word.
+    Returns positions [P, M], where M is k times the words of the longest turn, and bool [P, M], True where there is a
+    word.
     """
     is_word = batch.text != 0
     counts = torch.zeros_like(batch.age).scatter_add(1, batch.turn, is_word.long())  # [B, N]
@@ -239,11 +219,7 @@ def point(memory: WordMemory, batch: DialogueBatch, read: Sentences, states: Ten
 
 
 class MemNN(DialogueTask):
-    """End-to-end memory network; MemNN-H1 is `hops=1`, MemNN-NT `temporal_encoding=False`.
-
-    Example:
-        >>> model = MemNN(hops=3)
-    """
+    """End-to-end memory network; MemNN-H1 is `hops=1`, MemNN-NT `temporal_encoding=False`."""
 
     def __init__(
         self,
@@ -283,20 +259,12 @@ class MemNN(DialogueTask):
 
 
 class HMN(MemNN):
-    """Hierarchical memory network with its three read-outs: HMN-Sent, HMN-Word, HMN-Joint.
-
-    Example:
-        >>> model = HMN(readout="joint", k=4)
-    """
+    """Hierarchical memory network with its three read-outs: HMN-Sent, HMN-Word, HMN-Joint."""
 
     readouts = ("sentence", "word", "joint")
 
     def __init__(
-        self,
-        readout: Readout = "joint",
-        word_memory: WordMemoryKind = "bigru",
-        k: int = 4,
-        **shared: Any,
+        self, readout: Readout = "joint", word_memory: WordMemoryKind = "bigru", k: int = 4, **shared: Any
     ) -> None:
         """Configure the model; its network is built when the data is known.
 

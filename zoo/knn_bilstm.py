@@ -69,15 +69,10 @@ class MultiPerspectiveCosine(nn.Module):
         self.size = size
 
     def forward(self, text: Tensor, memories: Tensor, memory: Tensor) -> Tensor:
-        """Compare texts with their memories.
+        """Compare texts with their memories: s_k^i = cosine(W_i * h, W_i * h'_k), float32 [B, K, I] in -1..1.
 
-        Args:
-            text: [B, l] text vectors h.
-            memories: [M, l] vectors h' of the distinct memories.
-            memory: [B, K] rows of `memories`.
-
-        Returns:
-            float32 [B, K, I]: s_k^i = cosine(W_i * h, W_i * h'_k), in -1..1.
+        `text` [B, l] has the texts' vectors h, `memories` [M, l] the distinct memories' h', and `memory` [B, K] rows
+        of `memories`.
         """
         # In float32 whatever the precision: squares of half-precision numbers over- and underflow.
         with torch.autocast(text.device.type, enabled=False):
@@ -106,15 +101,10 @@ class SharpAttention(nn.Module):
         self.score_power = score_power
 
     def forward(self, similarity: Tensor, score: Tensor, mask: Tensor) -> Tensor:
-        """Weight memories.
+        """Weigh memories: float32 [B, K, I], 0 for a text without memories.
 
-        Args:
-            similarity: float32 [B, K, I].
-            score: float32 [B, K] retrieval scores.
-            mask: bool [B, K], True where there is a memory.
-
-        Returns:
-            float32 [B, K, I]; a text without memories has weights of 0.
+        `similarity` is float32 [B, K, I], `score` float32 [B, K] from the retriever; `mask` bool [B, K] is True where
+        there is a memory.
         """
         views = [
             vote(similarity[:, :, i], score, mask, tau, self.score_power)
@@ -136,28 +126,15 @@ class KNNNetwork(nn.Module):
         text_dropout: float,
         detach_memories: bool,
     ) -> None:
-        """Make the parts.
-
-        Args:
-            encoder: of texts and memories.
-            spec: the labels.
-            features: see `KNNBiLSTM`, as for all others.
-            num_perspectives: I.
-            attention: how memories are weighted.
-            text_dropout: of the text feature.
-            detach_memories: no gradient through the memories' encodings.
-        """
+        """Make the parts; see `KNNBiLSTM` for the options."""
         super().__init__()
         self.encoder, self.detach_memories = encoder, detach_memories
         self.drop_text = TextDropout(text_dropout)
         self.features = FEATURES[features]
         self.num_memory_classes = len(spec.memory_labels)
         views = max(num_perspectives, 1)
-        sizes = {
-            "text": encoder.size,
-            "label": views * self.num_memory_classes,
-            "neighbor": views * encoder.size,
-        }
+        label_size = views * self.num_memory_classes
+        sizes = {"text": encoder.size, "label": label_size, "neighbor": views * encoder.size}
         self.attention: SharpAttention | None = None
         if self.features != ("text",):
             self.similarity = MultiPerspectiveCosine(num_perspectives, encoder.size)
@@ -173,7 +150,8 @@ class KNNNetwork(nn.Module):
         if self.votes_at_first:
             with torch.no_grad():
                 vote_for_own_class = torch.eye(len(spec.labels)).repeat(1, views) * (VOTE_LOGIT / views)
-                self.classifier.weight[:, columns_of(self.sizes)["label"]] = vote_for_own_class
+                start = self.sizes.get("text", 0)
+                self.classifier.weight[:, start : start + self.sizes["label"]] = vote_for_own_class
 
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
         """Classify the texts of a batch; see `ClassificationBatch` for the shapes.
@@ -231,32 +209,14 @@ class KNNNetwork(nn.Module):
 
 
 def weighted_sums(weights: Tensor, values: Tensor) -> Tensor:
-    """Weighted sums of the memories from each perspective: float32 [B, I*d] whatever the precision.
-
-    Args:
-        weights: [B, K, I].
-        values: [B, K, d].
-    """
+    """Sums of values [B, K, d] with weights [B, K, I]: float32 [B, I*d] whatever the precision."""
     # Under autocast the product would be rounded to half precision: a vote of .3 to .3008.
     with torch.autocast(weights.device.type, enabled=False):
         return (weights.float().transpose(1, 2) @ values.float()).flatten(1)
 
 
-def columns_of(sizes: Mapping[str, int]) -> dict[str, slice]:
-    """The columns of the classifier's weight that read each feature, from the features' widths in their order."""
-    columns, start = {}, 0
-    for name, size in sizes.items():
-        columns[name] = slice(start, start + size)
-        start += size
-    return columns
-
-
 class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask):
-    """The paper's model; `features="M1"` is its BiLSTM baseline without memory.
-
-    Example:
-        >>> model = KNNBiLSTM(features="M7", num_perspectives=5)
-    """
+    """The paper's model; `features="M1"` is its BiLSTM baseline without memory."""
 
     head = "network.classifier."
     can_be_sharded = True
@@ -379,7 +339,9 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
 
     @override
     def batch_contents(self, split: str) -> BatchContents:
-        if self.is_evaluated(split):
+        # A frozen encoder has its final weights when `on_fit_start` encodes the training texts.
+        is_first = split == "train" and self.encoder_is_frozen and self._encoded_memory is None
+        if is_first or self.is_evaluated(split):
             self._read_memory_of(split)
         return super().batch_contents(split)._replace(encoded_memory=self._encoded_memory)
 
@@ -388,22 +350,12 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
         self._encoded_memory = None  # it belongs to the data of an earlier run
         super().setup(stage)
 
-    @override
-    def on_fit_start(self) -> None:
-        if self.encoder_is_frozen:
-            self._read_memory_of("train")
-        super().on_fit_start()
-
     def _read_memory_of(self, split: str) -> None:
         data = self.data
         assert isinstance(data, TextRowsDataModule)
         # A prepared split is measured without a server.
-        if (
-            self.uses_memory
-            and data.memory is not None
-            and data.has_memory
-            and not any(servers_of(data.retriever))
-        ):
+        reads_folder = data.has_memory and not any(servers_of(data.retriever))
+        if self.uses_memory and data.memory is not None and reads_folder:
             self.read_memory(data, data.memory.opened, len(data.split(split).rows))
             data.memory.close()
 
@@ -415,10 +367,9 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
         checkpoint[CHECKPOINT_KEY]["head"] = self.network.sizes
 
     def take_head(self, checkpoint: Checkpoint) -> list[str]:
-        """See `TransfersHead`.
+        """Take the columns of common features for common labels; see `TransfersHead`.
 
-        Of the labels that both have, the columns of the features that both have. Columns of the model's other features
-        become 0, so that it starts as a copy of the other model, unless they vote already.
+        Columns of other features become 0, so that the model starts as a copy of the other one, unless they vote.
         """
         assert self.data_state is not None
         facts, other = self.data_state.facts, checkpoint.data.facts
@@ -426,18 +377,18 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
         rows = shared_rows(labels, other.get("labels", []))
         if "head" not in checkpoint.extras or not rows:
             return []
-        ours = column_names(self.network.sizes, facts["memory_labels"])
-        columns = shared_rows(ours, column_names(checkpoint.extras["head"], other["memory_labels"]))
+        names = column_names(self.network.sizes, facts["memory_labels"])
+        columns = shared_rows(names, column_names(checkpoint.extras["head"], other["memory_labels"]))
         if not columns:
             return []
         classifier, weights = self.network.classifier, checkpoint.weights
         here, there = (torch.tensor(side) for side in zip(*rows, strict=True))
         to, source = (torch.tensor(side) for side in zip(*columns, strict=True))
-        votes = [name[0] == "label" and self.network.votes_at_first for name in ours]
+        votes = [name[0] == "label" and self.network.votes_at_first for name in names]
         classifier.weight[here] *= torch.tensor(votes, device=self.device)
         classifier.weight[here[:, None], to] = weights["network.classifier.weight"][there[:, None], source]
         classifier.bias[here] = weights["network.classifier.bias"][there]
-        features = ", ".join(dict.fromkeys(str(ours[column][0]) for column, _ in columns))
+        features = ", ".join(dict.fromkeys(str(names[column][0]) for column, _ in columns))
         shared = [labels[row] for row, _ in rows]
         listed = (
             ", ".join(shared) if len(shared) <= FEW_ROWS else f"{len(shared):,} of {len(labels):,} labels"

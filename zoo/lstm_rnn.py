@@ -87,14 +87,9 @@ class RecurrentTower(Tower):
         self.size = self.directions * hidden_size
 
     def forward(self, words: Tensor, text: Tensor) -> Tensor:
-        """Embed texts.
+        """Embed texts int64 [N, T], positions in `words`, 0 = padding: [N, size]; 0 for a text without words.
 
-        Args:
-            words: [U, directions * gates * H], the products W l of the batch's distinct words.
-            text: int64 [N, T], positions in `words`, 0 = padding.
-
-        Returns:
-            [N, size]; 0 for a text without words.
+        `words` [U, directions * gates * H] are the products W l of the batch's distinct words.
         """
         lengths = (text != 0).sum(dim=1)
         if self.cell == "lstm" and self.peepholes is None:
@@ -160,11 +155,7 @@ class RecurrentTower(Tower):
 
 
 class LSTMRNN(TrigramRetrieval):
-    """The paper's model. The data must keep the letters of words, as it does by default.
-
-    Example:
-        >>> model = LSTMRNN(hidden_size=96, bidirectional=True)
-    """
+    """The paper's model. The data must keep the letters of words, as it does by default."""
 
     def __init__(
         self,

@@ -78,10 +78,9 @@ MODELS = {name: Entry(f"zoo.{module}", task, paper) for name, module, task, pape
 
 
 def model_class(name: str) -> type[Task]:
-    """The model with this name, with or without its module's: one of the zoo, or of a module that was imported.
+    """The model with this name, of the zoo or of an imported module, which may precede the name.
 
-    Raises:
-        InputError: there is none.
+    Raises an `InputError` if there is none.
     """
     short = name.rpartition(".")[2]
     if short in MODELS:
@@ -93,11 +92,6 @@ def model_class(name: str) -> type[Task]:
             f"no model {name!r} in this version (see `zoo list`); a model of your own must be imported before"
         )
     return own
-
-
-def all_models() -> dict[str, type[Task]]:
-    """Name -> class of every model of the zoo, imported."""
-    return {name: model_class(name) for name in MODELS}
 
 
 def paper_of(kind: type[Task]) -> str:

@@ -165,10 +165,10 @@ def encoding_speed(model: RetrievalTask, data: ClickthroughDataModule, by_length
         blocks = [order[start : start + block] for start in range(0, len(order), block)]
     model.eval()
     with torch.inference_mode():
-        model.encode_documents(dataset.document_batch(blocks[0]))
+        model.embed(dataset.document_batch(blocks[0]), queries=False)
         started = time.process_time()
         for columns in blocks:
-            model.encode_documents(dataset.document_batch(columns))
+            model.embed(dataset.document_batch(columns), queries=False)
         seconds = time.process_time() - started
     model.train()
     return len(dataset.documents) / seconds

@@ -124,7 +124,7 @@ def main() -> None:
         def encode(blocks: list[Any]) -> None:
             with evaluating(model):
                 for columns in blocks:
-                    model.encode_documents(dataset.document_batch(columns))
+                    model.embed(dataset.document_batch(columns), queries=False)
 
         by_length = dataset.document_blocks(512)
         rows = np.random.default_rng(0).permutation(len(dataset.documents))

@@ -1,7 +1,7 @@
-"""`zoo ...` in a process of its own that need not import everything anew.
+"""`zoo ...` in a process of its own, without the time of its imports.
 
-Imports take longer than what most tests ask of a process. Python's fork server has done them once, and each process is
-forked from it: a young parent without threads, which is also what a strategy that forks wants.
+Python's fork server imports everything once, and each process is forked from it. It has no threads, as strategies that
+fork need it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from zoo.cli import main
+from zoo.cli.main import main
 from zoo.registry import MODELS
 
 #: Processes on one machine that share a run.
@@ -22,11 +22,11 @@ _FORKS.set_forkserver_preload(["zoo.cli.lightning", *{entry.module for entry in 
 
 
 def zoo_process(*arguments: object, code: int = 0) -> str:
-    """Run `zoo` with this folder and this environment; returns what it printed.
+    """Run `zoo` with this folder and this environment; returns its output.
 
     Args:
         *arguments: of the command line.
-        code: how it shall end.
+        code: the expected exit code.
     """
     printed = Path(f"printed-{os.urandom(8).hex()}").absolute()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

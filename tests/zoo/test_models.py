@@ -19,7 +19,7 @@ import zoo
 from callbacks import RunFolder, Throughput
 from tests.zoo.adapters import ADAPTERS, Adapter
 from zoo.ensemble.model import MemoryEnsemble
-from zoo.registry import all_models
+from zoo.registry import MODELS, model_class
 from zoo.tasks.base import Task
 from zoo.tasks.fitted import Fitted
 
@@ -46,7 +46,7 @@ CASES = [
     for variant, options in variants.items()
 ]
 #: Models with parts that are fitted without gradients.
-FITTED = {name for name, kind in all_models().items() if issubclass(kind, Fitted | MemoryEnsemble)}
+FITTED = {name for name in MODELS if issubclass(model_class(name), Fitted | MemoryEnsemble)}
 LEARNERS = [case for case in CASES if case.values[0].name not in FITTED]
 
 every_model = pytest.mark.parametrize("case", CASES)
@@ -56,7 +56,7 @@ every_learner = pytest.mark.parametrize("case", LEARNERS)
 def test_every_model_is_tested() -> None:
     # A transformer needs a folder: tests/zoo/baselines/test_transformer_matcher.py has the same tests.
     tested = {name for adapter in ADAPTERS.values() for name in adapter.variants}
-    assert tested | {"TransformerMatcher"} == set(all_models())
+    assert tested | {"TransformerMatcher"} == set(MODELS)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def adapter(case: Case, adapters: Any) -> Adapter:
 
 def new_model(case: Case) -> Any:
     pl.seed_everything(5, verbose=False)
-    return all_models()[case.name](**case.options)
+    return model_class(case.name)(**case.options)
 
 
 @pytest.fixture(scope="module")

@@ -304,9 +304,5 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
         return self.size
 
     @override
-    def encode_documents(self, batch: DocumentBatch) -> Tensor:
-        return self.network.encode(batch.string).to(batch.row.device)
-
-    @override
-    def encode_queries(self, batch: QueryBatch) -> Tensor:
+    def embed(self, batch: QueryBatch | DocumentBatch, queries: bool) -> Tensor:
         return self.network.encode(batch.string).to(batch.row.device)

@@ -50,12 +50,9 @@ MAX_CLASS_SCORES = 300
 class Task(pl.LightningModule):
     """Base of all models.
 
-    A model makes its network in `build_network`, late: when the data is known (`setup`), or when a checkpoint is
-    restored. A network keeps its `WordEncoder` in an attribute `words` and a pre-trained transformer in an attribute
-    `transformer`, its own or a part's: that is how checkpoints find them.
-
-    The rest of the zoo uses kinds of tasks only through the attributes and methods here. What one or two models need is
-    a protocol next to its use: `saved_model.FitsWeights`, `warm_start.TransfersHead`, ...
+    A network is made when the data is known (`setup`), or when a checkpoint is restored. It keeps its `WordEncoder` in
+    an attribute `words` and a pre-trained transformer in an attribute `transformer`, its own or a part's: checkpoints
+    find them there. Methods that one or two models need are protocols next to their uses: `warm_start.TransfersHead`.
     """
 
     #: the task's name on the Hugging Face Hub; "" where it has none.
@@ -119,7 +116,7 @@ class Task(pl.LightningModule):
         #: state of the data, kept in checkpoints; after `setup` or `restore`.
         self.data_state: DataState | None = None
         self.evaluation = Evaluation()
-        # Whether all losses were finite so far: a number, or a truth value on the device.
+        # True while all losses were finite; on the device, once there was one.
         self._is_finite: Tensor | bool = True
         #: the checkpoint that `zoo fit` resumes from: with sharded weights, Lightning checks it too late.
         self.resumed_from: str | None = None
@@ -133,12 +130,10 @@ class Task(pl.LightningModule):
     def build_network(
         self, spec: Any, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> nn.Module:
-        """Make the network.
+        """Make the network for data with this description.
 
-        Args:
-            spec: sizes and labels.
-            word_vectors: [num_words, d] pre-trained values of the word table, or None.
-            transformer_config: configuration of the transformer whose weights a checkpoint holds, or None.
+        `word_vectors` [num_words, d] are pre-trained values of the word table, or None. `transformer_config` is the
+        configuration of the transformer whose weights a checkpoint holds, or None.
         """
 
     @property
@@ -147,12 +142,9 @@ class Task(pl.LightningModule):
         return None
 
     def check_data(self, data: AnyDataModule) -> None:
-        """Refuse a data module whose options do not fit this model.
+        """Raise an `InputError` that names the option to change if a data module does not fit this model.
 
         `zoo fit` and `zoo prepare` call it before anything is read; `setup` calls it again.
-
-        Raises:
-            InputError: names the option to change.
         """
         if data.spec_type is not self.spec_type:
             raise InputError(
@@ -164,24 +156,15 @@ class Task(pl.LightningModule):
         return BatchContents(strings=self.reads_strings)
 
     def read_memory(self, data: AnyDataModule, memory: Memory | None, num_texts: int | None = None) -> None:
-        """Take from the memory what batches do not carry; called before texts are predicted.
+        """Take from the open memory (None: there is none) what batches do not carry; called before texts are predicted.
 
-        Args:
-            data: the model's.
-            memory: the memory of the predictions, open; None = there is none.
-            num_texts: number of texts; None = many.
+        `num_texts` is their number; None = many.
         """
 
     def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
-        """Names of the rows of a weight: `init_from` takes the rows that both models have.
+        """Names of the rows of a weight, by which `init_from` takes the rows that both models have.
 
-        Args:
-            name: of the weight.
-            weight: this model's, or another model's of the same name.
-            data: of that model.
-
-        Returns:
-            A name for each row; None where the rows are identified by their order.
+        The weight and the data are this model's, or another model's. None where the rows are identified by their order.
         """
         if name.endswith(".words.table"):
             return data.vocabulary["words"] or ()
@@ -202,8 +185,7 @@ class Task(pl.LightningModule):
     def new_scores(self) -> Metric:
         """The metrics of a table.
 
-        `compute` returns name -> value; or a vector of values, one for each of the metric's `labels`, NaN where a class
-        has none.
+        `compute` returns name -> value, or a vector of values for the metric's `labels`, NaN where a class has none.
         """
 
     @abstractmethod
@@ -258,11 +240,7 @@ class Task(pl.LightningModule):
         self.validation_scores, self.test_scores = self.new_scores(), self.new_scores()
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Make the network of a checkpoint, with its weights.
-
-        Raises:
-            InputError: it is a checkpoint of another model, or its weights have other shapes.
-        """
+        """Make the network of a checkpoint, with its weights; an `InputError` if these do not fit."""
         self._rebuild(checkpoint)
         self.load_state_dict(checkpoint.weights)
 
@@ -361,13 +339,9 @@ class Task(pl.LightningModule):
         return self.network(batch)
 
     def log_loss(self, loss: Tensor, count: int) -> None:
-        """Log a step's loss as `train/loss`, and its mean over the epoch as `train/loss_epoch`.
+        """Log the loss of a step on `count` texts as `train/loss`, and its mean over the epoch as `train/loss_epoch`.
 
         Lightning writes one step in `log_every_n_steps`; the mean is written in shorter runs as well.
-
-        Args:
-            loss: scalar.
-            count: number of texts, pairs or questions, the weight of the step in the mean.
         """
         self.log("train/loss", loss, prog_bar=True, batch_size=count)
         # Lightning's own mean takes a third of a millisecond of every step.
@@ -465,10 +439,7 @@ class Task(pl.LightningModule):
         if self.trainer.is_global_zero:
             self.evaluation.write()
 
-    @override
-    def on_test_end(self) -> None:
-        if self.trainer.is_global_zero:
-            self.evaluation.write()
+    on_test_end = on_validation_end
 
     def _log_scores(self, scores: Metric, stage: str, split: str) -> None:
         values = scores.compute()
@@ -500,17 +471,14 @@ class Task(pl.LightningModule):
 
 
 class Evaluation:
-    """Scores of an evaluation besides those that Lightning logs.
-
-    Attributes:
-        class_scores: scores of single classes, by name.
-        query_scores: the score of each query, by its id, where models are compared query by query.
-        file: where `write` puts both: a process that is forked for a device leaves nothing else behind.
-    """
+    """Scores of an evaluation besides those that Lightning logs."""
 
     def __init__(self) -> None:
+        #: scores of single classes, by name.
         self.class_scores: dict[str, float] = {}
+        #: the score of each query, by its id, where models are compared query by query.
         self.query_scores: dict[str, float] = {}
+        #: where `write` puts both: a process that is forked for a device leaves nothing else behind.
         self.file: Path | None = None
 
     def write(self) -> None:
@@ -519,17 +487,8 @@ class Evaluation:
             write_json(self.file, {"classes": self.class_scores, "queries": self.query_scores})
 
 
-def brings_vectors(state: DataState | None) -> bool:
-    """Return whether the data has pre-trained word vectors."""
-    return state is not None and state.options.get("word_vectors") is not None
-
-
 def check_sizes(**sizes: int | Sequence[int]) -> None:
-    """Refuse sizes of a model that are below 1, alone or in lists, and empty lists.
-
-    Raises:
-        InputError: names the option.
-    """
+    """Raise an `InputError` for sizes of a model that are below 1, alone or in lists, and empty lists."""
     for name, value in sizes.items():
         numbers = [value] if isinstance(value, int) else value
         if len(numbers) == 0 or min(numbers) < 1:
@@ -537,11 +496,7 @@ def check_sizes(**sizes: int | Sequence[int]) -> None:
 
 
 def check_probability(**values: float) -> None:
-    """Refuse probabilities below 0, and those of 1 and above.
-
-    Raises:
-        InputError: names the option.
-    """
+    """Raise an `InputError` for probabilities below 0, and those of 1 and above."""
     for name, value in values.items():
         if not 0 <= value < 1:
             raise InputError(f"model.{name}={value}: must be 0 or more and below 1")
@@ -559,10 +514,6 @@ def check_positive(**values: float) -> None:
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Refuse a value that is not one of an option's choices.
-
-    Raises:
-        InputError: names the option and its choices.
-    """
+    """Raise an `InputError` for a value that is not one of an option's choices."""
     if value not in choices:
         raise InputError(f"model.{name}={value!r}: choose one of {', '.join(choices)}")

@@ -1,7 +1,6 @@
 """Options that models of several tasks share because they read words or texts in the same way.
 
-Each class here precedes the task among a model's bases: `class KNNBiLSTM(ReadsSpelling, FrozenEncoder,
-ClassificationTask)`.
+Each class precedes the task among a model's bases: `class KNNBiLSTM(ReadsSpelling, FrozenEncoder, ClassificationTask)`.
 """
 
 from __future__ import annotations
@@ -76,19 +75,11 @@ class ReadsWordVectors(Task):
             **shared: options of the task.
         """
         super().__init__(**shared)
-        self.word_size, self.train_word_vectors, self.sparse_updates = (
-            word_size,
-            train_word_vectors,
-            sparse_updates,
-        )
+        self.word_size, self.train_word_vectors = word_size, train_word_vectors
+        self.sparse_updates = sparse_updates
 
     def make_words(self, spec: HasWords, word_vectors: Tensor | None) -> WordEncoder:
-        """The encoder of a vocabulary's words, from pre-trained vectors where the data brings them.
-
-        Args:
-            spec: of the data.
-            word_vectors: [num_words, d] pre-trained values, or None.
-        """
+        """The encoder of a vocabulary's words, from pre-trained values [num_words, d] where the data brings them."""
         # A model that is restored from its checkpoint is given a table in any case.
         state = self.data_state
         is_drawn = word_vectors is None or (state is not None and state.options["word_vectors"] is None)
@@ -185,8 +176,7 @@ class ReadsSpelling(ReadsWordVectors):
     def check_data(self, data: AnyDataModule) -> None:
         super().check_data(data)
         reads_words = getattr(self, "transformer", None) is None
-        vectors = data.options
-        has_characters = isinstance(vectors, VectorOptions) and vectors.characters
+        has_characters = isinstance(data.options, VectorOptions) and data.options.characters
         if reads_words and self.characters and not has_characters:
             raise InputError("model.characters is on, but data.characters is off; make them agree")
 
@@ -252,8 +242,7 @@ class ReadsTransformer(Task):
     def tokens_at_once(self, lengths: dict[str, int]) -> tuple[int, str]:
         """The largest number of tokens that the transformer reads together, and the options that set it.
 
-        Args:
-            lengths: option of the data -> number of tokens kept of a text.
+        `lengths`: option of the data -> number of tokens kept of a text.
         """
         longest = max(lengths, key=lengths.__getitem__)
         return lengths[longest], f"data.{longest}"

@@ -1,7 +1,6 @@
 """Models that are fitted to the training rows in one step, without gradients: the references of every table.
 
-The same commands train, test and predict with them, and their checkpoint loads alone: the fitted values are part of the
-state dict.
+Their fitted values are part of the state dict, so that the same commands train, test and load them.
 """
 
 from __future__ import annotations

@@ -36,12 +36,9 @@ class RowMeans(CountedScores):
     sums_without_duplicates: Tensor
 
     def __init__(self, names: Sequence[str], parts: int = 1, variants: tuple[int, ...] = ()) -> None:
-        """Make room.
+        """Make room for named values, in whole numbers of `parts` parts of 1.
 
-        Args:
-            names: of the values.
-            parts: values are summed as whole numbers of this many parts of 1.
-            variants: shape of further dimensions of the sums: variants of a model that are measured together.
+        `variants` is the shape of further dimensions of the sums: variants of a model that are measured together.
         """
         super().__init__()
         self.names, self.parts = list(names), parts
@@ -49,12 +46,9 @@ class RowMeans(CountedScores):
         self.add_counts(rows=(), sums=shape, rows_without_duplicates=(), sums_without_duplicates=shape)
 
     def add_rows(self, values: Tensor, counted: Tensor, is_duplicate: Tensor | None) -> None:
-        """Add the values of n rows.
+        """Add values [*variants, n, names] of n rows, of which bool [n] `counted` count.
 
-        Args:
-            values: [*variants, n, names].
-            counted: bool [n], the rows that count.
-            is_duplicate: bool [n], rows with a duplicate elsewhere; None = none.
+        `is_duplicate` bool [n] marks rows with a duplicate elsewhere; None = none.
         """
         parts = (values.double() * self.parts).round().long()
         others = counted if is_duplicate is None else counted & ~is_duplicate

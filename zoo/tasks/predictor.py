@@ -38,10 +38,7 @@ ItemT = TypeVar("ItemT")
 
 
 class Predictor(ABC, Generic[ModelT, DataT]):
-    """Base of the predictors, one for each kind of task.
-
-    Type parameters: the model, and its data module.
-    """
+    """Base of the predictors, one for each kind of task."""
 
     #: use of a predictor `model`, for the model card.
     example: ClassVar[str] = "model"
@@ -49,13 +46,7 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     has_query_side: ClassVar[bool] = False
 
     def __init__(self, model: ModelT, data: DataT, memory: Memory | None = None) -> None:
-        """Put a model and its data together.
-
-        Args:
-            model: a task with its network.
-            data: the model's.
-            memory: the memory of the predictions; None = the predictor opens the model's when it needs it, if ever.
-        """
+        """Put a model and its data together; without a memory, the predictor opens the model's when it needs it."""
         self.model, self.data, self.memory = model, data, memory
 
     @classmethod
@@ -67,18 +58,7 @@ class Predictor(ABC, Generic[ModelT, DataT]):
         version: int | None = None,
         retriever: Retriever | None = None,
     ) -> Self:
-        """A predictor with its memory.
-
-        Args:
-            model: a task with its network.
-            data: the model's.
-            memory: a folder in place of the model's memory.
-            version: of a memory that has grown; None = the current one.
-            retriever: back end and ranking that the user names.
-
-        Raises:
-            InputError: the memory cannot be opened.
-        """
+        """A predictor with its memory, or with another memory folder, in a version of it; None = the current one."""
         if memory is None and version is None and not cls.needs_memory(data):
             return cls(model, data)
         return cls(model, data, cls.open_memory(data, memory, version, retriever))
@@ -104,6 +84,8 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     def records(self, source: str, batch_size: int = 256) -> Iterator[PlainDict] | Iterator[str]:
         """The output of `zoo predict`: a JSON object each, or lines; further arguments become its options.
 
+        A source that cannot be read is an `InputError`.
+
         Args:
             source: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for such lines from
                 standard input.
@@ -123,27 +105,18 @@ class Predictor(ABC, Generic[ModelT, DataT]):
 
     @property
     def vector_size(self) -> int:
-        """Size of a vector of `encode`.
-
-        Raises:
-            InputError: the model has no text encoder.
-        """
+        """Size of a vector of `encode`; raises an `InputError` if the model has no text encoder."""
         if (size := self.model.vector_size) is None:
             raise InputError(f"a {type(self.model).__name__} has no text encoder")
         return size
 
     def encode(
-        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None
+        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None, queries: bool = False
     ) -> NDArray[np.float32]:
         """The texts' vectors [n, size], of length 1; 0 for a text without words.
 
-        Args:
-            texts: n texts.
-            batch_size: texts that pass through the network together.
-            bar: updated by the number of finished texts.
-
-        Raises:
-            InputError: the model has no text encoder.
+        `bar` is updated by the number of finished texts. `queries` counts only where the model `has_query_side`.
+        Raises an `InputError` if the model has no text encoder.
         """
         raise InputError(f"a {type(self.model).__name__} has no text encoder")
 
@@ -151,19 +124,11 @@ class Predictor(ABC, Generic[ModelT, DataT]):
         self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None
     ) -> NDArray[np.float32]:
         """The texts' vectors as queries; those of `encode`, unless the model `has_query_side`."""
-        return self.encode(texts, batch_size, bar)
+        return self.encode(texts, batch_size, bar, queries=True)
 
 
 def as_texts(texts: str | Sequence[str], what: str = "text") -> list[str]:
-    """One text or several as a list.
-
-    Args:
-        texts: the caller's argument.
-        what: the name of one of them in messages.
-
-    Raises:
-        InputError: one is not a string.
-    """
+    """One text or several as a list; raises an `InputError` that names `what` if one is not a string."""
     texts = [texts] if isinstance(texts, str) else list(texts)
     for number, text in enumerate(texts):
         if not isinstance(text, str):
@@ -231,12 +196,7 @@ def texts_in(source: str, columns: Mapping[str, Any]) -> Iterator[str]:
 def texts_and_ids_in(source: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
     """The texts of a source of `Predictor.records`, each with its id; None where `columns` names no ids.
 
-    Args:
-        source: a table, a .txt file, or - for standard input.
-        columns: `text_column` and further arguments of `read_table`, for a table.
-
-    Raises:
-        InputError: no such file, or one that cannot be read.
+    `columns` has `text_column` and further arguments of `read_table`. A source that cannot be read is an `InputError`.
     """
     has_ids = columns.get("id_column") is not None
     if source != "-" and not source.endswith(".txt"):

@@ -15,10 +15,8 @@ MOST_RANKS = 50
 def hits_by_rank(ranked: Sequence[Sequence[float]], relevant: Sequence[int]) -> Iterator[Chart]:
     """The share of queries with a relevant text up to a rank, and of all relevant texts that are ranked so high.
 
-    Args:
-        ranked: for each query the grades of the ranked texts, best first; above 0 = relevant.
-        relevant: number of texts that are relevant to each query. Queries without one are skipped; without any
-            query there is no chart.
+    `ranked` has the grades of each query's texts, best first; `relevant` has the number of texts that are relevant to
+    it. Queries without one are skipped; without any query there is no chart.
     """
     known = [(grades, total) for grades, total in zip(ranked, relevant, strict=True) if total]
     ranks = min(MOST_RANKS, max((len(grades) for grades, _ in known), default=0))

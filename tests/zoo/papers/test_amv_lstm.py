@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
-from zoo.amv_lstm import AMVLSTM, AMVLSTMNetwork, Attention, k_max, overlap
+from zoo.amv_lstm import AMVLSTM, AMVLSTMNetwork, Attention, k_max
 from zoo.layers.encoders import WordEncoder
-from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask
+from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask, word_overlap
 
 P, N, M, U, T, S, SIZE, HIDDEN = 7, 4, 6, 12, 5, 6, 5, 4
 
@@ -31,7 +31,7 @@ def make_network(goal: str = "ranking", **options: Any) -> AMVLSTMNetwork:
     torch.manual_seed(0)
     loss = "hinge" if goal == "ranking" else "cross_entropy"
     network = AMVLSTM(**{**sizes, "loss": loss, **options}).build_network(make_spec(goal), None, None)
-    # Large weights, so that no term of an equation hides behind the others.
+    # Large weights, so that every term of an equation matters.
     with torch.no_grad():
         for weight in network.parameters():
             weight.uniform_(-1, 1)
@@ -77,7 +77,7 @@ def numbers(module: torch.nn.Module) -> dict[str, Vector]:
 
 
 def lstm_states(weights: dict[str, Vector], suffix: str, inputs: list[Vector]) -> list[Vector]:
-    """Equation 1, one cell at a time; gates in the order input, forget, memorised, output."""
+    """Equation 1, one cell at a time; gates in the order input, forget, memorized, output."""
     size = len(weights[f"bias_hh_l0{suffix}"]) // 4
     state, cell, states = np.zeros(size), np.zeros(size), []
     for x in inputs:
@@ -103,12 +103,12 @@ def plain_attention(words: list[Vector], v: Vector, scale: str) -> list[Vector]:
 
 
 def plain_states(lstm: dict[str, Vector], words: list[Vector]) -> tuple[list[Vector], list[Vector]]:
-    """Equation 2: a forward and a backward state for each place."""
+    """Equation 2: a forward and a backward state for each position."""
     return lstm_states(lstm, "", words), lstm_states(lstm, "_reverse", words[::-1])[::-1]
 
 
 def plain_similarities(kind: str, part: int, weights: dict[str, Vector], u: Vector, v: Vector) -> list[float]:
-    """What two states' interaction is, as a number for each slice."""
+    """The interaction of two states: a number for each slice."""
     if kind == "cosine":
         return [float(np.dot(u, v)) / (math.sqrt(np.dot(u, u)) * math.sqrt(np.dot(v, v)))]
     values = []
@@ -151,8 +151,8 @@ def plain_logits(model: AMVLSTM, network: AMVLSTMNetwork, batch: MatchingBatch, 
         attended = {"first": ("question", "both"), "second": ("answer", "both")}[side]
         if options["attention"] in attended:
             words = plain_attention(words, weights[f"{side}_attention.v"], options["attention_scale"])
-        own = side == "second" and not options["shared_encoder"]
-        sides.append(plain_states(part_of("second_lstm." if own else "lstm."), words))
+        is_second_lstm = side == "second" and not options["shared_encoder"]
+        sides.append(plain_states(part_of("second_lstm." if is_second_lstm else "lstm."), words))
     (first_forward, first_backward), (second_forward, second_backward) = sides
     if options["interaction"] == "directions":
         parts = [(first_forward, second_forward), (first_backward, second_backward)]
@@ -226,8 +226,7 @@ def test_equations(options: dict[str, Any]) -> None:
         np.testing.assert_allclose(output.logits[pair], expected, rtol=3e-5, atol=3e-5)
 
 
-def test_strongest_interactions_are_shown() -> None:
-    """What is shown is the mean over directions, for real words only."""
+def test_the_interaction_is_the_mean_over_directions_of_real_words() -> None:
     batch = make_batch()
     network = make_network()
     with torch.no_grad():
@@ -237,7 +236,7 @@ def test_strongest_interactions_are_shown() -> None:
     assert shown is not None
     assert shown.shape == (P, T, S)
     assert not shown[~pair_mask(batch)].any()
-    # Pair 0, without the attention of the first text, cannot be compared: take it off.
+    # The plain states below have no attention.
     network.first_attention = None
     with torch.no_grad():
         shown = network(batch).interaction
@@ -258,7 +257,7 @@ def test_strongest_interactions_are_shown() -> None:
 @pytest.mark.parametrize(
     "options", [{"attention": "both"}, {"similarity": "tensor"}, {"overlap": True, "k": 100}]
 )
-def test_neither_padding_nor_batch_mates_change_a_score(options: dict[str, Any]) -> None:
+def test_padding_and_other_pairs_change_no_score(options: dict[str, Any]) -> None:
     batch = make_batch()
     network = make_network(**options)
     with torch.no_grad():
@@ -309,7 +308,7 @@ def test_gradients_reach_every_weight(similarity: str) -> None:
 
 @pytest.mark.parametrize("attention", ["question", "answer", "both"])
 def test_length_scaled_attention_starts_as_mv_lstm(attention: Attention) -> None:
-    """v starts at 0: all words count alike, and nothing differs from the model without attention."""
+    """v starts at 0, so all words count alike, as in the model without attention."""
     torch.manual_seed(0)
     model = AMVLSTM(attention=attention, attention_scale="length", hidden_size=HIDDEN, word_size=SIZE)
     network = model.build_network(make_spec(), None, None).eval()
@@ -322,7 +321,7 @@ def test_length_scaled_attention_starts_as_mv_lstm(attention: Attention) -> None
     batch = make_batch()
     with torch.no_grad():
         torch.testing.assert_close(network(batch).score, plain(batch).score, rtol=0, atol=1e-6)
-        # As published it does differ: texts are read at a fraction of their scale.
+        # As published, the model differs: it reads texts at a fraction of their scale.
         for layer in (network.first_attention, network.second_attention):
             if layer is not None:
                 layer.scale = "paper"
@@ -332,7 +331,7 @@ def test_length_scaled_attention_starts_as_mv_lstm(attention: Attention) -> None
 # --- k-max pooling and interactions ---
 
 
-def test_k_max_of_fewer_places_than_k() -> None:
+def test_k_max_of_fewer_interactions_than_k() -> None:
     interaction = torch.tensor([[[[0.3, -0.9, 7.0], [-0.2, 0.5, 7.0]]]])  # [1, 1, 2, 3]
     mask = torch.tensor([[[True, True, False], [True, True, False]]])
     none = torch.tensor([-2.0])
@@ -384,12 +383,12 @@ def test_overlap_counts_shared_words_and_their_idf() -> None:
         first=torch.tensor([0, 1, 1]),
         second=torch.tensor([0, 0, 1]),
     )
-    # Word 1 is unknown, on both sides: nobody knows whether the same.
+    # Word 1 is unknown on both sides, so it is not counted as equal.
     expected = [[2 / 4, 4 / 14, 1 / 3, 2 / 15], [1, 1, 1 / 3, 4 / 15], [0, 0, 0, 0]]
-    torch.testing.assert_close(overlap(batch), torch.tensor(expected))
+    torch.testing.assert_close(word_overlap(batch), torch.tensor(expected))
 
 
-def test_overlap_leaves_special_tokens_out() -> None:
+def test_overlap_skips_special_tokens() -> None:
     batch = make_batch()._replace(
         word=torch.tensor([0, 101, 7, 8, 102]),
         idf=torch.tensor([0.0, 0.0, 1.0, 2.0, 0.0]),
@@ -399,7 +398,7 @@ def test_overlap_leaves_special_tokens_out() -> None:
         second=torch.tensor([0, 0]),
     )
     expected = [[1, 1, 1 / 2, 1 / 3], [0, 0, 0, 0]]
-    torch.testing.assert_close(overlap(batch, 100, (101, 102)), torch.tensor(expected))
+    torch.testing.assert_close(word_overlap(batch, 100, (101, 102)), torch.tensor(expected))
 
 
 # --- transformer ---
@@ -421,7 +420,7 @@ def test_frozen_transformer_gives_token_vectors(transformer: str) -> None:
     model = AMVLSTM(transformer=transformer, freeze_encoder=True, attention="both", hidden_size=HIDDEN)
     model._build(make_spec(), None, None)
     network, batch = model.network, make_batch()
-    model.train()  # in which a frozen transformer does not drop
+    model.train()  # a frozen transformer has no dropout in training either
     score = network(batch).score
     first = network.words(batch.word, batch.char, batch.first_text)
     second = network.words(batch.word, batch.char, batch.second_text)
@@ -429,7 +428,7 @@ def test_frozen_transformer_gives_token_vectors(transformer: str) -> None:
     assert second.shape == (M, S, 8)
     cached = batch._replace(first_vector=first.detach(), second_vector=second.detach())
     torch.testing.assert_close(network(cached).score, score)
-    # These vectors are what is read, with or without the padding's.
+    # The network reads the vectors of the batch.
     cached = cached._replace(first_vector=2 * first.detach() * (batch.first_text != 0).unsqueeze(2))
     assert not torch.allclose(network(cached).score, score)
     score.sum().backward()
@@ -457,7 +456,7 @@ def test_transformer_scores_ignore_padding(transformer: str) -> None:
 # --- options ---
 
 
-def test_pretrained_vectors_are_fixed_unless_asked() -> None:
+def test_pretrained_vectors_are_fixed_unless_the_option_trains_them() -> None:
     vectors = torch.rand(40, 6)
     for train in (False, True):
         network = AMVLSTM(train_word_vectors=train).build_network(make_spec(), vectors, None)
@@ -465,7 +464,7 @@ def test_pretrained_vectors_are_fixed_unless_asked() -> None:
         table = network.words.table
         assert torch.equal(table, vectors)
         assert table.requires_grad == train
-    # Drawn vectors are worth nothing until they are trained.
+    # Random vectors are always trained.
     network = AMVLSTM(word_size=6).build_network(make_spec(), None, None)
     assert isinstance(network.words, WordEncoder)
     assert network.words.table.requires_grad
@@ -475,7 +474,7 @@ def test_sizes_of_the_paper() -> None:
     network = AMVLSTM().build_network(make_spec(), None, None)
     assert network.lstm.input_size == 300
     assert network.lstm.hidden_size == 50
-    assert network.options.k == 100
+    assert network.k == 100
     assert network.mlp[0].in_features == 200  # 100 of the forward and 100 of the backward matrix
 
 
@@ -492,7 +491,7 @@ def test_sizes_of_the_paper() -> None:
         ({"transformer": "no/such/folder"}, ["model.transformer", "no/such/folder"]),
     ],
 )
-def test_wrong_options_say_what_to_do(options: dict[str, Any], words: list[str]) -> None:
+def test_wrong_options(options: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(InputError) as error:
         AMVLSTM(**options).build_network(make_spec(), None, None)
     message = str(error.value)

@@ -1,4 +1,4 @@
-"""MemNN and HMN: the paper's equations as plain loops, words that training has not seen, runs by command."""
+"""MemNN and HMN: the paper's equations as plain loops, unknown words, runs on the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from datamodules.batch import DialogueBatch
 from datamodules.dialogue.dataset import spelling_of
 from tests.dialogues import MadeUp, made_up, write_jsonl, write_published
 from tests.zoo.conftest import Result
-from zoo.hmn import normal_of
+from zoo.layers.open_words import normal_of
 from zoo.tasks.dialogue.metrics import DialogueScores
 from zoo.tasks.dialogue.task import turns_with_answer
 
@@ -50,7 +50,7 @@ def make_model(kind: Any, data: DialogueDataModule, **options: Any) -> Any:
     model = kind(**{"word_size": 6, **options})
     model._build(data.spec, None, None)
     for weight in model.parameters():
-        weight.data.normal_(std=0.7)  # so that attention differs from place to place
+        weight.data.normal_(std=0.7)  # so that attention differs between positions
     return model.double().eval()
 
 
@@ -61,50 +61,50 @@ class Plain:
     """The paper's network in loops over numbers, for one question."""
 
     def __init__(self, model: Any, batch: DialogueBatch, row: int) -> None:
-        self.options, self.batch, self.row = model.options, batch, row
+        self.model, self.batch, self.row = model, batch, row
         self.weights = {name: w.detach().numpy() for name, w in model.network.named_parameters()}
-        self.d, self.hops = model.options.word_size, model.options.hops
+        self.d, self.hops = model.word_size, model.hops
         self.dialogue = int(batch.dialogue[row])
         self.num_words = model.spec.num_words
         words: dict[int, list[int]] = {}
-        for place, position in enumerate(batch.text[self.dialogue].tolist()):
-            if position:
-                words.setdefault(int(batch.turn[self.dialogue, place]), []).append(place)
-        #: places of the words of each turn.
+        for position, word in enumerate(batch.text[self.dialogue].tolist()):
+            if word:
+                words.setdefault(int(batch.turn[self.dialogue, position]), []).append(position)
+        #: positions of the words of each turn.
         self.turns = [words[i] for i in range(int(batch.readable[row].sum()))]
 
-    def position(self, place: int) -> int:
-        return int(self.batch.text[self.dialogue, place])
+    def word(self, position: int) -> int:
+        return int(self.batch.text[self.dialogue, position])
 
-    def vector(self, position: int, table: int) -> Vector:
-        """A x, C_1 x, ...: of a position in the batch's table of words."""
+    def vector(self, word: int, table: int) -> Vector:
+        """A x, C_1 x, ...: of a row of the batch's table of words."""
         columns = slice(table * self.d, (table + 1) * self.d)
-        seed = self.batch.spelling[position : position + 1]
+        seed = self.batch.spelling[word : word + 1]
         if int(seed) == 0:
-            return self.weights["sentences.words.table"][int(self.batch.word[position])][columns]
+            return self.weights["sentences.words.table"][int(self.batch.word[word])][columns]
         drawn = normal_of(seed, (self.hops + 1) * self.d).double().numpy()[0]
         return 0.1 * self.weights["sentences.words.scale"][table] * drawn[columns]
 
-    def encoded(self, positions: list[int], table: int) -> Vector:
+    def encoded(self, words: list[int], table: int) -> Vector:
         """Equation 1, and the sums of Equations 2 and 3."""
-        found = np.zeros(self.d)
-        for j, position in enumerate(positions, 1):
+        encoded = np.zeros(self.d)
+        for j, word in enumerate(words, 1):
             for g in range(1, self.d + 1):
-                weight = (1 - j / len(positions)) - (g / self.d) * (1 - 2 * j / len(positions))
-                found[g - 1] += weight * self.vector(position, table)[g - 1]
-        return found
+                weight = (1 - j / len(words)) - (g / self.d) * (1 - 2 * j / len(words))
+                encoded[g - 1] += weight * self.vector(word, table)[g - 1]
+        return encoded
 
     def memory(self, turn: int, table: int) -> Vector:
-        found = self.encoded([self.position(place) for place in self.turns[turn]], table)
-        if self.options.temporal_encoding:
+        memory = self.encoded([self.word(position) for position in self.turns[turn]], table)
+        if self.model.temporal_encoding:
             index = len(self.turns) - 1 - turn  # 0 = the latest
-            found = found + self.weights["sentences.time"][index, table * self.d : (table + 1) * self.d]
-        return found
+            memory = memory + self.weights["sentences.time"][index, table * self.d : (table + 1) * self.d]
+        return memory
 
     def read(self) -> tuple[Vector, Vector, Vector]:
         """u_R, o_R + u_R and the last alpha (Equation 4)."""
-        asked = [position for position in self.batch.question[self.row].tolist() if position]
-        probe = u = self.encoded(asked, 0)
+        question = [word for word in self.batch.question[self.row].tolist() if word]
+        probe = u = self.encoded(question, 0)
         alpha = np.zeros(len(self.turns))
         for hop in range(self.hops):
             probe = u
@@ -112,55 +112,54 @@ class Plain:
             u = probe + sum(alpha[i] * self.memory(i, hop + 1) for i in range(len(self.turns)))
         return probe, u, alpha
 
-    def p_sentence(self, found: Vector) -> Vector:
+    def p_sentence(self, output: Vector) -> Vector:
         """Equation 5: of the vocabulary's words but the first two, then of the dialogue's own."""
         table = self.weights["sentences.words.table"][2:, self.hops * self.d :]
-        own = [p for p in self.batch.own[self.dialogue].tolist() if p]
-        energy = [row @ found for row in table] + [self.vector(p, self.hops) @ found for p in own]
+        own = [word for word in self.batch.own[self.dialogue].tolist() if word]
+        energy = [row @ output for row in table] + [self.vector(word, self.hops) @ output for word in own]
         return softmax(np.array(energy))
 
     def states(self) -> list[Vector]:
         """m_t of all words of the dialogue."""
-        places = [place for turn in self.turns for place in turn]
-        inputs = [self.vector(self.position(place), self.hops) for place in places]
-        kind = self.options.word_memory
+        inputs = [self.vector(self.word(position), self.hops) for turn in self.turns for position in turn]
+        kind = self.model.word_memory
         if kind == "embedding":
             return inputs
         forward = self.gru(inputs, "")
         if kind == "gru":
             return forward
         backward = self.gru(inputs[::-1], "_reverse")[::-1]
-        return [one + other for one, other in zip(forward, backward, strict=True)]
+        return [sum(states) for states in zip(forward, backward, strict=True)]
 
     def gru(self, inputs: list[Vector], ending: str) -> list[Vector]:
         names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
         w, u, b, c = (self.weights[f"word_memory.gru.{name}{ending}"] for name in names)
-        h, found = np.zeros(self.d), []
+        h, states = np.zeros(self.d), []
         for x in inputs:
             of_input, of_state = np.split(w @ x + b, 3), np.split(u @ h + c, 3)
             r, z = sigmoid(of_input[0] + of_state[0]), sigmoid(of_input[1] + of_state[1])
             h = (1 - z) * np.tanh(of_input[2] + r * of_state[2]) + z * h
-            found.append(h)
-        return found
+            states.append(h)
+        return states
 
     def p_word(self, probe: Vector, alpha: Vector) -> dict[int, float]:
         """Equations 6 and 7 over the k sentences of the largest alpha: choice -> probability."""
-        kept = np.argsort(-alpha, kind="stable")[: self.options.k]
-        places = [place for turn in kept for place in self.turns[turn]]
+        kept = np.argsort(-alpha, kind="stable")[: self.model.k]
+        positions = [position for turn in kept for position in self.turns[turn]]
         states, v = self.states(), self.weights["word_memory.v"]
         big_w, big_u = (self.weights[f"word_memory.{name}.weight"] for name in ("probe", "memory"))
-        energy = [v @ np.tanh(big_w @ probe + big_u @ states[place]) for place in places]
-        found: dict[int, float] = {}
-        for place, weight in zip(places, softmax(np.array(energy)), strict=True):
-            choice = int(self.batch.choice[self.dialogue, place])
-            found[choice] = found.get(choice, 0.0) + float(weight)
-        return found
+        energy = [v @ np.tanh(big_w @ probe + big_u @ states[position]) for position in positions]
+        probabilities: dict[int, float] = {}
+        for position, weight in zip(positions, softmax(np.array(energy)), strict=True):
+            choice = int(self.batch.choice[self.dialogue, position])
+            probabilities[choice] = probabilities.get(choice, 0.0) + float(weight)
+        return probabilities
 
 
 def softmax(energy: Vector) -> Vector:
     powers = np.exp(energy - energy.max())
-    found: Vector = powers / powers.sum()
-    return found
+    probabilities: Vector = powers / powers.sum()
+    return probabilities
 
 
 def sigmoid(value: Vector) -> Vector:
@@ -171,7 +170,7 @@ def sigmoid(value: Vector) -> Vector:
 @pytest.mark.parametrize(
     "options", [{}, {"hops": 1, "k": 1}, {"temporal_encoding": False, "k": 9}], ids=["", "one-hop", "no-time"]
 )
-def test_hmn_is_the_papers(tmp_path: Path, word_memory: str, options: dict[str, Any]) -> None:
+def test_hmn_equals_the_equations(tmp_path: Path, word_memory: str, options: dict[str, Any]) -> None:
     data = make_data(tmp_path)
     batch = make_batch(data)
     model = make_model(zoo.HMN, data, word_memory=word_memory, **options)
@@ -179,9 +178,9 @@ def test_hmn_is_the_papers(tmp_path: Path, word_memory: str, options: dict[str, 
     choices = output.choices()
     for row in range(len(batch.row)):
         plain = Plain(model, batch, row)
-        probe, found, alpha = plain.read()
+        probe, vector, alpha = plain.read()
         np.testing.assert_allclose(output.attention[row, : len(alpha)].detach(), alpha, atol=1e-12)
-        expected = plain.p_sentence(found)
+        expected = plain.p_sentence(vector)
         np.testing.assert_allclose(
             choices["sentence"][row, 2 : 2 + len(expected)].detach(), expected, atol=1e-12
         )
@@ -203,7 +202,7 @@ def test_memnn_is_hmn_without_words(tmp_path: Path) -> None:
     assert torch.equal(memnn(batch).choices()["sentence"], hmn(batch).choices()["sentence"])
 
 
-def test_the_losses_are_the_papers_and_a_term_for_the_right_turns(tmp_path: Path) -> None:
+def test_the_losses_equal_the_equations_and_a_term_for_the_right_turns(tmp_path: Path) -> None:
     data = make_data(tmp_path)
     batch = make_batch(data)._replace(answer=make_batch(data).answer.clone())
     batch.answer[0] = -1
@@ -216,15 +215,15 @@ def test_the_losses_are_the_papers_and_a_term_for_the_right_turns(tmp_path: Path
             assert terms[0] == 0
             for row in range(1, len(terms)):
                 answer = int(batch.answer[row])
-                of = {name: value[row, answer] for name, value in choices.items()}
+                p = {name: value[row, answer] for name, value in choices.items()}
                 term = (
-                    -math.log(of["joint"])
+                    -math.log(p["joint"])
                     if loss == "joint"
-                    else -math.log(of["sentence"] * max(of["word"], 1e-30))
+                    else -math.log(p["sentence"] * max(p["word"], 1e-30))
                 )
                 plain = Plain(model, batch, row)
                 holding = [
-                    any(int(batch.choice[plain.dialogue, place]) == answer for place in turn)
+                    any(int(batch.choice[plain.dialogue, position]) == answer for position in turn)
                     for turn in plain.turns
                 ]
                 assert turns_with_answer(batch)[row, : len(holding)].tolist() == holding
@@ -249,9 +248,9 @@ def test_numbers_of_a_spelling_are_fixed_and_normal() -> None:
         return math.sqrt(-2 * math.log(first)) * math.cos(2 * math.pi * second)
 
     seeds = torch.tensor([spelling_of(word) for word in ("kalomi", "北京", "-")] + [1, -1])
-    found = normal_of(seeds, 7)
+    numbers = normal_of(seeds, 7)
     expected = [[mixed(seed & ((1 << 64) - 1), i) for i in range(1, 8)] for seed in seeds.tolist()]
-    torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(numbers, torch.tensor(expected), rtol=1e-4, atol=1e-4)
     many = normal_of(torch.arange(1, 2001), 100)
     assert abs(float(many.mean())) < 0.01
     assert abs(float(many.std()) - 1) < 0.01
@@ -259,7 +258,7 @@ def test_numbers_of_a_spelling_are_fixed_and_normal() -> None:
     assert float(many.abs().max()) < 6
 
 
-def test_tables_are_drawn_apart_and_scaled_apart(tmp_path: Path) -> None:
+def test_tables_have_their_own_numbers_and_scales(tmp_path: Path) -> None:
     data = make_data(tmp_path)
     batch = make_batch(data)
     model = make_model(zoo.MemNN, data).float()
@@ -274,7 +273,7 @@ def test_tables_are_drawn_apart_and_scaled_apart(tmp_path: Path) -> None:
     assert torch.equal(vectors[~drawn], words.table[batch.word[~drawn]])
 
 
-def test_word_dropout_draws_rare_words_afresh_and_answers_with_them(tmp_path: Path) -> None:
+def test_word_dropout_draws_rare_words_and_answers_with_them(tmp_path: Path) -> None:
     data = make_data(tmp_path)
     batch = make_batch(data)
     model = make_model(zoo.MemNN, data, word_dropout=3.0).float().train()
@@ -287,20 +286,18 @@ def test_word_dropout_draws_rare_words_afresh_and_answers_with_them(tmp_path: Pa
     unknown = batch.spelling != 0
     expected = (3 / (3 + batch.frequency)).masked_fill(unknown, 1)
     torch.testing.assert_close(share, expected, atol=0.1, rtol=0)
-    # p_S of a word that was drawn afresh is by its fresh vector.
+    # p_S of a word that word dropout drew uses the drawn vector.
     vectors, drawn = words(batch)
-    found = torch.randn(len(batch.row), 6)
-    log_p = model.network.sentences.answer(batch, found, vectors, drawn)
-    energy = found @ vectors[:, -6:].T
+    output = torch.randn(len(batch.row), 6)
+    log_p = model.network.sentences.answer(batch, output, vectors, drawn)
+    energy = output @ vectors[:, -6:].T
     for position in range(1, len(batch.word)):
         if not unknown[position]:
             ratio = log_p[:, batch.word[position]] - energy[:, position]
             torch.testing.assert_close(ratio, log_p[:, batch.word[1]] - energy[:, 1], atol=1e-4, rtol=0)
 
 
-def test_a_trained_model_answers_with_words_that_it_has_never_seen(
-    tmp_path: Path, zoo_command: Command
-) -> None:
+def test_a_trained_model_answers_with_unknown_words(tmp_path: Path, zoo_command: Command) -> None:
     checkpoint = fitted(tmp_path, zoo_command, "--trainer.max_epochs=12", dialogues=150)
     predictor = zoo.load(checkpoint)
     turns = [
@@ -320,7 +317,7 @@ def test_a_trained_model_answers_with_words_that_it_has_never_seen(
     assert who.turns[0].number == 2
     assert [turn.attention for turn in who.turns] == sorted((t.attention for t in who.turns), reverse=True)
     assert (who.words[0].word, who.words[0].turn) == ("Zappelin", 2)
-    # Alone as together.
+    # The other questions of a call change nothing.
     alone = predictor.predict(turns, "what is the day ?")[0]
     assert alone[:2] == when[:2]
     assert alone[2:5] == pytest.approx(when[2:5], abs=1e-5)
@@ -329,7 +326,7 @@ def test_a_trained_model_answers_with_words_that_it_has_never_seen(
     assert predictor.predict(turns, []) == []
 
 
-def test_turns_are_named_by_their_place_in_the_whole_dialogue(tmp_path: Path, zoo_command: Command) -> None:
+def test_turns_have_their_number_in_the_whole_dialogue(tmp_path: Path, zoo_command: Command) -> None:
     kept = ("--data.turns_kept=retrieved", "--data.max_turns=2", "--trainer.max_epochs=1")
     predictor = zoo.load(fitted(tmp_path, zoo_command, *kept))
     turns = ["hello", "the name ?", "hm", "it is for Zappelin", "bye"]
@@ -352,15 +349,15 @@ def test_scores_are_counts() -> None:
     answer, weight = torch.tensor([1, 1, -1, 1]), torch.tensor([1.0, 1.0, 1.0, 0.0])
     scores.update(choices, answer, weight, torch.tensor([1.0, 2.0, 50.0, 70.0]))
     scores.update(choices, torch.full((4,), -100), torch.ones(4), torch.zeros(4))
-    found = {name: float(value) for name, value in scores.compute().items()}
-    assert found["questions"] == 3
-    assert found["unanswerable"] == 1
-    assert found["errors_sentence"] == 3
-    assert found["errors"] == found["errors_word"] == 2
-    assert found["errors_joint"] == 1
-    assert found["accuracy"] == pytest.approx(1 / 3)
-    assert found["probability"] == pytest.approx(1.05 / 3)
-    assert found["loss"] == pytest.approx(1.5)
+    values = {name: float(value) for name, value in scores.compute().items()}
+    assert values["questions"] == 3
+    assert values["unanswerable"] == 1
+    assert values["errors_sentence"] == 3
+    assert values["errors"] == values["errors_word"] == 2
+    assert values["errors_joint"] == 1
+    assert values["accuracy"] == pytest.approx(1 / 3)
+    assert values["probability"] == pytest.approx(1.05 / 3)
+    assert values["loss"] == pytest.approx(1.5)
 
 
 # --- commands ---
@@ -394,8 +391,9 @@ def test_fit_validate_test_and_predict(tmp_path: Path, zoo_command: Command) -> 
             == scores["errors_joint"]
             == round(scores["questions"] * (1 - scores["accuracy"]))
         )
-    asked = sum(len(one.questions) for one in made_up(7, seed=9))
-    assert scores["questions"] == asked
+    dialogues = made_up(7, seed=9)
+    questions = sum(len(dialogue.questions) for dialogue in dialogues)
+    assert scores["questions"] == questions
 
     output = tmp_path / "out.jsonl"
     result = zoo_command(
@@ -403,9 +401,9 @@ def test_fit_validate_test_and_predict(tmp_path: Path, zoo_command: Command) -> 
     )
     assert result.code == 0, result.err
     records = [json.loads(line) for line in output.read_text().splitlines()]
-    assert len(records) == asked
+    assert len(records) == questions
     assert [record["dialogue"] for record in records][:4] == ["1", "1", "2", "2"]
-    right = [answer for one in made_up(7, seed=9) for answer in one.answers]
+    right = [answer for dialogue in dialogues for answer in dialogue.answers]
     wrong = sum(record["answer"] != answer for record, answer in zip(records, right, strict=True))
     assert wrong == scores["errors"]
     first = records[0]
@@ -415,18 +413,20 @@ def test_fit_validate_test_and_predict(tmp_path: Path, zoo_command: Command) -> 
 
 def test_tables_with_other_columns(tmp_path: Path, zoo_command: Command) -> None:
     table = write_jsonl(tmp_path / "train.jsonl", made_up(20, seed=1))
-    renamed = table.read_text().replace('"turns"', '"said"').replace('"question"', '"asked"')
+    renamed = table.read_text().replace('"turns"', '"messages"').replace('"question"', '"query"')
     table.write_text(renamed.replace('"answer"', '"right"'))
-    columns = ["--data.turns_column=said", "--data.question_column=asked", "--data.answer_column=right"]
+    columns = ["--data.turns_column=messages", "--data.question_column=query", "--data.answer_column=right"]
     run_dir = tmp_path / "run"
     result = zoo_command(
         "fit", *SMALL, "--data.layout=table", "--data.train_file", table, *columns, "--run_dir", run_dir,
         "--trainer.max_epochs=1",
     )  # fmt: skip
     assert result.code == 0, result.err
-    asked = tmp_path / "asked.jsonl"
-    asked.write_text(json.dumps({"said": ["it is for Kim"], "asked": "what is the name ?"}) + "\n")
-    result = zoo_command("predict", "--ckpt_path", run_dir / "checkpoints" / "last.ckpt", "--input", asked)
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(json.dumps({"messages": ["it is for Kim"], "query": "what is the name ?"}) + "\n")
+    result = zoo_command(
+        "predict", "--ckpt_path", run_dir / "checkpoints" / "last.ckpt", "--input", questions
+    )
     assert result.code == 0, result.err
     assert json.loads(result.out)["turns"][0]["text"] == "it is for Kim"
 
@@ -463,11 +463,11 @@ def test_bad_options_are_one_line(tmp_path: Path, zoo_command: Command, option: 
     assert result.err.count("\n") == 1
 
 
-def test_a_model_of_another_kind_of_data_is_refused(tmp_path: Path, zoo_command: Command) -> None:
+def test_a_model_for_another_kind_of_data_is_refused(tmp_path: Path, zoo_command: Command) -> None:
     table = write_published(tmp_path / "train.txt", made_up(5, seed=1))
     result = zoo_command("fit", "--model=AMVLSTM", *SMALL[5:], "--data.train_file", table)
     assert result.code == 2
-    assert "AMVLSTM is a model for matching, which a DialogueDataModule is not for" in result.err
+    assert "AMVLSTM is a model for matching; a DialogueDataModule has other data" in result.err
 
 
 def test_charts(tmp_path: Path, zoo_command: Command) -> None:
@@ -482,7 +482,7 @@ def test_charts(tmp_path: Path, zoo_command: Command) -> None:
     assert len(attention) > 2
     assert attention[0].startswith("dialogue: question,1,2,")
     assert attention[0].endswith(",holds the answer")
-    # Two turns are kept; the answer is said in one turn, kept or not.
+    # Two turns are kept; the answer is in one turn, kept or not.
     for name, *weights, holding in (line.split(",") for line in attention[1:]):
         assert ": " in name
         assert 0 < len([weight for weight in weights if weight]) <= 2

@@ -28,7 +28,7 @@ def make_network(memory_labels: list[str] | None = None, **options: Any) -> KNNN
     sizes = {"hidden_size": 4, "word_size": 5, "char_size": 3, "char_hidden_size": 2}
     torch.manual_seed(0)
     network = KNNBiLSTM(**{**sizes, **options}).build_network(spec, None, None)
-    # Large weights, so that no term of an equation hides behind the others.
+    # Large weights, so that every term of an equation matters.
     with torch.no_grad():
         for weight in network.parameters():
             weight.uniform_(-1, 1)
@@ -36,7 +36,7 @@ def make_network(memory_labels: list[str] | None = None, **options: Any) -> KNNN
 
 
 def make_batch(memory_classes: int = CLASSES) -> ClassificationBatch:
-    """Texts of 1 to 6 words; some places have no memory, and some memories no known label."""
+    """Texts of 1 to 6 words; some ranks have no memory, and some memories no known label."""
     random = np.random.default_rng(1)
 
     def texts(number: int, longest: int) -> NDArray[np.int64]:
@@ -192,7 +192,7 @@ def test_equations(features: str, num_perspectives: int) -> None:
 
 
 def test_labels_of_another_task() -> None:
-    """Memories may have other classes than the texts: the label feature is as long as theirs."""
+    """Memories may have other classes than the texts: the label feature has a column for each of them."""
     network = make_network(["a", "b", "c", "d", "e"], features="M7", num_perspectives=2)
     batch = make_batch(memory_classes=5)
     assert int(batch.memory_target.max()) == 4
@@ -212,18 +212,20 @@ def test_encoder(characters: bool) -> None:
     network = make_network(features="M1", characters=characters).double()
     batch = make_batch()
     with torch.no_grad():
-        found = network.encoder(batch.word, batch.char, batch.text)
+        encoded = network.encoder(batch.word, batch.char, batch.text)
     for row in range(B):
         expected = plain_text(network, batch, batch.text[row].tolist())
-        np.testing.assert_allclose(found[row], expected, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(encoded[row], expected, rtol=1e-10, atol=1e-12)
 
 
-def test_memory_weight_of_a_copy_is_one() -> None:
+def test_memory_weight_of_a_duplicate_is_one() -> None:
     batch = make_batch()
-    copies = torch.zeros(M, 6, dtype=torch.long)
-    copies[:B] = batch.text
+    memories = torch.zeros(M, 6, dtype=torch.long)
+    memories[:B] = batch.text
     memory = torch.arange(B).unsqueeze(1).expand(B, K)
-    batch = batch._replace(memory_text=copies, memory=memory, memory_mask=torch.ones(B, K, dtype=torch.bool))
+    batch = batch._replace(
+        memory_text=memories, memory=memory, memory_mask=torch.ones(B, K, dtype=torch.bool)
+    )
     weight = make_network(num_perspectives=4)(batch).memory_weight
     torch.testing.assert_close(weight, torch.ones_like(weight), rtol=0, atol=1e-5)
 
@@ -238,7 +240,7 @@ def test_sizes_of_the_paper() -> None:
     assert network.encoder.lstm.input_size == 350
 
 
-def test_pretrained_vectors_are_fixed_unless_asked() -> None:
+def test_pretrained_vectors_are_fixed_unless_the_option_trains_them() -> None:
     spec = ClassificationSpec(U, 0, list("ab"), list("ab"), 1)
     vectors = torch.rand(U, 6)
     for train in (False, True):
@@ -246,20 +248,23 @@ def test_pretrained_vectors_are_fixed_unless_asked() -> None:
         table = network.encoder.words.table
         assert torch.equal(table, vectors)
         assert table.requires_grad == train
-    # Drawn vectors are worth nothing until they are trained.
+    # Random vectors are always trained.
     assert KNNBiLSTM(characters=False).build_network(spec, None, None).encoder.words.table.requires_grad
 
 
 def test_the_memories_features_are_float32_whatever_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+    classified = []
     network, batch = make_network(features="M4"), make_batch()
     classify = network._classify
-    monkeypatch.setattr(network, "_classify", lambda features: seen.append(features) or classify(features))
-    text, memories = network.encode(batch)
-    network.head(text, memories, batch)
+    monkeypatch.setattr(
+        network, "_classify", lambda features: classified.append(features) or classify(features)
+    )
+    encoded = network.encode(batch)
+    monkeypatch.setattr(network, "encode", lambda batch: encoded)
+    network(batch)
     with torch.autocast("cpu", torch.bfloat16):
-        network.head(text, memories, batch)
-    for exact, mixed in zip(*seen, strict=True):
+        network(batch)
+    for exact, mixed in zip(*classified, strict=True):
         assert mixed.dtype == torch.float32
         assert torch.equal(exact, mixed)
 
@@ -272,9 +277,7 @@ def test_the_memories_features_are_float32_whatever_the_precision(monkeypatch: p
         ({"features": "M2"}, {"memory_labels": []}, ["M2", "--data.memory_label_column", "M6"]),
     ],
 )
-def test_wrong_options_say_what_to_do(
-    options: dict[str, Any], spec: dict[str, Any], words: list[str]
-) -> None:
+def test_wrong_options(options: dict[str, Any], spec: dict[str, Any], words: list[str]) -> None:
     sizes = {
         "num_words": U,
         "num_chars": 9,
@@ -323,7 +326,7 @@ def test_impossible_options(options: dict[str, Any], words: str) -> None:
         KNNBiLSTM(**options)
 
 
-def test_detached_memories_teach_the_encoder_nothing() -> None:
+def test_detached_memories_have_no_gradient() -> None:
     spec = ClassificationSpec(U, 0, list("ab"), list("ab"), K)
     grads = []
     for detach in (False, True):
@@ -337,7 +340,7 @@ def test_detached_memories_teach_the_encoder_nothing() -> None:
     assert grads == [(True, True), (True, False)]
 
 
-# --- ours: sharp weights and text dropout ---
+# --- in addition to the paper: sharp weights and text dropout ---
 
 
 def test_sharp_attention_is_a_softmax_of_cosine_and_score() -> None:

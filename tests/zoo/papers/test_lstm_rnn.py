@@ -1,4 +1,4 @@
-"""LSTM-RNN against the paper's equations, its fast form against its slow one, its size, what it is trained by."""
+"""LSTM-RNN against the paper's equations, its fast form against its slow one, its size and its loss."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tower(**options: Any) -> RecurrentTower:
 
 
 def products(made: RecurrentTower) -> Tensor:
-    """What the trigrams of 7 words add up to; word 0 is padding."""
+    """Sums of the trigrams of 7 words; word 0 is padding."""
     width = made.directions * made.bias.shape[1]
     words = torch.randn(7, width, generator=torch.Generator().manual_seed(2))
     words[0] = 0
@@ -50,16 +50,16 @@ def read(made: RecurrentTower, words: Tensor, text: list[int], direction: int) -
     P = None if made.peepholes is None else made.peepholes.detach().double().numpy()[direction]
     at = {name: slice(i * h, (i + 1) * h) for i, name in enumerate(made.gates)}
     y, c = np.zeros(h), np.zeros(h)
-    found: dict[str, list[Any]] = {name: [] for name in ("y", "c", "i", "o", "f")}
+    traced: dict[str, list[Any]] = {name: [] for name in ("y", "c", "i", "o", "f")}
     for word in text if direction == 0 else text[::-1]:
         before = own[word] + R @ y + b
         if made.cell == "rnn":
             y = np.tanh(before)
-            found["y"].append(y)
+            traced["y"].append(y)
             continue
 
-        def peep(name: str, seen: Any) -> Any:
-            return 0 if P is None else P[made.gates.index(name)] * seen
+        def peep(name: str, cell: Any) -> Any:
+            return 0 if P is None else P[made.gates.index(name)] * cell
 
         i = sigmoid(before[at["input"]] + peep("input", c))
         f = sigmoid(before[at["forget"]] + peep("forget", c)) if "forget" in at else 1.0
@@ -67,8 +67,8 @@ def read(made: RecurrentTower, words: Tensor, text: list[int], direction: int) -
         o = sigmoid(before[at["output"]] + peep("output", c))
         y = o * np.tanh(c)
         for name, value in (("y", y), ("c", c), ("i", i), ("o", o), ("f", f)):
-            found[name].append(value)
-    return found
+            traced[name].append(value)
+    return traced
 
 
 FORMS = [
@@ -87,8 +87,8 @@ def test_embeddings_and_traces_follow_the_equations(options: dict[str, Any]) -> 
     for row, padded in enumerate(TEXT.tolist()):
         text = [word for word in padded if word]
         for direction in range(made.directions):
-            found = read(made, words, text, direction)
-            last = found["y"][-1] if text else np.zeros(h)
+            traced = read(made, words, text, direction)
+            last = traced["y"][-1] if text else np.zeros(h)
             part = slice(direction * h, (direction + 1) * h)
             np.testing.assert_allclose(embedded[row, part], last, atol=1e-6)
             names = ("state", "cell", "input_gate", "output_gate", "forget_gate")
@@ -97,10 +97,10 @@ def test_embeddings_and_traces_follow_the_equations(options: dict[str, Any]) -> 
                 if values is None:
                     assert made.cell == "rnn" or name == "forget_gate"
                     continue
-                said = values[row, :, part].numpy()
-                expected = found[key] if direction == 0 else found[key][::-1]
-                np.testing.assert_allclose(said[: len(text)], np.reshape(expected, (-1, h)), atol=1e-6)
-                assert not said[len(text) :].any()
+                part_values = values[row, :, part].numpy()
+                expected = traced[key] if direction == 0 else traced[key][::-1]
+                np.testing.assert_allclose(part_values[: len(text)], np.reshape(expected, (-1, h)), atol=1e-6)
+                assert not part_values[len(text) :].any()
 
 
 @pytest.mark.parametrize("forget_gate", [False, True])
@@ -113,14 +113,14 @@ def test_the_fast_form_has_the_gradients_of_the_slow_one(forget_gate: bool, bidi
         made.zero_grad()
         words = products(made).requires_grad_()
         if fast:
-            found = made(words, TEXT)
+            embedded = made(words, TEXT)
         else:
             made.peepholes = torch.nn.Parameter(
                 torch.zeros(made.directions, len(made.gates) - 1, made.hidden_size)
             )
-            found = made(words, TEXT)
+            embedded = made(words, TEXT)
             made.peepholes = None
-        (found * weights).sum().backward()
+        (embedded * weights).sum().backward()
         gradients.append([words.grad, made.recurrent.grad.clone(), made.bias.grad.clone()])
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
@@ -128,8 +128,8 @@ def test_the_fast_form_has_the_gradients_of_the_slow_one(forget_gate: bool, bidi
 
 @pytest.mark.parametrize("forget_gate", [False, True])
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_pytorchs_kernel_says_the_same(forget_gate: bool, bidirectional: bool) -> None:
-    """The way of GPUs, which runs on CPUs as well: a forget gate that is held open is exactly 1."""
+def test_pytorchs_kernel_is_equal(forget_gate: bool, bidirectional: bool) -> None:
+    """GPUs use this kernel, which runs on CPUs as well: a forget gate that is held open is exactly 1."""
     made = tower(forget_gate=forget_gate, bidirectional=bidirectional)
     results = []
     for function in (lstm._last_states_on_gpu, None):
@@ -137,18 +137,18 @@ def test_pytorchs_kernel_says_the_same(forget_gate: bool, bidirectional: bool) -
         made.zero_grad()
         lengths = (TEXT != 0).sum(dim=1)
         if function is None:
-            found = made(words, TEXT)
+            embedded = made(words, TEXT)
         else:
             last = function(made._products(words), made.recurrent, TEXT, lengths)
-            found = last.transpose(0, 1).flatten(1) * (lengths > 0).unsqueeze(1)
-        (found * torch.linspace(-1, 1, made.size)).sum().backward()
-        results.append([found.detach(), words.grad, made.recurrent.grad.clone()])
+            embedded = last.transpose(0, 1).flatten(1) * (lengths > 0).unsqueeze(1)
+        (embedded * torch.linspace(-1, 1, made.size)).sum().backward()
+        results.append([embedded.detach(), words.grad, made.recurrent.grad.clone()])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
 def parameters(model: Any) -> int:
-    """Of one side's tower."""
+    """Number of parameters of one tower."""
     return sum(weight.numel() for weight in model.make_tower(SPEC).parameters())
 
 
@@ -173,10 +173,10 @@ def test_sizes_are_the_papers(model: Any, millions: float) -> None:
 
 
 def test_tied_sides_are_one_network() -> None:
-    tied, apart = (LSTMRNN(num_trigrams=50, hidden_size=4, tied=tied) for tied in (True, False))
-    for model in (tied, apart):
+    tied, untied = (LSTMRNN(num_trigrams=50, hidden_size=4, tied=tied) for tied in (True, False))
+    for model in (tied, untied):
         model._build(SPEC, None, None)
-    sizes = [sum(weight.numel() for weight in model.network.parameters()) for model in (tied, apart)]
+    sizes = [sum(weight.numel() for weight in model.network.parameters()) for model in (tied, untied)]
     assert sizes[1] == 2 * sizes[0] == 2 * parameters(tied)
 
 
@@ -194,22 +194,22 @@ def test_the_loss_is_that_of_equation_5() -> None:
         candidate=torch.tensor([[True, False, True], [True, True, True]]),
         row=empty,
     )
-    found = model.loss_terms(score, batch).tolist()
+    terms = model.loss_terms(score, batch).tolist()
     of_negatives = np.exp(7 * 0.2)
-    assert found[0] == pytest.approx(-np.log(np.exp(7 * 0.8) / (np.exp(7 * 0.8) + of_negatives)), rel=1e-5)
+    assert terms[0] == pytest.approx(-np.log(np.exp(7 * 0.8) / (np.exp(7 * 0.8) + of_negatives)), rel=1e-5)
     margins = np.array([0.1 - 0.9, 0.1 - -0.4])
-    assert found[1] == pytest.approx(np.log(1 + np.exp(-7 * margins).sum()), rel=1e-5)
+    assert terms[1] == pytest.approx(np.log(1 + np.exp(-7 * margins).sum()), rel=1e-5)
 
 
-def test_word_dropout_leaves_out_words_and_keeps_one() -> None:
+def test_word_dropout_drops_words_and_keeps_one() -> None:
     torch.manual_seed(0)
     text = torch.arange(1, 9).repeat(400, 1)
     text[:, 6:] = 0
-    found = without_words(text, 0.3)
-    counts = (found != 0).sum(dim=1)
+    shortened = without_words(text, 0.3)
+    counts = (shortened != 0).sum(dim=1)
     assert int(counts.min()) >= 1
     assert float(counts.float().mean()) == pytest.approx(0.7 * 6, rel=0.05)
-    for row in found.tolist():
+    for row in shortened.tolist():
         kept = [word for word in row if word]
         assert kept == sorted(kept)
         assert row[: len(kept)] == kept
@@ -221,12 +221,12 @@ def test_word_dropout_leaves_out_words_and_keeps_one() -> None:
     [{"cell": "gru"}, {"cell": "rnn", "peepholes": True}, {"hidden_size": 0}, {"gamma": 0.0},
      {"word_dropout": 1.0}, {"num_trigrams": 0}],
 )  # fmt: skip
-def test_options_that_can_not_be(options: dict[str, Any]) -> None:
+def test_impossible_options(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="model"):
         LSTMRNN(**options)
 
 
-def test_known_trigrams_have_rows_and_others_count_nothing() -> None:
+def test_known_trigrams_have_rows_and_others_are_ignored() -> None:
     """Against counts of the strings: `12`, `1233` and `1212` with 1, 2, 3 as letters and 9 as the mark."""
     words = [[1, 2], [1, 2, 3, 3], [1, 2, 1, 2]]
     char = torch.tensor([word + [0] * (4 - len(word)) for word in words])
@@ -241,7 +241,7 @@ def test_known_trigrams_have_rows_and_others_count_nothing() -> None:
         marked = [9, *word, 9]
         return [(a * 10 + b) * 10 + c for a, b, c in zip(marked, marked[1:], marked[2:], strict=False)]
 
-    for word, found in zip(words, layer(char), strict=True):
+    for word, encoded in zip(words, layer(char), strict=True):
         rows = [row[trigram] for trigram in spelled(word) if trigram in row]
-        torch.testing.assert_close(found, layer.table[rows].sum(dim=0))
+        torch.testing.assert_close(encoded, layer.table[rows].sum(dim=0))
     assert not layer(torch.zeros(1, 4, dtype=torch.long)).any()

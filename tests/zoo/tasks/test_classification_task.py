@@ -28,64 +28,65 @@ def scores_of(*batches: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> dict
 
 
 def plain(scores: ClassificationScores) -> dict[str, float]:
-    """All values by name; of single classes those that are there."""
-    found = scores.compute()
-    values = {name: float(value) for name, value in found.items() if value.ndim == 0}
+    """All values by name; those of single classes if they have one."""
+    computed = scores.compute()
+    values = {name: float(value) for name, value in computed.items() if value.ndim == 0}
     for name in ("f1", "precision", "recall"):
         values |= {
-            f"{name}/{label}": value for label, value in zip(scores.labels, found[name].tolist(), strict=True)
+            f"{name}/{label}": value
+            for label, value in zip(scores.labels, computed[name].tolist(), strict=True)
         }
     return {name: value for name, value in values.items() if value == value}
 
 
-def test_thousands_of_classes_hold_no_table_of_pairs() -> None:
-    """What is counted grows with the classes and not with their square, nor is each of them a metric."""
+def test_thousands_of_classes_have_no_confusion_matrix() -> None:
+    """The counts grow linearly with the number of classes, and a class is no metric of its own."""
     classes = 20_000
     scores = ClassificationScores([f"c{i}" for i in range(classes)])
     target = torch.arange(0, classes, 100)
     for _ in range(3):
         scores.update(functional.one_hot(target, classes).float(), target, torch.ones(len(target)))
     assert sum(state.numel() for state in scores.metric_state.values()) < 4 * classes
-    found = scores.compute()
-    assert len(found) < 12
-    assert found["macro_f1"] == 1
-    assert int(found["f1"].nansum()) == len(target)
+    computed = scores.compute()
+    assert len(computed) < 12
+    assert computed["macro_f1"] == 1
+    assert int(computed["f1"].nansum()) == len(target)
 
 
 @pytest.mark.parametrize("unknown", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_equal_scikit_learn(seed: int, unknown: bool) -> None:
     logits, target = random_rows(seed, unknown=unknown)
-    found = scores_of(
+    computed = scores_of(
         *((logits[i : i + 64], target[i : i + 64], torch.ones(64)[: 200 - i]) for i in range(0, 200, 64))
     )
     y, predicted = target.numpy(), logits.argmax(dim=1).numpy()
     per_class = {"labels": list(range(N)), "average": None, "zero_division": 0}
-    assert found["accuracy"] == pytest.approx(accuracy_score(y, predicted), abs=1e-12)
-    assert found["macro_f1"] == pytest.approx(f1_score(y, predicted, average="macro"), abs=1e-12)
-    assert found["micro_f1"] == pytest.approx(f1_score(y, predicted, average="micro"), abs=1e-12)
+    assert computed["accuracy"] == pytest.approx(accuracy_score(y, predicted), abs=1e-12)
+    assert computed["macro_f1"] == pytest.approx(f1_score(y, predicted, average="macro"), abs=1e-12)
+    assert computed["micro_f1"] == pytest.approx(f1_score(y, predicted, average="micro"), abs=1e-12)
     for name, function in (("f1", f1_score), ("precision", precision_score), ("recall", recall_score)):
         expected = function(y, predicted, **per_class)
-        assert [found[f"{name}/{label}"] for label in LABELS] == pytest.approx(list(expected), abs=1e-12)
+        assert [computed[f"{name}/{label}"] for label in LABELS] == pytest.approx(list(expected), abs=1e-12)
     known = target < N
     probabilities = logits[known].double().softmax(dim=1).numpy()
-    assert found["loss"] == pytest.approx(
+    assert computed["loss"] == pytest.approx(
         log_loss(y[known.numpy()], probabilities, labels=range(N)), rel=1e-6
     )
-    assert found["rows"] == 200
-    assert found["unknown_labels"] == (y == N).sum()
+    assert computed["rows"] == 200
+    assert computed["unknown_labels"] == (y == N).sum()
 
 
-def test_a_class_without_rows_is_left_out_of_the_mean() -> None:
+def test_a_class_without_rows_is_excluded_from_the_mean() -> None:
     target = torch.tensor([0, 0, 1, 1])
     logits = torch.eye(N)[[0, 1, 1, 1]]
-    found = scores_of((logits, target, torch.ones(4)))
-    assert found["macro_f1"] == pytest.approx(f1_score(target, [0, 1, 1, 1], average="macro"))
-    assert "f1/c" not in found
-    assert "recall/d" not in found
+    computed = scores_of((logits, target, torch.ones(4)))
+    assert computed["macro_f1"] == pytest.approx(f1_score(target, [0, 1, 1, 1], average="macro"))
+    assert "f1/c" not in computed
+    assert "recall/d" not in computed
 
 
-def test_padding_rows_count_nothing() -> None:
+def test_padding_rows_are_not_counted() -> None:
     logits, target = random_rows(7)
     weight = (torch.arange(200) % 3 > 0).float()
     kept = weight > 0
@@ -94,7 +95,7 @@ def test_padding_rows_count_nothing() -> None:
     assert padded["rows"] == 133
 
 
-def test_rows_without_a_label_count_nothing() -> None:
+def test_rows_without_a_label_are_not_counted() -> None:
     logits, target = random_rows(8)
     target[::2] = -100
     assert scores_of((logits, target, torch.ones(200))) == scores_of(
@@ -103,13 +104,13 @@ def test_rows_without_a_label_count_nothing() -> None:
 
 
 def test_nothing_to_count_is_finite() -> None:
-    found = scores_of((torch.zeros(2, N), torch.zeros(2, dtype=torch.long), torch.zeros(2)))
-    assert found["rows"] == 0
-    assert all(np.isfinite(value) for value in found.values())
+    computed = scores_of((torch.zeros(2, N), torch.zeros(2, dtype=torch.long), torch.zeros(2)))
+    assert computed["rows"] == 0
+    assert all(np.isfinite(value) for value in computed.values())
 
 
 def test_only_unknown_labels() -> None:
-    found = scores_of((torch.randn(5, N), torch.full((5,), N), torch.ones(5)))
-    assert found["accuracy"] == found["macro_f1"] == 0
-    assert found["unknown_labels"] == 5
-    assert found["loss"] == 0
+    computed = scores_of((torch.randn(5, N), torch.full((5,), N), torch.ones(5)))
+    assert computed["accuracy"] == computed["macro_f1"] == 0
+    assert computed["unknown_labels"] == 5
+    assert computed["loss"] == 0

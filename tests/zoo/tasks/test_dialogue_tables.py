@@ -1,4 +1,4 @@
-"""`zoo reproduce` with dialogues: joint sets of several files, tests that are not there, figures that are counts."""
+"""`zoo reproduce` with dialogues: joint sets of several files, missing tests, figures that are counts."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def test_joint_sets_absent_tests_and_counts(data_dir: Path, monkeypatch: pytest.
     assert f"| {errors:.1f} | 4.2 | 99.0 |" in text
     assert "Percent, but ERRORS_JOINT are numbers" in text
     assert "Skipped: no data:" in text
-    assert "c/train.txt is not there" in text
+    assert "c/train.txt is missing" in text
     assert Path("out/table.png").exists()
-    # Done already.
+    # A second call reads the results.
     monkeypatch.setattr(runs_of_a_table, "_zoo", lambda *_: pytest.fail("nothing was left to run"))
     assert run_table("small.yaml", str(data_dir), run_dir="out") == figures
 

@@ -36,7 +36,7 @@ def train_tsv(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fit(zoo_command: Command, train_tsv: Path) -> Callable[..., Path]:
-    """Trains a small matching model and returns its best checkpoint."""
+    """Train a small matching model, and return its best checkpoint."""
 
     def run(*options: object) -> Path:
         result = zoo_command(
@@ -78,7 +78,7 @@ def test_scores_do_not_depend_on_their_batch(fit: Callable[..., Path]) -> None:
     assert predictor.predict([]) == []
 
 
-def test_the_strongest_words_are_of_the_texts(fit: Callable[..., Path]) -> None:
+def test_the_strongest_words_are_in_the_texts(fit: Callable[..., Path]) -> None:
     predictor = matcher(fit())
     one, empty = predictor.predict([("where is plum", "an unseen plum"), ("where is plum", "")])
     assert len(one.words) == 5
@@ -124,7 +124,7 @@ def test_candidates_of_a_question_come_from_the_memory(fit: Callable[..., Path],
     (scored,) = predictor.rank("fog", ["some new fog"])
     assert only.score == pytest.approx(scored.score, abs=1e-6)
     assert only.words[0].second in ("some", "new", "fog")
-    # Alone it has the candidates that it has among others, but for the rounding of another batch.
+    # The other questions change the candidates' scores only by rounding.
     (alone,) = predictor.answer("where is plum", candidates=2)
     assert [candidate.text for candidate in alone] == [candidate.text for candidate in plum]
     assert [candidate.score for candidate in alone] == pytest.approx([one.score for one in plum], abs=1e-6)
@@ -134,10 +134,10 @@ def test_candidates_of_a_question_come_from_the_memory(fit: Callable[..., Path],
 def test_the_training_texts_are_the_memory_if_no_other_is_named(fit: Callable[..., Path]) -> None:
     predictor = matcher(fit())
     assert predictor.memory is None  # built when it is first needed
-    (found,) = predictor.answer("fig", candidates=3)
-    assert len(found) == 3
+    (ranked,) = predictor.answer("fig", candidates=3)
+    assert len(ranked) == 3
     known = {second for _, second, _ in pair_rows(40, seed=1)}
-    assert all(candidate.text in known and "fig" in candidate.text for candidate in found)
+    assert all(candidate.text in known and "fig" in candidate.text for candidate in ranked)
 
 
 def test_the_dashboard_shows_the_pairs_of_the_first_questions(
@@ -170,15 +170,15 @@ def test_charts_of_pairs(fit: Callable[..., Path]) -> None:
     assert hits[-1][1:] == [1.0, 1.0]  # all candidates are there
     assert all(earlier <= later for earlier, later in zip(hits[0][1:], hits[-1][1:], strict=True))
     head, *lines = read_csv(folder / "interaction.csv")
-    found = predictor.interaction(" ".join(line[0] for line in lines), " ".join(head[1:]))
-    assert found is not None
-    first, second, values = found
+    interaction = predictor.interaction(" ".join(line[0] for line in lines), " ".join(head[1:]))
+    assert interaction is not None
+    first, second, values = interaction
     assert (first, second) == ([line[0] for line in lines], head[1:])
     assert values.tolist() == [
         pytest.approx([float(value) for value in line[1:]], abs=1e-5) for line in lines
     ]
-    (one,) = predictor.predict([(" ".join(first), " ".join(second))])
-    assert one.words[0].strength == pytest.approx(values.max())
+    (prediction,) = predictor.predict([(" ".join(first), " ".join(second))])
+    assert prediction.words[0].strength == pytest.approx(values.max())
 
 
 def test_charts_of_pairs_to_classify(zoo_command: Command, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_charts_of_pairs_to_classify(zoo_command: Command, tmp_path: Path) -> No
 
 
 def test_hits_by_rank() -> None:
-    """A query with the first and third text relevant of three that are, one without any, one with none found."""
+    """Queries with two of three relevant texts ranked, without a relevant text, and with none ranked."""
     (chart,) = hits_by_rank([[2, 0, 1], [0, 0], [0]], [3, 0, 1])
     assert chart.rows == [(1, 0.5, 1 / 6), (2, 0.5, 1 / 6), (3, 0.5, 1 / 3)]
     assert not list(hits_by_rank([[0]], [0]))
@@ -204,17 +204,21 @@ def test_hits_by_rank() -> None:
 def test_the_interaction_of_texts_that_are_cut_or_empty(fit: Callable[..., Path], tiny_bert: Path) -> None:
     lengths = ["--data.first_length=5", "--data.second_length=6"]
     plain = matcher(fit(*lengths))
-    found = plain.interaction("the plum " * 9, "a plum " * 9)
-    assert found is not None
-    assert (found[0], found[1]) == (["the", "plum"] * 2 + ["the"], ["a", "plum"] * 3)
-    assert found[2].shape == (5, 6)
+    interaction = plain.interaction("the plum " * 9, "a plum " * 9)
+    assert interaction is not None
+    assert (interaction[0], interaction[1]) == (["the", "plum"] * 2 + ["the"], ["a", "plum"] * 3)
+    assert interaction[2].shape == (5, 6)
     empty = plain.interaction("", "a plum")
     assert empty is not None
     assert empty[0] == []
     bert = matcher(fit("--model.transformer", tiny_bert, "--data.tokenizer", tiny_bert, *lengths))
-    found = bert.interaction("the plum " * 9, "a plum")
-    assert found is not None
-    assert (found[0], found[1], found[2].shape) == (["the", "plum", "the"], ["a", "plum"], (3, 2))
+    interaction = bert.interaction("the plum " * 9, "a plum")
+    assert interaction is not None
+    assert (interaction[0], interaction[1], interaction[2].shape) == (
+        ["the", "plum", "the"],
+        ["a", "plum"],
+        (3, 2),
+    )
 
 
 def read_csv(path: Path) -> list[list[str]]:
@@ -267,7 +271,7 @@ def test_predict_scores_pairs_and_answers_questions(
         (["--input=gone.jsonl"], "gone.jsonl: no such file"),
     ],
 )
-def test_what_predict_refuses(
+def test_input_that_predict_refuses(
     options: list[str], message: str, fit: Callable[..., Path], zoo_command: Command
 ) -> None:
     Path("questions.txt").write_text("where is plum\n")
@@ -312,7 +316,7 @@ def test_the_memory_of_candidates_grows(
     result = zoo_command("memory", "tune", checkpoint, train_tsv)
     assert result.code == 2
     (line,) = result.err.splitlines()
-    assert "this AMVLSTM takes no vote of its memories" in line
+    assert "a AMVLSTM has no weights that could be fitted without training" in line
 
 
 def test_a_classifiers_data_is_refused(zoo_command: Command, train_csv: Path) -> None:
@@ -326,7 +330,7 @@ def test_a_classifiers_data_is_refused(zoo_command: Command, train_csv: Path) ->
 def test_two_processes_print_the_digits_of_one(
     fit: Callable[..., Path], zoo_command: Command, tmp_path: Path
 ) -> None:
-    """11 questions in batches of 4: three batches, so that one is repeated and must count nothing."""
+    """11 questions in batches of 4: three batches, so that one is repeated, and must not be counted."""
     checkpoint = fit()
     test_file = write_pairs(tmp_path / "test.tsv", pair_rows(11, seed=2))
     options = ["test", "--ckpt_path", checkpoint, "--data.test_file", test_file, "--data.eval_batch_size=4"]

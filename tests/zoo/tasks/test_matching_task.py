@@ -22,9 +22,11 @@ from torch.utils.data import DataLoader
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from datamodules.matching import MatchingDataModule
+from datamodules.matching.options import MatchingOptions
+from datamodules.state import DataState
 from zoo.tasks.matching.losses import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.matching.metrics import (
-    CUTOFFS,
+    NAMES,
     PairScores,
     RankingScores,
     area_under_curve,
@@ -32,7 +34,9 @@ from zoo.tasks.matching.metrics import (
 )
 from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 
-Lists = list[tuple[list[float], list[float]]]  # scores and grades of each question's candidates
+#: Scores and grades of each question's candidates.
+Lists = list[tuple[list[float], list[float]]]
+CUTOFFS = (1, 3, 5, 10)
 
 
 def random_lists(seed: int, number: int = 20, grades: int = 2, ties: bool = False) -> Lists:
@@ -81,7 +85,7 @@ def ranked_naively(grades: list[float]) -> dict[str, float]:
     """Measures of one ranking without ties, by their textbook definitions."""
     relevant = [grade > 0 for grade in grades]
     precisions = [sum(relevant[: i + 1]) / (i + 1) for i in range(len(grades)) if relevant[i]]
-    found = {
+    measures = {
         "map": sum(precisions) / max(1, sum(relevant)),
         "mrr": 1 / (relevant.index(True) + 1) if any(relevant) else 0.0,
         "p@1": float(relevant[0]),
@@ -91,8 +95,8 @@ def ranked_naively(grades: list[float]) -> dict[str, float]:
             sum(grade / math.log2(i + 2) for i, grade in enumerate(order[:k]))
             for order in (grades, sorted(grades, reverse=True))
         )
-        found[f"ndcg@{k}"] = dcg / ideal if ideal else 0.0
-    return found
+        measures[f"ndcg@{k}"] = dcg / ideal if ideal else 0.0
+    return measures
 
 
 def mean_over_all_orders(scores: list[float], grades: list[float]) -> dict[str, float]:
@@ -103,20 +107,11 @@ def mean_over_all_orders(scores: list[float], grades: list[float]) -> dict[str, 
         if all(scores[a] >= scores[b] for a, b in itertools.pairwise(order))
     ]
     measured = [ranked_naively(order) for order in orders]
-    return {name: sum(one[name] for one in measured) / len(measured) for name in measured[0]}
+    return {name: sum(measures[name] for measures in measured) / len(measured) for name in measured[0]}
 
 
 def as_rows(lists: Lists) -> list[dict[str, float]]:
-    found = measure_lists(*flat(lists))
-    return [
-        {
-            "map": float(found.map[i]),
-            "mrr": float(found.mrr[i]),
-            "p@1": float(found.p1[i]),
-            **{f"ndcg@{k}": float(found.ndcg[i, j]) for j, k in enumerate(CUTOFFS)},
-        }
-        for i in range(len(lists))
-    ]
+    return [dict(zip(NAMES, row, strict=True)) for row in measure_lists(*flat(lists)).tolist()]
 
 
 @pytest.mark.parametrize("grades", [2, 4])
@@ -124,8 +119,8 @@ def as_rows(lists: Lists) -> list[dict[str, float]]:
 def test_ties_count_the_mean_over_all_their_orders(seed: int, grades: int) -> None:
     lists = random_lists(seed, grades=grades, ties=True)
     assert any(len(set(scores)) < len(scores) for scores, _ in lists)
-    for found, (scores, target) in zip(as_rows(lists), lists, strict=True):
-        assert found == pytest.approx(mean_over_all_orders(scores, target), abs=1e-12)
+    for measures, (scores, target) in zip(as_rows(lists), lists, strict=True):
+        assert measures == pytest.approx(mean_over_all_orders(scores, target), abs=1e-12)
 
 
 @pytest.mark.parametrize("grades", [2, 4])
@@ -164,15 +159,15 @@ def test_a_constant_score_gains_nothing_from_the_order_of_the_file() -> None:
 
 def test_a_long_list_of_ties_is_exact() -> None:
     n, r = 5000, 3
-    (found,) = as_rows([([1.0] * n, [1.0] * r + [0.0] * (n - r))])
+    (measures,) = as_rows([([1.0] * n, [1.0] * r + [0.0] * (n - r))])
     # E[1 / rank of the first]: each rank j is the first with probability C(n-j, r-1) / C(n, r).
     expected = sum(math.comb(n - j, r - 1) / math.comb(n, r) / j for j in range(1, n - r + 2))
-    assert found["mrr"] == pytest.approx(expected, rel=1e-9)
+    assert measures["mrr"] == pytest.approx(expected, rel=1e-9)
 
 
-def test_scores_that_are_no_numbers_rank_last() -> None:
-    (found,) = as_rows([([math.nan, 0.0, -5.0], [1.0, 0.0, 0.0])])
-    assert found["mrr"] == pytest.approx(1 / 3)
+def test_nan_ranks_last() -> None:
+    (measures,) = as_rows([([math.nan, 0.0, -5.0], [1.0, 0.0, 0.0])])
+    assert measures["mrr"] == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -198,23 +193,23 @@ def test_scores_do_not_depend_on_the_batches() -> None:
     assert ranking_scores(lists, 3) == ranking_scores(lists, 40) | {"loss": 1.0}
 
 
-def test_questions_without_a_positive_are_left_out_and_counted_or_kept() -> None:
+def test_questions_without_a_positive_are_counted_and_excluded_or_kept() -> None:
     lists: Lists = [([2.0, 1.0], [1.0, 0.0]), ([2.0, 1.0], [0.0, 0.0]), ([2.0, 1.0], [0.0, 1.0])]
-    left_out, kept = ranking_scores(lists), ranking_scores(lists, keep=True)
-    assert (left_out["map"], left_out["questions"], left_out["questions_without_positive"]) == (0.75, 2, 1)
+    excluded, kept = ranking_scores(lists), ranking_scores(lists, keep=True)
+    assert (excluded["map"], excluded["questions"], excluded["questions_without_positive"]) == (0.75, 2, 1)
     assert (kept["map"], kept["questions"], kept["questions_without_positive"]) == (0.5, 3, 1)
 
 
-def test_without_a_positive_there_is_nothing_to_mean() -> None:
+def test_without_a_positive_there_are_no_means() -> None:
     lists: Lists = [([2.0, 1.0], [0.0, 0.0])]
-    found = ranking_scores(lists)
-    assert found.keys() == {"loss", "pairs", "questions", "questions_without_positive"}
-    assert found["questions_without_positive"] == 1
-    # Who counts such questions as 0 has asked for it.
+    scores = ranking_scores(lists)
+    assert scores.keys() == {"loss", "pairs", "questions", "questions_without_positive"}
+    assert scores["questions_without_positive"] == 1
+    # The option counts such questions as 0.
     assert ranking_scores(lists, keep=True)["map"] == 0
-    scores = PairScores()
-    scores.update(torch.ones(2), torch.ones(2), torch.ones(2), torch.arange(2), torch.ones(2))
-    assert scores.compute().keys() == {"accuracy", "loss", "pairs"}
+    pairs = PairScores()
+    pairs.update(torch.ones(2), torch.ones(2), torch.ones(2), torch.arange(2), torch.ones(2))
+    assert pairs.compute().keys() == {"accuracy", "loss", "pairs"}
 
 
 def test_padding_and_unknown_pairs_count_nothing() -> None:
@@ -239,9 +234,9 @@ def test_scores_of_pairs() -> None:
     score, target = torch.tensor([0.5, -1.0, 0.0, 2.0, 9.0]), torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0])
     weight = torch.tensor([1.0, 1, 1, 1, 0])
     scores.update(score, target, weight, torch.arange(5), torch.tensor([0.25, 0.75]))
-    found = {name: float(value) for name, value in scores.compute().items()}
+    values = {name: float(value) for name, value in scores.compute().items()}
     # Of the four positive-negative comparisons, .5 and 0 lie above -1 and below 2.
-    assert found == {"accuracy": 0.5, "auc": 0.5, "loss": 0.5, "pairs": 4}
+    assert values == {"accuracy": 0.5, "auc": 0.5, "loss": 0.5, "pairs": 4}
 
 
 def test_nothing_to_count_is_finite() -> None:
@@ -273,25 +268,25 @@ def test_hinge_equals_loops() -> None:
         ]
         if missing:
             expected.append(sum(missing) / len(missing))
-    found = hinge_terms(flat(MIXED)[0].double(), batch_of(MIXED), margin=0.8)
-    assert found.tolist() == pytest.approx(expected, rel=1e-6)
+    terms = hinge_terms(flat(MIXED)[0].double(), batch_of(MIXED), margin=0.8)
+    assert terms.tolist() == pytest.approx(expected, rel=1e-6)
 
 
 def test_softmax_equals_loops() -> None:
     expected = []
     for scores, grades in MIXED:
         if any(grades):
-            normaliser = sum(math.exp(score) for score in scores)
+            normalizer = sum(math.exp(score) for score in scores)
             expected.append(
                 -sum(
-                    grade / sum(grades) * math.log(math.exp(score) / normaliser)
+                    grade / sum(grades) * math.log(math.exp(score) / normalizer)
                     for score, grade in zip(scores, grades, strict=True)
                 )
             )
     score = flat(MIXED)[0].double().requires_grad_()
-    found = softmax_terms(score, batch_of(MIXED))
-    assert found.tolist() == pytest.approx(expected, rel=1e-6)
-    found.sum().backward()
+    terms = softmax_terms(score, batch_of(MIXED))
+    assert terms.tolist() == pytest.approx(expected, rel=1e-6)
+    terms.sum().backward()
     assert score.grad is not None
     assert score.grad.isfinite().all()
 
@@ -299,8 +294,8 @@ def test_softmax_equals_loops() -> None:
 def test_cross_entropy_of_one_and_of_two_logits() -> None:
     score, target, _ = flat(MIXED)
     expected = [
-        -math.log(1 / (1 + math.exp(-one if grade else one)))
-        for one, grade in zip(score.tolist(), target.tolist(), strict=True)
+        -math.log(1 / (1 + math.exp(-number if grade else number)))
+        for number, grade in zip(score.tolist(), target.tolist(), strict=True)
     ]
     assert cross_entropy_terms(score[:, None], batch_of(MIXED)).tolist() == pytest.approx(expected, rel=1e-5)
     two = torch.stack([torch.ones_like(score), score + 1], dim=1)
@@ -314,9 +309,9 @@ def test_padding_pairs_have_no_loss(loss: Any) -> None:
     output = MatchingOutput(flat(MIXED)[0][:, None])
     task = ToyTask(loss)
     task.spec = ToyData([]).spec
-    found = task.loss_terms(output, batch_of(MIXED, weight))
+    terms = task.loss_terms(output, batch_of(MIXED, weight))
     rest = MatchingOutput(output.logits[4:])
-    torch.testing.assert_close(found, task.loss_terms(rest, batch_of(MIXED[1:])))
+    torch.testing.assert_close(terms, task.loss_terms(rest, batch_of(MIXED[1:])))
 
 
 # --- the task ---
@@ -349,22 +344,17 @@ class ToyData(pl.LightningDataModule):
     def __init__(self, batches: list[MatchingBatch], goal: str = "ranking", keep: bool = False) -> None:
         super().__init__()
         self.batches = batches
-        self.options = AttributeDict(goal=goal, batches="listwise", keep_questions_without_positive=keep)
+        self.options = MatchingOptions(goal=goal, keep_questions_without_positive=keep)
         self.spec = MatchingSpec(300, 0, goal, first_length=1, second_length=1)
+        self.words = AttributeDict(vectors=lambda: None)
 
-    def word_vectors(self) -> None:
-        return None
+    def state(self) -> DataState:
+        return DataState("ToyData", {}, {}, None, {}, {}, None, {})
 
-    def forget_encodings(self) -> None:
-        """There are none."""
-
-    def state(self) -> dict[str, Any]:
-        return {"options": {}}
-
-    def use_state(self, state: dict[str, Any]) -> None:
+    def use_state(self, state: DataState) -> None:
         pass
 
-    def copy_counts(self, name: str) -> dict[str, int]:
+    def duplicate_counts(self, name: str) -> dict[str, int]:
         return {}
 
     def train_dataloader(self) -> DataLoader[Any]:
@@ -400,15 +390,15 @@ def test_a_task_learns(goal: str, loss: str, shown: str, tmp_path: Path) -> None
     assert (task.probability(torch.zeros(1)) is not None) == (loss == "cross_entropy")
 
 
-def test_the_data_say_whether_questions_without_a_positive_are_kept(tmp_path: Path) -> None:
+def test_an_option_of_the_data_keeps_questions_without_a_positive(tmp_path: Path) -> None:
     lists: Lists = [([2.0, 1.0], [1.0, 0.0]), ([2.0, 1.0], [0.0, 0.0])]
     task = ToyTask()
     trainer(tmp_path, fast_dev_run=1).fit(task, datamodule=ToyData([batch_of(lists)]))
     for keep, questions in ((False, 1), (True, 2)):
         run = trainer(tmp_path)
-        found = run.test(task, datamodule=ToyData([batch_of(lists)], keep=keep), verbose=False)[0]
-        assert found["test/questions"] == questions
-        assert found["test/questions_without_positive"] == 1
+        scores = run.test(task, datamodule=ToyData([batch_of(lists)], keep=keep), verbose=False)[0]
+        assert scores["test/questions"] == questions
+        assert scores["test/questions_without_positive"] == 1
 
 
 def test_a_batch_without_anything_to_compare_trains_nothing(tmp_path: Path) -> None:
@@ -455,7 +445,7 @@ def test_pairs_to_classify_need_cross_entropy(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_count_the_digits_of_one(tmp_path: Path) -> None:
-    """Uneven parts, one of them without a counted pair; a fork wants a young parent."""
+    """Uneven parts, one of them without a counted pair; a fork needs a parent without threads."""
     script = tmp_path / "count.py"
     script.write_text(TWO_PROCESSES)
     done = subprocess.run(
@@ -484,7 +474,7 @@ from tests.zoo.tasks.test_matching_task import flat, random_lists
 from zoo.tasks.matching.metrics import RankingScores
 
 folder = Path(sys.argv[1])
-#: Which process counts a list.
+#: List -> the process that counts it.
 owners = [lambda i: int(i % 3 == 0), lambda i: 0]
 
 

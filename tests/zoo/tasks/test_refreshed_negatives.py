@@ -1,4 +1,4 @@
-"""Negatives that the model being trained finds: what they are, who builds them, and what a kill leaves."""
+"""Negatives that a model mines during its training: the hits, the processes, and a killed run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.zoo.conftest import Result
 from tests.zoo.processes import DDP, zoo_process
 from tests.zoo.retrieval_runs import options_of, titles
 from zoo.tasks.retrieval import mining
-from zoo.tasks.retrieval.mining import FoundHits, embed, find_hits
+from zoo.tasks.retrieval.mining import MinedHits, embed, find_hits
 from zoo.tasks.retrieval.refreshed_negatives import RefreshedNegatives
 
 Command = Callable[..., Result]
@@ -73,7 +74,7 @@ def model_and_data(zoo_command: Command, tmp_path: Path) -> tuple[Any, Clickthro
     return predictor.model, data
 
 
-def hits_of(model: Any, data: ClickthroughDataModule, k: int, block: int) -> FoundHits:
+def hits_of(model: Any, data: ClickthroughDataModule, k: int, block: int) -> MinedHits:
     return find_hits(embed(model, data, block), data.split("train").judgements, k)
 
 
@@ -87,47 +88,47 @@ def test_the_hits_are_those_of_a_plain_loop(
     monkeypatch.setattr(mining, "SEARCHED", searched)
     model, data = model_and_data
     model.train()
-    found = hits_of(model, data, 5, block)
+    hits = hits_of(model, data, 5, block)
     assert model.training
     judgements = data.split("train").judgements
     predictor = zoo.load("first/checkpoints/last.ckpt")
     queries = predictor.encode_queries(judgements.queries.texts[:])
     documents = predictor.encode(judgements.documents.texts[:])
-    assert found.document.shape == found.score.shape == (len(queries), 6)
+    assert hits.document.shape == hits.score.shape == (len(queries), 6)
     for row, query in enumerate(queries):
         score = (1 + documents @ query) / 2
         pairs = zip(judgements.query, judgements.document, judgements.grade, strict=True)
-        relevant = {int(document) for of, document, grade in pairs if of == row and grade > 0}
+        relevant = {int(document) for number, document, grade in pairs if number == row and grade > 0}
         best = max(relevant, key=lambda document: score[document])
         others = sorted(set(range(len(documents))) - relevant, key=lambda document: -score[document])[:5]
-        # Equal but for the order of equal scores.
+        # The order of equal scores is arbitrary.
         expected = sorted([best, *others], key=lambda document: -score[document])
-        np.testing.assert_allclose(found.score[row], score[expected], atol=1e-6)
+        np.testing.assert_allclose(hits.score[row], score[expected], atol=1e-6)
         assert (
-            set(found.document[row].tolist()) & relevant == {int(best)}
+            set(hits.document[row].tolist()) & relevant == {int(best)}
             or np.isclose(
-                score[list(set(found.document[row].tolist()) & relevant)], score[best], atol=1e-6
+                score[list(set(hits.document[row].tolist()) & relevant)], score[best], atol=1e-6
             ).all()
         )
-        np.testing.assert_allclose(score[found.document[row]], found.score[row], atol=1e-6)
+        np.testing.assert_allclose(score[hits.document[row]], hits.score[row], atol=1e-6)
 
 
 def test_a_query_with_few_documents_left(model_and_data: tuple[Any, ClickthroughDataModule]) -> None:
     model, data = model_and_data
-    found = hits_of(model, data, 500, 16)
+    hits = hits_of(model, data, 500, 16)
     judgements = data.split("train").judgements
     relevant = np.bincount(judgements.query[judgements.grade > 0], minlength=len(judgements.queries))
-    # All documents, of the relevant ones one.
-    assert ((found.document >= 0).sum(axis=1) == len(judgements.documents) - relevant + 1).all()
-    assert (found.score[found.document < 0] == 0).all()
+    # All documents but the other relevant ones.
+    assert ((hits.document >= 0).sum(axis=1) == len(judgements.documents) - relevant + 1).all()
+    assert (hits.score[hits.document < 0] == 0).all()
 
 
 def test_training_draws_from_them(model_and_data: tuple[Any, ClickthroughDataModule]) -> None:
-    """What the first refresh found, without the first hits, is what an epoch's negatives are drawn from."""
+    """Negatives are drawn from the hits of the first refresh, without the first `skip_hits`."""
     _, data = model_and_data
     (folder,) = refreshes("first").values()
     documents, scores = np.load(folder / "documents.npy"), np.load(folder / "scores.npy")
-    data.options["skip_hits"] = 2
+    data.options = replace(data.options, skip_hits=2)
     data.set_negatives(documents.astype(np.int64), scores)
     relevant, pool = data.negatives.relevant, data.negatives.pool
     assert pool is not None
@@ -135,19 +136,19 @@ def test_training_draws_from_them(model_and_data: tuple[Any, ClickthroughDataMod
         left = [
             d for d in documents[query].tolist() if not relevant.holds(np.array([query]), np.array([d]))[0]
         ]
-        own = pool.documents[pool.offsets[query] : pool.offsets[query + 1]].tolist()
+        own = pool[query].tolist()
         assert own == left[2:]
         assert len(own) <= 3
-    dataset = data.training_dataset(data.split("train"))
+    dataset = data.dataset(data.split("train"), training=True)
     numbers = np.arange(len(dataset))
     query = data.split("train").judgements.query[dataset.examples(0)].astype(np.int64)
-    for of, drawn in zip(query.tolist(), data.negatives.draw(0, numbers, query), strict=True):
-        own = set(pool.documents[pool.offsets[of] : pool.offsets[of + 1]].tolist())
+    for row, drawn in zip(query.tolist(), data.negatives.draw(0, numbers, query), strict=True):
+        own = set(pool[row].tolist())
         assert len(set(drawn.tolist()) & own) == min(2, len(own))
 
 
-def test_when(zoo_command: Command) -> None:
-    """An epoch has four steps; no interval is counted from the start of the run alone."""
+def test_intervals(zoo_command: Command) -> None:
+    """An epoch has four steps; intervals start after `start_epoch`."""
     for name, options, steps in (
         ("each", {}, {4, 8, 12}),
         ("second", {"every": "every_n_epochs=2"}, {4, 12}),
@@ -170,8 +171,8 @@ def test_when(zoo_command: Command) -> None:
     assert "train/refresh_seconds" in metrics[0].split(",")
 
 
-def test_it_changes_what_is_learned_and_nothing_else(zoo_command: Command) -> None:
-    """A refresh leaves no trace but the negatives: with hits that are never drawn, the weights are the same."""
+def test_only_the_negatives_change(zoo_command: Command) -> None:
+    """Runs are repeatable, and a refresh changes the weights by its negatives."""
     for name, options in (("with", []), ("again", []), ("without", ["--trainer.callbacks.start_epoch=9"])):
         assert zoo_command(*run_options(name, *options, epochs=2)).code == 0
     assert same_weights("with/checkpoints/last.ckpt", "again/checkpoints/last.ckpt")
@@ -179,7 +180,7 @@ def test_it_changes_what_is_learned_and_nothing_else(zoo_command: Command) -> No
     skipping = ["--data.skip_hits=100", "--data.negatives=[in_batch,random,retrieved]"]
     refused = zoo_command(*run_options("none", *skipping, epochs=2))
     assert refused.code == 2
-    assert "no retrieved negatives are left for any query" in refused.err
+    assert "no query has a retrieved negative" in refused.err
 
 
 #: A module that kills its process while the second refresh is being written.
@@ -198,7 +199,7 @@ np.save = killed
 
 
 @pytest.mark.slow
-def test_a_run_killed_in_a_refresh_goes_on_as_if_it_was_not(zoo_command: Command) -> None:
+def test_a_run_killed_in_a_refresh_resumes_with_the_same_result(zoo_command: Command) -> None:
     for every in ("every_n_epochs=1", "every_n_steps=6"):
         shutil.rmtree("killed", ignore_errors=True)
         shutil.rmtree("whole", ignore_errors=True)
@@ -210,7 +211,7 @@ def test_a_run_killed_in_a_refresh_goes_on_as_if_it_was_not(zoo_command: Command
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{Path.cwd()}"}
         done = subprocess.run([*command, *arguments], env=environment, capture_output=True, timeout=600)
         assert done.returncode == -signal.SIGKILL, done.stderr
-        # One refresh is whole, the one that was being built is no refresh, and the checkpoint names the first.
+        # Only the first refresh is whole, and the checkpoint names it.
         (first,) = refreshes("killed").values()
         assert version_of("killed/checkpoints/last.ckpt") in (None, first.name)
         assert list(Path("killed/negatives").glob(".*.partial"))
@@ -238,11 +239,11 @@ def test_a_resumed_run_reads_the_refresh_that_its_checkpoint_names(zoo_command: 
     assert (Path("moved/negatives") / folder.name / "documents.npy").exists()
     assert zoo_command(*run_options("run", resume, epochs=4, **once)).code == 0
     assert same_weights("run/checkpoints/last.ckpt", "whole/checkpoints/last.ckpt")
-    # Without it, the run would go on with other negatives.
+    # Without the folder, the run would resume with other negatives.
     shutil.rmtree("gone/negatives")
     result = zoo_command(*run_options("gone", "--ckpt_path=gone/checkpoints/last.ckpt", epochs=4, **once))
     assert result.code == 2
-    assert "the negatives that the checkpoint was trained with are gone; put the folder back" in result.err
+    assert "the negatives of the checkpoint's training are missing; restore the folder" in result.err
     (damaged,) = refreshes("moved").values()
     contents = bytearray((damaged / "documents.npy").read_bytes())
     contents[-1] ^= 1
@@ -252,8 +253,8 @@ def test_a_resumed_run_reads_the_refresh_that_its_checkpoint_names(zoo_command: 
     assert "documents.npy: damaged" in result.err
 
 
-def test_a_resumed_run_takes_what_its_checkpoint_says_comes_next(zoo_command: Command) -> None:
-    """Refreshed after four steps, searched for six more: the checkpoint after eight names what is not in use yet."""
+def test_a_resumed_run_uses_the_next_refresh_of_its_checkpoint(zoo_command: Command) -> None:
+    """Refreshed after four steps and searched for six: the checkpoint after eight names a refresh not yet in use."""
     options = {"every": "every_n_epochs=2"}
     later = "--trainer.callbacks.search_steps=6"
     assert zoo_command(*run_options("whole", later, epochs=4, **options)).code == 0
@@ -266,12 +267,12 @@ def test_a_resumed_run_takes_what_its_checkpoint_says_comes_next(zoo_command: Co
     result = zoo_command(*run_options("run", later, resume, epochs=4, **options))
     assert result.code == 0, result.err
     assert same_weights("run/checkpoints/last.ckpt", "whole/checkpoints/last.ckpt")
-    # Later is not at once.
+    # The delay changes the result.
     assert zoo_command(*run_options("once", epochs=4, **options)).code == 0
     assert not same_weights("once/checkpoints/last.ckpt", "whole/checkpoints/last.ckpt")
 
 
-#: A module that notes which process encodes, and which negatives each process is given.
+#: A module that notes which process encodes, and the negatives of each process.
 NOTING = """
 import numpy as np
 from datamodules import ClickthroughDataModule
@@ -303,7 +304,7 @@ def test_one_process_builds_and_two_read(search_steps: int) -> None:
     assert len(refreshes("run")) == 2
 
 
-def test_mistakes_are_named(zoo_command: Command) -> None:
+def test_wrong_options(zoo_command: Command) -> None:
     for options, pattern in (
         ({"every_n_epochs": 1, "every_n_steps": 3}, "every_n_epochs or every_n_steps, not both"),
         ({"every_n_epochs": 0}, "every_n_epochs=0: must be 1 or more"),
@@ -316,7 +317,7 @@ def test_mistakes_are_named(zoo_command: Command) -> None:
             RefreshedNegatives(**options)
     for more, line in (
         (["--data.negatives=in_batch"], "data.negatives draws none from hits"),
-        (["--data.num_workers=2"], "data.num_workers=2: processes that put batches together"),
+        (["--data.num_workers=2"], "data.num_workers=2: worker processes would keep the old negatives"),
     ):
         result = zoo_command(*run_options("run", *more))
         assert result.code == 2

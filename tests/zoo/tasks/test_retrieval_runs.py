@@ -46,7 +46,7 @@ def collection(tmp_path: Path) -> Collection:
 
 @pytest.fixture
 def fit(zoo_command: Command, collection: Collection) -> Callable[..., Path]:
-    """Trains a small retrieval model and returns its best checkpoint."""
+    """Train a small retrieval model, and return its best checkpoint."""
 
     def run(*options: object, name: str = "run") -> Path:
         files = [f"--data.{option}={value}" for option, value in collection.options().items()]
@@ -99,38 +99,44 @@ def test_two_processes_train(collection: Collection) -> None:
 
 
 def predictor(checkpoint: Path, **options: Any) -> RetrievalPredictor:
-    found = zoo.load(checkpoint, **options)
-    assert isinstance(found, RetrievalPredictor)
-    return found
+    loaded = zoo.load(checkpoint, **options)
+    assert isinstance(loaded, RetrievalPredictor)
+    return loaded
 
 
 def test_documents_are_ranked_for_queries(fit: Callable[..., Path], collection: Collection) -> None:
     checkpoint = fit("--trainer.max_epochs=8")
-    found = predictor(checkpoint)
-    (plum,) = found.predict("where is plum", k=5)
+    loaded = predictor(checkpoint)
+    (plum,) = loaded.predict("where is plum", k=5)
     assert len(plum) == 5
-    assert [one.score for one in plum] == sorted((one.score for one in plum), reverse=True)
+    assert [document.score for document in plum] == sorted(
+        (document.score for document in plum), reverse=True
+    )
     titles = {
         record["_id"]: record["title"]
         for record in map(json.loads, collection.corpus.read_text().splitlines())
     }
-    assert all(titles[one.id] == one.text for one in plum)
-    # Together or alone, in any batch.
-    both = found.predict(["some rain", "where is plum"], k=5, batch_size=3)
-    assert [one.row for one in both[1]] == [one.row for one in plum]
-    np.testing.assert_allclose([one.score for one in both[1]], [one.score for one in plum], atol=1e-6)
-    # A query without a word finds all documents equally good.
-    (nothing,) = found.predict("  ", k=50)
-    assert {one.score for one in nothing} == {0.0}
-    assert [one.row for one in nothing] == list(range(50))
-    assert found.predict([]) == []
+    assert all(titles[document.id] == document.text for document in plum)
+    # The other queries of a call and the batch size change nothing.
+    both = loaded.predict(["some rain", "where is plum"], k=5, batch_size=3)
+    assert [document.row for document in both[1]] == [document.row for document in plum]
+    np.testing.assert_allclose(
+        [document.score for document in both[1]], [document.score for document in plum], atol=1e-6
+    )
+    # All documents have the same score for a query without a word.
+    (nothing,) = loaded.predict("  ", k=50)
+    assert {document.score for document in nothing} == {0.0}
+    assert [document.row for document in nothing] == list(range(50))
+    assert loaded.predict([]) == []
     with pytest.raises(InputError, match="--k 0: must be 1"):
-        found.predict("plum", k=0)
-    vectors = found.encode(["a plum", "", "old rain"])
+        loaded.predict("plum", k=0)
+    vectors = loaded.encode(["a plum", "", "old rain"])
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), [1, 0, 1], atol=1e-6)
-    queries = found.encode_queries(["where is plum"])
-    texts = [one.text for one in plum]
-    np.testing.assert_allclose(found.encode(texts) @ queries[0], [one.score for one in plum], atol=1e-6)
+    queries = loaded.encode_queries(["where is plum"])
+    texts = [document.text for document in plum]
+    np.testing.assert_allclose(
+        loaded.encode(texts) @ queries[0], [document.score for document in plum], atol=1e-6
+    )
 
 
 def test_charts_of_a_ranking(fit: Callable[..., Path], collection: Collection) -> None:
@@ -147,7 +153,7 @@ def test_charts_of_a_ranking(fit: Callable[..., Path], collection: Collection) -
     assert (np.diff(found) >= 0).all()
 
 
-def test_another_collection_takes_the_place_of_the_corpus(fit: Callable[..., Path], tmp_path: Path) -> None:
+def test_another_collection_replaces_the_corpus(fit: Callable[..., Path], tmp_path: Path) -> None:
     checkpoint = fit()
     rows = Rows.from_lists(["a new plum", "old copper"], ids=["x", "y"])
     FolderMemory.build(rows, EmbeddedRetriever(), tmp_path / "memory", progress=False)
@@ -155,7 +161,7 @@ def test_another_collection_takes_the_place_of_the_corpus(fit: Callable[..., Pat
     assert {one.id for one in found} == {"x", "y"}
 
 
-def test_a_deleted_cache_takes_no_prediction_away(fit: Callable[..., Path]) -> None:
+def test_predictions_do_not_need_the_cache(fit: Callable[..., Path]) -> None:
     checkpoint = fit()
     before = predictor(checkpoint).predict("where is plum")
     shutil.rmtree("cache")
@@ -201,7 +207,7 @@ def test_predict_writes_records_and_trec_runs(
     assert last.startswith("40 queries")
 
 
-def test_measure_refuses_what_is_no_run(zoo_command: Command, collection: Collection) -> None:
+def test_measure_refuses_a_file_that_is_no_run(zoo_command: Command, collection: Collection) -> None:
     Path("bad.run").write_text("q1 Q0 d1 1 high lstm\n")
     options = ["measure", "--judgements", collection.judgements, "--runs"]
     for text, message in (
@@ -275,14 +281,14 @@ def test_the_retrievers_score_is_mixed_in(
     )
 
 
-def test_mixing_wants_hits(zoo_command: Command, collection: Collection) -> None:
+def test_mixing_needs_hits(zoo_command: Command, collection: Collection) -> None:
     files = [f"--data.{option}={value}" for option, value in collection.options().items()]
     result = zoo_command("fit", *SMALL, *files, "--model.mix_retriever=true", "--run_dir=run")
     assert result.code == 2
-    assert "say how many hits to mix in with data.num_hits" in result.err
+    assert "set the number of hits to mix in with data.num_hits" in result.err
 
 
-def test_judged_documents_alone_are_ranked(fit: Callable[..., Path]) -> None:
+def test_only_judged_documents_are_ranked(fit: Callable[..., Path]) -> None:
     checkpoint = fit("--data.evaluate=judged")
     scores = json.loads((checkpoint.parents[1] / "summary.json").read_text())["metrics"]
     assert scores["val/recall@100"] == 1.0  # no query has more judged documents
@@ -314,7 +320,7 @@ def test_nesterov_has_the_papers_schedule(fit: Callable[..., Path]) -> None:
     assert state["optimizer_states"][0]["param_groups"][0]["momentum"] == 0.9
 
 
-def test_a_resumed_run_learns_what_an_uninterrupted_one_does(fit: Callable[..., Path]) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(fit: Callable[..., Path]) -> None:
     fit("--trainer.max_epochs=3", name="whole")
     fit("--trainer.max_epochs=1", name="half")
     fit("--trainer.max_epochs=3", "--ckpt_path=half/checkpoints/last.ckpt", name="rest")
@@ -377,9 +383,9 @@ def test_a_table_compares_rows_query_by_query(
     figures = run_table("small.yaml", str(collection.corpus.parent), run_dir="out")
     assert figures["LSTM"]["test/ndcg@10"]["n"] == 2
     assert figures["BM25"]["test/ndcg@10"]["n"] == 1
-    told = Path("out/table.md").read_text()
-    assert "## Against LSTM, test" in told
-    (line,) = [line for line in told.splitlines() if line.startswith("| BM25 | ") and line.count("|") == 5]
+    page = Path("out/table.md").read_text()
+    assert "## Against LSTM, test" in page
+    (line,) = [line for line in page.splitlines() if line.startswith("| BM25 | ") and line.count("|") == 5]
     difference = figures["BM25"]["test/ndcg@10"]["mean"] - figures["LSTM"]["test/ndcg@10"]["mean"]  # type: ignore[operator]
     assert line.split("|")[2].strip() == f"{100 * difference:+.1f}"
     assert line.split("|")[4].strip() == "17"
@@ -394,7 +400,7 @@ def test_a_table_compares_rows_query_by_query(
 def test_the_shipped_tables_configurations_are_right(
     name: str, zoo_command: Command, collection: Collection
 ) -> None:
-    """Of each row, what `zoo fit` understands of it."""
+    """`zoo fit` accepts the configuration of each row."""
     from zoo.reproduce.run import as_arguments
     from zoo.reproduce.table import load_table
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo.tasks.matching.metrics import CUTOFFS as MATCHING_CUTOFFS
+from zoo.tasks.matching.metrics import NAMES as MATCHING_NAMES
 from zoo.tasks.matching.metrics import measure_lists
-from zoo.tasks.retrieval.metrics import NAMES, Judged, RetrievalScores, measure_rankings
+from zoo.tasks.ranking_measures import Judged, measure_rankings
+from zoo.tasks.retrieval.metrics import NAMES, RetrievalScores
 from zoo.tasks.retrieval.task import retriever_scores
 
 
@@ -42,10 +43,10 @@ def test_equal_to_ir_measures() -> None:
     wanted = [
         ir_measures.parse_measure(name) for name in ("nDCG@1", "nDCG@3", "nDCG@10", "AP", "RR", "R@100")
     ]
-    found = measure_rankings(score, judged)
+    measured = measure_rankings(score, judged, NAMES)
     for value in ir_measures.iter_calc(wanted, qrels, run):
         column = wanted.index(value.measure)
-        assert float(found[int(value.query_id), column]) == pytest.approx(value.value, abs=1e-6), value
+        assert float(measured[int(value.query_id), column]) == pytest.approx(value.value, abs=1e-6), value
 
 
 @pytest.mark.parametrize("levels", [1, 2, 5, 40])
@@ -54,12 +55,10 @@ def test_ties_are_measured_as_those_of_lists(levels: int) -> None:
     target = torch.zeros_like(score).index_put((judged.query, judged.document), judged.grade)
     query = torch.arange(6).repeat_interleave(60)
     expected = measure_lists(score.flatten(), target.flatten(), query)
-    found = measure_rankings(score, judged)
-    for k in (1, 3, 10):
-        column = expected.ndcg[:, MATCHING_CUTOFFS.index(k)]
-        torch.testing.assert_close(found[:, NAMES.index(f"ndcg@{k}")], column, atol=1e-10, rtol=0)
-    torch.testing.assert_close(found[:, NAMES.index("map")], expected.map, atol=1e-10, rtol=0)
-    torch.testing.assert_close(found[:, NAMES.index("mrr")], expected.mrr, atol=1e-10, rtol=0)
+    measured = measure_rankings(score, judged, NAMES)
+    for name in ("ndcg@1", "ndcg@3", "ndcg@10", "map", "mrr"):
+        column = expected[:, MATCHING_NAMES.index(name)]
+        torch.testing.assert_close(measured[:, NAMES.index(name)], column, atol=1e-10, rtol=0)
 
 
 def test_recall_of_ties_is_the_mean_over_their_orders() -> None:
@@ -67,22 +66,22 @@ def test_recall_of_ties_is_the_mean_over_their_orders() -> None:
     score = torch.cat([torch.ones(40), torch.zeros(110)])[None]
     document = torch.tensor([0, 39, *range(60, 68)])
     judged = Judged(torch.zeros(10, dtype=torch.long), document, torch.ones(10))
-    found = measure_rankings(score, judged)[0, NAMES.index("recall@100")]
-    assert float(found) == pytest.approx((2 + 8 * 60 / 110) / 10)
+    measured = measure_rankings(score, judged, NAMES)[0, NAMES.index("recall@100")]
+    assert float(measured) == pytest.approx((2 + 8 * 60 / 110) / 10)
 
 
 def test_a_query_without_relevant_documents_has_zeros() -> None:
     judged = Judged(torch.tensor([1, 1]), torch.tensor([0, 2]), torch.tensor([0.0, 2.0]))
-    found = measure_rankings(torch.eye(2, 3), judged)
-    assert not found[0].any()
-    assert found[1, NAMES.index("map")] > 0
-    assert measure_rankings(torch.zeros(2, 3), Judged(*(part[:0] for part in judged))).sum() == 0
+    measured = measure_rankings(torch.eye(2, 3), judged, NAMES)
+    assert not measured[0].any()
+    assert measured[1, NAMES.index("map")] > 0
+    assert measure_rankings(torch.zeros(2, 3), Judged(*(part[:0] for part in judged)), NAMES).sum() == 0
 
 
 def test_documents_that_are_no_candidates_come_last() -> None:
     score = torch.tensor([[3.0, torch.nan, 1.0, -torch.inf]])
     judged = Judged(torch.tensor([0]), torch.tensor([2]), torch.tensor([1.0]))
-    assert float(measure_rankings(score, judged)[0, NAMES.index("mrr")]) == 0.5
+    assert float(measure_rankings(score, judged, NAMES)[0, NAMES.index("mrr")]) == 0.5
 
 
 def counted(order: list[int], score: Tensor, judged: Judged, mixtures: int = 1) -> RetrievalScores:
@@ -103,7 +102,7 @@ def test_means_do_not_depend_on_the_order() -> None:
     assert {name: float(value) for name, value in one.items()} == {
         name: float(value) for name, value in other.items()
     }
-    expected = measure_rankings(score, judged).mean(dim=0)
+    expected = measure_rankings(score, judged, NAMES).mean(dim=0)
     for name, value in zip(NAMES, expected.tolist(), strict=True):
         assert float(one[name]) == pytest.approx(value, abs=1e-11)
 
@@ -112,9 +111,9 @@ def test_the_best_mixture_is_told_with_its_queries() -> None:
     score, judged = drawn(queries=5, documents=40, judged=10, seed=9)
     grades = torch.zeros_like(score).index_put((judged.query, judged.document), judged.grade)
     scores = counted(list(range(5)), -grades, judged, mixtures=2)
-    found = scores.compute()
+    measured = scores.compute()
     assert scores.best == 1
-    assert float(found["ndcg@10"]) == pytest.approx(1)
+    assert float(measured["ndcg@10"]) == pytest.approx(1)
     assert scores.by_query == pytest.approx(dict.fromkeys(range(5), 1.0))
 
 

@@ -17,7 +17,7 @@ from tests.zoo.processes import DDP, zoo_process
 def test_two_processes_print_the_digits_of_one(
     fit: Callable[..., Path], zoo_command: Callable[..., Result], test_csv: Path
 ) -> None:
-    """31 rows in batches of 5: seven batches, so that one is repeated and must count nothing."""
+    """31 rows in batches of 5: seven batches, so that one is repeated, and must not be counted."""
     checkpoint = fit("run", "--trainer.max_epochs=2") / "checkpoints" / "best.ckpt"
     options = ["test", "--ckpt_path", checkpoint, "--data.test_file", test_csv, "--data.eval_batch_size=5"]
     assert zoo_command(*options, "--output=one.json", "--trainer.accelerator=cpu").code == 0
@@ -46,7 +46,7 @@ def test_two_processes_train(train_csv: Path) -> None:
 
 
 def test_dialogues_in_two_processes(zoo_command: Callable[..., Result]) -> None:
-    """Seven dialogues in batches of 2, of unlike numbers of questions."""
+    """Seven dialogues with different numbers of questions, in batches of 2."""
     train, test = (
         write_published(Path(f"{name}.txt"), made_up(number, seed=number))
         for name, number in (("train", 24), ("test", 7))
@@ -70,10 +70,10 @@ def test_dialogues_in_two_processes(zoo_command: Callable[..., Result]) -> None:
     assert one == two
 
 
-def test_what_a_process_refuses_is_one_line() -> None:
+def test_an_error_in_a_process_is_one_line() -> None:
     options = ["--data.train_file=gone.csv", "--run_dir=run", "--trainer.max_epochs=1"]
     printed = zoo_process("fit", *SMALL, *options, *DDP, code=2)
-    # PyTorch may say that it stops the other process.
+    # PyTorch may log that it stops the other process.
     assert printed.splitlines()[-1].startswith("zoo: error: gone.csv: no such file")
     assert "Traceback" not in printed
 
@@ -81,10 +81,10 @@ def test_what_a_process_refuses_is_one_line() -> None:
 def test_an_ensemble_in_two_processes(
     zoo_command: Callable[..., Result], train_csv: Path, test_csv: Path
 ) -> None:
-    """All stages of a fit; then the table of a test, in batches that do not divide."""
+    """All stages of a fit, then the table of a test in batches of unequal size."""
     small = [option for option in SMALL if "KNNBiLSTM" not in option and "perspectives" not in option]
     zoo_process(
-        "fit", "--model=WitnessEnsemble", *small, "--model.folds=2", "--data.train_file", train_csv,
+        "fit", "--model=MemoryEnsemble", *small, "--model.folds=2", "--data.train_file", train_csv,
         "--trainer.max_epochs=1", "--run_dir=run", *DDP,
     )  # fmt: skip
     assert json.loads(Path("run/summary.json").read_text())["processes"] == 2

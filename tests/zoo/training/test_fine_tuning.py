@@ -1,4 +1,4 @@
-"""Starting from another model, parts that stay as they are, rates of their own, and adapters."""
+"""Starting from another model, frozen parts, learning rates of parts, and adapters."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ import zoo
 from datamodules import ClassificationDataModule, MatchingDataModule
 from datamodules.core.errors import InputError
 from datamodules.corpora.table import read_table
-from tests.zoo.conftest import LABELS, Result, pair_rows, sentences, write_pairs, write_table
+from tests.zoo.conftest import LABELS, Result, last, pair_rows, sentences, write_pairs, write_table
 from tests.zoo.examples.test_readme import write_wikiqa
+from zoo.registry import model_class
 from zoo.reproduce.table import load_table
-from zoo.saving import export as sharing
-from zoo.saving.checkpoint import read_checkpoint
+from zoo.saving.checkpoint import Checkpoint
+from zoo.saving.export import export
+from zoo.saving.saved_model import SavedModel
 from zoo.tasks.base import Task
 from zoo.tasks.predictor import evaluating
 from zoo.training.trained_parts import parameter_groups
@@ -34,9 +36,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "FastText": {"num_buckets": 20, "word_size": 6},
     "MemNet": {"word_size": 6, "hops": 1, "label_vectors": True},
     "CharCRNN": {"char_size": 4, "filters": 4, "hidden_size": 4, "windows": (3,)},
-    "WitnessEnsemble": {"witnesses": ["encoder"], "hidden_size": 4, "word_size": 6, "characters": False},
+    "MemoryEnsemble": {"members": ["encoder"], "hidden_size": 4, "word_size": 6, "characters": False},
 }
-#: of those whose words are characters.
+#: Data of models whose words are characters.
 CHARACTERS = {"tokenizer": "characters", "characters": False, "max_length": 30}
 DATA: dict[str, dict[str, Any]] = {"MemNet": {"num_memories": 2}, "CharCRNN": CHARACTERS}
 
@@ -61,54 +63,59 @@ def train(model: Task, data: Any, **options: Any) -> Task:
     return model
 
 
-def keep(model: Task, name: str = "old.ckpt") -> str:
+def keep(model: Task, name: str = "old.ckpt") -> Checkpoint:
     model.trainer.save_checkpoint(name)
-    return name
+    return SavedModel.open(name).checkpoint
 
 
 def weights(model: Task) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in model.named_parameters()}
 
 
-# --- what is taken ---
+# --- weights taken from another model ---
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_old_classes_keep_their_rows_and_new_ones_get_their_own(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options, kind = SMALL[name], zoo.list_models()[name]
-    start = read_checkpoint(keep(train(kind(**options), table("old", OLD, **DATA.get(name, {})))))
-    words = start["memory_zoo"]["data"]["vocabulary"]["words"]
-    model = kind(**options, init_from="old.ckpt", optimizer=lambda some: torch.optim.SGD(some, lr=0.0))
+    options, kind = SMALL[name], model_class(name)
+    start = keep(train(kind(**options), table("old", OLD, **DATA.get(name, {}))))
+    words = start.data.vocabulary["words"]
+    model = kind(
+        **options, init_from="old.ckpt", optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0)
+    )
     caplog.set_level(logging.INFO, logger="zoo")
     train(model, table("new", NEW, **DATA.get(name, {})))
-    state, ours = model.state_dict(), model.data_state
-    old_labels = start["memory_zoo"]["data"]["labels"]
-    assert ours["labels"] != old_labels
-    for weight in [one for one in state if one.startswith("network.classifier.")]:
+    state, data = model.state_dict(), model.data_state
+    assert data is not None
+    labels, old_labels = data.facts["labels"], start.data.facts["labels"]
+    assert labels != old_labels
+    for weight in [name for name in state if name.startswith("network.classifier.")]:
         for label in OLD:
-            row = state[weight][ours["labels"].index(label)]
-            assert torch.equal(row, start["state_dict"][weight][old_labels.index(label)]), weight
-    tables = [one for one in state if one.endswith((".words.table", "network.characters.weight"))]
+            row = state[weight][labels.index(label)]
+            assert torch.equal(row, start.weights[weight][old_labels.index(label)]), weight
+    tables = [name for name in state if name.endswith((".words.table", "network.characters.weight"))]
     assert tables
     for weight in tables:
-        for place, word in enumerate(ours["vocabulary"]["words"]):
+        for row, word in enumerate(data.vocabulary["words"]):
             if word in words:
-                assert torch.equal(state[weight][place], start["state_dict"][weight][words.index(word)]), word
+                assert torch.equal(state[weight][row], start.weights[weight][words.index(word)]), word
     assert "fruit, metal" in caplog.text
     assert "new here" in caplog.text
 
 
 def test_rows_of_hashed_numbers_are_taken_only_where_the_numbers_mean_the_same() -> None:
-    """A bucket of pairs of words, and the columns of a one-hot convolution, belong to one vocabulary."""
+    """Buckets of word pairs and columns of a one-hot convolution belong to one vocabulary."""
     options = SMALL["FastText"]
     old = train(zoo.FastText(**options), table("old", OLD))
     keep(old)
     for data, same in ((table("old", OLD), True), (table("new", NEW), False)):
         model = train(
             zoo.FastText(
-                **options, init_from="old.ckpt", optimizer=lambda some: torch.optim.SGD(some, lr=0.0)
+                **options,
+                init_from="old.ckpt",
+                optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
             ),
             data,
         )
@@ -117,29 +124,29 @@ def test_rows_of_hashed_numbers_are_taken_only_where_the_numbers_mean_the_same()
 
 
 def test_votes_of_a_grown_set_of_labels(caplog: pytest.LogCaptureFixture) -> None:
-    """KNNBiLSTM's label feature has a column for each perspective and class: each finds its own."""
+    """KNNBiLSTM's label feature has a column for each perspective and class: each is taken by name."""
     options = {**SMALL["KNNBiLSTM"], "features": "M5", "num_perspectives": 2}
     old = train(zoo.KNNBiLSTM(**options), table("old", OLD, num_memories=2))
     keep(old)
     model = zoo.KNNBiLSTM(
-        **options, init_from="old.ckpt", optimizer=lambda some: torch.optim.SGD(some, lr=0.0)
+        **options, init_from="old.ckpt", optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0)
     )
     train(model, table("new", NEW, num_memories=2))
-    before, after = (one.network.classifier.weight.detach() for one in (old, model))
-    (old_labels, labels), size = (one.data_state["labels"] for one in (old, model)), 8
+    before, after = (each.network.classifier.weight.detach() for each in (old, model))
+    (old_labels, labels), size = (each.data_state.facts["labels"] for each in (old, model)), 8
     for label in OLD:
-        of, to = before[old_labels.index(label)], after[labels.index(label)]
-        assert torch.equal(of[:size], to[:size])
+        source, target = before[old_labels.index(label)], after[labels.index(label)]
+        assert torch.equal(source[:size], target[:size])
         for view in range(2):
             for memory in OLD:
                 column = size + view * 3 + labels.index(memory)
-                assert to[column] == of[size + view * 2 + old_labels.index(memory)]
-            assert to[size + view * 3 + labels.index("weather")] == 0
+                assert target[column] == source[size + view * 2 + old_labels.index(memory)]
+            assert target[size + view * 3 + labels.index("weather")] == 0
     assert after[labels.index("weather")].abs().min() > 0
 
 
 def test_a_classifier_starts_from_a_matcher(tiny_bert: Path) -> None:
-    """The transformer of another task, and nothing else."""
+    """Only the transformer is taken from a model of another task."""
     pairs = write_pairs(Path("pairs.tsv"), pair_rows(12, seed=1))
     shared: dict[str, Any] = {"transformer": str(tiny_bert)}
     data = MatchingDataModule(train_file=str(pairs), tokenizer=str(tiny_bert), validation_split=0.3)
@@ -147,55 +154,55 @@ def test_a_classifier_starts_from_a_matcher(tiny_bert: Path) -> None:
     keep(old)
     model = zoo.KNNBiLSTM(**shared, features="M1", freeze=["encoder"], init_from="old.ckpt")
     train(model, table("new", NEW, tokenizer=str(tiny_bert)))
-    ours, theirs = weights(model), weights(old)
-    taken = [name for name in ours if ".transformer." in name]
+    after, before = weights(model), weights(old)
+    taken = [name for name in after if ".transformer." in name]
     assert taken
-    assert all(torch.equal(ours[name], theirs[name]) for name in taken)
+    assert all(torch.equal(after[name], before[name]) for name in taken)
 
 
-def test_nothing_fits_and_nothing_is_trained(tiny_bert: Path) -> None:
+def test_a_start_from_which_no_weight_fits_is_refused(tiny_bert: Path) -> None:
     keep(train(zoo.TextCNN(**SMALL["TextCNN"]), table("old", OLD)))
     other = {"transformer": str(tiny_bert), "features": "M1"}
-    with pytest.raises(InputError, match=r"init_from=old\.ckpt: of a TextCNN, none of whose weights fit"):
+    with pytest.raises(InputError, match=r"init_from=old\.ckpt: is a TextCNN, none of whose weights fit"):
         train(
             zoo.KNNBiLSTM(**other, init_from="old.ckpt"),
             table("other", ("metal", "weather"), tokenizer=str(tiny_bert)),
         )
-    with pytest.raises(InputError, match=r"model\.init_from: a Majority has no weights"):
+    with pytest.raises(InputError, match=r"model\.init_from: a Majority has no trained weights"):
         train(zoo.Majority(init_from="old.ckpt"), table("old", OLD))
 
 
 def test_words_of_the_start_are_kept_although_the_new_rows_lack_them(
     fit: Callable[..., Path], tmp_path: Path
 ) -> None:
-    start = read_checkpoint(fit("start", "--model.features=M1") / "checkpoints" / "last.ckpt")
+    start = SavedModel.open(last(fit("start", "--model.features=M1"))).checkpoint
     few = write_table(tmp_path / "few.csv", sentences(9, seed=3))
     run = fit(
         "few", "--model.features=M1", "--model.init_from=start/checkpoints/last.ckpt", f"--data.train_file={few}",
         "--data.validation_split=1", "--model.optimizer=torch.optim.SGD", "--model.optimizer.lr=0.0",
     )  # fmt: skip
-    after = read_checkpoint(run / "checkpoints" / "last.ckpt")
-    before, words = (one["memory_zoo"]["data"]["vocabulary"]["words"] for one in (start, after))
+    after = SavedModel.open(last(run)).checkpoint
+    before, words = (each.data.vocabulary["words"] for each in (start, after))
     table = "network.encoder.words.table"
     assert len(before) > 30 > len({word for text, _ in sentences(9, seed=3) for word in text.split()})
     for word in before:
-        ours, theirs = after["state_dict"][table][words.index(word)], start["state_dict"][table]
-        assert torch.equal(ours, theirs[before.index(word)]), word
+        row, rows = after.weights[table][words.index(word)], start.weights[table]
+        assert torch.equal(row, rows[before.index(word)]), word
 
 
-# --- what stays as it is ---
+# --- frozen parts ---
 
 
-def test_frozen_parts_change_in_nothing() -> None:
-    keep(train(zoo.KNNBiLSTM(**SMALL["KNNBiLSTM"], dropout=0.5), table("old", OLD)))
+def test_frozen_parts_do_not_change() -> None:
+    start = keep(train(zoo.KNNBiLSTM(**SMALL["KNNBiLSTM"], dropout=0.5), table("old", OLD)))
     model = zoo.KNNBiLSTM(
         **SMALL["KNNBiLSTM"], dropout=0.5, init_from="old.ckpt", freeze=["encoder.[!l]*", "*.lstm"]
     )
     train(model, table("old", OLD))
-    before, after = read_checkpoint("old.ckpt")["state_dict"], weights(model)
+    before, after = start.weights, weights(model)
     same = {name for name in after if torch.equal(before[name], after[name])}
     assert same == {name for name in after if ".encoder." in name}
-    # As in evaluation, also after somebody has put the whole network into training.
+    # `train` leaves frozen parts in evaluation mode.
     model.train()
     assert not model.network.encoder.dropout.training
     assert not model.network.encoder.lstm.training
@@ -203,36 +210,36 @@ def test_frozen_parts_change_in_nothing() -> None:
 
 
 def test_a_head_is_frozen_where_all_its_labels_are_known() -> None:
-    keep(train(zoo.KNNBiLSTM(**SMALL["KNNBiLSTM"]), table("old", OLD)))
+    start = keep(train(zoo.KNNBiLSTM(**SMALL["KNNBiLSTM"]), table("old", OLD)))
     options = {**SMALL["KNNBiLSTM"], "init_from": "old.ckpt", "freeze": ["classifier"]}
     model = train(zoo.KNNBiLSTM(**options), table("old", OLD))
     name = "network.classifier.weight"
-    assert torch.equal(weights(model)[name], read_checkpoint("old.ckpt")["state_dict"][name])
+    assert torch.equal(weights(model)[name], start.weights[name])
     with pytest.raises(InputError, match=r"has no classifier\.weight of this shape"):
         train(zoo.KNNBiLSTM(**options), table("new", NEW))
 
 
-def test_a_frozen_encoder_is_one_idea(tiny_bert: Path) -> None:
-    """Named or by the option: encoded once, in an epoch as in the other."""
-    found = []
+def test_freeze_and_freeze_encoder_are_equal(tiny_bert: Path) -> None:
+    results = []
     for more in ({"freeze": ["encoder"]}, {"freeze_encoder": True}):
         model = zoo.KNNBiLSTM(transformer=str(tiny_bert), features="M1", **more)
         data = table("new", NEW, tokenizer=str(tiny_bert))
         train(model, data)
-        assert data.dataset(data.split("train")).__getitems__([0]).text_vector is not None
-        found.append(weights(model))
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+        dataset = data.dataset(data.split("train"), model.batch_contents("train"))
+        assert dataset.__getitems__([0]).text_vector is not None
+        results.append(weights(model))
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
 
 
-def test_a_prediction_in_between_changes_no_mode(tiny_bert: Path) -> None:
-    """Or callbacks that show predictions would switch on the dropout of what has none in training."""
+def test_a_prediction_during_training_changes_no_mode(tiny_bert: Path) -> None:
+    """Callbacks that show predictions would otherwise switch on the dropout of frozen parts."""
     frozen = "encoder.transformer.embeddings"
     model = train(
         zoo.KNNBiLSTM(transformer=str(tiny_bert), features="M1", freeze=[frozen]),
         table("new", NEW, tokenizer=str(tiny_bert)),
     )
     before = {name: module.training for name, module in model.named_modules()}
-    # What is trained has its dropout, the transformer's own, too.
+    # Only the frozen part is in evaluation mode.
     assert {name for name, training in before.items() if not training} == {
         name for name in before if name.startswith(f"network.{frozen}")
     }
@@ -252,7 +259,7 @@ def test_a_prediction_in_between_changes_no_mode(tiny_bert: Path) -> None:
         ({"learning_rates": {"encoder": 0.0}}, r"model\.learning_rates: encoder=0\.0: must be above 0"),
         ({"freeze": ["encoder"]}, r"model\.freeze_encoder is on, but the encoder's weights are fresh"),
         ({"freeze": ["encoder.lstm"]}, r"model\.freeze: the weights of encoder\.lstm.* are fresh"),
-        ({"freeze": ["*"], "init_from": "old.ckpt"}, "nothing is left to train"),
+        ({"freeze": ["*"], "init_from": "old.ckpt"}, "no weight is left to train"),
         (
             {"freeze": ["encoder"], "learning_rates": {"encoder.lstm": 0.1}, "init_from": "old.ckpt"},
             "encoder.lstm is not trained",
@@ -266,14 +273,14 @@ def test_parts_that_are_refused(options: dict[str, Any], message: str) -> None:
         train(zoo.KNNBiLSTM(**SMALL["KNNBiLSTM"], **options), table("old", OLD))
 
 
-# --- rates ---
+# --- learning rates ---
 
 
-def test_each_part_has_its_rate_and_a_schedule_is_of_all() -> None:
+def test_each_part_has_its_rate_and_a_schedule_applies_to_all() -> None:
     model = zoo.KNNBiLSTM(
         **SMALL["KNNBiLSTM"],
         learning_rates={"encoder": 0.01, "encoder.words": 0.1},
-        optimizer=lambda some: torch.optim.SGD(some, lr=1.0),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
         lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5),
     )
     train(model, table("old", OLD), max_epochs=2)
@@ -288,30 +295,29 @@ def test_each_part_has_its_rate_and_a_schedule_is_of_all() -> None:
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
 def test_rates_of_tables_that_are_updated_by_rows(optimizer: Any) -> None:
-    found = []
+    results = []
     for sparse in (False, True):
         model = zoo.KNNBiLSTM(
             **SMALL["KNNBiLSTM"],
             sparse_updates=sparse,
             learning_rates={"encoder.words": 0.3},
-            optimizer=lambda some: optimizer(some, lr=0.01),
+            optimizer=lambda parameters: optimizer(parameters, lr=0.01),
         )
         train(model, table("old", OLD), max_epochs=3, limit_train_batches=1.0)
-        found.append(weights(model))
-    for name in found[0]:
-        torch.testing.assert_close(found[0][name], found[1][name], rtol=1e-4, atol=1e-5)
+        results.append(weights(model))
+    for name in results[0]:
+        torch.testing.assert_close(results[0][name], results[1][name], rtol=1e-4, atol=1e-5)
 
 
-def test_a_run_is_resumed_with_the_parts_that_it_began_with(
+def test_a_run_is_resumed_with_the_same_parts(
     fit: Callable[..., Path], zoo_command: Callable[..., Result], train_csv: Path
 ) -> None:
     run = fit("run", "--model.learning_rates={encoder: 0.001}")
-    last = run / "checkpoints" / "last.ckpt"
     again = fit(
-        run, f"--ckpt_path={last}", "--trainer.max_epochs=2", "--model.learning_rates={encoder: 0.001}"
+        run, f"--ckpt_path={last(run)}", "--trainer.max_epochs=2", "--model.learning_rates={encoder: 0.001}"
     )
     result = zoo_command(
-        "fit", f"--config={again / 'config.yaml'}", f"--run_dir={again}", f"--ckpt_path={last}",
+        "fit", f"--config={again / 'config.yaml'}", f"--run_dir={again}", f"--ckpt_path={last(run)}",
         "--trainer.max_epochs=3", "--model.learning_rates=null",
     )  # fmt: skip
     assert result.code == 2
@@ -328,7 +334,7 @@ def train_adapters(tiny_bert: Path) -> Task:
         transformer=str(tiny_bert),
         features="M1",
         lora_rank=2,
-        optimizer=lambda some: torch.optim.Adam(some, lr=0.05),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.05),
     )
     train(model, table("new", NEW, tokenizer=str(tiny_bert)), max_epochs=3)
     keep(model, "lora.ckpt")
@@ -340,11 +346,11 @@ TEXTS = [text for text, _ in sentences(6, seed=9)]
 
 def probabilities(source: Any) -> torch.Tensor:
     return torch.tensor(
-        [list(one.probabilities.values()) for one in zoo.load(source).predict(TEXTS)], dtype=torch.float64
+        [list(each.probabilities.values()) for each in zoo.load(source).predict(TEXTS)], dtype=torch.float64
     )
 
 
-def test_adapters_alone_are_trained(tiny_bert: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_adapters_are_trained(tiny_bert: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="zoo")
     adapted = train_adapters(tiny_bert)
     from transformers import AutoModel
@@ -370,17 +376,17 @@ def test_a_checkpoint_with_adapters_loads_alone(tiny_bert: Path) -> None:
     assert torch.equal(probabilities("lora.ckpt"), expected)
 
 
-def test_what_was_trained_by_adapters_is_used_without_them(
+def test_a_model_trained_by_adapters_is_used_without_peft(
     tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train_adapters(tiny_bert)
     expected = probabilities("lora.ckpt")
-    folder = sharing.export(tmp_path / "lora.ckpt", tmp_path / "model")
+    folder = export(tmp_path / "lora.ckpt", tmp_path / "model")
     plain = zoo.KNNBiLSTM(
         transformer=str(tiny_bert),
         features="M1",
         init_from="lora.ckpt",
-        optimizer=lambda some: torch.optim.SGD(some, lr=0.0),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
     )
     train(plain, table("new", NEW, tokenizer=str(tiny_bert)))
     keep(plain, "plain.ckpt")
@@ -397,7 +403,10 @@ def test_adapters_start_from_a_model_without(tiny_bert: Path) -> None:
     old = train(zoo.KNNBiLSTM(**options), table("new", NEW, tokenizer=str(tiny_bert)))
     keep(old)
     model = zoo.KNNBiLSTM(
-        **options, lora_rank=2, init_from="old.ckpt", optimizer=lambda some: torch.optim.SGD(some, lr=0.0)
+        **options,
+        lora_rank=2,
+        init_from="old.ckpt",
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
     )
     train(model, table("new", NEW, tokenizer=str(tiny_bert)))
     keep(model, "lora.ckpt")
@@ -412,22 +421,22 @@ def test_adapters_start_from_a_model_without(tiny_bert: Path) -> None:
         (
             "KNNBiLSTM",
             {"lora_rank": 2, "transformer": "a", "freeze_encoder": True},
-            "leave out one of the two",
+            "omit one of the two",
         ),
-        ("WitnessEnsemble", {"lora_rank": 2, "transformer": "a"}, "train_transformer true"),
+        ("MemoryEnsemble", {"lora_rank": 2, "transformer": "a"}, "train_transformer true"),
     ],
 )
 def test_adapters_that_are_refused(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        zoo.list_models()[name](**options)
+        model_class(name)(**options)
 
 
-def test_adapters_that_freeze_keeps_are_refused(tiny_bert: Path) -> None:
+def test_frozen_adapters_are_refused(tiny_bert: Path) -> None:
     pytest.importorskip("peft")
     model = zoo.KNNBiLSTM(
         transformer=str(tiny_bert), features="M1", lora_rank=2, freeze=["encoder.transformer"]
     )
-    with pytest.raises(InputError, match=r"model\.lora_rank trains what model\.freeze"):
+    with pytest.raises(InputError, match=r"model\.lora_rank trains parts that model\.freeze"):
         train(model, table("new", NEW, tokenizer=str(tiny_bert)))
 
 
@@ -449,20 +458,20 @@ def test_groups_cover_every_weight_once() -> None:
     assert [len(group["params"]) for group in groups] == [1, 1, 2]
 
 
-# --- the page's tables ---
+# --- tables of the example ---
 
 
-def test_tables_are_cut_so_that_no_text_is_in_two(tmp_path: Path) -> None:
+def test_tables_of_the_example_share_no_text(tmp_path: Path) -> None:
     page = Path(__file__).parents[3] / "examples" / "fine_tuning"
     cut = runpy.run_path(str(page / "cut.py"))["main"]
     whole = write_table(tmp_path / "whole.csv", [*sentences(200, seed=1), *sentences(20, seed=1)])
     sizes = ["--rows=12", "--test_rows=30", "--source_rows=50"]
     cut([str(whole), str(tmp_path / "cut"), "--source=fruit,metal", f"--target={','.join(NEW)}", *sizes])
     tables = {name: read_table(tmp_path / "cut" / f"{name}.csv") for name in ("few", "dev", "test", "source")}
-    assert [len(one) for one in tables.values()] == [12, 12, 30, 50]
-    texts = [text for one in tables.values() for text in one.texts[:]]
+    assert [len(rows) for rows in tables.values()] == [12, 12, 30, 50]
+    texts = [text for rows in tables.values() for text in rows.texts[:]]
     assert len(set(texts)) == len(texts)
-    labels = {name: Counter(one.labels) for name, one in tables.items()}
+    labels = {name: Counter(rows.labels) for name, rows in tables.items()}
     assert labels["few"] == dict.fromkeys(NEW, 4)
     assert labels["source"].keys() == {"fruit", "metal"}
     pairs = write_wikiqa(tmp_path / "WikiQA.tsv")
@@ -474,6 +483,6 @@ def test_tables_are_cut_so_that_no_text_is_in_two(tmp_path: Path) -> None:
         }
         for name in ("few", "dev", "test")
     ]
-    assert [len(one) for one in questions] == [5, 5, 10]
+    assert [len(part) for part in questions] == [5, 5, 10]
     assert len(set.union(*questions)) == 20
     assert all(load_table(str(page / f"{name}.yaml")).rows for name in ("few_labels", "few_questions"))

@@ -1,4 +1,4 @@
-"""FSDP: weights in parts over two processes, with the digits of whole ones."""
+"""FSDP: weights sharded over two processes, with the same result as whole ones."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import yaml
 
 from tests.zoo.conftest import SMALL, pair_rows, write_pairs
 from tests.zoo.processes import DDP, zoo_process
-from zoo.saving.checkpoint import read_checkpoint
+from zoo.saving.saved_model import SavedModel
 
 FRAGMENT = Path(__file__).parents[3] / "examples" / "trainer" / "fsdp.yaml"
 
 
 def fsdp(devices: int, **strategy: object) -> Path:
-    """The example's fragment for processes on this machine."""
+    """The example's configuration for processes on this machine."""
     fragment = yaml.safe_load(FRAGMENT.read_text())
     fragment["trainer"] |= {"accelerator": "cpu", "devices": devices, "precision": "32-true"}
     fragment["trainer"]["strategy"]["init_args"] |= {"data_parallel_size": devices} | strategy
@@ -29,22 +29,26 @@ def fsdp(devices: int, **strategy: object) -> Path:
     return path
 
 
-def fit_in_parts(*options: object) -> None:
-    """`zoo fit` as a user has it: Lightning starts the second process from the command line."""
+def fit_sharded(*options: object) -> None:
+    """Run `zoo fit` as a user does: Lightning starts the second process from the command line."""
     command = [sys.executable, "-m", "zoo", "fit", "--config", str(fsdp(2)), *map(str, options)]
     folder = str(Path(__file__).parents[3])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": folder}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "FSDP" in done.stdout  # what PyTorch calls the cut network in Lightning's summary
+    assert "FSDP" in done.stdout  # PyTorch's name for the sharded network in Lightning's summary
 
 
 def figures(run: str) -> list[dict[str, float]]:
-    """What was logged, but for times."""
+    """The logged values, without times."""
     with Path(run, "metrics.csv").open() as file:
         rows = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
-    timed = ("train/examples_per_second", "train/waiting_share")
-    return [{name: value for name, value in row.items() if name not in timed} for row in rows]
+    times = ("train/examples_per_second", "train/waiting_share")
+    return [{name: value for name, value in row.items() if name not in times} for row in rows]
+
+
+def weights_of(run: str) -> dict[str, torch.Tensor]:
+    return SavedModel.open(f"{run}/checkpoints/last.ckpt").checkpoint.weights
 
 
 @pytest.fixture
@@ -61,10 +65,10 @@ def matcher(tiny_bert: Path, tmp_path: Path) -> list[object]:
 
 
 @pytest.mark.slow
-def test_weights_in_parts_have_the_digits_of_whole_ones(matcher: list[object]) -> None:
-    fit_in_parts(*matcher, "--trainer.max_epochs=1", "--run_dir=parts")
+def test_sharded_weights_equal_whole_ones(matcher: list[object]) -> None:
+    fit_sharded(*matcher, "--trainer.max_epochs=1", "--run_dir=parts")
     last = "parts/checkpoints/last.ckpt"
-    fit_in_parts(*matcher, "--trainer.max_epochs=2", "--run_dir=parts", "--ckpt_path", last)
+    fit_sharded(*matcher, "--trainer.max_epochs=2", "--run_dir=parts", "--ckpt_path", last)
     zoo_process("fit", *matcher, "--trainer.max_epochs=2", "--run_dir=whole", *DDP)
     for fragment, run in ((["--config", fsdp(1)], "whole"), ([], "parts")):
         resumed = ["--trainer.max_epochs=3", "--ckpt_path", f"{run}/checkpoints/last.ckpt", "--run_dir=other"]
@@ -74,25 +78,21 @@ def test_weights_in_parts_have_the_digits_of_whole_ones(matcher: list[object]) -
     parts, whole = figures("parts"), figures("whole")
     assert any("train/gradient_norm" in row for row in whole)
     assert [row.keys() for row in parts] == [row.keys() for row in whole]
-    for mine, theirs in zip(parts, whole, strict=True):
-        assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-4)
-    mine, theirs = (
-        read_checkpoint(f"{run}/checkpoints/last.ckpt")["state_dict"] for run in ("parts", "whole")
-    )
-    assert mine.keys() == theirs.keys()
-    for name, weight in theirs.items():
-        torch.testing.assert_close(mine[name], weight, rtol=1e-2, atol=1e-3)
+    for row, expected_row in zip(parts, whole, strict=True):
+        assert row == pytest.approx(expected_row, rel=1e-3, abs=1e-4)
+    weights, expected = (weights_of(run) for run in ("parts", "whole"))
+    assert weights.keys() == expected.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(weights[name], weight, rtol=1e-2, atol=1e-3)
 
 
 @pytest.mark.slow
-def test_adapters_and_a_warm_start_in_parts(matcher: list[object]) -> None:
+def test_adapters_and_a_warm_start_of_sharded_weights(matcher: list[object]) -> None:
     zoo_process("fit", *matcher, "--trainer.max_epochs=1", "--run_dir=first")
     start = "first/checkpoints/last.ckpt"
     options = ["--model.init_from", start, "--model.lora_rank=2", "--trainer.max_epochs=1"]
-    fit_in_parts(*matcher, *options, "--run_dir=parts")
-    before, after = (
-        read_checkpoint(f"{run}/checkpoints/last.ckpt")["state_dict"] for run in ("first", "parts")
-    )
+    fit_sharded(*matcher, *options, "--run_dir=parts")
+    before, after = (weights_of(run) for run in ("first", "parts"))
     name = "encoder.layer.0.attention.self.query"
     (old,) = (weight for key, weight in before.items() if key.endswith(f"{name}.weight"))
     (kept,) = (weight for key, weight in after.items() if key.endswith(f"{name}.base_layer.weight"))
@@ -105,10 +105,10 @@ def test_adapters_and_a_warm_start_in_parts(matcher: list[object]) -> None:
     ("options", "strategy", "message"),
     [
         ([], {"save_distributed_checkpoint": True}, "set save_distributed_checkpoint to false"),
-        (["--trainer.callbacks+=Charts"], {}, "leave the callback out"),
+        (["--trainer.callbacks+=Charts"], {}, "omit the callback"),
     ],
 )
-def test_what_parts_do_not_do_is_refused(
+def test_unsupported_options_are_refused(
     matcher: list[object], options: list[str], strategy: dict[str, object], message: str
 ) -> None:
     config = fsdp(1, **strategy)
@@ -118,8 +118,8 @@ def test_what_parts_do_not_do_is_refused(
     assert message in line
 
 
-def test_a_model_without_a_transformer_is_not_cut(train_csv: Path) -> None:
+def test_a_model_without_a_transformer_is_not_sharded(train_csv: Path) -> None:
     printed = zoo_process(
         "fit", "--config", fsdp(1), *SMALL, "--data.train_file", train_csv, "--run_dir=run", code=2
     )
-    assert "this KNNBiLSTM has none that could be; use ddp" in printed
+    assert "this KNNBiLSTM has none; use ddp" in printed

@@ -16,13 +16,7 @@ MOST_TEXTS = 30
 def charts_of(
     predictions: Sequence[Prediction], labels: Sequence[str | None], weight: str = "weight"
 ) -> Iterator[Chart]:
-    """Charts of the memories behind predictions; none for a model without memories.
-
-    Args:
-        predictions: of one model.
-        labels: the right label of each text.
-        weight: name of the memories' weights.
-    """
+    """Charts of the memories behind predictions, with the right labels; none for a model without memories."""
     ranks = max((len(prediction.memories) for prediction in predictions), default=0)
     if not ranks:
         return

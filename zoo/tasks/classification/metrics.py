@@ -93,12 +93,9 @@ class AttentionScores(ClassificationScores):
         self.add_counts(texts=(num_memories,))  # with a memory of each rank
 
     def update_attention(self, hop_weight: Tensor, mask: Tensor, weight: Tensor) -> None:
-        """Count a batch, in addition to `update`.
+        """Count attention [B, H, K] on the memories of a batch, in addition to `update`.
 
-        Args:
-            hop_weight: [B, H, K] attention.
-            mask: bool [B, K], True where there is a memory, in order of rank.
-            weight: [B], 0 for rows that only pad a batch.
+        `mask` bool [B, K] is True where there is a memory, in order of rank; `weight` is as in `update`.
         """
         counted = weight > 0
         self.attention += hop_weight[counted].double().sum(dim=0)

@@ -73,12 +73,7 @@ class ExplainsPredictions(Protocol):
     """A model with more evidence than the memories of a batch."""
 
     def explain(self, predictions: Sequence[Prediction], output: Any) -> list[Prediction]:
-        """Add evidence to the predictions of a batch.
-
-        Args:
-            predictions: of the rows of the batch.
-            output: of the network.
-        """
+        """Add evidence to the predictions of a batch, from the output of the network."""
 
 
 class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule[Any]]):
@@ -87,14 +82,7 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
     example = 'model.predict(["a text"])[0]'
 
     def predict(self, texts: str | Sequence[str], batch_size: int = 256) -> list[Prediction]:
-        """Classify texts.
-
-        Args:
-            texts: one text or several.
-            batch_size: texts that pass through the network together.
-
-        Returns:
-            For each text its label, probabilities, and retrieved memories.
+        """Classify texts, `batch_size` of them at a time: label, probabilities and retrieved memories of each.
 
         Raises:
             InputError: a text is not a string, or the batch size is below 1.
@@ -171,7 +159,7 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
 
     @override
     def encode(
-        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None
+        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None, queries: bool = False
     ) -> NDArray[np.float32]:
         vectors = torch.from_numpy(self.raw_vectors(texts, self.data.lengths[0], batch_size, bar))
         return functional.normalize(vectors, dim=1).numpy()
@@ -179,14 +167,7 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
     def raw_vectors(
         self, texts: list[str], length: int, batch_size: int = 256, bar: ProgressBar | None = None
     ) -> NDArray[np.float32]:
-        """The texts' vectors [n, size] before normalization; 0 for a text without words.
-
-        Args:
-            texts: n texts.
-            length: number of words that are read of each.
-            batch_size: texts that pass through the network together.
-            bar: updated by the number of finished texts.
-        """
+        """The texts' vectors [n, size] before normalization, from `length` words of each; 0 without words."""
         vectors, done = np.zeros((len(texts), self.vector_size), np.float32), 0
         for rows, batch in self.data.text_batches(texts, length, batch_size):
             with evaluating(self.model):

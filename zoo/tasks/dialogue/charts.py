@@ -15,12 +15,7 @@ MOST_QUESTIONS = 30
 
 
 def charts_of(answers: Sequence[tuple[Answer, str | None]], dialogues: Dialogues) -> Iterator[Chart]:
-    """Charts of predicted answers, each with the right one.
-
-    Args:
-        answers: to the first questions of the dialogues, in order.
-        dialogues: the table.
-    """
+    """Charts of predicted answers to the first questions of the dialogues, each with the right one."""
     yield _attention_map(answers[:MOST_QUESTIONS], dialogues)
     known = [(answer, right) for answer, right in answers if right is not None]
     if not known:

@@ -27,19 +27,14 @@ class DialogueScores(CountedScores):
     unanswerable: Tensor
 
     def __init__(self, readouts: tuple[str, ...], readout: str) -> None:
-        """Make room.
-
-        Args:
-            readouts: all of a model.
-            readout: source of the model's answers.
-        """
+        """Make room for all read-outs of a model; `readout` is the source of its answers."""
         super().__init__()
         self.readouts, self.readout = readouts, readout
         n = len(readouts)
         self.add_counts(errors=(n,), probability=(n,), loss=(), questions=(), unanswerable=())
 
     def update(self, choices: Mapping[str, Tensor], answer: Tensor, weight: Tensor, loss: Tensor) -> None:
-        """Count a batch.
+        """Count a batch of P questions.
 
         Args:
             choices: read-out -> probabilities [P, choices].

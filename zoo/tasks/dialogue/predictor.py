@@ -67,15 +67,7 @@ class DialoguePredictor(Predictor["DialogueTask", DialogueDataModule]):
     example = 'model.predict(["it is for Kim ."], ["who is it for ?"])[0]'
 
     def predict(self, turns: Sequence[str], questions: str | Sequence[str]) -> list[Answer]:
-        """Answer questions about one dialogue.
-
-        Args:
-            turns: of the dialogue.
-            questions: one or several.
-
-        Raises:
-            InputError: the dialogue has no turn.
-        """
+        """Answer one question or several about a dialogue; an `InputError` if it has no turn."""
         questions = [questions] if isinstance(questions, str) else list(questions)
         if not turns:
             raise InputError("a dialogue without turns; give at least one")
@@ -142,26 +134,14 @@ class _Evidence:
     def __init__(
         self, dataset: DialogueDataset, batch: DialogueBatch, output: DialogueOutput, row: int, first: int
     ) -> None:
-        """Bind a question of a batch.
-
-        Args:
-            dataset: of the batch.
-            batch: of consecutive dialogues.
-            output: of the network.
-            row: of the question in the batch.
-            first: number of the batch's first dialogue.
-        """
+        """Bind row `row` of a dataset's batch, whose first dialogue has the number `first`."""
         self.dataset, self.batch, self.output, self.row = dataset, batch, output, row
+        self.question = dataset.split.dialogues.questions.texts[int(batch.row[row])]
         #: of the dialogue in the batch.
         self.dialogue = int(batch.dialogue[row])
         #: numbers of the turns that were read, in the table; and of the dialogue's first turn.
         self.numbers = dataset.kept[first + self.dialogue].tolist()
         self.first = int(dataset.split.dialogues.turn_offsets[first + self.dialogue])
-
-    @property
-    def question(self) -> str:
-        """The question."""
-        return self.dataset.split.dialogues.questions.texts[int(self.batch.row[self.row])]
 
     def turns(self) -> list[ReadTurn]:
         """Turns with their attention, strongest first."""

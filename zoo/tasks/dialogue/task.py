@@ -84,9 +84,6 @@ class DialogueTask(Task):
                 hold the answer: without it this attention learns slowly, and the pointer cannot reach turns that it
                 drops. 0 = the paper's loss.
             **shared: options of all models, see `Task`.
-
-        Raises:
-            InputError: no such loss, or a negative weight.
         """
         super().__init__(**shared)
         check_choice("loss", loss, ("joint", "each"))

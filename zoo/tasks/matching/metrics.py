@@ -13,7 +13,7 @@ NAMES = ("map", "mrr", "ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10", "p@1")
 
 
 def measure_lists(score: Tensor, target: Tensor, query: Tensor) -> Tensor:
-    """Measure rankings, each the mean over all orders of its tied candidates.
+    """Measure rankings of candidates, each the mean over all orders of its tied candidates.
 
     Args:
         score: [P]; higher is ranked before lower, nan last.
@@ -38,9 +38,7 @@ def measure_lists(score: Tensor, target: Tensor, query: Tensor) -> Tensor:
 def area_under_curve(score: Tensor, target: Tensor) -> float | None:
     """Probability that a positive's score is above a negative's, where ties count half; None without either kind.
 
-    Args:
-        score: [P]; nan below all numbers.
-        target: [P]; above 0 = positive.
+    `score` [P]: nan is below all numbers; `target` [P]: above 0 = positive.
     """
     from sklearn.metrics import roc_auc_score  # slow to import, and of no use to other tasks
 

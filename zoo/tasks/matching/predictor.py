@@ -66,11 +66,7 @@ class Candidate(NamedTuple):
 
 
 class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
-    """Scores pairs, ranks given candidates, or retrieves and ranks them.
-
-    Candidates of single questions are retrieved from the memory, which is opened, and built if necessary, when it is
-    first needed.
-    """
+    """Scores pairs, ranks given candidates, or retrieves candidates from the memory and ranks them."""
 
     example = 'model.predict([("a question", "an answer")])[0]'
 
@@ -80,14 +76,7 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
         return is_existing_index(data.retriever)
 
     def predict(self, pairs: Sequence[tuple[str, str]], batch_size: int = 256) -> list[PairPrediction]:
-        """Score pairs of texts.
-
-        Args:
-            pairs: first and second texts.
-            batch_size: pairs that pass through the network together.
-
-        Returns:
-            For each pair its score, and the strongest word pairs.
+        """Score pairs of first and second texts.
 
         Raises:
             InputError: one is not a pair of strings, or the batch size is below 1.
@@ -100,32 +89,17 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
         return list(tqdm(predictions, "predicting", len(pairs), unit=" pairs", delay=2, disable=None))
 
     def rank(self, question: str, candidates: Sequence[str], batch_size: int = 256) -> list[Candidate]:
-        """Order a question's candidates, best first; among equal scores the earlier one.
-
-        Args:
-            question: the first text.
-            candidates: the second texts.
-            batch_size: pairs that pass through the network together.
-        """
+        """Order the candidates for a question, best first; among equal scores the earlier one."""
         scored = self.predict([(question, candidate) for candidate in candidates], batch_size)
         return _ranked(scored, [None] * len(scored))
 
     def answer(
         self, questions: str | Sequence[str], candidates: int = 20, batch_size: int = 256
     ) -> list[list[Candidate]]:
-        """Retrieve candidates for questions from the memory and order them.
-
-        Args:
-            questions: one or several.
-            candidates: number of candidates per question; fewer where fewer memories share a word.
-            batch_size: pairs that pass through the network together.
-
-        Returns:
-            For each question its candidates, the best first.
+        """Retrieve candidates for each question from the memory and order them, best first.
 
         Raises:
-            InputError: there is no memory, or its folder is missing; a question is not a string, or a number is below
-                1.
+            InputError: there is no memory; a question is not a string, or a number is below 1.
         """
         questions = as_texts(questions, "question")
         check_count("candidates", candidates, MOST_HITS)
@@ -150,15 +124,9 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
     def predict_split(
         self, split: MatchingSplit, lists: int | None = None, at_once: int | None = None
     ) -> dict[int, PairPrediction]:
-        """Predictions for the pairs of the first lists (None: all).
+        """Predictions for the pairs of the first lists (None: all): row number -> prediction, list by list.
 
-        Args:
-            split: the pairs; a list has all pairs of a question or, where pairs are classified, one pair.
-            lists: number of lists.
-            at_once: lists that pass through the network together; None: all of them.
-
-        Returns:
-            row number -> prediction, list by list.
+        A list has all pairs of a question, or one pair to classify; `at_once` of them pass through the network at once.
         """
         predictions: dict[int, PairPrediction] = {}
         with self.data.temporary_dataset(split, self.model.batch_contents("predict")) as dataset:
@@ -232,9 +200,6 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
             first_column: a pair's first text; null: as in training.
             second_column: a pair's second text; null: as in training.
             candidates: number of candidates that are retrieved for a text.
-
-        Raises:
-            InputError: the number of candidates is below 1, or the source cannot be read.
         """
         check_count("candidates", candidates, MOST_HITS)
         if text_column is not None or source == "-" or source.endswith(".txt"):

@@ -67,9 +67,6 @@ class MatchingTask(Task):
                 classify.
             margin: of the hinge.
             **shared: options of all models, see `Task`.
-
-        Raises:
-            InputError: no such loss, or a margin that is not above 0.
         """
         super().__init__(**shared)
         if loss is not None:

@@ -26,11 +26,7 @@ class RetrievalScores(RowMeans):
     choice: list[Tensor]
 
     def __init__(self, mixtures: int = 1) -> None:
-        """Make room.
-
-        Args:
-            mixtures: number of rankings; the results are those of the highest NDCG@10.
-        """
+        """Make room for a number of rankings; the results are those of the highest NDCG@10."""
         super().__init__(NAMES, PARTS, (mixtures,))
         self.add_counts(without=(), empty=(), loss=())
         self.add_state("query", [], dist_reduce_fx="cat")

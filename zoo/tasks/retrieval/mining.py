@@ -39,13 +39,7 @@ class MinedHits(NamedTuple):
 
 
 def embed(model: RetrievalTask, data: ClickthroughDataModule, block: int) -> Embedded:
-    """Encode all training queries and all documents, texts of similar length together.
-
-    Args:
-        model: encodes the texts; its modes do not change.
-        data: after `setup`.
-        block: texts that pass through the network together.
-    """
+    """Encode all training queries and all documents of a data module after `setup`."""
     with data.words.forgetting(), evaluating(model):
         dataset = data.ranking_dataset(data.split("train"), model.batch_contents("train"))
         queries = encode_blocks(model, dataset, query_blocks(dataset, block), queries=True)
@@ -54,13 +48,7 @@ def embed(model: RetrievalTask, data: ClickthroughDataModule, block: int) -> Emb
 
 @torch.inference_mode()
 def find_hits(embedded: Embedded, judgements: Judgements, k: int) -> MinedHits:
-    """Compare all queries with all documents, block by block.
-
-    Args:
-        embedded: their vectors.
-        judgements: known relevant documents are no hits.
-        k: number of hits per query.
-    """
+    """Compare all queries with all documents, block by block; known relevant documents are no hits."""
     queries, documents = embedded
     device, relevant = queries.device, judgements.grade > 0
     query, document = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -64,55 +65,38 @@ class TracesStates(Protocol):
 class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
     """Ranks a collection for queries, and embeds texts.
 
-    The collection is the corpus of the training, or the rows of a memory that replaces it. It is encoded for the first
-    query.
+    The collection is the corpus of the training, or a memory that replaces it. It is encoded for the first query.
     """
 
     example = 'model.predict("a query")[0]'
     has_query_side = True
 
-    def __init__(
-        self, model: RetrievalTask, data: ClickthroughDataModule, memory: Memory | None = None
-    ) -> None:
-        """See `Predictor`."""
-        super().__init__(model, data, memory)
-        self._collection: Rows | None = None
-        self._index: Memory | None = None
-        self._tokens: TokenStore | None = None
-        self._documents: Any = None
+    # The encoded collection.
+    _documents: Any = None
 
     @classmethod
     @override
     def needs_memory(cls, data: ClickthroughDataModule) -> bool:
         return False
 
-    @property
+    @cached_property
     def collection(self) -> Rows:
         """The documents."""
-        if self._collection is None:
-            self._collection = self.data.collection(self.memory)
-        return self._collection
+        return self.data.collection(self.memory)
 
+    @cached_property
+    def _tokens(self) -> TokenStore:
+        return self.data.words.tokenize_now(self.collection, self.data.lengths[1])
+
+    @cached_property
     def _mixed_memory(self) -> Memory | None:
         """The memory whose retrieval scores the model mixes with its own; None = it mixes none."""
-        if not self.model.mix_retriever:
-            return None
-        if self._index is None:
-            self._index = self.memory or self.open_memory(self.data)
-        return self._index
+        return (self.memory or self.open_memory(self.data)) if self.model.mix_retriever else None
 
     def predict(
         self, queries: str | Sequence[str], k: int = 10, batch_size: int = 256
     ) -> list[list[RankedDocument]]:
-        """The best documents of the collection for each query.
-
-        Args:
-            queries: one or several.
-            k: documents a query.
-            batch_size: queries, or documents, that pass through the network together.
-
-        Returns:
-            For each query its documents, best first; among equal scores the earlier one.
+        """The best k documents of the collection for each query, best first; among equal scores the earlier one.
 
         Raises:
             InputError: there is no collection, a query is not a string, or a number is below 1.
@@ -122,23 +106,16 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
         check_count("batch_size", batch_size)
         if not queries:
             return []
-        if self._tokens is None:
-            self._tokens = self.data.words.tokenize_now(self.collection, self.data.lengths[1])
         rows = Rows.from_lists(queries, source="queries")
-        split = self.data.split_of(rows, self.collection, self._tokens, self._mixed_memory())
+        split = self.data.split_of(rows, self.collection, self._tokens, self._mixed_memory)
         return self.rank_split(split, k, batch_size=batch_size, keep=True)
 
     def rank_split(
         self, split: ClickSplit, k: int, queries: int | None = None, batch_size: int = 256, keep: bool = False
     ) -> list[list[RankedDocument]]:
-        """The best documents for the first queries of a split (None: all).
+        """The best k documents for the first queries of a split (None: all).
 
-        Args:
-            split: queries and documents.
-            k: documents a query.
-            queries: number of queries.
-            batch_size: queries, or documents, that pass through the network together.
-            keep: keep the encoded documents for the next call, which has the same.
+        `keep` keeps the encoded documents for the next call, which must have the same.
         """
         with self.data.words.forgetting():
             dataset = self.data.ranking_dataset(split, self.model.batch_contents("predict"))
@@ -167,26 +144,13 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
 
     @override
     def encode(
-        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None
-    ) -> NDArray[np.float32]:
-        return self._encode(texts, batch_size, bar, queries=False)
-
-    @override
-    def encode_queries(
-        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None
-    ) -> NDArray[np.float32]:
-        return self._encode(texts, batch_size, bar, queries=True)
-
-    def _encode(
-        self, texts: list[str], batch_size: int, bar: ProgressBar | None, queries: bool
+        self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None, queries: bool = False
     ) -> NDArray[np.float32]:
         with self.data.words.forgetting(), evaluating(self.model):
             dataset, _ = self._dataset(texts, queries)
             blocks = query_blocks(dataset, batch_size) if queries else dataset.document_blocks(batch_size)
-            vectors: NDArray[np.float32] = (
-                encode_blocks(self.model, dataset, blocks, queries, bar).cpu().numpy()
-            )
-            return vectors
+            vectors = encode_blocks(self.model, dataset, blocks, queries, bar)
+        return np.asarray(vectors.cpu())
 
     def _dataset(self, texts: list[str], queries: bool) -> tuple[RankingDataset, NDArray[np.int64]]:
         """A dataset of texts that are queries, or documents; and their numbers of words."""
@@ -196,16 +160,7 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
         return dataset, dataset.lengths() if queries else dataset.sides.documents.sizes
 
     def trace(self, texts: list[str], queries: bool = False, batch_size: int = 256) -> list[ReadText]:
-        """States of the network word by word, for each text.
-
-        Args:
-            texts: n texts.
-            queries: whether they are queries.
-            batch_size: texts that pass through the network together.
-
-        Raises:
-            InputError: the model has no recurrent network.
-        """
+        """States of the network word by word, for each text; an `InputError` if it has none."""
         if not isinstance(self.model, TracesStates):
             raise InputError(f"a {type(self.model).__name__} has no cells to inspect; name an LSTMRNN")
         traced = []
@@ -240,9 +195,6 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
             text_column: the queries' column or columns, in a table; null: as in training.
             k: documents a query.
             run_name: write lines of a TREC run, `query Q0 document rank score name`, with this name.
-
-        Raises:
-            InputError: k is below 1, or the source cannot be read.
         """
         check_count("k", k, MOST_HITS)
         if source == "-" or source.endswith(".txt"):
@@ -252,7 +204,11 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
         ranked = self._ranked(queries, k, batch_size)
         if run_name is None:
             return (_record(id_, query, documents) for id_, query, documents in ranked)
-        return (line for id_, _, documents in ranked for line in _run_lines(id_, documents, run_name))
+        return (
+            run_line(id_, document.id, rank, document.score, run_name)
+            for id_, _, documents in ranked
+            for rank, document in enumerate(documents, 1)
+        )
 
     def _ranked(
         self, queries: Rows, k: int, batch_size: int
@@ -276,24 +232,13 @@ def encode_blocks(
     queries: bool,
     bar: ProgressBar | None = None,
 ) -> Tensor:
-    """Embeddings of queries, or documents: float32 [n, d] on the model's device; 0 for rows outside of the blocks.
-
-    Args:
-        model: encodes the texts.
-        dataset: n queries, or n documents.
-        blocks: rows that pass through the network together.
-        queries: whether they are queries.
-        bar: updated by the number of finished texts.
-    """
+    """Embeddings of queries, or documents: float32 [n, d] on the model's device; 0 for rows outside of the blocks."""
     assert model.vector_size is not None
     number = len(dataset) if queries else len(dataset.documents)
     vectors = torch.zeros(number, model.vector_size, device=model.device)
     for rows in blocks:
-        if queries:
-            encoded = model.encode_queries(on_device(dataset.__getitems__(rows), model))
-        else:
-            encoded = model.encode_documents(on_device(dataset.document_batch(rows), model))
-        vectors[torch.from_numpy(rows)] = encoded
+        batch = dataset.__getitems__(rows) if queries else dataset.document_batch(rows)
+        vectors[torch.from_numpy(rows)] = model.embed(on_device(batch, model), queries)
         if bar is not None:
             bar.update(len(rows))
     return vectors
@@ -302,8 +247,3 @@ def encode_blocks(
 def _record(id_: str, query: str, ranked: Sequence[RankedDocument]) -> PlainDict:
     documents = [{"id": each.id, "text": each.text, "score": each.score} for each in ranked]
     return {"id": id_, "query": query, "documents": documents}
-
-
-def _run_lines(id_: str, ranked: Sequence[RankedDocument], name: str) -> Iterator[str]:
-    for rank, document in enumerate(ranked, 1):
-        yield run_line(id_, document.id, rank, document.score, name)

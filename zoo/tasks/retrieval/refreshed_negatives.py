@@ -1,16 +1,12 @@
 """Negatives that a model mines itself during its training: the collection is embedded again at intervals.
 
-Documents that BM25 ranks high for a query are hard for BM25. Documents that the model ranks high, and that nobody
-judged to be relevant, are hard for this model in its present state (ANCE: L. Xiong et al., "Approximate Nearest
-Neighbor Negative Contrastive Learning for Dense Text Retrieval", ICLR 2021). A refresh embeds all documents and all
-training queries; the best hits of each query are its `retrieved` negatives until the next refresh.
+Documents that the model ranks high, and that nobody judged to be relevant, are hard for it in its present state (ANCE:
+L. Xiong et al., "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text Retrieval", ICLR 2021).
 
 The training waits while the texts are encoded. During the search it continues with the old negatives for a fixed number
-of steps, so that the result does not depend on the speed of the machine.
-
-One process builds a refresh, a folder that is whole or absent, and all processes read it. A checkpoint names the
-refresh that its run trains with, and the next one, which is whole by then. A run that was killed at any moment, also
-during a refresh, resumes from its last checkpoint with the same result as an uninterrupted run.
+of steps, so that the result does not depend on the speed of the machine. One process builds a refresh, a folder that is
+whole or absent, and all processes read it. A checkpoint names the refresh that its run trains with, and the next one:
+a run that was killed at any moment resumes with the same result as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -37,7 +33,6 @@ from zoo.tasks.retrieval.task import RetrievalTask
 #: Pairs of a query and a document that are compared in about the time of a training step.
 PAIRS_PER_STEP = 5_000_000
 
-
 _ADVICE = "restore the folder from a backup, or start a new run with --model.init_from"
 
 
@@ -47,9 +42,6 @@ class RefreshedNegatives(Callback):
     The data's `skip_hits` and `highest_hit_score` apply, and relevant documents are excluded. Until the first refresh,
     the negatives are those of the data's retriever. A refresh is in the run folder, in `negatives/step-...`, with 8
     bytes per hit; it may be deleted when no checkpoint that names it is needed.
-
-    Example:
-        >>> callback = RefreshedNegatives(every_n_epochs=2, num_hits=30)
     """
 
     def __init__(
@@ -71,9 +63,6 @@ class RefreshedNegatives(Callback):
             search_steps: number of training steps during the search, after which the training waits for its end; 0 = it
                 waits at once. None = one for each 5 million pairs of a query and a document.
             block: documents, or queries, that pass through the network together.
-
-        Raises:
-            InputError: both intervals are given, or a number is too small.
         """
         if every_n_epochs is not None and every_n_steps is not None:
             raise InputError("RefreshedNegatives: give every_n_epochs or every_n_steps, not both")

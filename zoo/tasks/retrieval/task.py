@@ -60,9 +60,6 @@ class RetrievalTask(Task):
                 score of the query's best hit. lambda is selected on validation queries after each epoch. The data
                 needs `num_hits`.
             **shared: options of all models, see `Task`.
-
-        Raises:
-            InputError: gamma is not above 0.
         """
         super().__init__(**shared)
         if not gamma > 0:
@@ -87,12 +84,7 @@ class RetrievalTask(Task):
     def loss_terms(self, score: Tensor, batch: ClickBatch) -> Tensor:
         """-log of the relevant document's share: exp(gamma R+) / sum of exp(gamma R) over all candidates (Equation 5).
 
-        Args:
-            score: [N, M], relevance of the batch's documents to its queries.
-            batch: the relevant documents and their candidates.
-
-        Returns:
-            float32 [B].
+        `score` [N, M] is the relevance of the batch's documents to its queries. Returns float32 [B].
         """
         logits: Tensor = self.gamma * score.float()[batch.query]
         logits = logits.masked_fill(~batch.candidate, torch.finfo(torch.float32).min)
@@ -117,11 +109,8 @@ class RetrievalTask(Task):
     ) -> Any:
         """The documents of a collection in the form that `score` reads: here their embeddings, float32 [D, d].
 
-        Args:
-            dataset: the documents.
-            block: documents that pass through the network together.
-            process: this process, which encodes its share of the blocks; the other rows are 0.
-            processes: number of processes.
+        `block` documents pass through the network together. A process encodes its share of the blocks; the other rows
+        are 0.
         """
         blocks = dataset.document_blocks(block)[process::processes]
         # A run has the progress bar of the epoch.
@@ -129,24 +118,15 @@ class RetrievalTask(Task):
         bar = tqdm(blocks, "encoding documents", unit=" batches", delay=2, disable=hidden)
         return encode_blocks(self, dataset, bar, queries=False)
 
-    def encode_documents(self, batch: DocumentBatch) -> Tensor:
-        """Embed documents: float32 [B, d]."""
-        vectors: Tensor = self.network.encode_documents(TextBatch(batch.word, batch.char, batch.text))
-        return vectors.float()
-
-    def encode_queries(self, batch: QueryBatch) -> Tensor:
-        """Embed queries: float32 [B, d]."""
-        vectors: Tensor = self.network.encode_queries(TextBatch(batch.word, batch.char, batch.text))
+    def embed(self, batch: QueryBatch | DocumentBatch, queries: bool) -> Tensor:
+        """Embed queries, or documents: float32 [B, d]."""
+        encode = self.network.encode_queries if queries else self.network.encode_documents
+        vectors: Tensor = encode(TextBatch(batch.word, batch.char, batch.text))
         return vectors.float()
 
     def score(self, batch: QueryBatch, documents: Any) -> Tensor:
-        """The relevance of all documents to queries: float32 [B, D].
-
-        Args:
-            batch: the queries.
-            documents: result of `encode_collection`.
-        """
-        queries = self.encode_queries(batch)
+        """The relevance of all documents, as `encode_collection` returned them, to queries: float32 [B, D]."""
+        queries = self.embed(batch, queries=True)
         with torch.autocast(queries.device.type, enabled=False):
             score: Tensor = queries @ documents.T
         return score
@@ -156,10 +136,7 @@ class RetrievalTask(Task):
     ) -> list[Tensor]:
         """The final scores of all documents, for each weight of the retriever's score: [B, D] each.
 
-        Args:
-            batch: the queries.
-            documents: result of `encode_collection`.
-            weights: None = the selected weight.
+        `documents` is the result of `encode_collection`; without `weights`, the selected weight counts.
         """
         score = self.score(batch, documents)
         if self.mix_retriever:
@@ -278,10 +255,7 @@ class RetrievalTask(Task):
 def retriever_scores(hit: Tensor, score: Tensor, documents: int) -> Tensor:
     """A retriever's scores divided by the score of its best hit, float32 [B, D]; 0 for documents that are no hits.
 
-    Args:
-        hit: int64 [B, H], -1 = none.
-        score: float32 [B, H].
-        documents: D.
+    `hit` int64 [B, H], -1 = none, has the scores `score` float32 [B, H].
     """
     shares = score / score.amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
     scores = shares.new_zeros(len(hit), documents + 1)
