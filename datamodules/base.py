@@ -1,10 +1,6 @@
 """Base of the data modules: from the user's tables to batches, and to the state that a checkpoint keeps.
 
-Rank 0 does the work once, in `prepare_data` (see `datamodules.preparation`). Every rank maps the results in `setup`. A
-batch is built by compiled code: no query, no string, no loop over examples.
-
-A kind of data (`datamodules.classification`, ...) implements the abstract methods below. Its parts are objects:
-`words`, `memory`, `duplicates`.
+Rank 0 does the work once, in `prepare_data` (see `datamodules.preparation`); every rank maps the results in `setup`.
 """
 
 from __future__ import annotations
@@ -13,6 +9,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
@@ -72,7 +69,7 @@ class ReadsBatches(Protocol):
 
 
 class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
-    """Base of the data modules.
+    """Base of the data modules: a kind of data implements the abstract methods.
 
     Type parameters: the options, a table as it is read, and a table as it is prepared.
     """
@@ -83,19 +80,18 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     split_type: type[SplitT]
     #: the validation score, higher = better, that selects an epoch.
     monitor: str
-    #: size of an evaluation batch over that of a training batch, unless `eval_batch_size` is given.
-    eval_batches: ClassVar[int] = 1
+    #: options with the number of tokens that a model reads of a text.
+    length_options: ClassVar[tuple[str, ...]] = ()
     #: whether a trained model can use another memory with any ranking.
     any_ranking: ClassVar[bool] = False
 
     def __init__(
         self, options: OptionsT, retriever: Retriever = DEFAULT_RETRIEVER, least_memories: int = 0
     ) -> None:
-        """Make the parts; nothing is read yet.
+        """Make the parts: word vectors and a memory for `VectorOptions` and `MemoryOptions`. Nothing is read yet.
 
         Args:
-            options: of the kind, whose data has word vectors and a memory if its options are `VectorOptions` and
-                `MemoryOptions`.
+            options: of the kind.
             retriever: back end and ranking.
             least_memories: rows that a memory must have.
         """
@@ -141,7 +137,7 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     @abstractmethod
     def texts_of(self, split: SplitT) -> list[tuple[TokenStore, int]]:
-        """All texts of a split, each store with the number of tokens that a model reads of a text."""
+        """All texts of a split, those of memories last: token stores with the number of tokens read of a text."""
 
     @abstractmethod
     def learn(self, train: SplitT, vocabulary: Vocabulary) -> PlainDict:
@@ -169,12 +165,12 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     @property
     def has_memory(self) -> bool:
-        """Whether the data has a memory, for training or for predictions."""
+        """True for data with a memory, for training or for predictions."""
         return self.memory is not None
 
     @property
     def retrieves(self) -> bool:
-        """Whether the preparation of a split searches the memory."""
+        """True if the preparation of a split searches the memory."""
         return False
 
     def memory_columns(self) -> PlainDict:
@@ -187,7 +183,7 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     @property
     def memory_needs_training(self) -> bool:
-        """Whether the memory is made of the training table."""
+        """True for a memory that is made of the training table."""
         return self.memory is not None and self.memory.location is None and not self.memory.is_users
 
     def describe_split(self, name: str, split: SplitT) -> Iterator[Message]:
@@ -198,13 +194,14 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         """Word -> number that the option `min_count` refers to; None = its occurrences in the training texts."""
         return None
 
-    def texts_to_encode(self, split: SplitT, contents: BatchContents) -> list[tuple[TokenStore, int]]:
-        """The texts of a split that `encode_texts` encodes, as `texts_of` returns them."""
-        return self.texts_of(split)
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The values of `length_options`."""
+        return tuple(getattr(self.options, option) for option in self.length_options)
 
     def lengths_by_option(self) -> dict[str, int]:
         """Option -> number of tokens that a model reads of a text."""
-        return {}
+        return dict(zip(self.length_options, self.lengths, strict=True))
 
     # --- tables ---
 
@@ -225,7 +222,7 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         return table.select(rest), table.select(chosen)
 
     def is_split_off(self, name: str) -> bool:
-        """Whether the rows of a split come from the training table."""
+        """Return True if the rows of a split come from the training table."""
         return name in self.options.split_shares
 
     def _read_memory_table(self, name: str) -> Rows:
@@ -332,6 +329,9 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         if self.memory is not None:
             self.memory.use(state.memory)
         self.duplicates.remember(state.seen)
+        # A fact with the name of an option is what the model was built for.
+        built = {name: value for name, value in state.facts.items() if name in state.options}
+        self.options = replace(self.options, **built)
         if not self.words.knows(state.vocabulary):
             self._describe(Vocabulary.from_dict(state.vocabulary), state.facts)
         elif state.facts != self.facts:
@@ -363,7 +363,7 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         dataset = self.dataset(self.split(name), contents, training)
         for level, line in dataset.messages():
             log.log(level, "%s", line)
-        evaluated = options.eval_batch_size or self.eval_batches * options.batch_size
+        evaluated = options.eval_batch_size or options.eval_batches * options.batch_size
         sampler = LengthBucketSampler(
             dataset.lengths if dataset.is_redrawn else dataset.lengths(),
             options.batch_size if training else evaluated,
@@ -386,7 +386,9 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         )
 
     @contextmanager
-    def temporary_dataset(self, split: SplitT, contents: BatchContents) -> Iterator[BatchDataset[Any]]:
+    def temporary_dataset(
+        self, split: SplitT, contents: BatchContents = BatchContents()
+    ) -> Iterator[BatchDataset[Any]]:
         """A split's dataset whose new words are forgotten afterwards."""
         with self.words.forgetting():
             yield self.dataset(split, contents)
@@ -401,14 +403,15 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         The encodings are kept in the cache for all runs of the same encoder: 4 l bytes per vector.
 
         Args:
-            encode: vectors [B, l] of the texts of a batch, or of their tokens [B, T, l]; its results for padding are
-                not read. It is called with texts of similar length, cut to what a model reads.
-            encoder: fingerprint of the encoder.
+            encode: vectors [B, l] of the texts of a batch, or of their tokens [B, T, l]; those of padding are not read.
+            encoder: its fingerprint.
             contents: other contents of the batches; texts that these encode already are skipped.
         """
         encoded = EncodedTexts(encoder)
         for split in self._splits.values():
-            for tokens, length in self.texts_to_encode(split, contents):
+            # A store of memories comes second.
+            texts = self.texts_of(split) if contents.encoded_memory is None else self.texts_of(split)[:1]
+            for tokens, length in texts:
                 if len(tokens) and encoded.of(tokens, length) is None:
                     encoded.add(tokens, length, self._encode_store(tokens, length, encode, encoder))
         return encoded
@@ -417,13 +420,10 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         self, tokens: TokenStore, length: int, encode: Callable[[TextBatch], Tensor], encoder: str
     ) -> Encodings:
         table = self.words.table.add(tokens)
-        description = {
-            "encoder": encoder,
-            "tokens": tokens.part[1],
-            "vocabulary": self.words.vocabulary.fingerprint,
-            "length": length,
-        }
-        fingerprint = fingerprint_of(description)
+        vocabulary = self.words.vocabulary.fingerprint
+        fingerprint = fingerprint_of(
+            {"encoder": encoder, "tokens": tokens.part[1], "vocabulary": vocabulary, "length": length}
+        )
         return Encodings.build(
             np.minimum(np.diff(tokens.offsets) + self.words.special_tokens, length),
             lambda rows: encode(gather_texts(TextGroup(table, rows, length))),

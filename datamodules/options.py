@@ -65,6 +65,8 @@ class DataOptions:
     test_files: ClassVar[tuple[str, ...]] = ()
     #: the option that names the table of a split.
     table_option: ClassVar[str] = "{split}_file"
+    #: size of an evaluation batch over that of a training batch, unless `eval_batch_size` is given.
+    eval_batches: ClassVar[int] = 1
     #: options that do not change what is prepared.
     unprepared: ClassVar[tuple[str, ...]] = (
         "batch_size",
@@ -161,6 +163,8 @@ class TextOptions(MemoryOptions, VectorOptions, DataOptions):
         train_file: the table to train on.
         validation_file: the table for validation; None = rows are split off the training table.
         test_file: the table for the test.
+        text_column: name or number (from 0) of the text, or several, which are joined.
+        label_column: name or number of the label.
         num_memories: K, memories per text; 0 = none.
         max_length: number of words kept of a text.
         memory_max_length: number of words kept of a memory text; None = `max_length`.
@@ -169,6 +173,8 @@ class TextOptions(MemoryOptions, VectorOptions, DataOptions):
     train_file: str | None = None
     validation_file: str | None = None
     test_file: str | None = None
+    text_column: Column | list[Column] = "text"
+    label_column: Column = "label"
     num_memories: int = 5
     max_length: int = 64
     memory_max_length: int | None = None

@@ -1,7 +1,7 @@
-"""What rank 0 does before training: read the tables, find the memory, prepare each split, choose the vocabulary.
+"""The preparation on rank 0: read the tables, locate the memory, prepare each split, choose the vocabulary.
 
-Every result is a folder in the cache under a fingerprint of its inputs, so that a second run starts at once and a
-changed input makes new folders. The plan names the folders; every rank reads it and maps them.
+Every result is a folder in the cache under a fingerprint of its inputs, so that a second run starts at once. The plan
+names the folders; every rank reads it and maps them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Plan:
             write_json(file, asdict(self))
 
     def is_whole(self, cache: Path) -> bool:
-        """Whether all folders are there; a damaged one is logged."""
+        """Return True if all folders are there; a damaged one is logged."""
         splits = [part for parts in self.splits.values() for part in parts["parts"].values()]
         rows = None if self.memory is None else self.memory["rows"]
         parts = [*splits, rows, self.seen, self.vocabulary]
@@ -127,7 +127,7 @@ def _make_plan(data: AnyDataModule, wanted: Sequence[str]) -> Plan:
 
 
 def _is_valid(data: AnyDataModule, plan: Plan) -> bool:
-    """Whether a plan still describes the data, and its folders are all there."""
+    """Return True if a plan still describes the data, and its folders are all there."""
     if data.retrieves and data.memory is not None:
         if data.memory.is_index:
             return False  # the index is the user's, and may have changed

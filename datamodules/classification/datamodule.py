@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from datamodules.batch import BatchContents, ClassificationSpec
+from datamodules.batch import ClassificationSpec
 from datamodules.classification.dataset import ClassificationDataset
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict
@@ -32,8 +32,6 @@ class ClassificationOptions(TextOptions):
     `hub:NAME[:SPLIT]`. `validation_split` is stratified: a share (0.1) or rows per class (500).
 
     Attributes:
-        text_column: name or number (from 0) of the text, or several, which are joined.
-        label_column: name or number of the label.
         id_column: name or number of an id; None = row numbers.
         header: whether CSV files have a header line; None detects it.
         quotes: whether fields may be enclosed in double quotes; None = in CSV files, not in TSV files.
@@ -48,8 +46,6 @@ class ClassificationOptions(TextOptions):
         characters: pass the characters of words to the model.
     """
 
-    text_column: Column | list[Column] = "text"
-    label_column: Column = "label"
     id_column: Column | None = None
     header: bool | None = None
     quotes: bool | None = None
@@ -62,6 +58,7 @@ class ClassificationOptions(TextOptions):
 
     files: ClassVar[tuple[str, ...]] = (*TextOptions.files, "class_names")
     name_lists: ClassVar[tuple[str, ...]] = ("class_names",)
+    eval_batches: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,8 +75,8 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
 
     options_type = ClassificationOptions
     spec_type = ClassificationSpec
+    dataset_type = ClassificationDataset
     monitor = "val/accuracy"
-    eval_batches = 4
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
         """Describe the data; nothing is read yet.
@@ -153,7 +150,7 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
         return {
             "labels": in_natural_order(train.rows.distinct_labels()),
             "memory_labels": [] if memory is None else memory.labels(),
-            "num_memories": self.num_memories,
+            "num_memories": self.options.num_memories,
         }
 
     @override
@@ -168,14 +165,6 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
             memory_labels=labels if memory_labels and is_same_task else memory_labels,
             num_memories=facts["num_memories"],
         )
-
-    # --- batches ---
-
-    @override
-    def dataset(
-        self, split: TextSplit, contents: BatchContents = BatchContents(), training: bool = False
-    ) -> ClassificationDataset:
-        return ClassificationDataset(self, split, contents)
 
 
 #: Python converts at most 4,300 digits to a number.

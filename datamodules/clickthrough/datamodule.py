@@ -1,8 +1,4 @@
-"""Queries with the documents that were clicked or judged for them.
-
-In training, the unit is a query with a document that answers it and n documents that do not. A model is measured by its
-ranking of documents for a query: the judged ones, or the whole collection.
-"""
+"""Queries with the documents that were clicked or judged for them."""
 
 from __future__ import annotations
 
@@ -45,7 +41,10 @@ from datamodules.trigrams import distinct_trigrams
 
 
 class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSplit]):
-    """Queries, documents, and which documents were clicked, or judged to answer a query.
+    """Queries, documents, and judgements: the documents that were clicked, or judged to answer a query.
+
+    A training example is a query with a document that answers it and n that do not. A model is measured by its ranking
+    of documents for a query: the judged ones, or the whole collection.
 
     Example:
         >>> data = ClickthroughDataModule(
@@ -57,6 +56,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     spec_type = ClickSpec
     split_type = ClickSplit
     monitor = "val/ndcg@10"
+    length_options = ("query_length", "document_length")
     any_ranking = True
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
@@ -131,11 +131,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         self._documents = None  # prepared splits map them
 
     def collection(self, memory: Memory | None = None) -> Rows:
-        """The documents that predictions rank: the corpus of the training, or the rows of a memory.
-
-        Raises:
-            InputError: the corpus is missing.
-        """
+        """The documents that predictions rank: the corpus of the training, or the rows of a memory."""
         source = self.memory
         location = None if source is None else source.location
         rows = None if location is None else location.rows
@@ -153,15 +149,6 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         return self.documents
 
     # --- splits ---
-
-    @property
-    def lengths(self) -> tuple[int, int]:
-        """Number of words kept of a query and of a document."""
-        return self.options.query_length, self.options.document_length
-
-    @override
-    def lengths_by_option(self) -> dict[str, int]:
-        return dict(zip(("query_length", "document_length"), self.lengths, strict=True))
 
     @override
     def prepare_split(self, name: str, table: Judgements, seen: NDArray[np.uint64] | None) -> ClickSplit:
@@ -217,14 +204,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         document_tokens: TokenStore | None = None,
         memory: Memory | None = None,
     ) -> ClickSplit:
-        """A split in memory, for prediction.
-
-        Args:
-            queries: the queries.
-            documents: the collection.
-            document_tokens: its tokens, if they are known.
-            memory: to retrieve documents from; None = nothing is retrieved.
-        """
+        """A split in memory, for prediction; without a memory, nothing is retrieved."""
         query_length, document_length = self.lengths
         if document_tokens is None:
             document_tokens = self.words.tokenize_now(documents, document_length)
@@ -308,9 +288,8 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     def set_negatives(self, documents: NDArray[np.int64], scores: NDArray[np.float32] | None = None) -> None:
         """Draw `retrieved` negatives from other documents from now on, such as those of a model in training.
 
-        Documents that answer a query are excluded, and `skip_hits` and `highest_hit_score` apply. Workers of a loader
-        have copies of their own: make the loader again (`reload_dataloaders_every_n_epochs`), or train with
-        `num_workers=0`.
+        Documents that answer a query are excluded, and `skip_hits` and `highest_hit_score` apply. Workers have the old
+        ones until the loader is made again (`reload_dataloaders_every_n_epochs`).
 
         Args:
             documents: [Q, K] rows of the collection for each training query, best first, -1 where there are fewer.

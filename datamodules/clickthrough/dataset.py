@@ -105,7 +105,7 @@ class Sides(NamedTuple):
 
     @classmethod
     def of(
-        cls, words: WordTable, split: ClickSplit, lengths: tuple[int, int], contents: BatchContents
+        cls, words: WordTable, split: ClickSplit, lengths: Sequence[int], contents: BatchContents
     ) -> Sides:
         """Bind the texts; `lengths` are the numbers of words kept of a query and of a document."""
         tables = (split.judgements.queries, split.judgements.documents)
@@ -119,22 +119,12 @@ class Sides(NamedTuple):
 
 
 class ClickDataset(BatchDataset[ClickBatch]):
-    """Batches of examples: a query with a relevant document and others.
-
-    An epoch has up to `positives` examples of each query: another choice of its relevant documents in every epoch.
-    """
+    """Batches of examples: a query with a relevant document and others, drawn in every epoch."""
 
     is_redrawn = True
 
     def __init__(self, sides: Sides, split: ClickSplit, positives: int, negatives: Negatives) -> None:
-        """Choose the examples.
-
-        Args:
-            sides: texts of the split.
-            split: the judgements.
-            positives: maximum number of examples of a query in an epoch.
-            negatives: draws the documents that an example's relevant one competes with.
-        """
+        """Choose the examples: at most `positives` of a query in an epoch."""
         self.sides, self.negatives = sides, negatives
         self.judgements = judgements = split.judgements
         self.seed, self.positives = negatives.seed, positives
@@ -175,11 +165,7 @@ class ClickDataset(BatchDataset[ClickBatch]):
 
     @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> ClickBatch:
-        """Build a batch.
-
-        Args:
-            indices: i is example i; i + e n is example i of epoch e (see `LengthBucketSampler`). All of one epoch.
-        """
+        """Build a batch of one epoch: i + e n is example i of epoch e (see `LengthBucketSampler`)."""
         epoch, numbers = np.divmod(np.asarray(indices, np.int64), len(self))
         row = self.examples(int(epoch[0]))[numbers]
         query_rows = self.judgements.query[row].astype(np.int64)
@@ -226,13 +212,7 @@ class RankingDataset(BatchDataset[QueryBatch]):
     """Batches of queries, and the documents that are ranked for them in blocks."""
 
     def __init__(self, sides: Sides, split: ClickSplit, only_judged: bool) -> None:
-        """Choose the documents.
-
-        Args:
-            sides: texts of the split.
-            split: the judgements.
-            only_judged: rank the judged documents of a query, and not the whole collection.
-        """
+        """Choose the documents: with `only_judged`, the judged ones of a query, and not the whole collection."""
         self.sides, self.split, self.only_judged = sides, split, only_judged
         judgements = split.judgements
         #: int64 [D]: rows of the documents that some query needs; their positions here are the columns of scores.

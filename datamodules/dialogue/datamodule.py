@@ -110,6 +110,7 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
     options_type = DialogueOptions
     spec_type = DialogueSpec
     split_type = DialogueSplit
+    length_options = ("max_length",)
     #: Mean probability of the right answer: it still distinguishes epochs when hardly any error is left.
     monitor = "val/probability"
 
@@ -147,10 +148,6 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         return ["dialogue"] * len(table)
 
     # --- splits ---
-
-    @override
-    def lengths_by_option(self) -> dict[str, int]:
-        return {"max_length": self.options.max_length}
 
     @override
     def prepare_split(self, name: str, table: Dialogues, seen: NDArray[np.uint64] | None) -> DialogueSplit:

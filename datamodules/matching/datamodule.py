@@ -49,6 +49,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     options_type = MatchingOptions
     spec_type = MatchingSpec
     split_type = MatchingSplit
+    length_options = ("first_length", "second_length")
     any_ranking = True
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
@@ -150,15 +151,10 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         return split
 
     def _retrieve(self, pairs: Pairs, exclude_all: bool) -> tuple[Pairs, Ragged, str]:
-        """Hits of each question that are not its own texts.
-
-        Args:
-            pairs: the table.
-            exclude_all: exclude all texts of the question, not only its positives.
+        """Hits of each question that are not its positives or, with `exclude_all`, none of its texts.
 
         Returns:
-            The pairs with the hits among the second texts; the hits of each question; and the fingerprint of the
-            neighbors.
+            The pairs with the hits among the second texts; the hits of each question; the fingerprint of the neighbors.
         """
         assert self.searched_memory is not None
         folder, fingerprint = build_neighbors(
@@ -204,12 +200,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
 
     @override
     def texts_of(self, split: MatchingSplit) -> list[tuple[TokenStore, int]]:
-        options = self.options
-        return [(split.first_tokens, options.first_length), (split.second_tokens, options.second_length)]
-
-    @override
-    def lengths_by_option(self) -> dict[str, int]:
-        return {"first_length": self.options.first_length, "second_length": self.options.second_length}
+        return list(zip((split.first_tokens, split.second_tokens), self.lengths, strict=True))
 
     @override
     def describe_split(self, name: str, split: MatchingSplit) -> Iterator[Message]:

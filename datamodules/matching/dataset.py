@@ -137,15 +137,9 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         lists: Lists,
         contents: BatchContents,
     ) -> None:
-        """Bind lists of a split to the vocabulary in use; the split's words are added to its table.
+        """Bind lists of a split to the vocabulary in use; `idf` is [num_words].
 
-        Args:
-            words: of the vocabulary.
-            spec: of the data.
-            idf: float32 [num_words], inverse document frequency of each word.
-            split: the pairs.
-            lists: the lists that they form.
-            contents: of the batches.
+        The split's words are added to the table `words`.
         """
         self.spec, self.idf, self.split, self.lists, self.contents = spec, idf, split, lists, contents
         self.is_duplicate = split.is_duplicate
@@ -174,12 +168,7 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
 
     @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> MatchingBatch:
-        """Build a batch.
-
-        Args:
-            indices: i is list i; i + e n is list i as drawn in epoch e (see `ListSampler`); ~i (negative) is
-                list i as padding, with weight 0. All of one epoch.
-        """
+        """Build a batch of one epoch: i + e n is list i as drawn in epoch e (see `LengthBucketSampler`)."""
         given, weight = rows_and_weights(indices)
         epoch, numbers = np.divmod(given, len(self))
         members = self._members(int(epoch[0]), numbers)

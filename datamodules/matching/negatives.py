@@ -114,14 +114,9 @@ def own_negatives(
 def foreign_negatives(
     pairs: Pairs, pool: Ragged | None, question: NDArray[np.int64], count: int, seed: int
 ) -> Negatives:
-    """Texts that are not the question's own, for a list of each of these questions.
+    """Texts that are not the question's own, for a list of each of these questions [lists].
 
-    Args:
-        pairs: the table.
-        pool: for each question rows of second texts to draw from; None = draw from all.
-        question: int64 [lists], the question of each list.
-        count: maximum number of negatives of a list.
-        seed: of the run.
+    They are drawn from the pool, which has rows of second texts for each question; without one, from all second texts.
     """
     if pool is None:
         codes = duplicate_codes(pairs.second.texts)
@@ -134,15 +129,12 @@ def foreign_negatives(
 
 
 def foreign_texts(pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bool_]) -> Ragged:
-    """The distinct hits of each question that are neither excluded texts of its own nor duplicates of these.
+    """The distinct hits of each question, best first, that are neither excluded texts of its own nor their duplicates.
 
     Args:
         pairs: the table.
         hits: [questions, k], rows of the second texts, -1 where there are fewer.
         excluded: bool [P], the pairs whose second texts are excluded.
-
-    Returns:
-        For each question rows of the second texts, best first.
     """
     codes = duplicate_codes(pairs.second.texts)
     question = np.repeat(np.arange(len(hits)), hits.shape[1])

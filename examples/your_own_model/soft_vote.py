@@ -15,7 +15,7 @@ from datamodules.core.errors import InputError
 from zoo.cli import main
 from zoo.layers.bags import TextBag
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
-from zoo.tasks.encoders import WordVectors
+from zoo.tasks.encoders import ReadsWordVectors
 
 
 class SoftVoteNetwork(nn.Module):
@@ -50,14 +50,12 @@ class SoftVoteNetwork(nn.Module):
         )  # the weights are the prediction's evidence
 
 
-class SoftVote(WordVectors, ClassificationTask):
-    """`zoo fit --model SoftVote`: its options are those of this constructor, of `WordVectors` and of `Task`.
+class SoftVote(ReadsWordVectors, ClassificationTask):
+    """`zoo fit --model SoftVote`: its options are those of this constructor, of `ReadsWordVectors` and of `Task`.
 
     Example:
         >>> model = SoftVote(sharpness=10.0)
     """
-
-    paper = "none yet: this one is yours"
 
     def __init__(self, sharpness: float = 10.0, dropout: float = 0.0, **shared: Any) -> None:
         """Choose how the memories vote.
@@ -65,20 +63,20 @@ class SoftVote(WordVectors, ClassificationTask):
         Args:
             sharpness: factor of the cosines before the softmax.
             dropout: probability of zeroing a component of a word's vector in training.
-            **shared: options of `WordVectors` and `Task`.
+            **shared: options of `ReadsWordVectors` and `Task`.
         """
         super().__init__(**shared)
         if not sharpness > 0:
             raise InputError(f"model.sharpness={sharpness}: must be more than 0")
+        self.sharpness, self.dropout = sharpness, dropout
 
     def build_network(
         self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: dict[str, Any] | None
     ) -> nn.Module:
         if spec.memory_labels and spec.memory_labels != spec.labels:
             raise InputError("SoftVote: the memories have other labels than the texts, so they cannot vote")
-        options = self.options
-        bag = TextBag(self.make_words(spec, word_vectors), dropout=options.dropout)
-        return SoftVoteNetwork(bag, spec, options.sharpness)
+        bag = TextBag(self.make_words(spec, word_vectors), dropout=self.dropout)
+        return SoftVoteNetwork(bag, spec, self.sharpness)
 
 
 if __name__ == "__main__":

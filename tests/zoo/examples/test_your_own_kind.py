@@ -67,7 +67,7 @@ def run(command: Command, *arguments: object) -> Result:
 
 
 def test_the_page_is_one_short_file() -> None:
-    assert len(PAGE.read_text().splitlines()) <= 150
+    assert len(PAGE.read_text().splitlines()) < 120
 
 
 def test_fit_validate_test_and_predict_with_a_memory(
