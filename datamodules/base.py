@@ -23,7 +23,7 @@ from typing_extensions import Self
 from datamodules import preparation
 from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.errors import InputError
-from datamodules.core.storage import cache_folder, fingerprint_of
+from datamodules.core.storage import Part, cache_folder, fingerprint_of
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
@@ -31,7 +31,7 @@ from datamodules.corpora.table import read_table
 from datamodules.dataset import BatchDataset, gather_texts, run_seed
 from datamodules.duplicates import Duplicates
 from datamodules.encodings import EncodedTexts, Encodings
-from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
+from datamodules.memory_source import DEFAULT_RETRIEVER, MemoryLocation, MemorySource
 from datamodules.options import DataOptions, MemoryOptions, VectorOptions
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever
@@ -47,6 +47,10 @@ log = logging.getLogger(__name__)
 
 class Table(Protocol):
     """A table as it is read."""
+
+    @property
+    def source(self) -> str:
+        """Name for messages."""
 
     def __len__(self) -> int: ...
 
@@ -80,21 +84,15 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     split_type: type[SplitT]
     #: the validation score, higher = better, that selects an epoch.
     monitor: str
-    #: options with the number of tokens that a model reads of a text.
-    length_options: ClassVar[tuple[str, ...]] = ()
-    #: whether a trained model can use another memory with any ranking.
+    #: a split's token stores, those of memories last -> options with the number of tokens that are read of a text.
+    length_options: ClassVar[Mapping[str, str]]
+    #: True where a trained model can use another memory with any ranking.
     any_ranking: ClassVar[bool] = False
 
     def __init__(
         self, options: OptionsT, retriever: Retriever = DEFAULT_RETRIEVER, least_memories: int = 0
     ) -> None:
-        """Make the parts: word vectors and a memory for `VectorOptions` and `MemoryOptions`. Nothing is read yet.
-
-        Args:
-            options: of the kind.
-            retriever: back end and ranking.
-            least_memories: rows that a memory must have.
-        """
+        """Make the parts: a memory (with at least these rows) for `MemoryOptions`. Nothing is read yet."""
         super().__init__()
         self.options = options
         self.cache = cache_folder(options.cache_dir)
@@ -125,19 +123,11 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     @abstractmethod
     def read_split(self, name: str) -> TableT:
-        """Read the table that the options name for `train`, `validation` or `test`.
-
-        Raises:
-            InputError: they name none.
-        """
+        """Read the table that the options name for `train`, `validation` or `test`."""
 
     @abstractmethod
-    def prepare_split(self, name: str, table: TableT, seen: NDArray[np.uint64] | None) -> SplitT:
-        """Prepare a table in cache folders; `seen` are the keys of the training rows, see `Duplicates`."""
-
-    @abstractmethod
-    def texts_of(self, split: SplitT) -> list[tuple[TokenStore, int]]:
-        """All texts of a split, those of memories last: token stores with the number of tokens read of a text."""
+    def prepare_split(self, name: str, table: TableT, seen: NDArray[np.uint64] | None) -> dict[str, Part]:
+        """Write a table to cache folders, which `split_type` maps; `seen` are the training rows, see `Duplicates`."""
 
     @abstractmethod
     def learn(self, train: SplitT, vocabulary: Vocabulary) -> PlainDict:
@@ -187,7 +177,7 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         return self.memory is not None and self.memory.location is None and not self.memory.is_users
 
     def describe_split(self, name: str, split: SplitT) -> Iterator[Message]:
-        """Lines for the log about a prepared split."""
+        """Lines for the log about a prepared split; raises an `InputError` where a model cannot learn from it."""
         return iter(())
 
     def count_words(self, train: SplitT) -> Mapping[str, int] | None:
@@ -196,12 +186,18 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The values of `length_options`."""
-        return tuple(getattr(self.options, option) for option in self.length_options)
+        """Number of tokens that are read of a text, for each of `length_options`."""
+        return tuple(getattr(self.options, option) for option in self.length_options.values())
 
     def lengths_by_option(self) -> dict[str, int]:
-        """Option -> number of tokens that a model reads of a text."""
-        return dict(zip(self.length_options, self.lengths, strict=True))
+        """Option -> number of tokens that are read of a text."""
+        return dict(zip(self.length_options.values(), self.lengths, strict=True))
+
+    def texts_of(self, split: SplitT) -> list[tuple[TokenStore, int]]:
+        """The token stores of a split, each with the number of tokens that are read of a text."""
+        stores = [getattr(split, name) for name in self.length_options]
+        lengths = zip(stores, self.lengths, strict=True)
+        return [(tokens, length) for tokens, length in lengths if tokens is not None]
 
     # --- tables ---
 
@@ -251,10 +247,10 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         if plan is None:
             raise InputError(f"{file}: the data is not prepared; call prepare_data() first")
         if self.memory is not None:
-            self.memory.follow(plan.memory)
+            self.memory.location = MemoryLocation.from_dict(plan.memory)
         self.duplicates.open_seen(plan.seen)
         for name, parts in plan.splits.items():
-            self._splits[name] = self.split_type.open(Origin.from_dict(self.cache, parts))
+            self._splits[name] = self.split_type.open(Origin(self.cache, parts["parts"], parts["source"]))
         if self._spec is None and plan.vocabulary is not None:
             self._describe(self.words.open(plan.vocabulary), plan.facts)
 
@@ -278,14 +274,11 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         if self.memory is not None:
             self.memory.close()
 
-    def describe_cut_texts(self, source: str, split: SplitT) -> Iterator[Message]:
+    def describe_cut_texts(self, split: SplitT) -> Iterator[Message]:
         """Lines for the log about texts that are longer than a model reads."""
         for option, (tokens, length) in zip(self.lengths_by_option(), self.texts_of(split), strict=True):
             if cut := int((np.diff(tokens.offsets) > length - self.words.special_tokens).sum()):
-                yield (
-                    logging.INFO,
-                    f"{source}: {cut} of {len(tokens)} texts are cut to data.{option}={length} words",
-                )
+                yield logging.INFO, f"{cut} of {len(tokens)} texts are cut to data.{option}={length} words"
 
     # --- what is prepared ---
 

@@ -26,18 +26,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DuplicateMarks:
-    """The rows of a split (n rows; n questions of pairs to rank) that have duplicates elsewhere.
+    """The rows of a split (n rows; n questions of pairs to rank) that have duplicates elsewhere."""
 
-    Attributes:
-        in_memory: bool [n], the memory holds a duplicate that may be retrieved.
-        in_training: bool [n], a duplicate is among the rows that the model was trained on.
-        near: bool [n], neither, but a retrieved memory differs in a few characters only.
-        known: bool [3], which of these three were compared.
-    """
-
+    #: bool [n]: the memory holds a duplicate that may be retrieved.
     in_memory: NDArray[np.bool_]
+    #: bool [n]: a duplicate is among the rows that the model was trained on.
     in_training: NDArray[np.bool_]
+    #: bool [n]: neither, but a retrieved memory differs in a few characters only.
     near: NDArray[np.bool_]
+    #: bool [3]: which of these three were compared.
     known: NDArray[np.bool_]
 
     @classmethod

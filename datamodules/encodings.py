@@ -57,13 +57,13 @@ class Encodings:
         folder: Path,
         fingerprint: str,
     ) -> Encodings:
-        """Encode texts into a folder, unless it is whole, and open it.
+        """Encode texts into a folder, unless it is whole, and open it; see `build_folder`.
 
         Args:
             size: [n] number of tokens of each text.
             encode: returns vectors [m, l] for the m texts with these numbers, or token vectors [m, T, l], where T is
                 the size of the longest text; vectors behind a text's tokens are not read.
-            folder: see `build_folder`.
+            folder: of the files.
             fingerprint: of texts and encoder.
         """
         build_folder(folder, fingerprint, lambda partial: _write(size, encode, partial))

@@ -81,20 +81,18 @@ class MemorySource:
             retriever: back end and ranking.
             cache: folder for memories that are made of tables.
             read_table: reads a table that the user names as memory.
-            read_own: reads the rows that the memory is made of where the user names none.
+            read_own: reads the rows where the user names no memory.
             least_rows: rows that a memory must have.
-            any_ranking: a trained model can use another memory with any ranking.
+            any_ranking: see `DataModule`.
         """
         self.options, self.retriever, self.cache = options, retriever, cache
-        #: None until `locate` or `use`.
+        #: None until `locate`, `use` or `DataModule.setup`.
         self.location: MemoryLocation | None = None
         #: True for the memory of a trained model.
         self.is_trained = False
         self._read_table, self._read_own = read_table, read_own
         self._least_rows, self._any_ranking = least_rows, any_ranking
         self._opened: Memory | None = None
-
-    # --- location ---
 
     @property
     def is_index(self) -> bool:
@@ -111,16 +109,10 @@ class MemorySource:
         if self.location is None:
             self.location, self.is_trained = location, location is not None
 
-    def follow(self, described: PlainDict | None) -> None:
-        """Take the memory that a plan names, as `MemoryLocation.to_dict` described it."""
-        self.location = MemoryLocation.from_dict(described)
-
     def locate(self, own: Rows | None, training: bool) -> None:
         """Determine the location of the memory, and keep the rows that it is made of; nothing is built.
 
-        Args:
-            own: rows that the memory is made of where the user names none.
-            training: the training table was read.
+        They are `own` where the user names no memory. A table that the user names is read only with `training`.
 
         Raises:
             InputError: the memory that the user names does not exist, or is too small.
@@ -148,7 +140,7 @@ class MemorySource:
 
     def _named(self, training: bool) -> Memory | Rows | None:
         """The memory that the user names, open; or the rows of the table that the user names."""
-        if self.is_index:
+        if is_existing_index(self.retriever):
             return IndexMemory(self.retriever)
         name = self.options.memory
         if name is not None and (Path(name) / POINTER).exists():
@@ -161,8 +153,6 @@ class MemorySource:
                 " `zoo index`"
             )
         return self._read_table(name)
-
-    # --- open ---
 
     @property
     def opened(self) -> Memory:

@@ -26,6 +26,7 @@ from datamodules.core.storage import (
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.readers import HUB, hub_fingerprint
 from datamodules.duplicates import digest
+from datamodules.prepared import Origin
 from datamodules.retrieval import POINTER, contents_of_memory, is_memory
 from datamodules.retrieval.folding import FOLDING
 
@@ -35,22 +36,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class Plan:
-    """The folders that were prepared; plain values, written for the other ranks.
+    """The folders that were prepared; plain values, written for the other ranks."""
 
-    Attributes:
-        memory: see `MemoryLocation.to_dict`.
-        seen: folder with the keys of the training rows.
-        splits: split -> its parts, see `Origin.to_dict`.
-        vocabulary: folder of the vocabulary; None where no training table was read.
-        facts: see `DataModule.learn`.
-        messages: lines for the log.
-    """
-
+    #: see `MemoryLocation.to_dict`.
     memory: PlainDict | None
+    #: keys of the training rows.
     seen: Part | None
+    #: split -> `source` and `parts` of its `Origin`.
     splits: dict[str, PlainDict] = field(default_factory=dict)
+    #: None where no training table was read.
     vocabulary: Part | None = None
+    #: see `DataModule.learn`.
     facts: PlainDict = field(default_factory=dict)
+    #: lines for the log.
     messages: list[Message] = field(default_factory=list)
 
     @classmethod
@@ -113,9 +111,12 @@ def _make_plan(data: AnyDataModule, wanted: Sequence[str]) -> Plan:
     seen = data.duplicates.with_training(keys, training)
     plan = Plan(None if location is None else location.to_dict(), data.duplicates.prepare_seen(seen))
     for name in wanted:
-        split = data.prepare_split(name, tables.pop(name), seen)
-        plan.splits[name] = split.origin.to_dict()
-        plan.messages += data.describe_split(name, split)
+        table = tables.pop(name)
+        parts = data.prepare_split(name, table, seen)
+        plan.splits[name] = {"source": table.source, "parts": parts}
+        split = data.split_type.open(Origin(data.cache, parts, table.source))
+        lines = data.describe_split(name, split)
+        plan.messages += [(level, f"{table.source}: {line}") for level, line in lines]
         if split.duplicates is not None:
             plan.messages += split.duplicates.describe(name)
         if name == "train":

@@ -10,7 +10,6 @@ from typing import NamedTuple, TypeVar
 from typing_extensions import Self
 
 from datamodules.core.storage import Part, check_folder
-from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.duplicates import DuplicateMarks
 
@@ -44,16 +43,6 @@ class Origin(NamedTuple):
     def open_optional(self, name: str, open_part: Callable[[Path, str], T]) -> T | None:
         """Map a part that some tables have; None where it is missing."""
         return self.open(name, open_part) if name in self.parts else None
-
-    def to_dict(self) -> PlainDict:
-        """Plain values, from which `from_dict` makes the origin again."""
-        return {"source": self.source, "parts": {name: list(part) for name, part in self.parts.items()}}
-
-    @classmethod
-    def from_dict(cls, cache: Path, described: Mapping[str, PlainDict]) -> Origin:
-        """The origin that `to_dict` described."""
-        parts = {name: (part[0], part[1]) for name, part in described["parts"].items()}
-        return cls(cache, parts, str(described["source"]))
 
 
 class PreparedSplit:

@@ -19,26 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataState:
-    """Everything that prepares new rows for a trained model; plain values but for the memory's location.
+    """Everything that prepares new rows for a trained model; plain values but for the memory's location."""
 
-    Attributes:
-        kind: class name of the data module.
-        options: its options.
-        retriever: `Retriever.describe()`.
-        memory: its location.
-        files: contents of the files that the options name.
-        vocabulary: `Vocabulary.to_dict()`.
-        seen: keys of the training rows, see `Duplicates.describe_seen`.
-        facts: see `DataModule.learn`.
-    """
-
+    #: class name of the data module.
     kind: str
     options: PlainDict
+    #: see `Retriever.describe`.
     retriever: PlainDict
     memory: MemoryLocation | None
+    #: contents of the files that the options name.
     files: PlainDict
+    #: see `Vocabulary.to_dict`.
     vocabulary: PlainDict
+    #: keys of the training rows, see `Duplicates.describe_seen`.
     seen: str | None
+    #: see `DataModule.learn`.
     facts: PlainDict
 
     def to_dict(self) -> PlainDict:
@@ -83,13 +78,9 @@ def _folder_name(memory: MemoryLocation | None) -> str | None:
 
 
 def check_split(data: AnyDataModule, state: DataState, name: str, source: str) -> None:
-    """Raise an `InputError` if a split takes rows that a trained model was trained on.
+    """Raise an `InputError` if a split takes rows that a model of this state was trained on.
 
-    Args:
-        data: of a new model or an evaluation.
-        state: of the trained model's data.
-        name: of the split.
-        source: the option that names the trained model, with its value.
+    `source` is the option that names this model, with its value.
     """
     options, trained = data.options.to_dict(), state.options
     training_table = data.options.table_option.format(split="train")

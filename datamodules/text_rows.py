@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -66,7 +66,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     """Base of the data modules whose rows are single texts, each with K memories."""
 
     split_type = TextSplit
-    length_options = ("max_length", "memory_max_length")
+    length_options: ClassVar = {"tokens": "max_length", "memory_tokens": "memory_max_length"}
     dataset_type: type[TextDataset[Any]]
 
     def __init__(self, options: TextOptionsT, retriever: Retriever = DEFAULT_RETRIEVER) -> None:
@@ -81,13 +81,16 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     @override
     def read_split(self, name: str) -> Rows:
         (path,) = self.options.files_of(name)
-        return read_table(path, **self.memory_columns())
+        return read_table(path, **self.table_columns())
 
-    # --- memory ---
+    def table_columns(self) -> PlainDict:
+        """Arguments of `read_table` for the tables that are split."""
+        names = ("text_column", "label_column", "id_column", "header", "quotes")
+        return {name: getattr(self.options, name) for name in names}
 
     @override
     def memory_columns(self) -> PlainDict:
-        return {"text_column": self.options.text_column, "label_column": self.options.label_column}
+        return self.table_columns()
 
     @property
     @override
@@ -106,8 +109,6 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     @override
     def own_memory(self, tables: Mapping[str, Rows]) -> Rows | None:
         return tables.get("train")
-
-    # --- duplicates ---
 
     @override
     def duplicate_keys(self, table: Rows) -> NDArray[np.uint64]:
@@ -152,8 +153,6 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
                 in_memory = memory.contains_duplicates_of(rows, same_table, neighbors)
         return DuplicateMarks.of(self.duplicate_keys(rows), seen, in_memory, near)
 
-    # --- splits ---
-
     @override
     def dataset(
         self, split: TextSplit, contents: BatchContents = BatchContents(), training: bool = False
@@ -161,11 +160,13 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         return self.dataset_type(self, split, contents)
 
     @override
-    def prepare_split(self, name: str, table: Rows, seen: NDArray[np.uint64] | None) -> TextSplit:
+    def prepare_split(self, name: str, table: Rows, seen: NDArray[np.uint64] | None) -> dict[str, Part]:
         length, memory_length = self.lengths
-        tokens = self.words.tokenize(table, length)
-        parts: dict[str, Part] = {"rows": prepare_rows(table, self.cache), "tokens": tokens.part}
-        neighbors = memory_tokens = marks = None
+        parts: dict[str, Part] = {
+            "rows": prepare_rows(table, self.cache),
+            "tokens": self.words.tokenize(table, length).part,
+        }
+        neighbors = None
         memory, same_table = self.searched_memory, self._is_of_memory_table(name)
         excludes_duplicates = self.excludes_duplicates(name)
         if memory is not None:
@@ -178,14 +179,13 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
                 same_table=same_table,
             )
             neighbors = open_neighbors(folder, fingerprint)
-            memory_tokens = self.words.tokenize(neighbors.memories, memory_length)
-            parts |= {"neighbors": (folder.name, fingerprint), "memory_tokens": memory_tokens.part}
+            parts["neighbors"] = folder.name, fingerprint
+            parts["memory_tokens"] = self.words.tokenize(neighbors.memories, memory_length).part
         if name != "train":
             searched = None if excludes_duplicates else memory
             marks = self.marks_of(table, neighbors, searched, seen, same_table)
             parts["duplicates"] = self.duplicates.prepare_marks(marks)
-        origin = Origin(self.cache, parts, table.source)
-        return TextSplit(table, tokens, neighbors, memory_tokens, origin, marks)
+        return parts
 
     def split_of(
         self,
@@ -205,11 +205,6 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
             if contents.memory_texts and contents.encoded_memory is None:
                 memory_tokens = self.words.tokenize_now(neighbors.memories, memory_length)
         return TextSplit(rows, self.words.tokenize_now(rows, length), neighbors, memory_tokens)
-
-    @override
-    def texts_of(self, split: TextSplit) -> list[tuple[TokenStore, int]]:
-        stores = zip((split.tokens, split.memory_tokens), self.lengths, strict=True)
-        return [(tokens, length) for tokens, length in stores if tokens is not None]
 
     def text_batches(
         self, texts: Sequence[str], length: int, batch_size: int
@@ -329,5 +324,5 @@ def first_of_equal_texts(rows: Rows) -> NDArray[np.int64]:
     """For each row the first row with the same text [n]."""
     chunks = rows.table.column("text").dictionary_encode().chunks
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in chunks] or [np.empty(0, np.int64)])
-    first: NDArray[np.int64] = np.unique(codes, return_index=True)[1]
-    return first[codes]
+    same: NDArray[np.int64] = np.unique(codes, return_index=True)[1][codes]
+    return same

@@ -61,8 +61,6 @@ class Words:
             return 0
         return len(self.tokenizer.prefix) + len(self.tokenizer.suffix)
 
-    # --- the vocabulary in use ---
-
     @property
     def vocabulary(self) -> Vocabulary:
         """The words; after `use` or `open`."""
@@ -116,8 +114,6 @@ class Words:
     def describe_start(self) -> str | None:
         """Fingerprint of the words that `keep` added."""
         return fingerprint_of({"words": self._start_words}) if self._start_words else None
-
-    # --- what is prepared ---
 
     def tokenize(self, rows: Rows, length: int) -> TokenStore:
         """The tokens of texts, in a cache folder, for a model that reads `length` tokens of a text."""

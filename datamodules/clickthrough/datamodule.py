@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,14 +25,12 @@ from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.prepared import Origin
 from datamodules.retrieval import (
     FolderMemory,
     Memory,
     Retriever,
     build_neighbors,
     is_memory,
-    open_neighbors,
 )
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.text.tokens import TokenStore
@@ -56,7 +54,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     spec_type = ClickSpec
     split_type = ClickSplit
     monitor = "val/ndcg@10"
-    length_options = ("query_length", "document_length")
+    length_options: ClassVar = {"query_tokens": "query_length", "document_tokens": "document_length"}
     any_ranking = True
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
@@ -69,8 +67,6 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         super().__init__(ClickthroughOptions(**options), retriever)
         self._documents: Rows | None = None
         self._negatives: Negatives | None = None
-
-    # --- tables ---
 
     @override
     def read_split(self, name: str) -> Judgements:
@@ -102,8 +98,6 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     @override
     def duplicate_keys(self, table: Judgements) -> NDArray[np.uint64]:
         return fold_hashes(table.queries.texts)
-
-    # --- memory: the collection ---
 
     @property
     @override
@@ -148,54 +142,25 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             return Rows.load(Path(rows[0]) / "rows.arrow")
         return self.documents
 
-    # --- splits ---
-
     @override
-    def prepare_split(self, name: str, table: Judgements, seen: NDArray[np.uint64] | None) -> ClickSplit:
+    def prepare_split(self, name: str, table: Judgements, seen: NDArray[np.uint64] | None) -> dict[str, Part]:
         query_length, document_length = self.lengths
-        queries = self.words.tokenize(table.queries, query_length)
-        documents = self.words.tokenize(table.documents, document_length)
         parts: dict[str, Part] = {
             "judgements": prepared_folder(self.cache, "judgements", table.fingerprint, table.save),
             "documents": prepare_rows(table.documents, self.cache),
-            "query_tokens": queries.part,
-            "document_tokens": documents.part,
+            "query_tokens": self.words.tokenize(table.queries, query_length).part,
+            "document_tokens": self.words.tokenize(table.documents, document_length).part,
         }
-        hits = marks = None
         if (memory := self.searched_memory) is not None:
             folder, fingerprint = build_neighbors(
                 table.queries, memory, self.options.num_hits, False, self.cache
             )
             parts["hits"] = folder.name, fingerprint
-            hits = DocumentHits.of(open_neighbors(folder, fingerprint), table.documents)
         if name != "train":
             # A collection of documents reveals no judgement.
             marks = DuplicateMarks.of(self.duplicate_keys(table), seen)
             parts["duplicates"] = self.duplicates.prepare_marks(marks)
-        origin = Origin(self.cache, parts, table.source)
-        split = ClickSplit(table, queries, documents, hits, origin, marks)
-        self._check(name, split)
-        return split
-
-    def _check(self, name: str, split: ClickSplit) -> None:
-        """Refuse queries without anything to learn, and a validation that cannot select an epoch."""
-        table = split.judgements
-        if name in ("train", "validation") and not table.has_relevant.any():
-            raise InputError(
-                f"{table.source}: no query has a document with a grade above 0; name other judgements"
-            )
-        if name == "train":
-            negatives = self._new_negatives(split)
-            if negatives.relevant.answers_all.all():
-                raise InputError(
-                    f"{table.source}: every document answers every query, so there are no negatives; give a corpus with"
-                    " other documents"
-                )
-            if negatives.pool is not None and not negatives.pool.counts.any():
-                raise InputError(
-                    f"{table.source}: no query has a retrieved negative; raise data.num_hits or data.highest_hit_score,"
-                    " or lower data.skip_hits"
-                )
+        return parts
 
     def split_of(
         self,
@@ -215,55 +180,54 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         return ClickSplit(Judgements.unjudged(queries, documents), query_tokens, document_tokens, hits)
 
     @override
-    def texts_of(self, split: ClickSplit) -> list[tuple[TokenStore, int]]:
-        return list(zip((split.query_tokens, split.document_tokens), self.lengths, strict=True))
-
-    @override
     def describe_split(self, name: str, split: ClickSplit) -> Iterator[Message]:
         table = split.judgements
         number = len(table.queries)
-        yield (
-            logging.INFO,
-            f"{table.source}: {len(table)} judgements of {number} queries; {len(table.documents)} documents",
-        )
-        if without := int((~table.has_relevant).sum()):
-            yield (
-                logging.INFO,
-                f"{table.source}: {without} of {number} queries have no relevant document; they are skipped",
+        if name != "test" and not table.has_relevant.any():
+            raise InputError(
+                f"{table.source}: no query has a document with a grade above 0; name other judgements"
             )
+        yield logging.INFO, f"{len(table)} judgements of {number} queries; {len(table.documents)} documents"
+        if without := int((~table.has_relevant).sum()):
+            yield logging.INFO, f"{without} of {number} queries have no relevant document; they are skipped"
         if empty := int(split.empty_queries.sum()):
             first = table.queries.texts[int(split.empty_queries.argmax())]
             yield (
                 logging.WARNING,
-                f"{table.source}: {empty} of {number} queries have no word (the first is {excerpt(first)!r}); training"
-                " skips them, and all documents are equally good for them",
+                f"{empty} of {number} queries have no word (the first is {excerpt(first)!r}); training skips them, and"
+                " all documents are equally good for them",
             )
         if name == "train":
             yield from self._describe_negatives(split)
-        yield from self.describe_cut_texts(table.source, split)
+        yield from self.describe_cut_texts(split)
         if name != "train" and split.hits is not None:
             without = int((split.hits.document < 0).all(axis=1).sum())
             if without:
-                yield (
-                    logging.INFO,
-                    f"{table.source}: the retriever finds no document for {without} of {number} queries",
-                )
+                yield logging.INFO, f"the retriever finds no document for {without} of {number} queries"
 
     def _describe_negatives(self, split: ClickSplit) -> Iterator[Message]:
         source, number = split.judgements.source, len(split.judgements.queries)
         negatives = self._new_negatives(split)
-        if all_relevant := int(negatives.relevant.answers_all.sum()):
-            yield (
-                logging.WARNING,
-                f"{source}: every document answers {all_relevant} of {number} queries, which have no negatives",
+        all_relevant = int(negatives.relevant.answers_all.sum())
+        if all_relevant == number:
+            raise InputError(
+                f"{source}: every document answers every query, so there are no negatives; give a corpus with other"
+                " documents"
             )
-        if negatives.pool is not None and (empty := int((negatives.pool.counts == 0).sum())):
-            yield (
-                logging.WARNING,
-                f"{source}: {empty} of {number} queries have no retrieved negatives; they get random ones",
+        if all_relevant:
+            message = f"every document answers {all_relevant} of {number} queries, which have no negatives"
+            yield logging.WARNING, message
+        if negatives.pool is None:
+            return
+        empty = int((negatives.pool.counts == 0).sum())
+        if empty == number:
+            raise InputError(
+                f"{source}: no query has a retrieved negative; raise data.num_hits or data.highest_hit_score, or lower"
+                " data.skip_hits"
             )
-
-    # --- negatives ---
+        if empty:
+            message = f"{empty} of {number} queries have no retrieved negatives; they get random ones"
+            yield logging.WARNING, message
 
     def _new_negatives(self, split: ClickSplit) -> Negatives:
         options, relevant = self.options, Relevant.of(split.judgements)
@@ -300,8 +264,6 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             documents, scores, negatives.relevant, options.skip_hits, options.highest_hit_score
         )
 
-    # --- facts for the model ---
-
     @override
     def learn(self, train: ClickSplit, vocabulary: Vocabulary) -> PlainDict:
         if not self.options.characters:
@@ -314,8 +276,6 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     def make_spec(self, vocabulary: Vocabulary, facts: PlainDict) -> ClickSpec:
         characters = vocabulary.characters or ()
         return ClickSpec(len(vocabulary), len(characters), facts["trigrams"])
-
-    # --- batches ---
 
     @override
     def dataset(

@@ -82,20 +82,17 @@ def hard_pool(
 
 @dataclass
 class Negatives:
-    """Draws documents for examples.
+    """Draws documents for examples."""
 
-    Attributes:
-        relevant: the answers to the queries.
-        sources: sources of negatives; `in_batch` draws none.
-        count: n, documents that are drawn for an example.
-        seed: of the run.
-        pool: for each query, documents for `retrieved`; see `hard_pool`. It may be replaced in training.
-    """
-
+    #: the answers to the queries.
     relevant: Relevant
+    #: `in_batch` draws none.
     sources: Collection[NegativesFrom]
+    #: n, documents that are drawn for an example.
     count: int
+    #: of the run.
     seed: int
+    #: for each query, documents for `retrieved`; see `hard_pool`. It may be replaced in training.
     pool: Ragged | None = None
 
     def draw(self, epoch: int, examples: NDArray[np.int64], query: NDArray[np.int64]) -> NDArray[np.int64]:

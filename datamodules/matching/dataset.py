@@ -66,14 +66,11 @@ class MatchingSplit(PreparedSplit):
 
 @dataclass(frozen=True)
 class Lists:
-    """Pairs in lists.
+    """Pairs in lists."""
 
-    Attributes:
-        rows: rows of the table of pairs, at least one per list.
-        negatives: draws further pairs for each list, or None.
-    """
-
+    #: rows of the table of pairs, at least one per list.
     rows: Ragged
+    #: draws further pairs for each list.
     negatives: Negatives | None = None
 
     def __len__(self) -> int:

@@ -34,24 +34,18 @@ class Negatives(Protocol):
 
 @dataclass(frozen=True)
 class PoolNegatives:
-    """Negatives from a pool, of which each list has a range.
+    """Negatives from a pool, of which each list has a range."""
 
-    Attributes:
-        second: rows of the pool's second texts.
-        target: their grades.
-        row: their rows in the table of pairs, or -1.
-        start: int64 [lists], start of each list's range.
-        size: int64 [lists], its length.
-        count: k, maximum number of negatives of a list.
-        seed: of the run.
-    """
-
+    #: the pool's texts as in `Drawn`.
     second: NDArray[np.int64]
     target: NDArray[np.float32]
     row: NDArray[np.int64]
+    #: int64 [lists]: start and length of each list's range.
     start: NDArray[np.int64]
     size: NDArray[np.int64]
+    #: k, maximum number of negatives of a list.
     count: int
+    #: of the run.
     seed: int
 
     def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
@@ -65,20 +59,17 @@ class PoolNegatives:
 
 @dataclass(frozen=True)
 class RandomNegatives:
-    """Random second texts that are not the question's own.
+    """Random second texts that are not the question's own."""
 
-    Attributes:
-        codes: int64 [second texts], equal for duplicates.
-        own: the codes of each question's own texts, ascending.
-        question: int64 [lists], the question of each list.
-        count: k, maximum number of negatives of a list.
-        seed: of the run.
-    """
-
+    #: int64 [second texts]: equal for duplicates.
     codes: NDArray[np.int64]
+    #: the codes of each question's own texts, ascending.
     own: Ragged
+    #: int64 [lists]: the question of each list.
     question: NDArray[np.int64]
+    #: k, maximum number of negatives of a list.
     count: int
+    #: of the run.
     seed: int
 
     def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
