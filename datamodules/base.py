@@ -186,8 +186,9 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Number of tokens that are read of a text, for each of `length_options`."""
-        return tuple(getattr(self.options, option) for option in self.length_options.values())
+        """Number of tokens that are read of a text, for each of `length_options`; an option's None = as the first."""
+        lengths = [getattr(self.options, option) for option in self.length_options.values()]
+        return tuple(length or lengths[0] for length in lengths)
 
     def lengths_by_option(self) -> dict[str, int]:
         """Option -> number of tokens that are read of a text."""
@@ -256,7 +257,7 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     @property
     def file_contents(self) -> PlainDict:
-        """Contents of the files that the options name, by option; the Hub is asked once per preparation."""
+        """Contents of the files that the options name, by option; the Hub is queried once per preparation."""
         if self._file_contents is None:
             self._file_contents = {
                 name: preparation.contents_of_files(getattr(self.options, name))

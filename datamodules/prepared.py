@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -45,18 +46,25 @@ class Origin(NamedTuple):
         return self.open(name, open_part) if name in self.parts else None
 
 
+@dataclass(frozen=True, kw_only=True)
 class PreparedSplit:
     """One table, ready for batches."""
 
     #: None for rows that were prepared in memory (prediction).
-    origin: Origin | None
+    origin: Origin | None = None
     #: the rows that have duplicates elsewhere; None where nothing is compared.
     duplicates: DuplicateMarks | None = None
 
     @classmethod
-    @abstractmethod
     def open(cls, origin: Origin) -> Self:
-        """Map the parts of a prepared table; raises an `InputError` if one is missing or damaged."""
+        """Map a prepared table; raises an `InputError` if a part is missing or damaged."""
+        duplicates = origin.open_optional("duplicates", DuplicateMarks.open)
+        return replace(cls.map_parts(origin), origin=origin, duplicates=duplicates)
+
+    @classmethod
+    @abstractmethod
+    def map_parts(cls, origin: Origin) -> Self:
+        """Map the parts of the kind."""
 
     def __reduce_ex__(self, protocol: object) -> str | tuple[Callable[[Origin], Self], tuple[Origin]]:
         # A worker that is spawned (not forked) receives its dataset pickled: it maps the same files.

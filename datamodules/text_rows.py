@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, TextBatch, as_tensors
@@ -46,19 +46,15 @@ class TextSplit(PreparedSplit):
     #: None where the model runs without memories.
     neighbors: Neighbors | None
     memory_tokens: TokenStore | None
-    origin: Origin | None = None
-    duplicates: DuplicateMarks | None = None
 
     @classmethod
     @override
-    def open(cls, origin: Origin) -> TextSplit:
+    def map_parts(cls, origin: Origin) -> Self:
         return cls(
             rows=origin.rows("rows"),
             tokens=origin.open("tokens", TokenStore.open),
             neighbors=origin.open_optional("neighbors", open_neighbors),
             memory_tokens=origin.open_optional("memory_tokens", TokenStore.open),
-            origin=origin,
-            duplicates=origin.open_optional("duplicates", DuplicateMarks.open),
         )
 
 
@@ -72,11 +68,6 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     def __init__(self, options: TextOptionsT, retriever: Retriever = DEFAULT_RETRIEVER) -> None:
         """Make the parts; nothing is read yet."""
         super().__init__(options, retriever, least_memories=options.num_memories)
-
-    @property
-    @override
-    def lengths(self) -> tuple[int, int]:
-        return self.options.max_length, self.options.memory_max_length or self.options.max_length
 
     @override
     def read_split(self, name: str) -> Rows:

@@ -34,7 +34,6 @@ class ClassificationOptions(TextOptions):
         rows_per_class: keep this number of training rows per class, or this share, or a number for each named class
             (`{World: 2000, Sports: 4000}`); chosen by `split_seed`.
         memory_label_column: label of the memory table; None = its texts have no labels.
-        characters: pass the characters of words to the model.
     """
 
     class_names: str | list[str] | dict[str, str] | None = None
@@ -65,7 +64,6 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
 
         Args:
             retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
-            **options: fields of `ClassificationOptions`.
         """
         super().__init__(ClassificationOptions(**options), retriever)
 

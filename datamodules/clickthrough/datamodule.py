@@ -62,7 +62,6 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
 
         Args:
             retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
-            **options: fields of `ClickthroughOptions`.
         """
         super().__init__(ClickthroughOptions(**options), retriever)
         self._documents: Rows | None = None
@@ -126,12 +125,11 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
 
     def collection(self, memory: Memory | None = None) -> Rows:
         """The documents that predictions rank: the corpus of the training, or the rows of a memory."""
-        source = self.memory
-        location = None if source is None else source.location
+        assert self.memory is not None
+        location = self.memory.location
         rows = None if location is None else location.rows
-        is_own = location is not None and rows is None and is_memory(location.path)
-        if memory is None and source is not None and is_own:
-            memory = source.open()  # of a model that was exported, or whose memory has grown
+        if memory is None and location is not None and rows is None and is_memory(location.path):
+            memory = self.memory.open()  # of a model that was exported, or whose memory has grown
         if memory is not None:
             if not isinstance(memory, FolderMemory):
                 raise InputError(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from datamodules.batch import BatchContents, ClickBatch, DocumentBatch, QueryBatch, as_tensors
 from datamodules.clickthrough.negatives import POSITIVES, Negatives
@@ -18,7 +18,6 @@ from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.rows import Rows, Texts
 from datamodules.dataset import BatchDataset, gather_texts, rows_and_weights
 from datamodules.drawing import key_of, uniform
-from datamodules.duplicates import DuplicateMarks
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import Neighbors, open_neighbors
 from datamodules.text.gather import TextGroup, TokenTable, WordTable, distinct_rows, gather
@@ -50,21 +49,16 @@ class ClickSplit(PreparedSplit):
     document_tokens: TokenStore
     #: None where nothing was retrieved.
     hits: DocumentHits | None = None
-    origin: Origin | None = None
-    #: of queries.
-    duplicates: DuplicateMarks | None = None
 
     @classmethod
     @override
-    def open(cls, origin: Origin) -> ClickSplit:
+    def map_parts(cls, origin: Origin) -> Self:
         documents, hits = origin.rows("documents"), origin.open_optional("hits", open_neighbors)
         return cls(
             Judgements.load(origin.folder("judgements"), documents, origin.source),
             origin.open("query_tokens", TokenStore.open),
             origin.open("document_tokens", TokenStore.open),
             None if hits is None else DocumentHits.of(hits, documents),
-            origin,
-            origin.open_optional("duplicates", DuplicateMarks.open),
         )
 
     @property
@@ -108,14 +102,10 @@ class Sides(NamedTuple):
         cls, words: WordTable, split: ClickSplit, lengths: Sequence[int], contents: BatchContents
     ) -> Sides:
         """Bind the texts; `lengths` are the numbers of words kept of a query and of a document."""
-        tables = (split.judgements.queries, split.judgements.documents)
-        stores = (split.query_tokens, split.document_tokens)
-        return cls(
-            *(
-                Side(table.texts, words.add(store), length, contents.strings)
-                for table, store, length in zip(tables, stores, lengths, strict=True)
-            )
-        )
+        texts = (split.judgements.queries.texts, split.judgements.documents.texts)
+        tables = map(words.add, (split.query_tokens, split.document_tokens))
+        sides = zip(texts, tables, lengths, strict=True)
+        return cls(*(Side(*side, contents.strings) for side in sides))
 
 
 class ClickDataset(BatchDataset[ClickBatch]):
@@ -137,7 +127,6 @@ class ClickDataset(BatchDataset[ClickBatch]):
         self._drawn: tuple[int, NDArray[np.int64]] = (-1, self.relevant)
 
     def __len__(self) -> int:
-        """Examples of an epoch."""
         return self._size
 
     def examples(self, epoch: int) -> NDArray[np.int64]:
@@ -223,7 +212,6 @@ class RankingDataset(BatchDataset[QueryBatch]):
         self.column[self.documents] = np.arange(len(self.documents))
 
     def __len__(self) -> int:
-        """Queries."""
         return len(self.split.judgements.queries)
 
     @override

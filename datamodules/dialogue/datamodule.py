@@ -120,7 +120,6 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
 
         Args:
             retriever: ranks the turns of long dialogues where `turns_kept` is `retrieved`.
-            **options: fields of `DialogueOptions`.
         """
         super().__init__(DialogueOptions(**options), retriever)
         if is_existing_index(retriever):
@@ -175,7 +174,9 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         turns_folder: Path,
     ) -> DialogueSplit:
         """Tokenize a table, and select the turns that are read for each question."""
-        turns, questions, answers = (tokenize(rows, self.options.max_length) for rows in _texts(table))
+        known = [table.questions.label(row) or "" for row in range(len(table.questions))]
+        texts = table.turns, table.questions, Rows.from_lists(known, source=table.source)
+        turns, questions, answers = (tokenize(rows, self.options.max_length) for rows in texts)
         _check_answers(table, answers)
         k = self.options.max_turns
         if self.options.turns_kept == "latest":
@@ -239,13 +240,6 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         self, split: DialogueSplit, contents: BatchContents = BatchContents(), training: bool = False
     ) -> DialogueDataset:
         return DialogueDataset(split, self.words.vocabulary, self.facts["frequency"], self.options.max_length)
-
-
-def _texts(table: Dialogues) -> tuple[Rows, Rows, Rows]:
-    """Turns, questions and answers; "" where an answer is unknown."""
-    questions = table.questions
-    answers = [questions.label(row) or "" for row in range(len(questions))]
-    return table.turns, questions, Rows.from_lists(answers, source=table.source)
 
 
 def _check_answers(table: Dialogues, tokens: TokenStore) -> None:

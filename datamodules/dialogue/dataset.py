@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from datamodules.batch import DialogueBatch, as_tensors
 from datamodules.core.arrays import find_sorted
@@ -38,18 +38,16 @@ class DialogueSplit(PreparedSplit):
     answer_tokens: TokenStore
     #: the turns that are read for each question, as row numbers.
     reading: Ragged
-    origin: Origin | None = None
 
     @classmethod
     @override
-    def open(cls, origin: Origin) -> DialogueSplit:
+    def map_parts(cls, origin: Origin) -> Self:
         return cls(
             Dialogues.load(origin.folder("dialogues"), origin.source),
             origin.open("turn_tokens", TokenStore.open),
             origin.open("question_tokens", TokenStore.open),
             origin.open("answer_tokens", TokenStore.open),
             Ragged.load(origin.folder("reading")),
-            origin,
         )
 
 

@@ -55,7 +55,6 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
 
         Args:
             retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
-            **options: fields of `MatchingOptions`.
         """
         super().__init__(MatchingOptions(**options), retriever)
         self.monitor = "val/map" if self._ranks else "val/accuracy"

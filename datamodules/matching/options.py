@@ -55,7 +55,6 @@ class MatchingOptions(TableOptions):
         second_length: number of words kept of a second text.
         memory_text_column: text of the memory table. Without a memory of the user's, candidates are retrieved from the
             distinct second texts of the training pairs, or from the documents.
-        normalize_vectors: scale each word vector to length 1.
         batch_size: lists in a training batch of one device.
     """
 

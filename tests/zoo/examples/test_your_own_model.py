@@ -1,4 +1,4 @@
-"""A model in a user's own file goes through every command, as those of the zoo do."""
+"""A model in a file of the user's, through every command."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_fit_test_predict_and_share(
     run(zoo_command, "export", "run", "folder")
     texts = ["a ripe apple", "rain"]
     exported, kept = zoo.load("folder").predict(texts), zoo.load(best).predict(texts)
-    assert [one.probability for one in exported] == [one.probability for one in kept]
+    assert [result.probability for result in exported] == [result.probability for result in kept]
 
 
 def test_a_wrong_option_is_named(page: Any, zoo_command: Command, train_csv: Path) -> None:
@@ -80,22 +80,22 @@ def test_a_wrong_option_is_named(page: Any, zoo_command: Command, train_csv: Pat
     assert "model.sharpness=0" in result.err
 
 
-def test_it_keeps_the_rules_that_the_page_gives(page: Any, tmp_path: Path) -> None:
+def test_the_model_obeys_the_rules_of_the_page(page: Any, tmp_path: Path) -> None:
     adapter = ADAPTERS["classification"](tmp_path)
     model = page.SoftVote(word_size=10)
     model._build(adapter.data.spec, None, None)
     model.eval()
     with torch.no_grad():
-        found = adapter.results(model, adapter.batch)
-        assert len(torch.unique(found, dim=0)) > 1
+        results = adapter.results(model, adapter.batch)
+        assert len(torch.unique(results, dim=0)) > 1
         same = [adapter.padded(adapter.batch), *adapter.hidden(adapter.batch)]
         same.append(adapter.batch._replace(target=adapter.batch.target * 0))
         for batch in same:
-            torch.testing.assert_close(adapter.results(model, batch), found, rtol=1e-4, atol=2e-6)
-        for row in range(len(found)):
+            torch.testing.assert_close(adapter.results(model, batch), results, rtol=1e-4, atol=2e-6)
+        for row in range(len(results)):
             alone = adapter.results(model, adapter.alone(adapter.batch, row))[0]
-            torch.testing.assert_close(alone, found[row], rtol=1e-4, atol=2e-6)
+            torch.testing.assert_close(alone, results[row], rtol=1e-4, atol=2e-6)
         for batch, unaware in adapter.emptied(adapter.batch):
-            results = adapter.results(model, batch)
-            assert results.isfinite().all()
-            torch.testing.assert_close(results[unaware], found[unaware], rtol=1e-4, atol=2e-6)
+            others = adapter.results(model, batch)
+            assert others.isfinite().all()
+            torch.testing.assert_close(others[unaware], results[unaware], rtol=1e-4, atol=2e-6)
