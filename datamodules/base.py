@@ -1,10 +1,6 @@
 """Base of the data modules: from the user's tables to batches, and to the state that a checkpoint keeps.
 
-Rank 0 does the work once, in `prepare_data` (see `datamodules.preparation`). Every rank maps the results in `setup`. A
-batch is built by compiled code: no query, no string, no loop over examples.
-
-A kind of data (`datamodules.classification`, ...) implements the abstract methods below. Its parts are objects:
-`words`, `memory`, `duplicates`.
+Rank 0 does the work once, in `prepare_data` (see `datamodules.preparation`); every rank maps the results in `setup`.
 """
 
 from __future__ import annotations
@@ -13,6 +9,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
@@ -26,7 +23,7 @@ from typing_extensions import Self
 from datamodules import preparation
 from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.errors import InputError
-from datamodules.core.storage import cache_folder, fingerprint_of
+from datamodules.core.storage import Part, cache_folder, fingerprint_of
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
@@ -34,7 +31,7 @@ from datamodules.corpora.table import read_table
 from datamodules.dataset import BatchDataset, gather_texts, run_seed
 from datamodules.duplicates import Duplicates
 from datamodules.encodings import EncodedTexts, Encodings
-from datamodules.memory_source import DEFAULT_RETRIEVER, MemorySource
+from datamodules.memory_source import DEFAULT_RETRIEVER, MemoryLocation, MemorySource
 from datamodules.options import DataOptions, MemoryOptions, VectorOptions
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import EmbeddedRetriever, Memory, Retriever
@@ -50,6 +47,10 @@ log = logging.getLogger(__name__)
 
 class Table(Protocol):
     """A table as it is read."""
+
+    @property
+    def source(self) -> str:
+        """Name for messages."""
 
     def __len__(self) -> int: ...
 
@@ -72,7 +73,7 @@ class ReadsBatches(Protocol):
 
 
 class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
-    """Base of the data modules.
+    """Base of the data modules: a kind of data implements the abstract methods.
 
     Type parameters: the options, a table as it is read, and a table as it is prepared.
     """
@@ -83,22 +84,15 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     split_type: type[SplitT]
     #: the validation score, higher = better, that selects an epoch.
     monitor: str
-    #: size of an evaluation batch over that of a training batch, unless `eval_batch_size` is given.
-    eval_batches: ClassVar[int] = 1
-    #: whether a trained model can use another memory with any ranking.
+    #: a split's token stores, those of memories last -> options with the number of tokens that are read of a text.
+    length_options: ClassVar[Mapping[str, str]]
+    #: True where a trained model can use another memory with any ranking.
     any_ranking: ClassVar[bool] = False
 
     def __init__(
         self, options: OptionsT, retriever: Retriever = DEFAULT_RETRIEVER, least_memories: int = 0
     ) -> None:
-        """Make the parts; nothing is read yet.
-
-        Args:
-            options: of the kind, whose data has word vectors and a memory if its options are `VectorOptions` and
-                `MemoryOptions`.
-            retriever: back end and ranking.
-            least_memories: rows that a memory must have.
-        """
+        """Make the parts: a memory (with at least these rows) for `MemoryOptions`. Nothing is read yet."""
         super().__init__()
         self.options = options
         self.cache = cache_folder(options.cache_dir)
@@ -129,19 +123,11 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     @abstractmethod
     def read_split(self, name: str) -> TableT:
-        """Read the table that the options name for `train`, `validation` or `test`.
-
-        Raises:
-            InputError: they name none.
-        """
+        """Read the table that the options name for `train`, `validation` or `test`."""
 
     @abstractmethod
-    def prepare_split(self, name: str, table: TableT, seen: NDArray[np.uint64] | None) -> SplitT:
-        """Prepare a table in cache folders; `seen` are the keys of the training rows, see `Duplicates`."""
-
-    @abstractmethod
-    def texts_of(self, split: SplitT) -> list[tuple[TokenStore, int]]:
-        """All texts of a split, each store with the number of tokens that a model reads of a text."""
+    def prepare_split(self, name: str, table: TableT, seen: NDArray[np.uint64] | None) -> dict[str, Part]:
+        """Write a table to cache folders, which `split_type` maps; `seen` are the training rows, see `Duplicates`."""
 
     @abstractmethod
     def learn(self, train: SplitT, vocabulary: Vocabulary) -> PlainDict:
@@ -169,12 +155,12 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     @property
     def has_memory(self) -> bool:
-        """Whether the data has a memory, for training or for predictions."""
+        """True for data with a memory, for training or for predictions."""
         return self.memory is not None
 
     @property
     def retrieves(self) -> bool:
-        """Whether the preparation of a split searches the memory."""
+        """True if the preparation of a split searches the memory."""
         return False
 
     def memory_columns(self) -> PlainDict:
@@ -187,24 +173,32 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
 
     @property
     def memory_needs_training(self) -> bool:
-        """Whether the memory is made of the training table."""
+        """True for a memory that is made of the training table."""
         return self.memory is not None and self.memory.location is None and not self.memory.is_users
 
     def describe_split(self, name: str, split: SplitT) -> Iterator[Message]:
-        """Lines for the log about a prepared split."""
+        """Lines for the log about a prepared split; raises an `InputError` where a model cannot learn from it."""
         return iter(())
 
     def count_words(self, train: SplitT) -> Mapping[str, int] | None:
         """Word -> number that the option `min_count` refers to; None = its occurrences in the training texts."""
         return None
 
-    def texts_to_encode(self, split: SplitT, contents: BatchContents) -> list[tuple[TokenStore, int]]:
-        """The texts of a split that `encode_texts` encodes, as `texts_of` returns them."""
-        return self.texts_of(split)
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of tokens that are read of a text, for each of `length_options`; an option's None = as the first."""
+        lengths = [getattr(self.options, option) for option in self.length_options.values()]
+        return tuple(length or lengths[0] for length in lengths)
 
     def lengths_by_option(self) -> dict[str, int]:
-        """Option -> number of tokens that a model reads of a text."""
-        return {}
+        """Option -> number of tokens that are read of a text."""
+        return dict(zip(self.length_options.values(), self.lengths, strict=True))
+
+    def texts_of(self, split: SplitT) -> list[tuple[TokenStore, int]]:
+        """The token stores of a split, each with the number of tokens that are read of a text."""
+        stores = [getattr(split, name) for name in self.length_options]
+        lengths = zip(stores, self.lengths, strict=True)
+        return [(tokens, length) for tokens, length in lengths if tokens is not None]
 
     # --- tables ---
 
@@ -225,7 +219,7 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         return table.select(rest), table.select(chosen)
 
     def is_split_off(self, name: str) -> bool:
-        """Whether the rows of a split come from the training table."""
+        """Return True if the rows of a split come from the training table."""
         return name in self.options.split_shares
 
     def _read_memory_table(self, name: str) -> Rows:
@@ -254,16 +248,16 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         if plan is None:
             raise InputError(f"{file}: the data is not prepared; call prepare_data() first")
         if self.memory is not None:
-            self.memory.follow(plan.memory)
+            self.memory.location = MemoryLocation.from_dict(plan.memory)
         self.duplicates.open_seen(plan.seen)
         for name, parts in plan.splits.items():
-            self._splits[name] = self.split_type.open(Origin.from_dict(self.cache, parts))
+            self._splits[name] = self.split_type.open(Origin(self.cache, parts["parts"], parts["source"]))
         if self._spec is None and plan.vocabulary is not None:
             self._describe(self.words.open(plan.vocabulary), plan.facts)
 
     @property
     def file_contents(self) -> PlainDict:
-        """Contents of the files that the options name, by option; the Hub is asked once per preparation."""
+        """Contents of the files that the options name, by option; the Hub is queried once per preparation."""
         if self._file_contents is None:
             self._file_contents = {
                 name: preparation.contents_of_files(getattr(self.options, name))
@@ -281,14 +275,11 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         if self.memory is not None:
             self.memory.close()
 
-    def describe_cut_texts(self, source: str, split: SplitT) -> Iterator[Message]:
+    def describe_cut_texts(self, split: SplitT) -> Iterator[Message]:
         """Lines for the log about texts that are longer than a model reads."""
         for option, (tokens, length) in zip(self.lengths_by_option(), self.texts_of(split), strict=True):
             if cut := int((np.diff(tokens.offsets) > length - self.words.special_tokens).sum()):
-                yield (
-                    logging.INFO,
-                    f"{source}: {cut} of {len(tokens)} texts are cut to data.{option}={length} words",
-                )
+                yield logging.INFO, f"{cut} of {len(tokens)} texts are cut to data.{option}={length} words"
 
     # --- what is prepared ---
 
@@ -332,6 +323,9 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         if self.memory is not None:
             self.memory.use(state.memory)
         self.duplicates.remember(state.seen)
+        # A fact with the name of an option is what the model was built for.
+        built = {name: value for name, value in state.facts.items() if name in state.options}
+        self.options = replace(self.options, **built)
         if not self.words.knows(state.vocabulary):
             self._describe(Vocabulary.from_dict(state.vocabulary), state.facts)
         elif state.facts != self.facts:
@@ -363,7 +357,7 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         dataset = self.dataset(self.split(name), contents, training)
         for level, line in dataset.messages():
             log.log(level, "%s", line)
-        evaluated = options.eval_batch_size or self.eval_batches * options.batch_size
+        evaluated = options.eval_batch_size or options.eval_batches * options.batch_size
         sampler = LengthBucketSampler(
             dataset.lengths if dataset.is_redrawn else dataset.lengths(),
             options.batch_size if training else evaluated,
@@ -386,7 +380,9 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         )
 
     @contextmanager
-    def temporary_dataset(self, split: SplitT, contents: BatchContents) -> Iterator[BatchDataset[Any]]:
+    def temporary_dataset(
+        self, split: SplitT, contents: BatchContents = BatchContents()
+    ) -> Iterator[BatchDataset[Any]]:
         """A split's dataset whose new words are forgotten afterwards."""
         with self.words.forgetting():
             yield self.dataset(split, contents)
@@ -401,14 +397,15 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         The encodings are kept in the cache for all runs of the same encoder: 4 l bytes per vector.
 
         Args:
-            encode: vectors [B, l] of the texts of a batch, or of their tokens [B, T, l]; its results for padding are
-                not read. It is called with texts of similar length, cut to what a model reads.
-            encoder: fingerprint of the encoder.
+            encode: vectors [B, l] of the texts of a batch, or of their tokens [B, T, l]; those of padding are not read.
+            encoder: its fingerprint.
             contents: other contents of the batches; texts that these encode already are skipped.
         """
         encoded = EncodedTexts(encoder)
         for split in self._splits.values():
-            for tokens, length in self.texts_to_encode(split, contents):
+            # A store of memories comes second.
+            texts = self.texts_of(split) if contents.encoded_memory is None else self.texts_of(split)[:1]
+            for tokens, length in texts:
                 if len(tokens) and encoded.of(tokens, length) is None:
                     encoded.add(tokens, length, self._encode_store(tokens, length, encode, encoder))
         return encoded
@@ -417,13 +414,10 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         self, tokens: TokenStore, length: int, encode: Callable[[TextBatch], Tensor], encoder: str
     ) -> Encodings:
         table = self.words.table.add(tokens)
-        description = {
-            "encoder": encoder,
-            "tokens": tokens.part[1],
-            "vocabulary": self.words.vocabulary.fingerprint,
-            "length": length,
-        }
-        fingerprint = fingerprint_of(description)
+        vocabulary = self.words.vocabulary.fingerprint
+        fingerprint = fingerprint_of(
+            {"encoder": encoder, "tokens": tokens.part[1], "vocabulary": vocabulary, "length": length}
+        )
         return Encodings.build(
             np.minimum(np.diff(tokens.offsets) + self.words.special_tokens, length),
             lambda rows: encode(gather_texts(TextGroup(table, rows, length))),

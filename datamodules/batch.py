@@ -9,13 +9,16 @@ distinct memory text once. Most batches have these fields:
 
 - `word`: int64 [U], vocabulary ids of the distinct words; row 0 is padding.
 - `char`: int64 [U, L], their character ids, 0 = padding; [U, 0] where the model reads no characters.
+- `text`, `..._text`: int64 [texts, tokens], positions in `word`, 0 = padding.
 - `weight`: float32 [rows], 1, or 0 for a row that pads a distributed evaluation.
 - `row`: int64 [rows], row numbers in the table that the batch comes from.
 - `is_duplicate`: bool [rows], True where a row has a duplicate among the training rows or in the memory; None where
   rows are not compared.
-- `..._string`: the texts themselves; None where the model reads none.
+- `..._string`: the texts themselves, one for each of `..._text`; None where the model reads none.
 
-NamedTuples and not dataclasses: PyTorch and Lightning move and pin them without further code.
+A spec has the sizes and labels that a network is built for: plain values, kept in checkpoints. `num_words` is the size
+of the vocabulary, padding and the unknown word included; `num_chars` the number of characters, padding and the unknown
+one included, 0 where batches carry none.
 """
 
 from __future__ import annotations
@@ -53,18 +56,16 @@ class TextBatch(NamedTuple):
 
     word: Tensor
     char: Tensor
-    #: int64 [B, T]: positions in `word`, 0 = padding.
     text: Tensor
 
 
 class ClassificationBatch(NamedTuple):
-    """Texts to classify, each with its memories."""
+    """B texts to classify, each with its memories."""
 
     word: Tensor
     char: Tensor
-    #: int64 [B, T]: positions in `word`, 0 = padding.
     text: Tensor
-    #: int64 [M, S]: the distinct memory texts, positions in `word`, 0 = padding.
+    #: [M, S]: the distinct memory texts.
     memory_text: Tensor
     #: int64 [B, K]: rows of `memory_text`, 0 where `memory_mask` is False.
     memory: Tensor
@@ -82,20 +83,16 @@ class ClassificationBatch(NamedTuple):
     #: `text` and `memory_text` are then empty. None: the model encodes.
     text_vector: Tensor | None = None
     memory_vector: Tensor | None = None
-    #: [B] and [M].
     text_string: list[str] | None = None
     memory_string: list[str] | None = None
     is_duplicate: Tensor | None = None
 
 
 class ClassificationSpec(NamedTuple):
-    """Sizes and labels that a network is built for; plain values, kept in checkpoints."""
+    """Sizes and labels of texts to classify."""
 
-    #: vocabulary size, padding and the unknown word included.
     num_words: int
-    #: number of characters, padding and the unknown one included; 0 where batches carry none.
     num_chars: int
-    #: the classes.
     labels: list[str]
     #: labels of the memories: the same list, or another task's labels, or none.
     memory_labels: list[str]
@@ -113,17 +110,14 @@ class MatchingBatch(NamedTuple):
     char: Tensor
     #: float32 [U]: inverse document frequency of the words in the training texts; 0 for padding.
     idf: Tensor
-    #: int64 [N, T]: the distinct first texts (questions), positions in `word`, 0 = padding.
+    #: [N, T] and [M, S]: the distinct first texts (questions) and second texts (answers).
     first_text: Tensor
-    #: int64 [M, S]: the distinct second texts (answers), positions in `word`, 0 = padding.
     second_text: Tensor
-    #: int64 [P]: rows of `first_text`.
+    #: int64 [P]: rows of `first_text` and of `second_text`.
     first: Tensor
-    #: int64 [P]: rows of `second_text`.
     second: Tensor
-    #: int64 [P]: list (query) of a pair, 0..B-1; the pairs of a list are consecutive.
+    #: int64 [P]: list (query) of a pair, 0..B-1, and position in its list, 0..C-1; the pairs of a list are consecutive.
     query: Tensor
-    #: int64 [P]: position of a pair in its list, 0..C-1.
     place: Tensor
     #: float32 [P]: grades (0 = does not match); 0 or 1 for pairs to classify; nan = unknown (prediction).
     target: Tensor
@@ -133,7 +127,6 @@ class MatchingBatch(NamedTuple):
     #: float32 [N, T, l] and [M, S, l]: token vectors of the texts by a frozen encoder. None: the model encodes.
     first_vector: Tensor | None = None
     second_vector: Tensor | None = None
-    #: [N] and [M].
     first_string: list[str] | None = None
     second_string: list[str] | None = None
     #: in a ranking of a question: its duplicates.
@@ -141,11 +134,9 @@ class MatchingBatch(NamedTuple):
 
 
 class MatchingSpec(NamedTuple):
-    """Sizes and goal that a network for pairs is built for; plain values, kept in checkpoints."""
+    """Sizes and goal of pairs."""
 
-    #: vocabulary size, padding and the unknown word included.
     num_words: int
-    #: number of characters, padding and the unknown one included; 0 where batches carry none.
     num_chars: int
     #: `ranking` orders a question's candidates; `classification` decides whether two texts match.
     goal: str
@@ -201,9 +192,9 @@ class DialogueBatch(NamedTuple):
 
 
 class DialogueSpec(NamedTuple):
-    """Sizes that a network for dialogues is built for; plain values, kept in checkpoints."""
+    """Sizes of dialogues."""
 
-    #: V: vocabulary size, padding (0) and the unknown word (1) included.
+    #: V; padding is 0, and the unknown word 1.
     num_words: int
     #: turns of the longest training dialogue, as kept.
     num_turns: int
@@ -217,19 +208,16 @@ class ClickBatch(NamedTuple):
 
     word: Tensor
     char: Tensor
-    #: int64 [N, T]: the distinct queries, positions in `word`, 0 = padding.
+    #: [N, T] and [M, S]: the distinct queries and documents.
     query_text: Tensor
-    #: int64 [M, S]: the distinct documents, positions in `word`, 0 = padding.
     document_text: Tensor
-    #: int64 [B]: rows of `query_text`.
+    #: int64 [B]: rows of `query_text`, and of `document_text`: the relevant documents.
     query: Tensor
-    #: int64 [B]: rows of `document_text`, the relevant documents.
     positive: Tensor
     #: bool [B, M]: the documents that are compared in an example: the relevant one and its negatives.
     candidate: Tensor
     #: int64 [B]: judgement of an example.
     row: Tensor
-    #: [N] and [M].
     query_string: list[str] | None = None
     document_string: list[str] | None = None
 
@@ -243,7 +231,6 @@ class DocumentBatch(NamedTuple):
     text: Tensor
     #: int64 [B]: columns of the documents in scores of the collection.
     row: Tensor
-    #: [B].
     string: list[str] | None = None
 
 
@@ -252,11 +239,9 @@ class QueryBatch(NamedTuple):
 
     word: Tensor
     char: Tensor
-    #: int64 [B, T]: positions in `word`, 0 = padding.
     text: Tensor
-    #: int64 [J]: query of each judgement, 0..B-1.
+    #: int64 [J]: query (0..B-1) and document (0..D-1) of each judgement.
     judged_query: Tensor
-    #: int64 [J]: document of each judgement, 0..D-1.
     judged_document: Tensor
     #: float32 [J]: grades; 0 = judged to be irrelevant.
     grade: Tensor
@@ -267,17 +252,14 @@ class QueryBatch(NamedTuple):
     #: int64 [B, H]: hits of a retriever, -1 = none, and float32 [B, H], their scores. None: nothing was retrieved.
     hit: Tensor | None = None
     hit_score: Tensor | None = None
-    #: [B].
     string: list[str] | None = None
     is_duplicate: Tensor | None = None
 
 
 class ClickSpec(NamedTuple):
-    """Sizes that a network for queries and documents is built for; plain values, kept in checkpoints."""
+    """Sizes of queries and documents."""
 
-    #: vocabulary size, padding and the unknown word included.
     num_words: int
-    #: number of characters, padding and the unknown one included; 0 where batches carry none.
     num_chars: int
     #: letter trigrams of the training texts, see `datamodules.trigrams`; empty where batches carry no letters.
     trigrams: list[int]

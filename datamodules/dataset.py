@@ -43,13 +43,7 @@ class BatchDataset(Dataset[BatchT_co], ABC, Generic[BatchT_co]):
     def batches(
         self, batch_size: int, rows: int | None = None, order: NDArray[np.int64] | None = None
     ) -> Iterator[BatchT_co]:
-        """All rows in batches of consecutive rows.
-
-        Args:
-            batch_size: rows per batch.
-            rows: number of rows from the start; None = all.
-            order: row numbers in place of the first `rows`.
-        """
+        """All rows, the first `rows`, or those with the numbers `order`, in batches of consecutive rows."""
         if order is None:
             order = np.arange(len(self) if rows is None else min(rows, len(self)))
         for start in range(0, len(order), batch_size):

@@ -1,8 +1,7 @@
 """Random choices that differ in every epoch.
 
-A choice depends only on the run's seed, the epoch and the number of the list. So any number of workers, and a resumed
-run, draw the same as one uninterrupted process. The random numbers are a hash of these values (S. Vigna's SplitMix64),
-without a state.
+A choice is a hash (S. Vigna's SplitMix64) of the run's seed, the epoch and the number of the list. So any number of
+workers, and a resumed run, draw the same as one uninterrupted process.
 """
 
 from __future__ import annotations

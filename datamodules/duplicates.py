@@ -1,7 +1,7 @@
-"""Duplicates of rows: kept on one side of a split, and counted where a model is measured.
+"""Duplicates of rows: kept on one side of a split, and counted in validation and test.
 
 A model easily predicts a row that it was trained on, or that its memory holds with its label: such a score measures
-memorization. Validation and test count these rows, and report scores without them as well.
+memorization, so scores without these rows are reported as well.
 """
 
 from __future__ import annotations
@@ -26,18 +26,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DuplicateMarks:
-    """The rows of a split (n rows; n questions of pairs to rank) that have duplicates elsewhere.
+    """The rows of a split (n rows; n questions of pairs to rank) that have duplicates elsewhere."""
 
-    Attributes:
-        in_memory: bool [n], the memory holds a duplicate that may be retrieved.
-        in_training: bool [n], a duplicate is among the rows that the model was trained on.
-        near: bool [n], neither, but a retrieved memory differs in a few characters only.
-        known: bool [3], which of these three were compared.
-    """
-
+    #: bool [n]: the memory holds a duplicate that may be retrieved.
     in_memory: NDArray[np.bool_]
+    #: bool [n]: a duplicate is among the rows that the model was trained on.
     in_training: NDArray[np.bool_]
+    #: bool [n]: neither, but a retrieved memory differs in a few characters only.
     near: NDArray[np.bool_]
+    #: bool [3]: which of these three were compared.
     known: NDArray[np.bool_]
 
     @classmethod
@@ -48,13 +45,13 @@ class DuplicateMarks:
         in_memory: NDArray[np.bool_] | None = None,
         near: NDArray[np.bool_] | None = None,
     ) -> DuplicateMarks:
-        """Mark rows that have duplicates.
+        """Mark rows that have duplicates; None = not compared.
 
         Args:
             keys: [n], of the rows.
-            seen: of the rows that the model was trained on; None = unknown.
-            in_memory: [n]; None = the memory was not compared.
-            near: [n], a retrieved memory is a near-duplicate; None = not compared.
+            seen: keys of the rows that the model was trained on.
+            in_memory: [n].
+            near: [n], a retrieved memory is a near-duplicate.
         """
         nothing = np.zeros(len(keys), bool)
         known = np.array([marks is not None for marks in (in_memory, seen, near)])
@@ -100,12 +97,6 @@ class DuplicateMarks:
         in_memory, in_training, near = np.load(folder / "marks.npy")
         return cls(in_memory, in_training, near, np.load(folder / "known.npy"))
 
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 (hex) of the contents."""
-        marks = (self.in_memory, self.in_training, self.near, self.known)
-        return sha256(b"".join(mark.tobytes() for mark in marks)).hexdigest()
-
 
 class Duplicates:
     """The rows that a model was trained on, by their keys: equal keys are duplicates."""
@@ -134,9 +125,7 @@ class Duplicates:
     def with_training(self, keys: NDArray[np.uint64] | None, training: bool) -> NDArray[np.uint64] | None:
         """The keys of all rows that the model will have been trained on; None = unknown.
 
-        Args:
-            keys: of the training table, if it was read.
-            training: whether a training follows. Otherwise the table counts as seen only if nothing else is known.
+        Without a training, those of the training table (`keys`) count only if nothing else is known.
         """
         if keys is None or (self.seen is not None and not training):
             return self.seen
@@ -167,7 +156,9 @@ class Duplicates:
 
     def prepare_marks(self, marks: DuplicateMarks) -> Part:
         """Write the marks of a split to a cache folder."""
-        return prepared_folder(self.cache, "duplicates", marks.fingerprint, marks.save)
+        arrays = (marks.in_memory, marks.in_training, marks.near, marks.known)
+        fingerprint = sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+        return prepared_folder(self.cache, "duplicates", fingerprint, marks.save)
 
 
 def duplicate_codes(texts: Iterable[str]) -> NDArray[np.int64]:

@@ -1,7 +1,6 @@
-"""Vectors of texts by a frozen encoder: computed once, then read from the disk.
+"""Vectors of texts by a frozen encoder: computed once, then mapped from one file of float32 numbers by all processes.
 
-An encoder returns one vector for a text, or one for each of its tokens. The vectors of a text are consecutive in one
-file of float32 numbers, which all processes map.
+An encoder returns one vector for a text, or one for each of its tokens.
 """
 
 from __future__ import annotations
@@ -58,14 +57,14 @@ class Encodings:
         folder: Path,
         fingerprint: str,
     ) -> Encodings:
-        """Encode texts into a folder, unless it is whole, and open it.
+        """Encode texts into a folder, unless it is whole, and open it; see `build_folder`.
 
         Args:
             size: [n] number of tokens of each text.
             encode: returns vectors [m, l] for the m texts with these numbers, or token vectors [m, T, l], where T is
                 the size of the longest text; vectors behind a text's tokens are not read.
-            folder: for the vectors, see `build_folder`.
-            fingerprint: identifies texts and encoder.
+            folder: of the files.
+            fingerprint: of texts and encoder.
         """
         build_folder(folder, fingerprint, lambda partial: _write(size, encode, partial))
         return cls.open(folder, fingerprint)
@@ -89,11 +88,7 @@ class Encodings:
 
 
 class EncodedTexts:
-    """Encodings of one frozen encoder, by token store and length.
-
-    Attributes:
-        encoder: fingerprint of the encoder.
-    """
+    """Encodings of one frozen encoder, with this fingerprint, by token store and length."""
 
     def __init__(self, encoder: str) -> None:
         self.encoder = encoder

@@ -1,8 +1,7 @@
 """The memory of a data module: its location, and its index, which is built when it is first needed.
 
-A memory is the user's own (a folder, an Elasticsearch index), or it is made of a table: one that the user names, or
-the training texts. The rows of a table are kept in the cache, and the memory is built of them at the first search: a
-model that never searches pays for no index.
+A memory is the user's own (a folder, an Elasticsearch index), or it is made of a table, whose rows are kept in the
+cache: a model that never searches pays for no index.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class MemoryLocation(NamedTuple):
 
     def to_dict(self) -> PlainDict:
         """Plain values."""
-        return {"path": self.path, "rows": self.rows and list(self.rows), "version": self.version}
+        return {**self._asdict(), "rows": self.rows and list(self.rows)}
 
     @classmethod
     def from_dict(cls, described: PlainDict | None) -> MemoryLocation | None:
@@ -59,7 +58,7 @@ class MemoryLocation(NamedTuple):
         if described is None:
             return None
         rows = described["rows"]
-        return cls(described["path"], rows and (str(rows[0]), str(rows[1])), described["version"])
+        return cls(described["path"], rows and (rows[0], rows[1]), described["version"])
 
 
 class MemorySource:
@@ -82,29 +81,27 @@ class MemorySource:
             retriever: back end and ranking.
             cache: folder for memories that are made of tables.
             read_table: reads a table that the user names as memory.
-            read_own: reads the rows that the memory is made of where the user names none.
+            read_own: reads the rows where the user names no memory.
             least_rows: rows that a memory must have.
-            any_ranking: whether a trained model can use another memory with any ranking.
+            any_ranking: see `DataModule`.
         """
         self.options, self.retriever, self.cache = options, retriever, cache
-        #: None until `locate` or `use`.
+        #: None until `locate`, `use` or `DataModule.setup`.
         self.location: MemoryLocation | None = None
-        #: whether it is the memory of a trained model.
+        #: True for the memory of a trained model.
         self.is_trained = False
         self._read_table, self._read_own = read_table, read_own
         self._least_rows, self._any_ranking = least_rows, any_ranking
         self._opened: Memory | None = None
 
-    # --- location ---
-
     @property
     def is_index(self) -> bool:
-        """Whether the memory is an Elasticsearch index of the user's."""
+        """True for an Elasticsearch index of the user's."""
         return is_existing_index(self.retriever)
 
     @property
     def is_users(self) -> bool:
-        """Whether the user names the memory, which may then hold the rows of the training table."""
+        """True if the user names the memory, which may then hold the rows of the training table."""
         return self.options.memory is not None or self.is_index
 
     def use(self, location: MemoryLocation | None) -> None:
@@ -112,16 +109,10 @@ class MemorySource:
         if self.location is None:
             self.location, self.is_trained = location, location is not None
 
-    def follow(self, described: PlainDict | None) -> None:
-        """Take the memory that a plan names, as `MemoryLocation.to_dict` described it."""
-        self.location = MemoryLocation.from_dict(described)
-
     def locate(self, own: Rows | None, training: bool) -> None:
         """Determine the location of the memory, and keep the rows that it is made of; nothing is built.
 
-        Args:
-            own: rows that the memory is made of where the user names none.
-            training: whether the training table was read.
+        They are `own` where the user names no memory. A table that the user names is read only with `training`.
 
         Raises:
             InputError: the memory that the user names does not exist, or is too small.
@@ -152,11 +143,9 @@ class MemorySource:
         if is_existing_index(self.retriever):
             return IndexMemory(self.retriever)
         name = self.options.memory
-        if name is None:
-            return None
-        if (Path(name) / POINTER).exists():
+        if name is not None and (Path(name) / POINTER).exists():
             return open_memory(name, self.retriever)
-        if not training:
+        if name is None or not training:
             return None
         if not name.startswith(HUB) and not Path(name).exists():
             raise InputError(
@@ -164,8 +153,6 @@ class MemorySource:
                 " `zoo index`"
             )
         return self._read_table(name)
-
-    # --- open ---
 
     @property
     def opened(self) -> Memory:
@@ -187,8 +174,8 @@ class MemorySource:
         Args:
             path: a memory folder in place of the model's memory.
             version: of a memory that has grown; None opens the current one.
-            retriever: back end and ranking of that other memory; None = the model's or, where any ranking is usable,
-                those that the folder was built with.
+            retriever: back end and ranking of that other memory; None = the model's or, with `any_ranking`, those that
+                the folder was built with.
 
         Raises:
             InputError: the memory or its version is missing, and cannot be built.
@@ -245,7 +232,7 @@ class MemorySource:
 
 
 def _is_built(folder: Path) -> bool:
-    """Whether a folder of the cache has a memory; a damaged one is built again."""
+    """Return True for a folder with a memory; a damaged one is built again."""
     if not (folder / POINTER).exists():
         return False
     try:

@@ -65,6 +65,8 @@ class DataOptions:
     test_files: ClassVar[tuple[str, ...]] = ()
     #: the option that names the table of a split.
     table_option: ClassVar[str] = "{split}_file"
+    #: size of an evaluation batch over that of a training batch, unless `eval_batch_size` is given.
+    eval_batches: ClassVar[int] = 1
     #: options that do not change what is prepared.
     unprepared: ClassVar[tuple[str, ...]] = (
         "batch_size",
@@ -154,24 +156,32 @@ class MemoryOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions(MemoryOptions, VectorOptions, DataOptions):
-    """Options of data whose rows are single texts with memories.
+class TableOptions(MemoryOptions, VectorOptions, DataOptions):
+    """Options of data in tables, with word vectors and a memory.
+
+    A table is a .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file, a folder saved by `datasets`, or
+    `hub:NAME[:SPLIT]`.
 
     Attributes:
         train_file: the table to train on.
         validation_file: the table for validation; None = rows are split off the training table.
         test_file: the table for the test.
-        num_memories: K, memories per text; 0 = none.
-        max_length: number of words kept of a text.
-        memory_max_length: number of words kept of a memory text; None = `max_length`.
+        test_split: part that is split off the training table for the test, before the validation rows: a share, or for
+            labelled texts a number of rows per class. None = nothing.
+        label_column: name or number (from 0) of the label.
+        id_column: name or number of an id; None = row numbers.
+        header: whether CSV files have a header line; None detects it.
+        quotes: whether fields may be enclosed in double quotes; None = in CSV files, not in TSV files.
     """
 
     train_file: str | None = None
     validation_file: str | None = None
     test_file: str | None = None
-    num_memories: int = 5
-    max_length: int = 64
-    memory_max_length: int | None = None
+    test_split: int | float | None = None
+    label_column: Column = "label"
+    id_column: Column | None = None
+    header: bool | None = None
+    quotes: bool | None = None
 
     files: ClassVar[tuple[str, ...]] = (
         "train_file",
@@ -185,6 +195,28 @@ class TextOptions(MemoryOptions, VectorOptions, DataOptions):
     def __post_init__(self) -> None:
         DataOptions.__post_init__(self)
         VectorOptions.__post_init__(self)
+        if self.test_split is not None and self.test_file is not None:
+            raise InputError("data.test_split and data.test_file: give one of them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(TableOptions):
+    """Options of data whose rows are single texts with memories.
+
+    Attributes:
+        text_column: name or number (from 0) of the text, or several, which are joined.
+        num_memories: K, memories per text; 0 = none.
+        max_length: number of words kept of a text.
+        memory_max_length: number of words kept of a memory text; None = `max_length`.
+    """
+
+    text_column: Column | list[Column] = "text"
+    num_memories: int = 5
+    max_length: int = 64
+    memory_max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         check_least(self, 0, "num_memories")
         check_least(self, 1, "max_length", "memory_max_length")
 

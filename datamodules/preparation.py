@@ -1,7 +1,7 @@
-"""What rank 0 does before training: read the tables, find the memory, prepare each split, choose the vocabulary.
+"""The preparation on rank 0: read the tables, locate the memory, prepare each split, choose the vocabulary.
 
-Every result is a folder in the cache under a fingerprint of its inputs, so that a second run starts at once and a
-changed input makes new folders. The plan names the folders; every rank reads it and maps them.
+Every result is a folder in the cache under a fingerprint of its inputs, so that a second run starts at once. The plan
+names the folders; every rank reads it and maps them.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from datamodules.core.storage import (
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.readers import HUB, hub_fingerprint
 from datamodules.duplicates import digest
+from datamodules.prepared import Origin
 from datamodules.retrieval import POINTER, contents_of_memory, is_memory
 from datamodules.retrieval.folding import FOLDING
 
@@ -35,22 +36,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class Plan:
-    """The folders that were prepared; plain values, written for the other ranks.
+    """The folders that were prepared; plain values, written for the other ranks."""
 
-    Attributes:
-        memory: see `MemoryLocation.to_dict`.
-        seen: folder with the keys of the training rows.
-        splits: split -> its parts, see `Origin.to_dict`.
-        vocabulary: folder of the vocabulary; None where no training table was read.
-        facts: see `DataModule.learn`.
-        messages: lines for the log.
-    """
-
+    #: see `MemoryLocation.to_dict`.
     memory: PlainDict | None
+    #: keys of the training rows.
     seen: Part | None
+    #: split -> `source` and `parts` of its `Origin`.
     splits: dict[str, PlainDict] = field(default_factory=dict)
+    #: None where no training table was read.
     vocabulary: Part | None = None
+    #: see `DataModule.learn`.
     facts: PlainDict = field(default_factory=dict)
+    #: lines for the log.
     messages: list[Message] = field(default_factory=list)
 
     @classmethod
@@ -67,7 +65,7 @@ class Plan:
             write_json(file, asdict(self))
 
     def is_whole(self, cache: Path) -> bool:
-        """Whether all folders are there; a damaged one is logged."""
+        """Return True if all folders are there; a damaged one is logged."""
         splits = [part for parts in self.splits.values() for part in parts["parts"].values()]
         rows = None if self.memory is None else self.memory["rows"]
         parts = [*splits, rows, self.seen, self.vocabulary]
@@ -113,9 +111,12 @@ def _make_plan(data: AnyDataModule, wanted: Sequence[str]) -> Plan:
     seen = data.duplicates.with_training(keys, training)
     plan = Plan(None if location is None else location.to_dict(), data.duplicates.prepare_seen(seen))
     for name in wanted:
-        split = data.prepare_split(name, tables.pop(name), seen)
-        plan.splits[name] = split.origin.to_dict()
-        plan.messages += data.describe_split(name, split)
+        table = tables.pop(name)
+        parts = data.prepare_split(name, table, seen)
+        plan.splits[name] = {"source": table.source, "parts": parts}
+        split = data.split_type.open(Origin(data.cache, parts, table.source))
+        lines = data.describe_split(name, split)
+        plan.messages += [(level, f"{table.source}: {line}") for level, line in lines]
         if split.duplicates is not None:
             plan.messages += split.duplicates.describe(name)
         if name == "train":
@@ -127,7 +128,7 @@ def _make_plan(data: AnyDataModule, wanted: Sequence[str]) -> Plan:
 
 
 def _is_valid(data: AnyDataModule, plan: Plan) -> bool:
-    """Whether a plan still describes the data, and its folders are all there."""
+    """Return True if a plan still describes the data, and its folders are all there."""
     if data.retrieves and data.memory is not None:
         if data.memory.is_index:
             return False  # the index is the user's, and may have changed

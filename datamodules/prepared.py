@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from typing_extensions import Self
 
 from datamodules.core.storage import Part, check_folder
-from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.duplicates import DuplicateMarks
 
@@ -45,29 +45,26 @@ class Origin(NamedTuple):
         """Map a part that some tables have; None where it is missing."""
         return self.open(name, open_part) if name in self.parts else None
 
-    def to_dict(self) -> PlainDict:
-        """Plain values, from which `from_dict` makes the origin again."""
-        return {"source": self.source, "parts": {name: list(part) for name, part in self.parts.items()}}
 
-    @classmethod
-    def from_dict(cls, cache: Path, described: Mapping[str, PlainDict]) -> Origin:
-        """The origin that `to_dict` described."""
-        parts = {name: (part[0], part[1]) for name, part in described["parts"].items()}
-        return cls(cache, parts, str(described["source"]))
-
-
+@dataclass(frozen=True, kw_only=True)
 class PreparedSplit:
     """One table, ready for batches."""
 
     #: None for rows that were prepared in memory (prediction).
-    origin: Origin | None
+    origin: Origin | None = None
     #: the rows that have duplicates elsewhere; None where nothing is compared.
     duplicates: DuplicateMarks | None = None
 
     @classmethod
-    @abstractmethod
     def open(cls, origin: Origin) -> Self:
-        """Map the parts of a prepared table; raises an `InputError` if one is missing or damaged."""
+        """Map a prepared table; raises an `InputError` if a part is missing or damaged."""
+        duplicates = origin.open_optional("duplicates", DuplicateMarks.open)
+        return replace(cls.map_parts(origin), origin=origin, duplicates=duplicates)
+
+    @classmethod
+    @abstractmethod
+    def map_parts(cls, origin: Origin) -> Self:
+        """Map the parts of the kind."""
 
     def __reduce_ex__(self, protocol: object) -> str | tuple[Callable[[Origin], Self], tuple[Origin]]:
         # A worker that is spawned (not forked) receives its dataset pickled: it maps the same files.

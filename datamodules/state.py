@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of its data, and what a later command may change of it."""
+"""The state of the data in a checkpoint, and the options that a later command may change."""
 
 from __future__ import annotations
 
@@ -19,26 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataState:
-    """Everything that prepares new rows for a trained model; plain values but for the memory's location.
+    """Everything that prepares new rows for a trained model; plain values but for the memory's location."""
 
-    Attributes:
-        kind: class name of the data module.
-        options: its options.
-        retriever: `Retriever.describe()`.
-        memory: its location.
-        files: contents of the files that the options name.
-        vocabulary: `Vocabulary.to_dict()`.
-        seen: keys of the training rows, see `Duplicates.describe_seen`.
-        facts: see `DataModule.learn`.
-    """
-
+    #: class name of the data module.
     kind: str
     options: PlainDict
+    #: see `Retriever.describe`.
     retriever: PlainDict
     memory: MemoryLocation | None
+    #: contents of the files that the options name.
     files: PlainDict
+    #: see `Vocabulary.to_dict`.
     vocabulary: PlainDict
+    #: keys of the training rows, see `Duplicates.describe_seen`.
     seen: str | None
+    #: see `DataModule.learn`.
     facts: PlainDict
 
     def to_dict(self) -> PlainDict:
@@ -53,13 +48,7 @@ class DataState:
 
 
 def check_resumed(now: DataState, before: DataState, options: type[DataOptions]) -> None:
-    """Raise an `InputError` that names the options that differ when a run is resumed.
-
-    Args:
-        now: state of the data.
-        before: its state when the checkpoint was written.
-        options: class of the options.
-    """
+    """Raise an `InputError` that names the options that differ from those `before` the run is resumed."""
     differences = [
         f"data.{name}={value}, not {before.options[name]}"
         for name, value in now.options.items()
@@ -89,13 +78,9 @@ def _folder_name(memory: MemoryLocation | None) -> str | None:
 
 
 def check_split(data: AnyDataModule, state: DataState, name: str, source: str) -> None:
-    """Raise an `InputError` if a split takes rows that a trained model was trained on.
+    """Raise an `InputError` if a split takes rows that a model of this state was trained on.
 
-    Args:
-        data: the data of a new model or an evaluation.
-        state: of the trained model's data.
-        name: the split that is to be measured.
-        source: the option that names the trained model, with its value.
+    `source` is the option that names this model, with its value.
     """
     options, trained = data.options.to_dict(), state.options
     training_table = data.options.table_option.format(split="train")
@@ -120,13 +105,7 @@ def check_split(data: AnyDataModule, state: DataState, name: str, source: str) -
 def options_to_evaluate(
     state: DataState, options: type[DataOptions], command: str, given: Mapping[str, str]
 ) -> PlainDict:
-    """Options for `zoo validate` and `zoo test` of a trained model, which those of the user override.
-
-    Args:
-        state: of the model's data.
-        options: class of its options.
-        command: `validate` or `test`.
-        given: the user's options of the data, by name.
+    """Options for `zoo validate` and `zoo test` of a trained model, which those of the user (`given`) override.
 
     Raises:
         InputError: validation rows were split off the training table, and it is not there.

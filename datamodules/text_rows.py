@@ -1,25 +1,26 @@
-"""Texts, one per row, each with its retrieved memories: prepared, opened, and built into batches.
+"""Base of the kinds of data whose rows are single texts, each with its retrieved memories.
 
-Shared by the kinds of data whose rows are single texts. A kind adds the labels of its rows: see
-`datamodules.classification`, and examples/your_own_kind for a small one.
+A kind adds the labels of its rows: see `datamodules.classification`, and examples/your_own_kind for a small one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, TextBatch, as_tensors
 from datamodules.core.storage import Part
+from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows, prepare_rows
+from datamodules.corpora.table import read_table
 from datamodules.dataset import BatchDataset, BatchT_co, gather_texts, rows_and_weights
 from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
@@ -29,7 +30,7 @@ from datamodules.retrieval import Memory, Neighbors, Retriever, build_neighbors,
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
 from datamodules.sampling import LengthBucketSampler
-from datamodules.state import DataState, resolved
+from datamodules.state import resolved
 from datamodules.text.gather import TextGroup, distinct_rows, gather
 from datamodules.text.tokens import TokenStore
 
@@ -45,19 +46,15 @@ class TextSplit(PreparedSplit):
     #: None where the model runs without memories.
     neighbors: Neighbors | None
     memory_tokens: TokenStore | None
-    origin: Origin | None = None
-    duplicates: DuplicateMarks | None = None
 
     @classmethod
     @override
-    def open(cls, origin: Origin) -> TextSplit:
+    def map_parts(cls, origin: Origin) -> Self:
         return cls(
             rows=origin.rows("rows"),
             tokens=origin.open("tokens", TokenStore.open),
             neighbors=origin.open_optional("neighbors", open_neighbors),
             memory_tokens=origin.open_optional("memory_tokens", TokenStore.open),
-            origin=origin,
-            duplicates=origin.open_optional("duplicates", DuplicateMarks.open),
         )
 
 
@@ -65,31 +62,31 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     """Base of the data modules whose rows are single texts, each with K memories."""
 
     split_type = TextSplit
+    length_options: ClassVar = {"tokens": "max_length", "memory_tokens": "memory_max_length"}
+    dataset_type: type[TextDataset[Any]]
 
     def __init__(self, options: TextOptionsT, retriever: Retriever = DEFAULT_RETRIEVER) -> None:
         """Make the parts; nothing is read yet."""
         super().__init__(options, retriever, least_memories=options.num_memories)
 
-    @property
-    def num_memories(self) -> int:
-        """K; 0 = none."""
-        return self.options.num_memories
+    @override
+    def read_split(self, name: str) -> Rows:
+        (path,) = self.options.files_of(name)
+        return read_table(path, **self.table_columns())
 
-    @property
-    def lengths(self) -> tuple[int, int]:
-        """Number of tokens kept of a text and of a memory text."""
-        return self.options.max_length, self.options.memory_max_length or self.options.max_length
+    def table_columns(self) -> PlainDict:
+        """Arguments of `read_table` for the tables that are split."""
+        names = ("text_column", "label_column", "id_column", "header", "quotes")
+        return {name: getattr(self.options, name) for name in names}
 
     @override
-    def lengths_by_option(self) -> dict[str, int]:
-        return dict(zip(("max_length", "memory_max_length"), self.lengths, strict=True))
-
-    # --- memory ---
+    def memory_columns(self) -> PlainDict:
+        return self.table_columns()
 
     @property
     @override
     def has_memory(self) -> bool:
-        return self.num_memories > 0
+        return self.options.num_memories > 0
 
     @property
     @override
@@ -105,25 +102,17 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         return tables.get("train")
 
     @override
-    def use_state(self, state: DataState) -> None:
-        super().use_state(state)
-        if "num_memories" in state.facts:
-            self.options = replace(self.options, num_memories=state.facts["num_memories"])
-
-    # --- duplicates ---
-
-    @override
     def duplicate_keys(self, table: Rows) -> NDArray[np.uint64]:
         return fold_hashes(table.texts)
 
     def excludes_duplicates(self, name: str) -> bool:
-        """Whether the rows of a split must not retrieve themselves or duplicates of themselves."""
+        """Return True if the rows of a split must not retrieve themselves or duplicates of themselves."""
         # A memory that the user names may hold the table that the rows were split off.
         is_users = self.memory is not None and self.memory.is_users
         return name == "train" or (self.is_split_off(name) and is_users)
 
     def is_memory_table(self, table: object) -> bool:
-        """Whether the memory was made of this table: equal ids are then the same row."""
+        """Return True if the memory was made of this table: equal ids are then the same row."""
         memory = self.options.memory
         return table is not None and memory is not None and resolved(table) == resolved(memory)
 
@@ -143,10 +132,10 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
 
         Args:
             rows: the table.
-            neighbors: their retrieved memories, if any were retrieved.
-            memory: the memory; None = duplicates were excluded.
+            neighbors: their retrieved memories.
+            memory: None = duplicates were excluded.
             seen: keys of the rows that the model was trained on.
-            same_table: whether the rows come from the table that the memory was made of.
+            same_table: the memory was made of the table of the rows.
         """
         in_memory, near = np.zeros(len(rows), bool), None
         if neighbors is not None:
@@ -155,29 +144,39 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
                 in_memory = memory.contains_duplicates_of(rows, same_table, neighbors)
         return DuplicateMarks.of(self.duplicate_keys(rows), seen, in_memory, near)
 
-    # --- splits ---
+    @override
+    def dataset(
+        self, split: TextSplit, contents: BatchContents = BatchContents(), training: bool = False
+    ) -> TextDataset[Any]:
+        return self.dataset_type(self, split, contents)
 
     @override
-    def prepare_split(self, name: str, table: Rows, seen: NDArray[np.uint64] | None) -> TextSplit:
+    def prepare_split(self, name: str, table: Rows, seen: NDArray[np.uint64] | None) -> dict[str, Part]:
         length, memory_length = self.lengths
-        tokens = self.words.tokenize(table, length)
-        parts: dict[str, Part] = {"rows": prepare_rows(table, self.cache), "tokens": tokens.part}
-        neighbors = memory_tokens = marks = None
+        parts: dict[str, Part] = {
+            "rows": prepare_rows(table, self.cache),
+            "tokens": self.words.tokenize(table, length).part,
+        }
+        neighbors = None
         memory, same_table = self.searched_memory, self._is_of_memory_table(name)
         excludes_duplicates = self.excludes_duplicates(name)
         if memory is not None:
             folder, fingerprint = build_neighbors(
-                table, memory, self.num_memories, excludes_duplicates, self.cache, same_table=same_table
+                table,
+                memory,
+                self.options.num_memories,
+                excludes_duplicates,
+                self.cache,
+                same_table=same_table,
             )
             neighbors = open_neighbors(folder, fingerprint)
-            memory_tokens = self.words.tokenize(neighbors.memories, memory_length)
-            parts |= {"neighbors": (folder.name, fingerprint), "memory_tokens": memory_tokens.part}
+            parts["neighbors"] = folder.name, fingerprint
+            parts["memory_tokens"] = self.words.tokenize(neighbors.memories, memory_length).part
         if name != "train":
             searched = None if excludes_duplicates else memory
             marks = self.marks_of(table, neighbors, searched, seen, same_table)
             parts["duplicates"] = self.duplicates.prepare_marks(marks)
-        origin = Origin(self.cache, parts, table.source)
-        return TextSplit(table, tokens, neighbors, memory_tokens, origin, marks)
+        return parts
 
     def split_of(
         self,
@@ -188,44 +187,20 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     ) -> TextSplit:
         """A split in memory, for prediction; without a memory, texts alone.
 
-        Args:
-            rows: the texts.
-            memory: source of their memories.
-            contents: of the batches that are made of it.
-            exclude_duplicates: a text retrieves neither itself nor a duplicate of itself.
+        With `exclude_duplicates`, a text retrieves neither itself nor a duplicate of itself.
         """
         length, memory_length = self.lengths
         neighbors = memory_tokens = None
         if memory is not None:
-            neighbors = memory.search(rows.texts[:], self.num_memories, exclude_duplicates)
+            neighbors = memory.search(rows.texts[:], self.options.num_memories, exclude_duplicates)
             if contents.memory_texts and contents.encoded_memory is None:
                 memory_tokens = self.words.tokenize_now(neighbors.memories, memory_length)
         return TextSplit(rows, self.words.tokenize_now(rows, length), neighbors, memory_tokens)
 
-    @override
-    def texts_of(self, split: TextSplit) -> list[tuple[TokenStore, int]]:
-        length, memory_length = self.lengths
-        memories = [] if split.memory_tokens is None else [(split.memory_tokens, memory_length)]
-        return [(split.tokens, length), *memories]
-
-    @override
-    def texts_to_encode(self, split: TextSplit, contents: BatchContents) -> list[tuple[TokenStore, int]]:
-        texts = self.texts_of(split)
-        return texts if contents.encoded_memory is None else texts[:1]
-
     def text_batches(
         self, texts: Sequence[str], length: int, batch_size: int
     ) -> Iterator[tuple[NDArray[np.int64], TextBatch]]:
-        """Texts in batches of similar length, for an encoder; texts without words are skipped.
-
-        Args:
-            texts: n texts.
-            length: number of tokens kept of each.
-            batch_size: texts per batch.
-
-        Yields:
-            Row numbers, and the texts of these rows.
-        """
+        """Row numbers and texts in batches of similar length, for an encoder; texts without words are skipped."""
         tokens = self.words.tokenize_now(Rows.from_lists(texts, source="texts to encode"), length)
         lengths = np.minimum(np.diff(tokens.offsets), length)
         full = np.flatnonzero(lengths)
@@ -237,11 +212,9 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
 
 
 class TextDataset(BatchDataset[BatchT_co]):
-    """Base of the datasets of texts: the fields of a batch that hold texts and memories."""
+    """Base of the datasets of texts: `read` builds the fields of a batch that hold texts and memories."""
 
-    def __init__(
-        self, data: TextRowsDataModule[TextOptionsT], split: TextSplit, contents: BatchContents
-    ) -> None:
+    def __init__(self, data: TextRowsDataModule[Any], split: TextSplit, contents: BatchContents) -> None:
         """Bind a split to the vocabulary in use; the split's words are added to its table."""
         self.split, self.contents = split, contents
         self.max_length, self.memory_max_length = data.lengths
@@ -273,14 +246,11 @@ class TextDataset(BatchDataset[BatchT_co]):
     def read(
         self, indices: Sequence[int] | NDArray[np.int64]
     ) -> tuple[dict[str, Tensor | list[str] | None], NDArray[np.int64]]:
-        """The fields of a batch that hold texts and memories.
-
-        Args:
-            indices: B row numbers; ~i (negative) is row i as padding, with weight 0.
+        """Read B rows; see `__getitems__`.
 
         Returns:
-            The fields, as in `ClassificationBatch`; and int64 [B, K], each memory's row in
-            `split.neighbors.memories`, -1 where there is none.
+            Fields as in `ClassificationBatch`; and int64 [B, K], each memory's row in `split.neighbors.memories`, -1
+            where there is none.
         """
         row, weight = rows_and_weights(indices)
         neighbors = self.split.neighbors
@@ -292,16 +262,16 @@ class TextDataset(BatchDataset[BatchT_co]):
             memories = np.asarray(neighbors.rows[row], dtype=np.int64)
             scores = np.asarray(neighbors.scores[row])
             distinct, memory = distinct_rows(self.distinct_memory[memories])
-        arrays = {
+        arrays: dict[str, NDArray[np.generic]] = {
             "memory": memory,
             "memory_mask": memories >= 0,
             "memory_score": scores,
             "weight": weight,
             "row": row,
         }
-        fields = {**self._words(row, distinct), **as_tensors(arrays)}
         if self.is_duplicate is not None:
-            fields["is_duplicate"] = torch.from_numpy(self.is_duplicate[row])
+            arrays["is_duplicate"] = self.is_duplicate[row]
+        fields = {**self._words(row, distinct), **as_tensors(arrays)}
         if self.contents.strings:
             fields["text_string"] = self.split.rows.texts.take(row)
             if neighbors is not None and self.contents.memory_texts:
@@ -343,10 +313,7 @@ class TextDataset(BatchDataset[BatchT_co]):
 
 def first_of_equal_texts(rows: Rows) -> NDArray[np.int64]:
     """For each row the first row with the same text [n]."""
-    codes = np.concatenate(
-        [chunk.indices.to_numpy() for chunk in rows.table.column("text").dictionary_encode().chunks]
-        or [np.empty(0, np.int64)]
-    )
-    _, first = np.unique(codes, return_index=True)
-    same: NDArray[np.int64] = first[codes]
+    chunks = rows.table.column("text").dictionary_encode().chunks
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in chunks] or [np.empty(0, np.int64)])
+    same: NDArray[np.int64] = np.unique(codes, return_index=True)[1][codes]
     return same

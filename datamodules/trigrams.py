@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 def letter_trigrams(char: Tensor, mark: int, buckets: int | None = None) -> tuple[Tensor, Tensor]:
-    """Number the letter trigrams of words.
+    """Number the letter trigrams of words; a word has as many as characters, and padding has none.
 
     Args:
         char: int64 [U, L] character ids, 0 = padding.
@@ -17,7 +17,6 @@ def letter_trigrams(char: Tensor, mark: int, buckets: int | None = None) -> tupl
 
     Returns:
         int64 [G], the numbers of all words' trigrams, one word after another, and int64 [U], the start of each word.
-        A word has as many trigrams as characters, and padding has none.
     """
     words, longest = char.shape
     lengths = (char != 0).sum(dim=1)

@@ -56,12 +56,10 @@ class Words:
 
     @property
     def special_tokens(self) -> int:
-        """Number of tokens that a transformer needs around a text; they count in its length."""
+        """Number of tokens that a transformer adds to a text; they count in its length."""
         if not isinstance(self.tokenizer, TransformersTokenizer):
             return 0
         return len(self.tokenizer.prefix) + len(self.tokenizer.suffix)
-
-    # --- the vocabulary in use ---
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -82,7 +80,7 @@ class Words:
         self._vocabulary, self._table = vocabulary, None
 
     def knows(self, vocabulary: PlainDict) -> bool:
-        """Whether this vocabulary is in use already."""
+        """Return True for the vocabulary in use."""
         return self._vocabulary is not None and self._vocabulary.to_dict() == vocabulary
 
     def vectors(self) -> Tensor | None:
@@ -97,7 +95,7 @@ class Words:
 
     @contextmanager
     def forgetting(self) -> Iterator[None]:
-        """Forget the words that texts add in the meantime, so that prediction can continue for ever."""
+        """Forget the words that texts add in the meantime, so that prediction needs no more memory over time."""
         known = len(self.table)
         try:
             yield
@@ -117,15 +115,9 @@ class Words:
         """Fingerprint of the words that `keep` added."""
         return fingerprint_of({"words": self._start_words}) if self._start_words else None
 
-    # --- what is prepared ---
-
     def tokenize(self, rows: Rows, length: int) -> TokenStore:
-        """The tokens of texts, in a cache folder.
-
-        Args:
-            rows: the texts.
-            length: tokens of a text that a model reads. More are kept, so that other lengths need no other store.
-        """
+        """The tokens of texts, in a cache folder, for a model that reads `length` tokens of a text."""
+        # More are kept, so that other lengths need no other store.
         kept = kept_tokens(length)
         more = {"tokens": kept} if kept > KEPT_TOKENS else {}
         fingerprint = fingerprint_of(
@@ -141,9 +133,7 @@ class Words:
     def prepare(self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None = None) -> Part:
         """Choose the words of tokenized texts and their vectors; `open` reads the result.
 
-        Args:
-            stores: the texts.
-            counts: word -> number that `min_count` refers to; None = its occurrences.
+        `counts` maps words to the numbers that `min_count` refers to; None = their occurrences.
         """
         of_vectors = ("word_vectors", "normalize_vectors", "vector_words", "characters")
         of_words = ("min_count", "max_words", "tokenizer", "lowercase")

@@ -331,7 +331,7 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
         elif missing and not os.access(memory.folder, os.W_OK):
             log.info("%s is read-only: its texts are encoded with each batch", memory.folder)
         # For a few texts, only their own memories are encoded, together with them.
-        elif num_texts is None or missing <= num_texts * data.num_memories:
+        elif num_texts is None or missing <= num_texts * data.options.num_memories:
             predictor, length = ClassificationPredictor(self, data), data.lengths[1]
             self._encoded_memory = EncodedMemory.open(
                 memory, encoder, lambda texts: predictor.raw_vectors(texts, length)

@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from datamodules.batch import BatchContents, ClassificationSpec
+from datamodules.batch import ClassificationSpec
 from datamodules.classification.dataset import ClassificationDataset
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import limit_classes, select_classes
-from datamodules.corpora.table import read_table
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import TextOptions
 from datamodules.retrieval import Retriever, is_memory
@@ -26,47 +25,26 @@ from datamodules.text_rows import TextRowsDataModule, TextSplit
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationOptions(TextOptions):
-    """Options of `ClassificationDataModule`.
-
-    A table is a .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file, a folder saved by `datasets`, or
-    `hub:NAME[:SPLIT]`. `validation_split` is stratified: a share (0.1) or rows per class (500).
+    """Options of `ClassificationDataModule`; splits are stratified.
 
     Attributes:
-        text_column: name or number (from 0) of the text, or several, which are joined.
-        label_column: name or number of the label.
-        id_column: name or number of an id; None = row numbers.
-        header: whether CSV files have a header line; None detects it.
-        quotes: whether fields may be enclosed in double quotes; None = in CSV files, not in TSV files.
         class_names: names for labels that are numbers from 1: a list, or a file with one per line; or a name for each
             label (`{0: World, 1: Sports}`).
         classes: keep only these classes.
         rows_per_class: keep this number of training rows per class, or this share, or a number for each named class
             (`{World: 2000, Sports: 4000}`); chosen by `split_seed`.
-        test_split: part that is split off the training table for the test, before the validation rows: a share or rows
-            per class. None = nothing.
         memory_label_column: label of the memory table; None = its texts have no labels.
-        characters: pass the characters of words to the model.
     """
 
-    text_column: Column | list[Column] = "text"
-    label_column: Column = "label"
-    id_column: Column | None = None
-    header: bool | None = None
-    quotes: bool | None = None
     class_names: str | list[str] | dict[str, str] | None = None
     classes: list[str] | None = None
     rows_per_class: int | float | dict[str, int] | None = None
-    test_split: int | float | None = None
     memory_label_column: Column | None = None
     characters: bool = True
 
     files: ClassVar[tuple[str, ...]] = (*TextOptions.files, "class_names")
     name_lists: ClassVar[tuple[str, ...]] = ("class_names",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.test_split is not None and self.test_file is not None:
-            raise InputError("data.test_split and data.test_file: give one of them")
+    eval_batches: ClassVar[int] = 4
 
 
 class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
@@ -78,34 +56,25 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
 
     options_type = ClassificationOptions
     spec_type = ClassificationSpec
+    dataset_type = ClassificationDataset
     monitor = "val/accuracy"
-    eval_batches = 4
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
         """Describe the data; nothing is read yet.
 
         Args:
             retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
-            **options: fields of `ClassificationOptions`.
         """
         super().__init__(ClassificationOptions(**options), retriever)
 
-    # --- tables ---
-
     @override
     def read_split(self, name: str) -> Rows:
-        options = self.options
-        (path,) = options.files_of(name)
-        table = read_table(
-            path,
-            text_column=options.text_column,
-            label_column=options.label_column,
-            id_column=options.id_column,
-            header=options.header,
-            quotes=options.quotes,
-            class_names=options.class_names,
-        )
-        return select_classes(table, options.classes) if options.classes and name != "test" else table
+        table, classes = super().read_split(name), self.options.classes
+        return select_classes(table, classes) if classes and name != "test" else table
+
+    @override
+    def table_columns(self) -> PlainDict:
+        return {**super().table_columns(), "class_names": self.options.class_names}
 
     @override
     def strata(self, table: Rows) -> Sequence[str]:
@@ -113,39 +82,29 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
 
     @override
     def read_tables(self, wanted: Sequence[str]) -> dict[str, Rows]:
-        tables = super().read_tables(wanted)
-        if "train" in tables:
-            tables["train"] = self._limited(tables["train"])
-        return tables
-
-    def _limited(self, train: Rows) -> Rows:
-        """The training rows that `rows_per_class` keeps."""
-        options = self.options
+        tables, options = super().read_tables(wanted), self.options
+        if (train := tables.get("train")) is None:
+            return tables
         if options.rows_per_class is not None:
             train = limit_classes(train, options.rows_per_class, options.split_seed)
         if len(labels := train.distinct_labels()) < 2:
             have = f"the label {excerpt(labels[0])!r}" if labels else "no label (data.label_column)"
             raise InputError(f"{train.source}: all rows have {have}; a classifier needs two classes")
-        return train
-
-    # --- memory ---
+        return {**tables, "train": train}
 
     @override
     def memory_columns(self) -> PlainDict:
         options = self.options
-        if options.memory is not None and not is_memory(options.memory):
-            text_column = options.memory_text_column
-            columns = {
-                "text_column": options.text_column if text_column is None else text_column,
-                "label_column": options.memory_label_column,
-            }
-            # The training table is read in one way, so that equal ids are the same row.
-            own = {"id_column": options.id_column, "quotes": options.quotes}
-            return {**columns, **own} if self.is_memory_table(options.train_file) else columns
-        names = ("text_column", "label_column", "header", "quotes", "class_names")
-        return {name: getattr(options, name) for name in names}
-
-    # --- facts for the model ---
+        if options.memory is None or is_memory(options.memory):
+            return {name: value for name, value in self.table_columns().items() if name != "id_column"}
+        text_column = options.memory_text_column
+        columns = {
+            "text_column": options.text_column if text_column is None else text_column,
+            "label_column": options.memory_label_column,
+        }
+        # The training table is read in one way, so that equal ids are the same row.
+        own = {"id_column": options.id_column, "quotes": options.quotes}
+        return {**columns, **own} if self.is_memory_table(options.train_file) else columns
 
     @override
     def learn(self, train: TextSplit, vocabulary: Vocabulary) -> PlainDict:
@@ -153,7 +112,7 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
         return {
             "labels": in_natural_order(train.rows.distinct_labels()),
             "memory_labels": [] if memory is None else memory.labels(),
-            "num_memories": self.num_memories,
+            "num_memories": self.options.num_memories,
         }
 
     @override
@@ -168,14 +127,6 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
             memory_labels=labels if memory_labels and is_same_task else memory_labels,
             num_memories=facts["num_memories"],
         )
-
-    # --- batches ---
-
-    @override
-    def dataset(
-        self, split: TextSplit, contents: BatchContents = BatchContents(), training: bool = False
-    ) -> ClassificationDataset:
-        return ClassificationDataset(self, split, contents)
 
 
 #: Python converts at most 4,300 digits to a number.

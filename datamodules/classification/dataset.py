@@ -28,13 +28,6 @@ class ClassificationDataset(TextDataset[ClassificationBatch]):
     """Batches of labelled texts with their memories."""
 
     def __init__(self, data: TextRowsDataModule[Any], split: TextSplit, contents: BatchContents) -> None:
-        """Bind a split to the vocabulary and the labels in use.
-
-        Args:
-            data: with its spec.
-            split: texts and neighbors.
-            contents: of the batches.
-        """
         super().__init__(data, split, contents)
         labels = [*data.spec.labels, *contents.new_labels]
         targets = label_numbers(split.rows, labels)

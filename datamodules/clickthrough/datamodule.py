@@ -1,15 +1,11 @@
-"""Queries with the documents that were clicked or judged for them.
-
-In training, the unit is a query with a document that answers it and n documents that do not. A model is measured by its
-ranking of documents for a query: the judged ones, or the whole collection.
-"""
+"""Queries with the documents that were clicked or judged for them."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,14 +25,12 @@ from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.prepared import Origin
 from datamodules.retrieval import (
     FolderMemory,
     Memory,
     Retriever,
     build_neighbors,
     is_memory,
-    open_neighbors,
 )
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.text.tokens import TokenStore
@@ -45,7 +39,10 @@ from datamodules.trigrams import distinct_trigrams
 
 
 class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSplit]):
-    """Queries, documents, and which documents were clicked, or judged to answer a query.
+    """Queries, documents, and judgements: the documents that were clicked, or judged to answer a query.
+
+    A training example is a query with a document that answers it and n that do not. A model is measured by its ranking
+    of documents for a query: the judged ones, or the whole collection.
 
     Example:
         >>> data = ClickthroughDataModule(
@@ -57,6 +54,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     spec_type = ClickSpec
     split_type = ClickSplit
     monitor = "val/ndcg@10"
+    length_options: ClassVar = {"query_tokens": "query_length", "document_tokens": "document_length"}
     any_ranking = True
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
@@ -64,13 +62,10 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
 
         Args:
             retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
-            **options: fields of `ClickthroughOptions`.
         """
         super().__init__(ClickthroughOptions(**options), retriever)
         self._documents: Rows | None = None
         self._negatives: Negatives | None = None
-
-    # --- tables ---
 
     @override
     def read_split(self, name: str) -> Judgements:
@@ -103,8 +98,6 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     def duplicate_keys(self, table: Judgements) -> NDArray[np.uint64]:
         return fold_hashes(table.queries.texts)
 
-    # --- memory: the collection ---
-
     @property
     @override
     def retrieves(self) -> bool:
@@ -131,17 +124,12 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         self._documents = None  # prepared splits map them
 
     def collection(self, memory: Memory | None = None) -> Rows:
-        """The documents that predictions rank: the corpus of the training, or the rows of a memory.
-
-        Raises:
-            InputError: the corpus is missing.
-        """
-        source = self.memory
-        location = None if source is None else source.location
+        """The documents that predictions rank: the corpus of the training, or the rows of a memory."""
+        assert self.memory is not None
+        location = self.memory.location
         rows = None if location is None else location.rows
-        is_own = location is not None and rows is None and is_memory(location.path)
-        if memory is None and source is not None and is_own:
-            memory = source.open()  # of a model that was exported, or whose memory has grown
+        if memory is None and location is not None and rows is None and is_memory(location.path):
+            memory = self.memory.open()  # of a model that was exported, or whose memory has grown
         if memory is not None:
             if not isinstance(memory, FolderMemory):
                 raise InputError(
@@ -152,63 +140,25 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             return Rows.load(Path(rows[0]) / "rows.arrow")
         return self.documents
 
-    # --- splits ---
-
-    @property
-    def lengths(self) -> tuple[int, int]:
-        """Number of words kept of a query and of a document."""
-        return self.options.query_length, self.options.document_length
-
     @override
-    def lengths_by_option(self) -> dict[str, int]:
-        return dict(zip(("query_length", "document_length"), self.lengths, strict=True))
-
-    @override
-    def prepare_split(self, name: str, table: Judgements, seen: NDArray[np.uint64] | None) -> ClickSplit:
+    def prepare_split(self, name: str, table: Judgements, seen: NDArray[np.uint64] | None) -> dict[str, Part]:
         query_length, document_length = self.lengths
-        queries = self.words.tokenize(table.queries, query_length)
-        documents = self.words.tokenize(table.documents, document_length)
         parts: dict[str, Part] = {
             "judgements": prepared_folder(self.cache, "judgements", table.fingerprint, table.save),
             "documents": prepare_rows(table.documents, self.cache),
-            "query_tokens": queries.part,
-            "document_tokens": documents.part,
+            "query_tokens": self.words.tokenize(table.queries, query_length).part,
+            "document_tokens": self.words.tokenize(table.documents, document_length).part,
         }
-        hits = marks = None
         if (memory := self.searched_memory) is not None:
             folder, fingerprint = build_neighbors(
                 table.queries, memory, self.options.num_hits, False, self.cache
             )
             parts["hits"] = folder.name, fingerprint
-            hits = DocumentHits.of(open_neighbors(folder, fingerprint), table.documents)
         if name != "train":
             # A collection of documents reveals no judgement.
             marks = DuplicateMarks.of(self.duplicate_keys(table), seen)
             parts["duplicates"] = self.duplicates.prepare_marks(marks)
-        origin = Origin(self.cache, parts, table.source)
-        split = ClickSplit(table, queries, documents, hits, origin, marks)
-        self._check(name, split)
-        return split
-
-    def _check(self, name: str, split: ClickSplit) -> None:
-        """Refuse queries without anything to learn, and a validation that cannot select an epoch."""
-        table = split.judgements
-        if name in ("train", "validation") and not table.has_relevant.any():
-            raise InputError(
-                f"{table.source}: no query has a document with a grade above 0; name other judgements"
-            )
-        if name == "train":
-            negatives = self._new_negatives(split)
-            if negatives.relevant.answers_all.all():
-                raise InputError(
-                    f"{table.source}: every document answers every query, so there are no negatives; give a corpus with"
-                    " other documents"
-                )
-            if negatives.pool is not None and not negatives.pool.counts.any():
-                raise InputError(
-                    f"{table.source}: no query has a retrieved negative; raise data.num_hits or data.highest_hit_score,"
-                    " or lower data.skip_hits"
-                )
+        return parts
 
     def split_of(
         self,
@@ -217,14 +167,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         document_tokens: TokenStore | None = None,
         memory: Memory | None = None,
     ) -> ClickSplit:
-        """A split in memory, for prediction.
-
-        Args:
-            queries: the queries.
-            documents: the collection.
-            document_tokens: its tokens, if they are known.
-            memory: to retrieve documents from; None = nothing is retrieved.
-        """
+        """A split in memory, for prediction; without a memory, nothing is retrieved."""
         query_length, document_length = self.lengths
         if document_tokens is None:
             document_tokens = self.words.tokenize_now(documents, document_length)
@@ -235,55 +178,54 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         return ClickSplit(Judgements.unjudged(queries, documents), query_tokens, document_tokens, hits)
 
     @override
-    def texts_of(self, split: ClickSplit) -> list[tuple[TokenStore, int]]:
-        return list(zip((split.query_tokens, split.document_tokens), self.lengths, strict=True))
-
-    @override
     def describe_split(self, name: str, split: ClickSplit) -> Iterator[Message]:
         table = split.judgements
         number = len(table.queries)
-        yield (
-            logging.INFO,
-            f"{table.source}: {len(table)} judgements of {number} queries; {len(table.documents)} documents",
-        )
-        if without := int((~table.has_relevant).sum()):
-            yield (
-                logging.INFO,
-                f"{table.source}: {without} of {number} queries have no relevant document; they are skipped",
+        if name != "test" and not table.has_relevant.any():
+            raise InputError(
+                f"{table.source}: no query has a document with a grade above 0; name other judgements"
             )
+        yield logging.INFO, f"{len(table)} judgements of {number} queries; {len(table.documents)} documents"
+        if without := int((~table.has_relevant).sum()):
+            yield logging.INFO, f"{without} of {number} queries have no relevant document; they are skipped"
         if empty := int(split.empty_queries.sum()):
             first = table.queries.texts[int(split.empty_queries.argmax())]
             yield (
                 logging.WARNING,
-                f"{table.source}: {empty} of {number} queries have no word (the first is {excerpt(first)!r}); training"
-                " skips them, and all documents are equally good for them",
+                f"{empty} of {number} queries have no word (the first is {excerpt(first)!r}); training skips them, and"
+                " all documents are equally good for them",
             )
         if name == "train":
             yield from self._describe_negatives(split)
-        yield from self.describe_cut_texts(table.source, split)
+        yield from self.describe_cut_texts(split)
         if name != "train" and split.hits is not None:
             without = int((split.hits.document < 0).all(axis=1).sum())
             if without:
-                yield (
-                    logging.INFO,
-                    f"{table.source}: the retriever finds no document for {without} of {number} queries",
-                )
+                yield logging.INFO, f"the retriever finds no document for {without} of {number} queries"
 
     def _describe_negatives(self, split: ClickSplit) -> Iterator[Message]:
         source, number = split.judgements.source, len(split.judgements.queries)
         negatives = self._new_negatives(split)
-        if all_relevant := int(negatives.relevant.answers_all.sum()):
-            yield (
-                logging.WARNING,
-                f"{source}: every document answers {all_relevant} of {number} queries, which have no negatives",
+        all_relevant = int(negatives.relevant.answers_all.sum())
+        if all_relevant == number:
+            raise InputError(
+                f"{source}: every document answers every query, so there are no negatives; give a corpus with other"
+                " documents"
             )
-        if negatives.pool is not None and (empty := int((negatives.pool.counts == 0).sum())):
-            yield (
-                logging.WARNING,
-                f"{source}: {empty} of {number} queries have no retrieved negatives; they get random ones",
+        if all_relevant:
+            message = f"every document answers {all_relevant} of {number} queries, which have no negatives"
+            yield logging.WARNING, message
+        if negatives.pool is None:
+            return
+        empty = int((negatives.pool.counts == 0).sum())
+        if empty == number:
+            raise InputError(
+                f"{source}: no query has a retrieved negative; raise data.num_hits or data.highest_hit_score, or lower"
+                " data.skip_hits"
             )
-
-    # --- negatives ---
+        if empty:
+            message = f"{empty} of {number} queries have no retrieved negatives; they get random ones"
+            yield logging.WARNING, message
 
     def _new_negatives(self, split: ClickSplit) -> Negatives:
         options, relevant = self.options, Relevant.of(split.judgements)
@@ -308,9 +250,8 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     def set_negatives(self, documents: NDArray[np.int64], scores: NDArray[np.float32] | None = None) -> None:
         """Draw `retrieved` negatives from other documents from now on, such as those of a model in training.
 
-        Documents that answer a query are excluded, and `skip_hits` and `highest_hit_score` apply. Workers of a loader
-        have copies of their own: make the loader again (`reload_dataloaders_every_n_epochs`), or train with
-        `num_workers=0`.
+        Documents that answer a query are excluded, and `skip_hits` and `highest_hit_score` apply. Workers have the old
+        ones until the loader is made again (`reload_dataloaders_every_n_epochs`).
 
         Args:
             documents: [Q, K] rows of the collection for each training query, best first, -1 where there are fewer.
@@ -320,8 +261,6 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         negatives.pool = hard_pool(
             documents, scores, negatives.relevant, options.skip_hits, options.highest_hit_score
         )
-
-    # --- facts for the model ---
 
     @override
     def learn(self, train: ClickSplit, vocabulary: Vocabulary) -> PlainDict:
@@ -335,8 +274,6 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     def make_spec(self, vocabulary: Vocabulary, facts: PlainDict) -> ClickSpec:
         characters = vocabulary.characters or ()
         return ClickSpec(len(vocabulary), len(characters), facts["trigrams"])
-
-    # --- batches ---
 
     @override
     def dataset(

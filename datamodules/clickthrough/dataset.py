@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from datamodules.batch import BatchContents, ClickBatch, DocumentBatch, QueryBatch, as_tensors
 from datamodules.clickthrough.negatives import POSITIVES, Negatives
@@ -18,7 +18,6 @@ from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.rows import Rows, Texts
 from datamodules.dataset import BatchDataset, gather_texts, rows_and_weights
 from datamodules.drawing import key_of, uniform
-from datamodules.duplicates import DuplicateMarks
 from datamodules.prepared import Origin, PreparedSplit
 from datamodules.retrieval import Neighbors, open_neighbors
 from datamodules.text.gather import TextGroup, TokenTable, WordTable, distinct_rows, gather
@@ -50,21 +49,16 @@ class ClickSplit(PreparedSplit):
     document_tokens: TokenStore
     #: None where nothing was retrieved.
     hits: DocumentHits | None = None
-    origin: Origin | None = None
-    #: of queries.
-    duplicates: DuplicateMarks | None = None
 
     @classmethod
     @override
-    def open(cls, origin: Origin) -> ClickSplit:
+    def map_parts(cls, origin: Origin) -> Self:
         documents, hits = origin.rows("documents"), origin.open_optional("hits", open_neighbors)
         return cls(
             Judgements.load(origin.folder("judgements"), documents, origin.source),
             origin.open("query_tokens", TokenStore.open),
             origin.open("document_tokens", TokenStore.open),
             None if hits is None else DocumentHits.of(hits, documents),
-            origin,
-            origin.open_optional("duplicates", DuplicateMarks.open),
         )
 
     @property
@@ -105,36 +99,22 @@ class Sides(NamedTuple):
 
     @classmethod
     def of(
-        cls, words: WordTable, split: ClickSplit, lengths: tuple[int, int], contents: BatchContents
+        cls, words: WordTable, split: ClickSplit, lengths: Sequence[int], contents: BatchContents
     ) -> Sides:
         """Bind the texts; `lengths` are the numbers of words kept of a query and of a document."""
-        tables = (split.judgements.queries, split.judgements.documents)
-        stores = (split.query_tokens, split.document_tokens)
-        return cls(
-            *(
-                Side(table.texts, words.add(store), length, contents.strings)
-                for table, store, length in zip(tables, stores, lengths, strict=True)
-            )
-        )
+        texts = (split.judgements.queries.texts, split.judgements.documents.texts)
+        tables = map(words.add, (split.query_tokens, split.document_tokens))
+        sides = zip(texts, tables, lengths, strict=True)
+        return cls(*(Side(*side, contents.strings) for side in sides))
 
 
 class ClickDataset(BatchDataset[ClickBatch]):
-    """Batches of examples: a query with a relevant document and others.
-
-    An epoch has up to `positives` examples of each query: another choice of its relevant documents in every epoch.
-    """
+    """Batches of examples: a query with a relevant document and others, drawn in every epoch."""
 
     is_redrawn = True
 
     def __init__(self, sides: Sides, split: ClickSplit, positives: int, negatives: Negatives) -> None:
-        """Choose the examples.
-
-        Args:
-            sides: texts of the split.
-            split: the judgements.
-            positives: maximum number of examples of a query in an epoch.
-            negatives: draws the documents that an example's relevant one competes with.
-        """
+        """Choose the examples: at most `positives` of a query in an epoch."""
         self.sides, self.negatives = sides, negatives
         self.judgements = judgements = split.judgements
         self.seed, self.positives = negatives.seed, positives
@@ -147,7 +127,6 @@ class ClickDataset(BatchDataset[ClickBatch]):
         self._drawn: tuple[int, NDArray[np.int64]] = (-1, self.relevant)
 
     def __len__(self) -> int:
-        """Examples of an epoch."""
         return self._size
 
     def examples(self, epoch: int) -> NDArray[np.int64]:
@@ -175,11 +154,7 @@ class ClickDataset(BatchDataset[ClickBatch]):
 
     @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> ClickBatch:
-        """Build a batch.
-
-        Args:
-            indices: i is example i; i + e n is example i of epoch e (see `LengthBucketSampler`). All of one epoch.
-        """
+        """Build a batch of one epoch: i + e n is example i of epoch e (see `LengthBucketSampler`)."""
         epoch, numbers = np.divmod(np.asarray(indices, np.int64), len(self))
         row = self.examples(int(epoch[0]))[numbers]
         query_rows = self.judgements.query[row].astype(np.int64)
@@ -226,13 +201,7 @@ class RankingDataset(BatchDataset[QueryBatch]):
     """Batches of queries, and the documents that are ranked for them in blocks."""
 
     def __init__(self, sides: Sides, split: ClickSplit, only_judged: bool) -> None:
-        """Choose the documents.
-
-        Args:
-            sides: texts of the split.
-            split: the judgements.
-            only_judged: rank the judged documents of a query, and not the whole collection.
-        """
+        """Choose the documents: with `only_judged`, the judged ones of a query, and not the whole collection."""
         self.sides, self.split, self.only_judged = sides, split, only_judged
         judgements = split.judgements
         #: int64 [D]: rows of the documents that some query needs; their positions here are the columns of scores.
@@ -243,7 +212,6 @@ class RankingDataset(BatchDataset[QueryBatch]):
         self.column[self.documents] = np.arange(len(self.documents))
 
     def __len__(self) -> int:
-        """Queries."""
         return len(self.split.judgements.queries)
 
     @override

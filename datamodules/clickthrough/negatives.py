@@ -64,11 +64,10 @@ def hard_pool(
 
     Args:
         hits: [Q, K] rows of documents, best first, -1 where there are fewer.
-        scores: [Q, K] their scores; None = they have none.
+        scores: [Q, K].
         relevant: the answers to the queries, which are excluded.
         skip: exclude this number of a query's first hits that are not relevant.
-        highest: exclude hits whose score is above this share of the score of the query's best relevant hit; a query
-            without a relevant hit keeps its hits. None = no limit.
+        highest: exclude hits whose score is above this share of the score of the query's best relevant hit, if any.
     """
     queries = np.arange(len(hits))[:, None]
     is_hit = hits >= 0
@@ -83,32 +82,24 @@ def hard_pool(
 
 @dataclass
 class Negatives:
-    """Draws documents for examples; its pool may be replaced while a model is trained.
+    """Draws documents for examples."""
 
-    Attributes:
-        relevant: the answers to the queries.
-        sources: sources of negatives; `in_batch` draws none.
-        count: n, documents that are drawn for an example.
-        seed: of the run.
-        pool: for each query, documents for `retrieved`; see `hard_pool`.
-    """
-
+    #: the answers to the queries.
     relevant: Relevant
+    #: `in_batch` draws none.
     sources: Collection[NegativesFrom]
+    #: n, documents that are drawn for an example.
     count: int
+    #: of the run.
     seed: int
+    #: for each query, documents for `retrieved`; see `hard_pool`. It may be replaced in training.
     pool: Ragged | None = None
 
     def draw(self, epoch: int, examples: NDArray[np.int64], query: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Draw documents that do not answer the queries of some examples, in each epoch others.
+        """Draw documents that do not answer the queries [B] of these examples [B], in each epoch others.
 
         Of random and retrieved negatives each example gets half of its documents; where the pool of a query has too
         few, random ones take their place.
-
-        Args:
-            epoch: number of the epoch.
-            examples: [B] their numbers.
-            query: [B] their queries.
 
         Returns:
             [B, n] rows of documents, -1 where there are no more; n = 0 if all negatives are in the batch.

@@ -51,8 +51,6 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
         query_length: number of words kept of a query.
         document_length: number of words kept of a document.
         tokenizer: `whitespace` or `words`; the published models split texts at white space.
-        characters: pass the letters of words to the model.
-        max_characters: number of letters kept per word.
         batch_size: examples in a training batch of one device.
         eval_batch_size: queries in an evaluation batch, and documents in a block.
     """

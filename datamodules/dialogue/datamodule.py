@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -17,7 +17,7 @@ from typing_extensions import override
 from datamodules.base import DataModule
 from datamodules.batch import BatchContents, DialogueSpec
 from datamodules.core.errors import InputError
-from datamodules.core.storage import fingerprint_of, prepared_folder
+from datamodules.core.storage import Part, fingerprint_of, prepared_folder
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.dialogue_readers import read_dialogues, read_hmn4qa
 from datamodules.corpora.dialogues import Dialogues
@@ -27,7 +27,6 @@ from datamodules.dialogue.dataset import DialogueDataset, DialogueSplit
 from datamodules.dialogue.reading import latest_turns, retrieved_turns
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import DataOptions, check_choice, check_least
-from datamodules.prepared import Origin
 from datamodules.retrieval import EmbeddedRetriever, Retriever, is_existing_index
 from datamodules.retrieval.base import Ranking
 from datamodules.text.tokenization import WORD_TOKENIZERS
@@ -110,6 +109,9 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
     options_type = DialogueOptions
     spec_type = DialogueSpec
     split_type = DialogueSplit
+    length_options: ClassVar = dict.fromkeys(
+        ("turn_tokens", "question_tokens", "answer_tokens"), "max_length"
+    )
     #: Mean probability of the right answer: it still distinguishes epochs when hardly any error is left.
     monitor = "val/probability"
 
@@ -118,13 +120,10 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
 
         Args:
             retriever: ranks the turns of long dialogues where `turns_kept` is `retrieved`.
-            **options: fields of `DialogueOptions`.
         """
         super().__init__(DialogueOptions(**options), retriever)
         if is_existing_index(retriever):
             raise InputError("data.retriever.index: has no turns of these dialogues; omit it")
-
-    # --- tables ---
 
     @override
     def read_split(self, name: str) -> Dialogues:
@@ -146,25 +145,18 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
     def strata(self, table: Dialogues) -> list[str]:
         return ["dialogue"] * len(table)
 
-    # --- splits ---
-
     @override
-    def lengths_by_option(self) -> dict[str, int]:
-        return {"max_length": self.options.max_length}
-
-    @override
-    def prepare_split(self, name: str, table: Dialogues, seen: NDArray[np.uint64] | None) -> DialogueSplit:
+    def prepare_split(self, name: str, table: Dialogues, seen: NDArray[np.uint64] | None) -> dict[str, Part]:
         fingerprint = self._reading_fingerprint(table)
         folder = self.cache / f"turns-{fingerprint[:16]}"
         split = self._make_split(table, self.words.tokenize, self.retriever, folder)
-        parts = {
+        return {
             "dialogues": prepared_folder(self.cache, "dialogues", table.fingerprint, table.save),
             "turn_tokens": split.turn_tokens.part,
             "question_tokens": split.question_tokens.part,
             "answer_tokens": split.answer_tokens.part,
             "reading": prepared_folder(self.cache, "reading", fingerprint, split.reading.save),
         }
-        return replace(split, origin=Origin(self.cache, parts, table.source))
 
     def split_of(self, table: Dialogues) -> DialogueSplit:
         """A split in memory, for prediction."""
@@ -182,7 +174,9 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         turns_folder: Path,
     ) -> DialogueSplit:
         """Tokenize a table, and select the turns that are read for each question."""
-        turns, questions, answers = (tokenize(rows, self.options.max_length) for rows in _texts(table))
+        known = [table.questions.label(row) or "" for row in range(len(table.questions))]
+        texts = table.turns, table.questions, Rows.from_lists(known, source=table.source)
+        turns, questions, answers = (tokenize(rows, self.options.max_length) for rows in texts)
         _check_answers(table, answers)
         k = self.options.max_turns
         if self.options.turns_kept == "latest":
@@ -205,27 +199,17 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         )
 
     @override
-    def texts_of(self, split: DialogueSplit) -> list[tuple[TokenStore, int]]:
-        stores = (split.turn_tokens, split.question_tokens, split.answer_tokens)
-        return [(tokens, self.options.max_length) for tokens in stores]
-
-    @override
     def describe_split(self, name: str, split: DialogueSplit) -> Iterator[Message]:
         table, options = split.dialogues, self.options
-        turns = np.diff(table.turn_offsets)
-        yield (
-            logging.INFO,
-            f"{table.source}: {len(table)} dialogues of {turns.min()} to {turns.max()} turns,"
-            f" {len(table.questions)} questions",
-        )
+        number, turns = len(table), np.diff(table.turn_offsets)
+        kinds = f"{number} dialogues of {turns.min()} to {turns.max()} turns"
+        yield logging.INFO, f"{kinds}, {len(table.questions)} questions"
         if long := int((turns > options.max_turns).sum()):
             yield (
                 logging.WARNING,
-                f"{table.source}: {long} of {len(table)} dialogues have more than data.max_turns={options.max_turns}"
-                f" turns; the {options.turns_kept} ones are read for each question",
+                f"{long} of {number} dialogues have more than data.max_turns={options.max_turns} turns; the"
+                f" {options.turns_kept} ones are read for each question",
             )
-
-    # --- words ---
 
     @override
     def count_words(self, train: DialogueSplit) -> Mapping[str, int]:
@@ -251,20 +235,11 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
     def make_spec(self, vocabulary: Vocabulary, facts: PlainDict) -> DialogueSpec:
         return DialogueSpec(len(vocabulary), facts["num_turns"])
 
-    # --- batches ---
-
     @override
     def dataset(
         self, split: DialogueSplit, contents: BatchContents = BatchContents(), training: bool = False
     ) -> DialogueDataset:
         return DialogueDataset(split, self.words.vocabulary, self.facts["frequency"], self.options.max_length)
-
-
-def _texts(table: Dialogues) -> tuple[Rows, Rows, Rows]:
-    """Turns, questions and answers; "" where an answer is unknown."""
-    questions = table.questions
-    answers = [questions.label(row) or "" for row in range(len(questions))]
-    return table.turns, questions, Rows.from_lists(answers, source=table.source)
 
 
 def _check_answers(table: Dialogues, tokens: TokenStore) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from datamodules.batch import DialogueBatch, as_tensors
 from datamodules.core.arrays import find_sorted
@@ -38,18 +38,16 @@ class DialogueSplit(PreparedSplit):
     answer_tokens: TokenStore
     #: the turns that are read for each question, as row numbers.
     reading: Ragged
-    origin: Origin | None = None
 
     @classmethod
     @override
-    def open(cls, origin: Origin) -> DialogueSplit:
+    def map_parts(cls, origin: Origin) -> Self:
         return cls(
             Dialogues.load(origin.folder("dialogues"), origin.source),
             origin.open("turn_tokens", TokenStore.open),
             origin.open("question_tokens", TokenStore.open),
             origin.open("answer_tokens", TokenStore.open),
             Ragged.load(origin.folder("reading")),
-            origin,
         )
 
 
@@ -59,14 +57,7 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
     def __init__(
         self, split: DialogueSplit, vocabulary: Vocabulary, frequency: Sequence[int], max_length: int
     ) -> None:
-        """Bind a split to a vocabulary.
-
-        Args:
-            split: dialogues and their tokens.
-            vocabulary: the model's.
-            frequency: number of training dialogues with each of its words.
-            max_length: number of words that are read of a turn or a question.
-        """
+        """Bind a split to a vocabulary; `frequency` has the number of training dialogues with each of its words."""
         self.split = split
         lexicon = Lexicon()
         self.turns = first_words(split.turn_tokens, max_length, lexicon)
@@ -97,13 +88,11 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
     def __len__(self) -> int:
         return len(self.split.dialogues)
 
-    def unanswerable(self) -> NDArray[np.int64]:
-        """Rows of the questions whose answer is neither in the vocabulary nor in the turns that are read."""
-        return np.concatenate([batch.row[batch.answer == NO_CHOICE].numpy() for batch in self.batches(256)])
-
     @override
     def messages(self) -> Iterator[Message]:
-        rows, table = self.unanswerable(), self.split.dialogues
+        # Questions whose answer is neither in the vocabulary nor in the turns that are read.
+        rows = np.concatenate([batch.row[batch.answer == NO_CHOICE].numpy() for batch in self.batches(256)])
+        table = self.split.dialogues
         if len(rows):
             first = table.questions.select(rows[:1])
             yield (

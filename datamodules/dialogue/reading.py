@@ -26,14 +26,8 @@ def latest_turns(table: Dialogues, k: int) -> Ragged:
 def retrieved_turns(table: Dialogues, k: int, retriever: Retriever, folder: Path, mark: str) -> Ragged:
     """The k turns of the dialogue that rank highest for each question [Q], as row numbers in ascending order.
 
-    The latest turns are added where the retriever returns fewer.
-
-    Args:
-        table: the dialogues.
-        k: turns per question.
-        retriever: ranks the turns of all dialogues; it is closed afterwards.
-        folder: for its index.
-        mark: fingerprint of the turns and the ranking.
+    The latest turns are added where the retriever returns fewer. Its index, with this mark (a fingerprint of turns and
+    ranking), is kept in the folder.
     """
     latest = latest_turns(table, k)
     dialogue = np.repeat(np.arange(len(table)), np.diff(table.question_offsets))
@@ -70,9 +64,6 @@ def search_within(
         k: maximum number of rows per query.
         starts: [n] the first row that counts for each query.
         ends: [n] the row after the last one.
-
-    Returns:
-        For each query at most k rows, best first.
     """
     results: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * len(texts)
     waiting, size = list(range(len(texts))), 4 * k

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +30,8 @@ from datamodules.matching.negatives import foreign_texts
 from datamodules.matching.options import MatchingOptions
 from datamodules.matching.tables import duplicate_keys, question_groups, read_collection, read_pair_table
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.prepared import Origin
 from datamodules.retrieval import Retriever, build_neighbors, open_neighbors
 from datamodules.text.counts import count_tokens
-from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 
 
@@ -49,6 +47,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     options_type = MatchingOptions
     spec_type = MatchingSpec
     split_type = MatchingSplit
+    length_options: ClassVar = {"first_tokens": "first_length", "second_tokens": "second_length"}
     any_ranking = True
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
@@ -56,7 +55,6 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
 
         Args:
             retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
-            **options: fields of `MatchingOptions`.
         """
         super().__init__(MatchingOptions(**options), retriever)
         self.monitor = "val/map" if self._ranks else "val/accuracy"
@@ -65,8 +63,6 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     @property
     def _ranks(self) -> bool:
         return self.options.chosen_goal == "ranking"
-
-    # --- tables ---
 
     @override
     def read_split(self, name: str) -> Pairs:
@@ -94,8 +90,6 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     def duplicate_keys(self, table: Pairs) -> NDArray[np.uint64]:
         return duplicate_keys(table, self.options.chosen_goal)
 
-    # --- memory ---
-
     @property
     @override
     def has_memory(self) -> bool:
@@ -122,43 +116,34 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     def memory_columns(self) -> PlainDict:
         return {"text_column": self.options.memory_text_column, "label_column": None}
 
-    # --- splits ---
-
     @override
-    def prepare_split(self, name: str, table: Pairs, seen: NDArray[np.uint64] | None) -> MatchingSplit:
+    def prepare_split(self, name: str, table: Pairs, seen: NDArray[np.uint64] | None) -> dict[str, Part]:
         options, training = self.options, name == "train"
-        parts, pool, marks = dict[str, Part](), None, None
+        parts: dict[str, Part] = {}
         if not training:
             # A memory of texts to rank reveals no label.
             marks = DuplicateMarks.of(self.duplicate_keys(table), seen)
             parts["duplicates"] = self.duplicates.prepare_marks(marks)
         if training and options.negatives == "retrieved":
-            table, pool, neighbors = self._retrieve(table, exclude_all=options.chosen_batches == "listwise")
-            parts["pool"] = self._prepare_pool(pool, table, neighbors)
+            is_listwise = options.chosen_batches == "listwise"
+            table, pool, neighbors = self._retrieve(table, exclude_all=is_listwise)
+            description = {"pairs": table.fingerprint, "neighbors": neighbors, "listwise": is_listwise}
+            parts["pool"] = prepared_folder(self.cache, "pool", fingerprint_of(description), pool.save)
         elif not training and options.candidates == "retrieved":
             table, candidates, _ = self._retrieve(table, exclude_all=True)
             table = table.with_pairs(candidates.list_numbers, candidates.values)
-        first = self.words.tokenize(table.first, options.first_length)
-        second = self.words.tokenize(table.second, options.second_length)
-        parts |= {
+        return {
+            **parts,
             "pairs": prepared_folder(self.cache, "pairs", table.fingerprint, table.save),
-            "first_tokens": first.part,
-            "second_tokens": second.part,
+            "first_tokens": self.words.tokenize(table.first, options.first_length).part,
+            "second_tokens": self.words.tokenize(table.second, options.second_length).part,
         }
-        split = MatchingSplit(table, first, second, pool, Origin(self.cache, parts, table.source), marks)
-        self._check(name, split)
-        return split
 
     def _retrieve(self, pairs: Pairs, exclude_all: bool) -> tuple[Pairs, Ragged, str]:
-        """Hits of each question that are not its own texts.
-
-        Args:
-            pairs: the table.
-            exclude_all: exclude all texts of the question, not only its positives.
+        """Hits of each question, without its positives or, with `exclude_all`, without all of its texts.
 
         Returns:
-            The pairs with the hits among the second texts; the hits of each question; and the fingerprint of the
-            neighbors.
+            The pairs with the hits among the second texts; the hits of each question; the fingerprint of the neighbors.
         """
         assert self.searched_memory is not None
         folder, fingerprint = build_neighbors(
@@ -169,11 +154,6 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         hits = np.append(rows_of, -1)[neighbors.rows[pairs.question_row]]
         excluded = np.ones(len(pairs), bool) if exclude_all else pairs.target > 0
         return pairs, foreign_texts(pairs, hits, excluded), fingerprint
-
-    def _prepare_pool(self, pool: Ragged, pairs: Pairs, neighbors: str) -> Part:
-        is_listwise = self.options.chosen_batches == "listwise"
-        description = {"pairs": pairs.fingerprint, "neighbors": neighbors, "listwise": is_listwise}
-        return prepared_folder(self.cache, "pool", fingerprint_of(description), pool.save)
 
     def _check(self, name: str, split: MatchingSplit) -> None:
         """Refuse training pairs without anything to learn, and a validation that cannot select an epoch."""
@@ -203,41 +183,29 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         return MatchingSplit(pairs, first, self.words.tokenize_now(pairs.second, self.options.second_length))
 
     @override
-    def texts_of(self, split: MatchingSplit) -> list[tuple[TokenStore, int]]:
-        options = self.options
-        return [(split.first_tokens, options.first_length), (split.second_tokens, options.second_length)]
-
-    @override
-    def lengths_by_option(self) -> dict[str, int]:
-        return {"first_length": self.options.first_length, "second_length": self.options.second_length}
-
-    @override
     def describe_split(self, name: str, split: MatchingSplit) -> Iterator[Message]:
-        pairs = split.pairs
+        self._check(name, split)
         if self._ranks:
-            single = int((pairs.lists.counts == 1).sum())
-            without = int((~pairs.has_positive).sum())
-            yield (
-                logging.INFO,
-                f"{pairs.source}: {len(pairs)} pairs of {pairs.num_questions} questions; {without} questions have"
-                f" no positive, {single} have one candidate",
-            )
-            if not pairs.has_positive.any() and not self.options.keep_questions_without_positive:
-                yield (
-                    logging.WARNING,
-                    f"{pairs.source}: no question has a positive, so there is no order to measure: MAP, MRR, NDCG,"
-                    " P@1 and AUC are omitted",
-                )
-            if empty := int(split.empty_questions.sum()):
-                question = pairs.first.texts[int(pairs.question_row[split.empty_questions.argmax()])]
-                yield (
-                    logging.WARNING,
-                    f"{pairs.source}: no candidate of {empty} questions has a word (the first is {question!r});"
-                    " training skips them, and their ranking is a guess",
-                )
-        yield from self.describe_cut_texts(pairs.source, split)
+            yield from self._describe_questions(split)
+        yield from self.describe_cut_texts(split)
 
-    # --- facts for the model ---
+    def _describe_questions(self, split: MatchingSplit) -> Iterator[Message]:
+        pairs = split.pairs
+        without, single = int((~pairs.has_positive).sum()), int((pairs.lists.counts == 1).sum())
+        questions = f"{len(pairs)} pairs of {pairs.num_questions} questions"
+        yield logging.INFO, f"{questions}; {without} questions have no positive, {single} have one candidate"
+        if not pairs.has_positive.any() and not self.options.keep_questions_without_positive:
+            yield (
+                logging.WARNING,
+                "no question has a positive, so there is no order to measure: MAP, MRR, NDCG, P@1 and AUC are omitted",
+            )
+        if empty := int(split.empty_questions.sum()):
+            question = pairs.first.texts[int(pairs.question_row[split.empty_questions.argmax()])]
+            yield (
+                logging.WARNING,
+                f"no candidate of {empty} questions has a word (the first is {question!r}); training skips them, and"
+                " their ranking is a guess",
+            )
 
     @override
     def learn(self, train: MatchingSplit, vocabulary: Vocabulary) -> PlainDict:
@@ -274,8 +242,6 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         idf: NDArray[np.float32] = np.log((self.facts["num_texts"] + 1) / (frequency + 1)).astype(np.float32)
         idf[[vocabulary.pad_id, *vocabulary.prefix, *vocabulary.suffix]] = 0
         return idf
-
-    # --- batches ---
 
     @override
     def dataset(

@@ -8,13 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
+from typing_extensions import Self, override
 
 from datamodules.batch import BatchContents, MatchingBatch, MatchingSpec, as_tensors
 from datamodules.core.ragged import Ragged, offsets_of
 from datamodules.corpora.pairs import Pairs
 from datamodules.dataset import BatchDataset, rows_and_weights
-from datamodules.duplicates import DuplicateMarks
 from datamodules.matching.negatives import Negatives, foreign_negatives, own_negatives
 from datamodules.matching.options import MatchingOptions
 from datamodules.prepared import Origin, PreparedSplit
@@ -31,20 +30,15 @@ class MatchingSplit(PreparedSplit):
     second_tokens: TokenStore
     #: for each question, retrieved texts that do not match: rows of the second texts.
     pool: Ragged | None = None
-    origin: Origin | None = None
-    #: of pairs to classify, or of questions to rank.
-    duplicates: DuplicateMarks | None = None
 
     @classmethod
     @override
-    def open(cls, origin: Origin) -> MatchingSplit:
+    def map_parts(cls, origin: Origin) -> Self:
         return cls(
             Pairs.load(origin.folder("pairs"), origin.source),
             origin.open("first_tokens", TokenStore.open),
             origin.open("second_tokens", TokenStore.open),
             Ragged.load(origin.folder("pool")) if "pool" in origin.parts else None,
-            origin,
-            origin.open_optional("duplicates", DuplicateMarks.open),
         )
 
     @property
@@ -52,7 +46,7 @@ class MatchingSplit(PreparedSplit):
         """bool [P]: pairs that scores without duplicates skip; None where nothing is measured."""
         if self.duplicates is None:
             return None
-        marks = self.duplicates.is_duplicate
+        marks = self.duplicates.is_duplicate  # of pairs to classify, or of questions to rank
         return marks if len(marks) == len(self.pairs) else marks[self.pairs.question]
 
     @property
@@ -66,14 +60,11 @@ class MatchingSplit(PreparedSplit):
 
 @dataclass(frozen=True)
 class Lists:
-    """Pairs in lists.
+    """Pairs in lists."""
 
-    Attributes:
-        rows: rows of the table of pairs, at least one per list.
-        negatives: draws further pairs for each list, or None.
-    """
-
+    #: rows of the table of pairs, at least one per list.
     rows: Ragged
+    #: draws further pairs for each list.
     negatives: Negatives | None = None
 
     def __len__(self) -> int:
@@ -137,16 +128,7 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         lists: Lists,
         contents: BatchContents,
     ) -> None:
-        """Bind lists of a split to the vocabulary in use; the split's words are added to its table.
-
-        Args:
-            words: of the vocabulary.
-            spec: of the data.
-            idf: float32 [num_words], inverse document frequency of each word.
-            split: the pairs.
-            lists: the lists that they form.
-            contents: of the batches.
-        """
+        """Bind lists of a split to the vocabulary in use, to which its words are added; `idf` is [num_words]."""
         self.spec, self.idf, self.split, self.lists, self.contents = spec, idf, split, lists, contents
         self.is_duplicate = split.is_duplicate
         self.first, self.second = words.add(split.first_tokens), words.add(split.second_tokens)
@@ -174,12 +156,7 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
 
     @override
     def __getitems__(self, indices: Sequence[int] | NDArray[np.int64]) -> MatchingBatch:
-        """Build a batch.
-
-        Args:
-            indices: i is list i; i + e n is list i as drawn in epoch e (see `ListSampler`); ~i (negative) is
-                list i as padding, with weight 0. All of one epoch.
-        """
+        """Build a batch of one epoch: i + e n is list i as drawn in epoch e (see `LengthBucketSampler`)."""
         given, weight = rows_and_weights(indices)
         epoch, numbers = np.divmod(given, len(self))
         members = self._members(int(epoch[0]), numbers)

@@ -34,24 +34,18 @@ class Negatives(Protocol):
 
 @dataclass(frozen=True)
 class PoolNegatives:
-    """Negatives from a pool, of which each list has a range.
+    """Negatives from a pool, of which each list has a range."""
 
-    Attributes:
-        second: rows of the pool's second texts.
-        target: their grades.
-        row: their rows in the table of pairs, or -1.
-        start: int64 [lists], start of each list's range.
-        size: int64 [lists], its length.
-        count: k, maximum number of negatives of a list.
-        seed: of the run.
-    """
-
+    #: the pool's texts as in `Drawn`.
     second: NDArray[np.int64]
     target: NDArray[np.float32]
     row: NDArray[np.int64]
+    #: int64 [lists]: start and length of each list's range.
     start: NDArray[np.int64]
     size: NDArray[np.int64]
+    #: k, maximum number of negatives of a list.
     count: int
+    #: of the run.
     seed: int
 
     def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
@@ -65,20 +59,17 @@ class PoolNegatives:
 
 @dataclass(frozen=True)
 class RandomNegatives:
-    """Random second texts that are not the question's own.
+    """Random second texts that are not the question's own."""
 
-    Attributes:
-        codes: int64 [second texts], equal for duplicates.
-        own: the codes of each question's own texts, ascending.
-        question: int64 [lists], the question of each list.
-        count: k, maximum number of negatives of a list.
-        seed: of the run.
-    """
-
+    #: int64 [second texts]: equal for duplicates.
     codes: NDArray[np.int64]
+    #: the codes of each question's own texts, ascending.
     own: Ragged
+    #: int64 [lists]: the question of each list.
     question: NDArray[np.int64]
+    #: k, maximum number of negatives of a list.
     count: int
+    #: of the run.
     seed: int
 
     def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
@@ -114,14 +105,9 @@ def own_negatives(
 def foreign_negatives(
     pairs: Pairs, pool: Ragged | None, question: NDArray[np.int64], count: int, seed: int
 ) -> Negatives:
-    """Texts that are not the question's own, for a list of each of these questions.
+    """Texts that are not the question's own, for a list of each of these questions [lists].
 
-    Args:
-        pairs: the table.
-        pool: for each question rows of second texts to draw from; None = draw from all.
-        question: int64 [lists], the question of each list.
-        count: maximum number of negatives of a list.
-        seed: of the run.
+    They are drawn from the pool, which has rows of second texts for each question; without one, from all second texts.
     """
     if pool is None:
         codes = duplicate_codes(pairs.second.texts)
@@ -134,15 +120,12 @@ def foreign_negatives(
 
 
 def foreign_texts(pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bool_]) -> Ragged:
-    """The distinct hits of each question that are neither excluded texts of its own nor duplicates of these.
+    """The distinct hits of each question, best first, that are neither excluded texts of its own nor their duplicates.
 
     Args:
         pairs: the table.
         hits: [questions, k], rows of the second texts, -1 where there are fewer.
         excluded: bool [P], the pairs whose second texts are excluded.
-
-    Returns:
-        For each question rows of the second texts, best first.
     """
     codes = duplicate_codes(pairs.second.texts)
     question = np.repeat(np.arange(len(hits)), hits.shape[1])

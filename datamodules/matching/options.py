@@ -9,7 +9,7 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.pair_readers import Goal
 from datamodules.corpora.readers import EncodingErrors
 from datamodules.corpora.records import Column
-from datamodules.options import DataOptions, MemoryOptions, VectorOptions, check_choice, check_least
+from datamodules.options import TableOptions, check_choice, check_least
 
 #: A table whose columns the user names, or a published release.
 Layout: TypeAlias = Literal["table", "wikiqa", "quora", "trec"]
@@ -21,16 +21,10 @@ CandidatesFrom: TypeAlias = Literal["own", "retrieved"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatchingOptions(MemoryOptions, VectorOptions, DataOptions):
-    """Options of `MatchingDataModule`.
-
-    A table is a .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file, a folder saved by `datasets`, or
-    `hub:NAME[:SPLIT]`. `validation_split` is a share of the questions, not of the pairs.
+class MatchingOptions(TableOptions):
+    """Options of `MatchingDataModule`; splits take shares of the questions, not of the pairs.
 
     Attributes:
-        train_file: the table to train on.
-        validation_file: the table for validation; None = questions are split off the training table.
-        test_file: the table for the test.
         goal: `ranking` orders a question's candidates (labels are grades of 0 or more); `classification` decides
             whether two texts match (labels are 0 and 1). None = classification for Quora's pairs, ranking for all
             others.
@@ -41,17 +35,12 @@ class MatchingOptions(MemoryOptions, VectorOptions, DataOptions):
         second_column: name or number of the second text (the answer).
         label_column: name or number of the grade or label.
         question_column: name or number of an id of the question; None = pairs of equal first texts are one question.
-        id_column: name or number of an id of the pair; None = row numbers.
-        header: whether CSV files have a header line; None detects it.
-        quotes: whether fields may be enclosed in double quotes; None = in CSV files, not in TSV files.
         encoding_errors: `strict` refuses bytes that are not UTF-8, `replace` replaces them by U+FFFD.
         queries_file: with `trec`, the queries of all splits: .jsonl with `id` (or `_id`) and `text`, or .tsv with id
             and text and no header; one file or several.
         documents_file: with `trec`, the documents, in the same formats. All of them are then the memory.
         document_column: name or number of the documents' text, or several, which are joined; None = `text`, or the
             second column of a .tsv.
-        test_split: share of the training table's questions that is split off for the test, before the validation
-            questions; it replaces a test file. None = no such test.
         batches: a training list: `pointwise` a pair, `pairwise` a positive with negatives, `listwise` all candidates of
             a question. None = pairwise to rank, pointwise to classify.
         negatives: source of the negatives: the question's `own` candidates of a lower grade, `random` ones from other
@@ -66,27 +55,18 @@ class MatchingOptions(MemoryOptions, VectorOptions, DataOptions):
         second_length: number of words kept of a second text.
         memory_text_column: text of the memory table. Without a memory of the user's, candidates are retrieved from the
             distinct second texts of the training pairs, or from the documents.
-        normalize_vectors: scale each word vector to length 1.
         batch_size: lists in a training batch of one device.
     """
 
-    train_file: str | None = None
-    validation_file: str | None = None
-    test_file: str | None = None
     goal: Goal | None = None
     layout: Layout = "table"
     first_column: Column = "first"
     second_column: Column = "second"
-    label_column: Column = "label"
     question_column: Column | None = None
-    id_column: Column | None = None
-    header: bool | None = None
-    quotes: bool | None = None
     encoding_errors: EncodingErrors = "strict"
     queries_file: str | list[str] | None = None
     documents_file: str | None = None
     document_column: Column | list[Column] | None = None
-    test_split: float | None = None
     batches: Batches | None = None
     negatives: NegativesFrom = "own"
     num_negatives: int = 4
@@ -99,20 +79,10 @@ class MatchingOptions(MemoryOptions, VectorOptions, DataOptions):
     normalize_vectors: bool = True
     batch_size: int = 32
 
-    files: ClassVar[tuple[str, ...]] = (
-        "train_file",
-        "validation_file",
-        "test_file",
-        "queries_file",
-        "documents_file",
-        "memory",
-        "word_vectors",
-    )
-    test_files: ClassVar[tuple[str, ...]] = ("test_file", "train_file")
+    files: ClassVar[tuple[str, ...]] = (*TableOptions.files, "queries_file", "documents_file")
 
     def __post_init__(self) -> None:
-        DataOptions.__post_init__(self)
-        VectorOptions.__post_init__(self)
+        super().__post_init__()
         check_least(self, 1, "num_negatives", "num_candidates", "first_length", "second_length")
         check_choice(self, "layout", ("table", "wikiqa", "quora", "trec"))
         check_choice(self, "goal", (None, "ranking", "classification"))
@@ -128,8 +98,6 @@ class MatchingOptions(MemoryOptions, VectorOptions, DataOptions):
             share = getattr(self, name)
             if share is not None and not 0 < share < 1:
                 raise InputError(f"data.{name}={share}: give a share between 0 and 1")
-        if self.test_split is not None and self.test_file is not None:
-            raise InputError("data.test_split and data.test_file: give one of them")
         if self.layout == "trec" and (self.queries_file is None or self.documents_file is None):
             raise InputError("data.layout=trec: name data.queries_file and data.documents_file")
 
