@@ -383,7 +383,8 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
 
     @override
     def batch_contents(self, split: str) -> BatchContents:
-        if self.is_evaluated(split):
+        # In training only a frozen encoder encodes the memory beforehand: once it has the weights of `init_from`.
+        if self.is_evaluated(split) or (split == "train" and self.encoder_is_frozen):
             self._read_memory_of(split)
         return super().batch_contents(split)._replace(encoded_memory=self._encoded_memory)
 
@@ -391,12 +392,6 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
     def setup(self, stage: str) -> None:
         self._encoded_memory = None  # it belongs to the data of an earlier run
         super().setup(stage)
-
-    @override
-    def on_fit_start(self) -> None:
-        if self.encoder_is_frozen:
-            self._read_memory_of("train")
-        super().on_fit_start()
 
     def _read_memory_of(self, split: str) -> None:
         data = self.data
