@@ -508,18 +508,21 @@ class Evaluation:
     Attributes:
         class_scores: scores of single classes, by name.
         query_scores: the score of each query, by its id, where models are compared query by query.
-        file: where `write` puts both: a process that is forked for a device leaves nothing else behind.
+        table: rows of a table in which the model compares itself with others.
+        file: where `write` puts all: a process that is forked for a device leaves nothing else behind.
     """
 
     def __init__(self) -> None:
         self.class_scores: dict[str, float] = {}
         self.query_scores: dict[str, float] = {}
+        self.table: list[PlainDict] = []
         self.file: Path | None = None
 
     def write(self) -> None:
         """Write the scores, if a file is set."""
         if self.file is not None:
-            write_json(self.file, {"classes": self.class_scores, "queries": self.query_scores})
+            scores = {"classes": self.class_scores, "queries": self.query_scores, "table": self.table}
+            write_json(self.file, scores)
 
 
 def brings_vectors(state: DataState | None) -> bool:
