@@ -78,7 +78,7 @@ class PredictionTable(ValidationReport):
     """
 
     def __init__(self, num_texts: int = 50, every_n_epochs: int = 1) -> None:
-        """Configure the table; see `ValidationReport` for the options.
+        """Configure the table.
 
         Args:
             num_texts: number of validation texts or questions, the first ones.

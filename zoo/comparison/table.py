@@ -43,12 +43,7 @@ class Comparison(NamedTuple):
 
 
 def compared(runs: Sequence[Run], metrics: Sequence[str] | None) -> list[Comparison]:
-    """Group runs that can be compared; the largest group comes first.
-
-    Args:
-        runs: of any tasks.
-        metrics: names; None = the monitored ones, and the validation's others in which runs differ.
-    """
+    """Group runs that can be compared, the largest group first; see `compare` for the default of `metrics`."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(_task(run), []).append(run)

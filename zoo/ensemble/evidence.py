@@ -41,7 +41,7 @@ def _with_retrieved(
     scores, weights = retrieved.score.tolist(), retrieved.weight.tolist()
     extended = []
     for row, prediction in enumerate(predictions):
-        # A memory that both votes have counts for both; two of equal text and label are one to a reader.
+        # A memory of both votes counts for both; memories of equal text and label are listed once.
         listed = {
             (each.text, each.label): each._replace(found_by=each.found_by or "words")
             for each in prediction.memories

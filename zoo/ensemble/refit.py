@@ -1,7 +1,6 @@
 """Weights for a memory that has grown: fitted again in seconds, on labelled rows and on the added rows.
 
-The members that read texts have never seen the added rows, and in a vote a row excludes itself: so the added rows are
-held-out rows themselves.
+No member is fitted on the added rows, and in a vote a row excludes itself: the added rows are held-out rows, too.
 """
 
 from __future__ import annotations

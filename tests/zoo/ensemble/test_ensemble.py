@@ -149,7 +149,9 @@ def test_a_run_resumes_in_the_stage_where_it_was_stopped(
     assert zoo.load(last).predict("apple")[0].label in LABELS
     resumed = run("half", "--trainer.max_epochs=2", f"--ckpt_path={last}")
     texts = [text for text, _ in sentences(20, seed=9)]
-    for actual, reference in zip(zoo.load(resumed).predict(texts), zoo.load(whole).predict(texts), strict=True):
+    for actual, reference in zip(
+        zoo.load(resumed).predict(texts), zoo.load(whole).predict(texts), strict=True
+    ):
         assert actual.probabilities == pytest.approx(reference.probabilities, abs=1e-6)
     answers = [json.loads((folder / "answer.json").read_text()) for folder in (resumed, whole)]
     assert answers[0] == answers[1]

@@ -732,7 +732,7 @@ def test_the_list_names_every_table_with_its_time(zoo_command: Command) -> None:
 
 
 def is_parsed(parsed: Any, given: Any) -> bool:
-    """Return whether a parsed value equals the given value; a class may be given by its short name and some of its arguments."""
+    """Return True if a parsed value is the given one; a class may have its short name and some of its arguments."""
     if isinstance(given, dict) and "class_path" in given:
         arguments = given.get("init_args", {}).items()
         return bool(
