@@ -99,17 +99,13 @@ class Report:
         other = self.table.compare_with
         if other is None:
             return
-        differences = {
-            row.name: compare(self._queries(row.name), self._queries(other))
-            for row in self.rows
-            if row.name != other
-        }
-        if any(differences.values()):
-            lines = [["row", "difference", "p", "queries"]]
-            for name, difference in differences.items():
-                if difference is not None:
-                    mean, p, queries = difference
-                    lines.append([name, f"{100 * mean:+.1f}", f"{p:.4f}", str(queries)])
+        lines = [["row", "difference", "p", "queries"]]
+        for row in self.rows:
+            difference = compare(self._queries(row.name), self._queries(other))
+            if row.name != other and difference is not None:
+                mean, p, queries = difference
+                lines.append([row.name, f"{100 * mean:+.1f}", f"{p:.4f}", str(queries)])
+        if len(lines) > 1:
             yield f"\n## Against {other}, test\n\n{markdown_table(lines)}"
             yield (
                 "Mean difference over queries of each query's mean over seeds, in percent; p of a paired"
