@@ -47,11 +47,7 @@ class Chart(NamedTuple):
     marked: Sequence[Sequence[int]] = ()
 
     def write(self, folder: Path, epoch: int) -> Path | None:
-        """Write `NAME.csv` and `NAME.png` into an existing folder.
-
-        Returns:
-            The picture; None if drawing it failed, which is logged.
-        """
+        """Write `NAME.csv` and `NAME.png` into an existing folder; see `write_picture` for what is returned."""
         columns, rows = [*self.columns], [[*row] for row in self.rows]
         if self.marked:
             columns.append(self.mark)

@@ -31,7 +31,13 @@ class Reporting(Protocol):
 class ValidationReport(Callback):
     """Base of callbacks that predict the first validation rows, in one process, and write files in `charts/`."""
 
-    def __init__(self, num_texts: int, every_n_epochs: int) -> None:
+    def __init__(self, num_texts: int = 1000, every_n_epochs: int = 1) -> None:
+        """Configure the report.
+
+        Args:
+            num_texts: number of validation texts or questions, the first ones.
+            every_n_epochs: epochs from one report to the next.
+        """
         check_count("trainer.callbacks.num_texts", num_texts)
         check_count("trainer.callbacks.every_n_epochs", every_n_epochs)
         self.num_texts = num_texts
@@ -57,15 +63,6 @@ class Charts(ValidationReport):
     ranks of relevant texts (the collection is encoded once more), the interaction of the words of a pair.
     """
 
-    def __init__(self, num_texts: int = 1000, every_n_epochs: int = 1) -> None:
-        """Configure the charts.
-
-        Args:
-            num_texts: number of validation rows, the first ones.
-            every_n_epochs: epochs from one report to the next.
-        """
-        super().__init__(num_texts, every_n_epochs)
-
     @override
     def report(self, trainer: pl.Trainer, model: Reporting, folder: Path) -> None:
         for chart in model.charts(trainer.datamodule, self.num_texts):  # type: ignore[attr-defined]
@@ -75,9 +72,9 @@ class Charts(ValidationReport):
 
 
 class PredictionTable(ValidationReport):
-    """Writes a table for people: predictions for validation rows with the truth and the evidence.
+    """Writes predictions for validation rows with the truth and the evidence, for people.
 
-    It is `charts/predictions.csv` in the run folder and `val/predictions` in W&B.
+    The table is `charts/predictions.csv` in the run folder and `val/predictions` in W&B.
     """
 
     def __init__(self, num_texts: int = 50, every_n_epochs: int = 1) -> None:

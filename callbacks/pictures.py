@@ -25,11 +25,9 @@ _MORE_FONTS = (
 
 
 def write_picture(file: Path, draw: Callable[[], Figure]) -> Path | None:
-    """Write a PNG file in one step.
+    """Write a PNG file in one step, and return it.
 
-    Returns:
-        The file. None if drawing failed: the error is logged and an older picture is deleted, because a missing
-        picture is no reason to end a run.
+    None if drawing failed, which ends no run: the error is logged, and an older picture is deleted.
     """
     try:
         picture = png(draw)
@@ -45,10 +43,7 @@ def write_picture(file: Path, draw: Callable[[], Figure]) -> Path | None:
 
 
 def png(draw: Callable[[], Figure]) -> bytes:
-    """Draw a figure in which `$` begins no formula, with fonts for letters that matplotlib's own font lacks.
-
-    Letters that no font of the machine has become boxes.
-    """
+    """Draw a figure in which `$` begins no formula; letters that no font of the machine has become boxes."""
     from matplotlib import font_manager, rc_context  # the import takes a second
 
     installed = set(font_manager.get_font_names())

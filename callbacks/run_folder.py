@@ -26,8 +26,8 @@ class Answer(Protocol):
     def write(self, folder: Path) -> None:
         """Write its files."""
 
-    def as_text(self) -> str:
-        """Return it for a terminal."""
+    def as_markdown(self) -> str:
+        """Return its table and conclusion."""
 
     def cells(self) -> list[list[str]]:
         """Return its table, the header first."""
@@ -92,7 +92,7 @@ class RunFolder(Callback):
         answer: Answer | None = getattr(pl_module, "answer", None)
         if answer is not None:
             answer.write(self.folder)
-            print(answer.as_text())
+            print(f"\n{answer.as_markdown()}")
             columns, *rows = answer.cells()
             for logger in wandb_loggers(trainer):
                 logger.log_table("answer", columns=columns, data=rows)

@@ -37,7 +37,7 @@ from zoo.cli.options import named_values, user_strings
 from zoo.cli.outputs import check_output
 from zoo.cli.run_dir import check_run_dir, run_dir
 from zoo.cli.scores import as_text
-from zoo.ensemble.answer import split_answer
+from zoo.ensemble.answer import Answer, Line
 from zoo.registry import MODELS, model_class
 from zoo.saving.saved_model import SavedModel
 from zoo.tasks.base import Task
@@ -394,15 +394,18 @@ class ZooCLI(LightningCLI):
         scores = {name.removeprefix(f"{stage}/"): float(value) for name, value in metrics}
         classes: dict[str, float] = {}
         queries: dict[str, float] = {}
+        answer: Answer | None = None
         if isinstance(self.model, Task):
             assert self.model.evaluation.file is not None
             evaluation = json.loads(self.model.evaluation.file.read_text(encoding="utf-8"))
             classes, queries = evaluation["classes"], evaluation["queries"]
-        answer, scores = split_answer({**scores, **classes})
+            if evaluation["table"]:
+                answer = Answer("test", [Line(**row) for row in evaluation["table"]], [])
+        scores |= classes
         print(as_text({name: scores[name] for name in scores if name not in classes}, classes))
         output: PlainDict = {**scores, **({"by_query": queries} if queries else {})}
         if answer is not None:
-            print(f"\n{answer.as_text()}")
+            print(f"\n{answer.as_markdown()}")
             output["answer"] = answer.as_json()
         if self.output is not None:
             write_json(self.output, output)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoo.comparison.runs import Run
+from zoo.markdown import markdown_table
 
 #: Settings that define the task and its validation rows: figures of others can't be compared.
 _DATA = re.compile(r"data(\.(goal|classes|validation_\w+|train_\w+))?")
@@ -42,12 +43,7 @@ class Comparison(NamedTuple):
 
 
 def compared(runs: Sequence[Run], metrics: Sequence[str] | None) -> list[Comparison]:
-    """Group runs that can be compared; the largest group comes first.
-
-    Args:
-        runs: of any tasks.
-        metrics: names; None = the monitored ones, and the validation's others in which runs differ.
-    """
+    """Group runs that can be compared, the largest group first; see `compare` for the default of `metrics`."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(_task(run), []).append(run)
@@ -142,14 +138,10 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
         if len(comparisons) > 1:
             blocks.append(f"## {comparison.title}\n")
         if comparison.means is not None:
-            blocks += ["Means ± standard deviations over seeds:\n", _aligned(comparison.means), "Runs:\n"]
-        blocks.append(_aligned(comparison.table))
+            blocks += [
+                "Means ± standard deviations over seeds:\n",
+                markdown_table(comparison.means),
+                "Runs:\n",
+            ]
+        blocks.append(markdown_table(comparison.table))
     return "\n".join(blocks)
-
-
-def _aligned(table: Table) -> str:
-    rows = [[cell.replace("|", "\\|") for cell in row] for row in table]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rows.insert(1, ["-" * width for width in widths])
-    lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -16,15 +16,7 @@ def explain(
     new_labels: Sequence[str],
     memory: Rows | None,
 ) -> list[Prediction]:
-    """Add evidence to the predictions of a batch.
-
-    Args:
-        predictions: with the memories of the batch.
-        output: of the network.
-        labels: all labels, in the order of the logits.
-        new_labels: those that only the memory has.
-        memory: its rows; None = no member searched it.
-    """
+    """Add evidence to the predictions of a batch; `memory` is None where no member searched it."""
     number = {label: position for position, label in enumerate(labels)}
     explained = []
     for row, prediction in enumerate(predictions):
@@ -35,21 +27,21 @@ def explain(
                 contributions=contributions, known_by_memory_alone=prediction.label in new_labels
             )
         )
-    for retrieved in output.retrieved if memory is not None else ():
-        explained = _with_retrieved(explained, retrieved, memory)
+    if memory is not None:
+        for retrieved in output.retrieved:
+            explained = _with_retrieved(explained, retrieved, memory)
     return explained
 
 
 def _with_retrieved(
-    predictions: Sequence[Prediction], retrieved: RetrievedRows, memory: Rows | None
+    predictions: Sequence[Prediction], retrieved: RetrievedRows, memory: Rows
 ) -> list[Prediction]:
     """Add the memories that a member retrieved by vectors."""
-    assert memory is not None
     texts, labels = texts_and_labels(memory, retrieved.rows)
     scores, weights = retrieved.score.tolist(), retrieved.weight.tolist()
     extended = []
     for row, prediction in enumerate(predictions):
-        # A memory that both votes have counts for both; two of equal text and label are one to a reader.
+        # A memory of both votes counts for both; memories of equal text and label are listed once.
         listed = {
             (each.text, each.label): each._replace(found_by=each.found_by or "words")
             for each in prediction.memories

@@ -18,14 +18,13 @@ from torch.nn import functional
 from datamodules.batch import BatchContents
 from datamodules.classification.dataset import UNKNOWN, label_numbers
 from datamodules.core.errors import InputError
-from datamodules.retrieval import Memory
 from datamodules.sampling import LengthBucketSampler
 from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import Answer, AnswerScores, Line
 from zoo.ensemble.member import Input, Readings
 from zoo.ensemble.network import EnsembleNetwork, scores_of
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
-from zoo.ensemble.tables import classify_table, excluded_rows, read_table
+from zoo.ensemble.tables import classify_table, read_table
 from zoo.tasks.predictor import on_device
 from zoo.training.trained_parts import freeze_parts, parameter_groups
 
@@ -40,12 +39,7 @@ class EnsembleFit:
     """Fits everything but the encoder; each process does it by itself, with the same result."""
 
     def __init__(self, model: MemoryEnsemble, data: TextRowsDataModule[Any]) -> None:
-        """Read the labels.
-
-        Args:
-            model: with its best encoder.
-            data: set up for the fit.
-        """
+        """Read the labels; the model has its best encoder, and the data is set up for the fit."""
         self.model, self.data = model, data
         self.network: EnsembleNetwork = model.network
         self.training, self.validation = data.split("train"), data.split("validation")
@@ -57,10 +51,7 @@ class EnsembleFit:
         self.crosses = bool((target >= 0).sum() < model.few_rows)
 
     def run(self) -> Answer:
-        """Run all stages.
-
-        Returns:
-            The table on the validation rows.
+        """Run all stages, and return the table on the validation rows.
 
         Raises:
             InputError: there are no rows to fit weights on, or a training diverged.
@@ -68,7 +59,8 @@ class EnsembleFit:
         network, show = self.network, self.model.show_stage
         network.pool = None
         show("stage 2 of 4: the memory is encoded")
-        self.model.search_memory(self.data, self._memory_to_search())
+        memory = self.data.memory if self.data.has_memory and "memory" in self._inputs else None
+        self.model.search_memory(self.data, None if memory is None else memory.opened)
         show("stage 3 of 4: members are fitted")
         readings = self._fit_members()
         show("stage 4 of 4: weights are fitted on held-out rows")
@@ -78,19 +70,14 @@ class EnsembleFit:
         lines = self._measure(held_out, crossed, references)
         return Answer("validation", lines, self._notes(0 if crossed is None else len(crossed.target)))
 
-    def _memory_to_search(self) -> Memory | None:
-        """The memory, open, if a member searches it by vectors."""
-        memory, inputs = self.data.memory, self.network.inputs_of(self.network.members)
-        return memory.opened if memory is not None and self.data.has_memory and "memory" in inputs else None
+    @property
+    def _inputs(self) -> set[Input]:
+        return self.network.inputs_of(self.network.members)
 
     # --- members ---
 
     def _fit_members(self) -> Readings:
-        """Fit members and references.
-
-        Returns:
-            What was read of the training rows; for cross-fitting, all that no fold reads by itself.
-        """
+        """Fit members and references; return their inputs, and those that folds share, for the training rows."""
         network = self.network
         if network.bag is not None:
             has_vector = self.data.words.has_vector()
@@ -101,15 +88,11 @@ class EnsembleFit:
         names = [*network.members, *network.references]
         inputs = network.fitted_on(names)
         if self.crosses:
-            inputs |= network.inputs_of(network.members) - self._read_by_folds
+            # An encoder that is trained by gradients is trained again for each fold, and reads its vectors then.
+            inputs |= self._inputs - ({"vectors"} if network.learns_by_gradients else set())
         readings = read_table(self.model, self.training, inputs)
         network.fit(names, readings, self.target)
         return readings
-
-    @property
-    def _read_by_folds(self) -> set[Input]:
-        """The inputs that each fold reads by itself: by an encoder that was trained without it."""
-        return {"vectors"} if self.network.learns_by_gradients else set()
 
     def _classify_validation(self) -> tuple[HeldOut, dict[str, Tensor]]:
         """Outputs of the members for the validation rows, and scores [n, C] of the references."""
@@ -118,7 +101,7 @@ class EnsembleFit:
         names = [*network.members, *network.references]
         readings = read_table(self.model, self.validation, network.inputs_of(names))
         if network.excludes_duplicates:
-            readings = readings._replace(excluded=excluded_rows(network, readings.texts))
+            readings = readings._replace(excluded=network.excluded_rows(readings.texts))
         outputs = classify_table(network, readings, names, self.model.device)
         held_out = HeldOut(
             {name: outputs.pop(name) for name in network.members}, torch.from_numpy(self.validation_target)
@@ -128,13 +111,12 @@ class EnsembleFit:
     # --- cross-fitting ---
 
     def _cross_fit(self, readings: Readings) -> HeldOut | None:
-        """Outputs for the training rows, each by members that were fitted without its fold.
+        """Outputs for training rows, each by members that were fitted without its fold.
 
-        Returns:
-            None if the model that this one started from was trained on all rows.
+        Rows that the model of `init_from` was trained on are excluded; None if these are all.
         """
         ids = self.training.rows.ids
-        readings = readings._replace(excluded=excluded_rows(self.network, readings.texts, ids))
+        readings = readings._replace(excluded=self.network.excluded_rows(readings.texts, ids))
         folds = folds_of(self.target, min(self.model.folds, len(self.target)))
         parts, order = [], []
         for fold in np.unique(folds):
@@ -153,7 +135,7 @@ class EnsembleFit:
         seen, held_out = readings.select(others), readings.select(rows)
         memory, target = self.network.memory, self.network.memory_target
         if not self.network.learns_by_gradients:
-            fold = self.network.unfitted()
+            fold = EnsembleNetwork(list(self.network.members), self.network.sizes)
         else:
             fold = self._train_encoder(others)
             with self.model.using(fold):
@@ -185,7 +167,7 @@ class EnsembleFit:
             sampler = LengthBucketSampler(
                 dataset.lengths()[rows], options.batch_size, training=True, seed=seed
             )
-            for epoch in range(model.encoder_epochs_used):
+            for epoch in range(model.best_epochs):
                 sampler.set_epoch(epoch)
                 for positions in sampler:
                     batch = on_device(dataset.__getitems__(rows[positions]), model)

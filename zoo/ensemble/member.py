@@ -56,7 +56,7 @@ class Readings(NamedTuple):
 
     @classmethod
     def join(cls, parts: Sequence[Readings]) -> Readings:
-        """Consecutive inputs as one, on the CPU; each has the same fields."""
+        """Consecutive inputs as one, on the CPU; each has the same fields, without excluded rows."""
         texts = [text for part in parts for text in part.texts]
         neighbors = [part.neighbors for part in parts if part.neighbors is not None]
         vectors, logits, bags = (
@@ -65,15 +65,7 @@ class Readings(NamedTuple):
             else None
             for tensors in zip(*(part._tensors() for part in parts), strict=True)
         )
-        excluded = [rows for part in parts for rows in part.excluded or ()]
-        return cls(
-            texts,
-            Votes.join(neighbors) if neighbors else None,
-            vectors,
-            logits,
-            bags,
-            None if parts[0].excluded is None else excluded,
-        )
+        return cls(texts, Votes.join(neighbors) if neighbors else None, vectors, logits, bags)
 
 
 class Sizes(NamedTuple):
@@ -98,10 +90,7 @@ class Sizes(NamedTuple):
 
 
 class Member(nn.Module, ABC):
-    """A classifier of texts, fitted in one step and without gradients.
-
-    Its fitted values are part of its state dict.
-    """
+    """A classifier of texts, fitted in one step and without gradients; its fitted values are in its state dict."""
 
     #: its name in options and checkpoints.
     name: ClassVar[str]
@@ -111,7 +100,6 @@ class Member(nn.Module, ABC):
     reads: ClassVar[frozenset[Input]]
 
     def __init__(self, sizes: Sizes) -> None:
-        """Make a member that is not fitted."""
         super().__init__()
         self.sizes = sizes
 

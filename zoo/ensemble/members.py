@@ -17,8 +17,8 @@ from zoo.ensemble.outputs import Scores, Votes
 from zoo.layers.kernel_machine import KernelMachine
 from zoo.layers.tfidf import TfidfLinear, planes_of
 
-#: Weights of errors that a regression chooses from, and number of rows to choose on.
-COSTS = (0.3, 1.0, 3.0, 10.0, 30.0)
+#: Weights of errors that a regression chooses from by three folds, and the number of rows to choose on.
+_COSTS = (0.3, 1.0, 3.0, 10.0, 30.0)
 _COST_ROWS = 3000
 
 
@@ -222,7 +222,6 @@ MEMBERS: dict[str, type[Member]] = {
     member.name: member for member in (Lexical, Encoder, Bag, LexicalVote, DenseVote)
 }
 
-#: References by name.
 REFERENCES: dict[str, type[Member]] = {
     member.name: member for member in (Majority, SupportVectors, Regression)
 }
@@ -236,12 +235,7 @@ def titles() -> dict[str, str]:
 def fit_regression(
     vectors: NDArray[np.float32], target: NDArray[np.int64], num_classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Fit multinomial logistic regression; its regularization is chosen by three folds.
-
-    Args:
-        vectors: float32 [n, l], of length 1.
-        target: int64 [n]; a missing class loses everywhere.
-        num_classes: C.
+    """Fit multinomial logistic regression on vectors [n, l] of length 1; a missing class loses everywhere.
 
     Returns:
         Weight [C, l] and bias [C].
@@ -261,7 +255,7 @@ def fit_regression(
 def _best_cost(vectors: NDArray[np.float32], target: NDArray[np.int64]) -> float:
     """The weight of errors with the highest likelihood on held-out folds; 1 where rows are too few for folds."""
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold, cross_val_score
+    from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
     present, counts = np.unique(target, return_counts=True)
     few = np.random.default_rng(0).permutation(len(target))[:_COST_ROWS]
@@ -269,12 +263,11 @@ def _best_cost(vectors: NDArray[np.float32], target: NDArray[np.int64]) -> float
     sizes = np.unique(target[rows], return_counts=True)[1]
     if len(sizes) < 2 or sizes.min() < 3:
         return 1.0
-
-    def likelihood(cost: float) -> float:
-        classifier = LogisticRegression(C=cost, max_iter=200)
-        scores = cross_val_score(
-            classifier, vectors[rows], target[rows], cv=StratifiedKFold(3), scoring="neg_log_loss"
-        )
-        return float(scores.mean())
-
-    return max(COSTS, key=likelihood)
+    search = GridSearchCV(
+        LogisticRegression(max_iter=200),
+        {"C": _COSTS},
+        scoring="neg_log_loss",
+        cv=StratifiedKFold(3),
+        refit=False,
+    )
+    return float(search.fit(vectors[rows], target[rows]).best_params_["C"])

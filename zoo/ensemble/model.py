@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -40,6 +41,7 @@ from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.member import Input, Sizes
 from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.network import EnsembleNetwork, EnsembleOutput
+from zoo.ensemble.new_labels import rarity_of
 from zoo.ensemble.pool import Pool
 from zoo.ensemble.refit import refit
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
@@ -177,7 +179,7 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
         return int(self.trainer.max_epochs or 0) - 1 if self.trains_encoder else 0
 
     @property
-    def encoder_epochs_used(self) -> int:
+    def best_epochs(self) -> int:
         """Epochs after which the encoder was best."""
         return 1 if self._best is None else self._best.epochs
 
@@ -272,11 +274,6 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
         """The texts' vectors [n, l], of length 1; 0 for a text without words."""
         return ClassificationPredictor(self, self.model_data).encode(texts)
 
-    def vectors_of(self, texts: list[str]) -> NDArray[np.float32]:
-        """The texts' vectors [n, l]: those of texts in the memory are looked up."""
-        memory: EncodedMemory | None = self.network.memory
-        return self.encode(texts) if memory is None else memory.vectors_of(texts)
-
     @override
     def read_memory(self, data: AnyDataModule, memory: Memory | None, num_texts: int | None = None) -> None:
         assert isinstance(data, TextRowsDataModule)
@@ -286,7 +283,7 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
         self.new_labels = tuple(label for label in known if label not in self.spec.labels)
         rows = memory.rows if isinstance(memory, FolderMemory) and self.new_labels else None
         target = None if rows is None else label_numbers(rows, self.labels)
-        network.expect_new_classes(target, len(self.new_labels))
+        network.rarity = rarity_of(target, network.num_classes, len(self.new_labels))
         if "memory" in network.inputs_of(network.active_members()):
             self.search_memory(data, memory)
 
@@ -374,12 +371,8 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
     @override
     def on_train_batch_start(self, batch: ClassificationBatch, batch_idx: int) -> None:
         super().on_train_batch_start(batch, batch_idx)
-        if self.in_last_epoch:
-            self._fit_members()
-            # One batch, in which nothing moves; then Lightning validates and saves.
-            self.trainer.should_stop = True
-
-    def _fit_members(self) -> None:
+        if not self.in_last_epoch:
+            return
         data = self.model_data
         if self._best is not None and self._best.weights:
             with torch.no_grad():
@@ -388,6 +381,8 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
         self.answer = EnsembleFit(self, data).run()
         if data.memory is not None:
             data.memory.close()
+        # One batch, in which nothing moves; then Lightning validates and saves.
+        self.trainer.should_stop = True
 
     @override
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
@@ -448,11 +443,8 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
     def on_test_epoch_end(self) -> None:
         super().on_test_epoch_end()
         if self._answer_scores is not None:
-            # Logged, since a process that was forked for a device leaves nothing else behind.
-            for line in self._answer_scores.lines(self.network.pool.weights["all"]):
-                for name, figure in line.figures().items():
-                    value = torch.tensor(figure, dtype=torch.float64)
-                    self.log(f"test/answer/{name}", value, rank_zero_only=False)
+            lines = self._answer_scores.lines(self.network.pool.weights["all"])
+            self.evaluation.table = [asdict(line) for line in lines]
         self.network.measures_table = False
 
     def explain(self, predictions: Sequence[Prediction], output: EnsembleOutput) -> list[Prediction]:

@@ -17,7 +17,7 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.ensemble.member import Input, Member, Readings, Sizes
 from zoo.ensemble.members import MEMBERS, REFERENCES
-from zoo.ensemble.new_labels import rarity_of, with_new_classes
+from zoo.ensemble.new_labels import with_new_classes
 from zoo.ensemble.outputs import Outputs, Scores, Votes
 from zoo.ensemble.pool import Pool
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder, WordEncoder
@@ -66,14 +66,7 @@ class EnsembleNetwork(nn.Module):
         encoder: BiLSTMEncoder | TransformerEncoder | None = None,
         words: WordEncoder | None = None,
     ) -> None:
-        """Make the members.
-
-        Args:
-            members: their names.
-            sizes: of the members.
-            encoder: of texts; None where no member reads vectors.
-            words: the word vectors that bags are made of; None where no member reads bags.
-        """
+        """Make the members; `encoder` is None where none reads vectors, and `words` where none reads bags."""
         super().__init__()
         self.sizes, self.num_classes = sizes, sizes.num_classes
         self.encoder = encoder
@@ -82,7 +75,10 @@ class EnsembleNetwork(nn.Module):
         if words is not None and encoder is None:
             self.words = words
         self.bag = None if words is None else VectorBag(len(words.table))
-        self._make_members(members)
+        has_frozen_vectors = "encoder" in members and not sizes.trains_encoder
+        references = [name for name in REFERENCES if name != "regression" or has_frozen_vectors]
+        self.members = nn.ModuleDict({name: MEMBERS[name](sizes) for name in members})
+        self.references = nn.ModuleDict({name: REFERENCES[name](sizes) for name in references})
         self.learns_by_gradients = encoder is not None and sizes.trains_encoder
         if not self.learns_by_gradients:
             self.requires_grad_(False)
@@ -91,22 +87,12 @@ class EnsembleNetwork(nn.Module):
             self.train()
         #: None until the members are fitted.
         self.pool: Pool | None = None
-        #: see `rarity_of`; as many as there are classes that only the memory has.
+        #: of the classes that only the memory has, see `rarity_of`.
         self.rarity = torch.ones(0)
         #: a text must not retrieve duplicates of itself: on where texts come from the memory's own table.
         self.excludes_duplicates = False
         #: classify by every row of the answer's table.
         self.measures_table = False
-
-    def _make_members(self, names: Sequence[str]) -> None:
-        self.members = nn.ModuleDict({name: MEMBERS[name](self.sizes) for name in names})
-        has_frozen_vectors = "encoder" in names and not self.sizes.trains_encoder
-        names = [name for name in REFERENCES if name != "regression" or has_frozen_vectors]
-        self.references = nn.ModuleDict({name: REFERENCES[name](self.sizes) for name in names})
-
-    def unfitted(self) -> EnsembleNetwork:
-        """Members of the same kinds that are not fitted, without the encoder."""
-        return EnsembleNetwork(list(self.members), self.sizes)
 
     @override
     def train(self, mode: bool = True) -> Self:
@@ -115,13 +101,6 @@ class EnsembleNetwork(nn.Module):
         if not self.sizes.trains_encoder and self.encoder is not None:
             self.encoder.eval()
         return self
-
-    @property
-    def bag_words(self) -> WordEncoder:
-        """The word vectors that bags are made of."""
-        words = self.words if self.encoder is None else self.encoder.words
-        assert isinstance(words, WordEncoder)
-        return words
 
     def member(self, name: str) -> Member:
         """A member or reference."""
@@ -132,8 +111,6 @@ class EnsembleNetwork(nn.Module):
     def inputs_of(self, names: Iterable[str]) -> set[Input]:
         """The inputs that members read."""
         return {each for name in names for each in self.member(name).reads}
-
-    # --- fit ---
 
     def fitted_on(self, names: Iterable[str]) -> set[Input]:
         """The inputs that members are fitted on."""
@@ -149,12 +126,15 @@ class EnsembleNetwork(nn.Module):
     def search(self, memory: EncodedMemory | None, target: Tensor | None) -> None:
         """Search a memory by vectors, whose rows have these classes (negative: none; C and above: new ones)."""
         self.memory, self.memory_target = memory, target
+        classes = torch.zeros(0, dtype=torch.int64) if target is None else target
         for name in self.members:
-            self.member(name).search(memory, torch.zeros(0, dtype=torch.int64) if target is None else target)
+            self.member(name).search(memory, classes)
 
-    def expect_new_classes(self, target: NDArray[np.int64] | None, num_new: int) -> None:
-        """Predict N further classes by the memory alone; see `rarity_of`."""
-        self.rarity = rarity_of(target, self.num_classes, num_new)
+    def excluded_rows(
+        self, texts: Sequence[str], own_ids: Sequence[str] | None = None
+    ) -> list[NDArray[np.int32]] | None:
+        """Rows of the searched memory that are duplicates of each text; with own ids, also the text's own row."""
+        return None if self.memory is None else self.memory.memory.excluded_rows(texts, own_ids)
 
     # --- prediction ---
 
@@ -226,10 +206,12 @@ class EnsembleNetwork(nn.Module):
             logits = self._classify_vectors(vectors) if self.learns_by_gradients else None
             readings = readings._replace(vectors=vectors, logits=logits)
         if "bags" in inputs:
+            words = self.words if self.encoder is None else self.encoder.words
             assert self.bag is not None
-            readings = readings._replace(bags=self.bag(batch, self.bag_words))
-        if "memory" in inputs and self.memory is not None and self.excludes_duplicates:
-            readings = readings._replace(excluded=self.memory.memory.excluded_rows(readings.texts))
+            assert isinstance(words, WordEncoder)
+            readings = readings._replace(bags=self.bag(batch, words))
+        if "memory" in inputs and self.excludes_duplicates:
+            readings = readings._replace(excluded=self.excluded_rows(readings.texts))
         return readings
 
     def classify(self, readings: Readings, names: Iterable[str]) -> dict[str, Outputs]:

@@ -28,8 +28,8 @@ def rarity_of(target: NDArray[np.int64] | None, num_classes: int, num_new: int) 
 
     Args:
         target: int64, classes of all rows of the memory; None = unknown.
-        num_classes: C, classes of the training.
-        num_new: N, new classes.
+        num_classes: C.
+        num_new: N.
     """
     if target is None:
         return torch.ones(num_new)
@@ -55,7 +55,7 @@ def with_new_classes(
         logits: float32 [B, C] of the old classes.
         contributions: member -> [B, C]; they add up to the logits.
         votes: member -> its memories.
-        pool: calibrations and weights.
+        pool: fitted on the old classes.
         rarity: [N], see `rarity_of`.
 
     Returns:

@@ -117,9 +117,7 @@ def fit_pool(held_out: HeldOut) -> Pool:
 def fit_weights(log_probabilities: Mapping[str, Tensor], target: Tensor) -> dict[str, float]:
     """Weights >= 0 of the highest likelihood, without members that are not worth their price, the least useful first.
 
-    Args:
-        log_probabilities: member -> [n, C].
-        target: int64 [n].
+    The log probabilities are [n, C], the classes [n].
     """
     stacked = {name: values.double() for name, values in log_probabilities.items()}
     kept = list(stacked)

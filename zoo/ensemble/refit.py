@@ -1,7 +1,6 @@
 """Weights for a memory that has grown: fitted again in seconds, on labelled rows and on the added rows.
 
-The members that read texts have never seen the added rows, and in a vote a row excludes itself: so the added rows are
-held-out rows themselves.
+No member is fitted on the added rows, and in a vote a row excludes itself: the added rows are held-out rows, too.
 """
 
 from __future__ import annotations
@@ -18,23 +17,14 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool
-from zoo.ensemble.tables import classify_table, excluded_rows, read_table
+from zoo.ensemble.tables import classify_table, read_table
 
 if TYPE_CHECKING:
     from zoo.ensemble.model import MemoryEnsemble
 
 
 def refit(model: MemoryEnsemble, data: TextRowsDataModule[Any], memory: Memory | None, rows: Rows) -> str:
-    """Fit calibrations and weights again, and give them to the model.
-
-    Args:
-        model: a fitted ensemble.
-        data: the model's.
-        memory: its memory, open.
-        rows: labelled rows; duplicates of rows in the memory or of training rows are skipped.
-
-    Returns:
-        The weights and their accuracy on the rows.
+    """Fit calibrations and weights again, see `Refits`; duplicates of the memory or of training rows are skipped.
 
     Raises:
         InputError: a row has no label or an unknown one, or no row remains.
@@ -89,7 +79,7 @@ def _classify(
     names = list(network.members)
     readings = read_table(model, split, network.inputs_of(names), rows=rows)
     if excludes_duplicates:
-        readings = readings._replace(excluded=excluded_rows(network, readings.texts))
+        readings = readings._replace(excluded=network.excluded_rows(readings.texts))
     outputs = classify_table(network, readings, names, model.device) if len(rows) else {}
     return HeldOut(outputs, torch.from_numpy(labels[rows]))
 

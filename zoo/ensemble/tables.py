@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,10 +33,7 @@ def read_table(
     """The inputs of members for the rows of a table, on the CPU.
 
     Args:
-        model: with its data.
-        split: the table.
-        inputs: the inputs to read.
-        network: with the encoder to read with; None = the model's.
+        network: has the encoder; None = the model's.
         rows: row numbers; None = all.
     """
     network = network or model.network
@@ -44,7 +41,8 @@ def read_table(
     texts = split.rows.texts.take(rows)
     vectors = None
     if "vectors" in inputs and not network.learns_by_gradients:
-        vectors = torch.from_numpy(model.vectors_of(texts))
+        memory = network.memory
+        vectors = torch.from_numpy(model.encode(texts) if memory is None else memory.vectors_of(texts))
         inputs = inputs - {"vectors"}
     readings = Readings(texts)
     if len(rows) and inputs & {"vectors", "bags", "neighbors"}:
@@ -56,28 +54,10 @@ def read_table(
     return readings if vectors is None else readings._replace(vectors=vectors)
 
 
-def excluded_rows(
-    network: EnsembleNetwork, texts: Sequence[str], own_ids: Sequence[str] | None = None
-) -> list[NDArray[np.int32]] | None:
-    """The rows of the memory that are duplicates of each text, or with own ids, the text's own row.
-
-    Returns:
-        None if no memory is searched by vectors.
-    """
-    return None if network.memory is None else network.memory.memory.excluded_rows(texts, own_ids)
-
-
 def classify_table(
     network: EnsembleNetwork, readings: Readings, names: Iterable[str], device: torch.device
 ) -> dict[str, Outputs]:
-    """The outputs of members for a table's inputs, on the CPU.
-
-    Args:
-        network: with the members.
-        readings: of n texts, n > 0.
-        names: of the members.
-        device: of the network.
-    """
+    """The outputs of members for a table's inputs, of at least one text, on the CPU."""
     parts = []
     with torch.inference_mode():
         for start in range(0, len(readings.texts), _ROWS):

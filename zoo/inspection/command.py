@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import compress, islice
 from pathlib import Path
@@ -27,7 +27,7 @@ from zoo.inspection.keywords import (
     words_by_cell,
 )
 from zoo.saving.saved_model import SavedModel
-from zoo.tasks.predictor import BLOCK, texts_in
+from zoo.tasks.predictor import blocks_of, texts_in
 from zoo.tasks.retrieval.predictor import RetrievalPredictor
 
 #: Columns and rows.
@@ -90,7 +90,11 @@ def inspect(
     result: PlainDict = {"checkpoint": ckpt_path, "rules": vars(rules)}
     pictures: list[Path] = []
     if given:
-        inspected = _inspect(predictors, given, rules)
+        inspected = {
+            (name, side): find_keywords(predictor.trace([text], queries=side == "query")[0], rules)
+            for name, predictor in predictors.items()
+            for side, text in given.items()
+        }
         tables["keywords"] = _keyword_table(inspected)
         result["texts"] = [_plain(*key, keywords) for key, keywords in inspected.items()]
         for side in given:
@@ -102,7 +106,9 @@ def inspect(
         }
     if queries is not None:
         read = islice(texts_in(queries, {"text_column": text_column}), texts)
-        topics = list(_topics(predictors[ckpt_path], read, rules))
+        blocks = (predictors[ckpt_path].trace(block, queries=True) for block in blocks_of(read))
+        traces = (trace for block in blocks for trace in block)
+        topics = list(allocate_topics((find_keywords(trace, rules) for trace in traces), rules))
         tables |= _topic_tables(topics)
         result["topics"] = {str(cell): dict(words) for cell, words in words_by_cell(topics).items()}
     write_json(folder / "inspection.json", result)
@@ -122,28 +128,12 @@ def _open(model: str, device: str) -> RetrievalPredictor:
     return predictor
 
 
-def _inspect(
-    predictors: Mapping[str, RetrievalPredictor], texts: Mapping[str, str], rules: Rules
-) -> Inspected:
-    return {
-        (name, side): find_keywords(predictor.trace([text], queries=side == "query")[0], rules)
-        for name, predictor in predictors.items()
-        for side, text in texts.items()
-    }
-
-
 def _draw(keywords: Keywords, folder: Path, side: str) -> list[Path]:
     if not keywords.text.words:
         return []
     maps = write_picture(folder / f"{side}_maps.png", partial(draw_maps, keywords.text))
     active = write_picture(folder / f"{side}_active.png", partial(draw_active, keywords))
     return [picture for picture in (maps, active) if picture is not None]
-
-
-def _topics(predictor: RetrievalPredictor, texts: Iterator[str], rules: Rules) -> Iterator[Topic]:
-    while block := list(islice(texts, BLOCK)):
-        traces = predictor.trace(block, queries=True)
-        yield from allocate_topics((find_keywords(trace, rules) for trace in traces), rules)
 
 
 def _keyword_table(inspected: Inspected) -> Table:

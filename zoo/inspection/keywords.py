@@ -66,7 +66,7 @@ class Keywords(NamedTuple):
     text: ReadText
     #: of each direction.
     activities: list[Activity]
-    #: for each word.
+    #: of each word.
     is_keyword: list[bool]
 
 

@@ -38,14 +38,3 @@ def count_votes(shares: Tensor, target: Tensor, num_classes: int) -> Tensor:
     """Sum shares [B, K] by the memories' classes `target` [B, K] (negative: none): [B, C]."""
     votes = shares.new_zeros(len(shares), num_classes)
     return votes.scatter_add_(1, target.clamp(min=0), shares * (target >= 0))
-
-
-def mix_in(logits: Tensor, votes: Tensor, mix: Tensor | float) -> Tensor:
-    """Return the log of (1 - mix) softmax(logits) + mix votes, for logits and votes [B, C].
-
-    A text whose memories cast no vote keeps its own distribution.
-    """
-    total = votes.sum(dim=1, keepdim=True)
-    own = logits.softmax(dim=1)
-    mixed = (1 - mix) * own + mix * torch.where(total > 0, votes / total.clamp(min=1e-6), own)
-    return mixed.clamp(min=1e-9).log()

@@ -54,17 +54,11 @@ def reproduce(
             "zoo reproduce: give a table and --data_dir; `zoo reproduce --list` shows the tables"
         )
     wanted = None if rows is None else [row.strip() for row in rows.split(",")]
-    out = Path(run_dir or f"runs/reproduce/{Path(name).stem}")
-    failure = None
     try:
-        run_table(name, data_dir, test_file, wanted, seeds, str(out), encoder)
+        run_table(name, data_dir, test_file, wanted, seeds, run_dir, encoder)
     except RowFailed as error:
-        failure = error
-    print((out / "table.md").read_text(encoding="utf-8"), end="")
-    print(f"table: {out / 'table.md'} (.json, .csv, .png)")
-    if failure is not None:
-        print(f"zoo: error: {failure}", file=sys.stderr)
-        raise SystemExit(1)
+        print(f"zoo: error: {error}", file=sys.stderr)
+        raise SystemExit(1) from error
 
 
 def run_table(
@@ -76,7 +70,7 @@ def run_table(
     run_dir: str | None = None,
     encoder: str | None = None,
 ) -> Figures:
-    """Run a table and write its files; arguments as in `reproduce`.
+    """Run a table, write its files and print it; arguments as in `reproduce`.
 
     Raises:
         InputError: no such table, row or file.
@@ -102,6 +96,8 @@ def run_table(
             reproduction.run()
     except Timeout:
         raise InputError(f"{out}: another `zoo reproduce` is at work there; give another --run_dir") from None
+    print((out / "table.md").read_text(encoding="utf-8"), end="")
+    print(f"table: {out / 'table.md'} (.json, .csv, .png)")
     if failed := reproduction.failed:
         raise RowFailed(f"{len(failed)} of the runs failed: {', '.join(failed)}")
     return reproduction.report().figures()

@@ -60,20 +60,15 @@ class RowData:
 
     def _options(self) -> PlainDict:
         own = {key: value for key, value in self.row.overrides.items() if key.startswith("data.")}
-        return {
-            **self.table.base["data"]["init_args"],
-            **{key.removeprefix("data."): value for key, value in own.items()},
-        }
+        changes = {key.removeprefix("data."): value for key, value in own.items()}
+        return {**self.table.base["data"]["init_args"], **changes}
 
     def _absolute(self, file: str) -> str:
         return file if file.startswith("hub:") else str((self.folder / file).resolve())
 
 
 def read_test(file: Path, data: RowData) -> PlainDict:
-    """Read the test of a row before hours of training, not after.
-
-    Returns:
-        The data options with which `zoo test` reads it.
+    """Read the test of a row before hours of training, not after; return the options with which `zoo test` reads it.
 
     Raises:
         InputError: it can't be read.

@@ -51,16 +51,12 @@ def _draw_metric(table: Table, rows: Sequence[Row], figures: Figures, axes: Axes
     name = table.paper_metric.partition("/")[2]
     name = name if name in table.metrics else table.metrics[0]
     split = "test" if any(f"test/{name}" in metrics for metrics in figures.values()) else "val"
+    metric, published = f"{split}/{name}", table.paper_metric
     values: dict[str, tuple[float, float]] = {}
     for row in rows:
-        figure = figures[row.name].get(f"{split}/{name}", {})
+        figure = figures[row.name].get(metric, {})
         if (mean := figure.get("mean")) is not None:
-            spread = figure.get("sd") or 0
-            values[row.name] = (
-                table.percent(f"{split}/{name}", mean),
-                table.percent(f"{split}/{name}", spread),
-            )
-    published = table.paper_metric
+            values[row.name] = table.percent(metric, mean), table.percent(metric, figure.get("sd") or 0)
     paper = {
         row.name: table.percent(published, row.paper[published]) for row in rows if published in row.paper
     }

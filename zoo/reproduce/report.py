@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from callbacks.chart import write_table
 from callbacks.pictures import write_picture
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
+from zoo.markdown import markdown_table
 from zoo.reproduce.picture import Figures, draw
 from zoo.reproduce.significance import compare, mean_by_query
 from zoo.reproduce.table import SPLITS, Row, Table, title
@@ -50,11 +51,12 @@ class Report:
         """Write `table.json`, `table.csv` and `table.md` into a folder."""
         figures = self.figures()
         write_json(out / "table.json", figures)
-        with (out / "table.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, ["row", "metric", "mean", "sd", "n", "paper"])
-            writer.writeheader()
-            for row, metrics in figures.items():
-                writer.writerows({"row": row, "metric": name, **metrics[name]} for name in metrics)
+        lines = [
+            [row, name, *figure.values()]
+            for row, metrics in figures.items()
+            for name, figure in metrics.items()
+        ]
+        write_table(out / "table.csv", ["row", "metric", "mean", "sd", "n", "paper"], lines)
         text = "\n".join([*self._markdown(figures), *self._comparison()])
         (out / "table.md").write_text(text + "\n", encoding="utf-8")
 
@@ -71,16 +73,15 @@ class Report:
         metrics = [metric for metric in columns if any(metric in row for row in figures.values())]
         papers = list(dict.fromkeys(metric for row in self.rows for metric in row.paper))
         heads = [*(columns[metric] for metric in metrics), *map(table.paper_title, papers)]
-        yield from (f"# {table.name}", "", table.description, "")
-        yield f"| {' | '.join(['row', *heads, 'runs'])} |"
-        yield f"|{'---|' * (len(heads) + 2)}"
+        lines = [["row", *heads, "runs"]]
         for row in self.rows:
             cells = [self._cell(metric, figures[row.name].get(metric, {})) for metric in metrics]
             cells += [f"{table.percent(m, row.paper[m]):.1f}" if m in row.paper else "" for m in papers]
-            yield f"| {' | '.join([row.name, *cells, str(len(self.results[row.name]))])} |"
+            lines.append([row.name, *cells, str(len(self.results[row.name]))])
+        yield f"# {table.name}\n\n{table.description}\n\n{markdown_table(lines)}"
         counts = ", ".join(title(name) for name in table.metrics if name in table.counts)
         unit = f"Percent, but {counts} are numbers" if counts else "Percent"
-        yield f"\n{unit}; mean ± standard deviation over seeds. Epochs are chosen on validation rows."
+        yield f"{unit}; mean ± standard deviation over seeds. Epochs are chosen on validation rows."
         if any(row.grow for row in self.rows):
             yield "Where a memory grew, the model is another row's, tuned on the validation rows."
         yield from (f"\nSkipped: {row}: {reason}." for row, reason in self.skipped.items())
@@ -98,20 +99,16 @@ class Report:
         other = self.table.compare_with
         if other is None:
             return
-        differences = {
-            row.name: compare(self._queries(row.name), self._queries(other))
-            for row in self.rows
-            if row.name != other
-        }
-        if any(differences.values()):
-            yield f"\n## Against {other}, test\n"
-            yield "| row | difference | p | queries |\n|---|---|---|---|"
-            for name, difference in differences.items():
-                if difference is not None:
-                    mean, p, queries = difference
-                    yield f"| {name} | {100 * mean:+.1f} | {p:.4f} | {queries} |"
+        lines = [["row", "difference", "p", "queries"]]
+        for row in self.rows:
+            difference = compare(self._queries(row.name), self._queries(other))
+            if row.name != other and difference is not None:
+                mean, p, queries = difference
+                lines.append([row.name, f"{100 * mean:+.1f}", f"{p:.4f}", str(queries)])
+        if len(lines) > 1:
+            yield f"\n## Against {other}, test\n\n{markdown_table(lines)}"
             yield (
-                "\nMean difference over queries of each query's mean over seeds, in percent; p of a paired"
+                "Mean difference over queries of each query's mean over seeds, in percent; p of a paired"
                 " randomization test with two sides (10,000 draws)."
             )
 

@@ -32,6 +32,9 @@ from zoo.reproduce.table import SPLITS, Metrics, Row, Table
 #: How a run is started.
 ZOO: tuple[str, ...] = (sys.executable, "-m", "zoo")
 
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_LIBC = ctypes.CDLL(None)  # opened beforehand: a forked process should do little
+
 
 class RowFailed(Exception):
     """A run failed; the message is the reason."""
@@ -43,11 +46,7 @@ class Reproduction:
     def __init__(
         self, table: Table, rows: Sequence[str], seeds: int, data_dir: Path, test_file: Path | None, out: Path
     ) -> None:
-        """Check the files of the wanted rows and of those that they start from; nothing runs yet.
-
-        Raises:
-            InputError: a file is missing, or the test file can't be read.
-        """
+        """Check the files of the wanted rows and of those that they start from; nothing runs yet."""
         self.table = without_absent_tests(table, data_dir) if table.skip_absent else table
         self.seeds, self.data_dir, self.test_file, self.out = seeds, data_dir, test_file, out
         #: row, or run -> the reason.
@@ -83,14 +82,8 @@ class Reproduction:
     def _data(self, row: Row) -> RowData:
         return RowData(self.table, row, self.data_dir)
 
-    # --- all runs ---
-
     def run(self) -> None:
-        """Run what is not finished, and write the table after every run.
-
-        Raises:
-            InputError: the folder has a finished run with other options or data.
-        """
+        """Run what is not finished, and write the table after every run."""
         runs = [
             (row, seed)
             for seed in range(1, self.seeds + 1)
@@ -98,7 +91,9 @@ class Reproduction:
             if seed <= self.table.seeds_of(row, self.seeds)
         ]
         for row, seed in runs:
-            self._trained(row, seed)
+            self._trained(
+                row, seed
+            )  # a finished run with other options or data is refused before hours of training
         for row, seed in runs:
             self._attempt(row, seed)
             self.report().write(self.out)
@@ -133,8 +128,6 @@ class Reproduction:
             with suppress(InputError):
                 results.append(self._result(row, int(file.parent.name.removeprefix("seed-"))))
         return results
-
-    # --- one run ---
 
     def _run_seed(self, row: Row, seed: int) -> bool:
         """Train and test, each unless it is finished; return whether both were."""
@@ -238,11 +231,8 @@ class Reproduction:
     def _test(self, row: Row, folder: Path) -> PlainDict:
         data, output = self._data(row), folder / "test.json"
         # A test of its own: its files, or the table that it is split from.
-        own = {
-            name: files
-            for name, files in data.files().items()
-            if name in self.table.data_type.options_type.test_files
-        }
+        names = self.table.data_type.options_type.test_files
+        own = {name: files for name, files in data.files().items() if name in names}
         options = own if data.has_test else self.test_options
         arguments = as_arguments({f"data.{name}": value for name, value in options.items()})
         checkpoint = folder / "checkpoints" / "best.ckpt"
@@ -278,12 +268,8 @@ def _zoo(arguments: Sequence[str], log: Path) -> None:
 
 
 def _die_with_parent() -> None:
-    """Ask Linux to end this process with its parent, so that a killed table leaves no run behind."""
-    set_parent_death_signal = 1  # PR_SET_PDEATHSIG
-    _LIBC.prctl(set_parent_death_signal, signal.SIGKILL)
-
-
-_LIBC = ctypes.CDLL(None)  # opened beforehand: a forked process should do little
+    """Let Linux end this process with its parent, so that a killed table leaves no run behind."""
+    _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _metrics(scores: PlainDict, stage: str) -> Metrics:

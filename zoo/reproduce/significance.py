@@ -28,11 +28,7 @@ class Difference(NamedTuple):
 
 
 def compare(first: Mapping[str, float], second: Mapping[str, float]) -> Difference | None:
-    """Test the difference of two systems, with the same draws every time.
-
-    Args:
-        first: query -> its figure.
-        second: the same for the other system.
+    """Test the difference of two systems (query -> figure), with the same draws every time.
 
     Returns:
         None if they have no query in common.

@@ -30,7 +30,7 @@ from zoo.saving.saved_model import option_names
 
 #: metric -> value, such as `val/accuracy` -> 0.9.
 Metrics: TypeAlias = dict[str, float]
-#: How the names of metrics begin, and their split.
+#: Prefix of a metric's name -> split.
 SPLITS = {"val": "validation", "test": "test"}
 SHIPPED = Path(__file__).with_name("tables")
 
@@ -159,10 +159,9 @@ def shipped_tables() -> list[str]:
 
 
 def load_table(name: str, encoder: str | None = None) -> Table:
-    """Read a table.
+    """Read a shipped table or a YAML file.
 
     Args:
-        name: one of `shipped_tables`, or a YAML file.
         encoder: Hub name or folder of a pre-trained transformer that replaces the table's own (its `encoder`).
 
     Raises:

@@ -478,13 +478,16 @@ class Evaluation:
         self.class_scores: dict[str, float] = {}
         #: the score of each query, by its id, where models are compared query by query.
         self.query_scores: dict[str, float] = {}
-        #: where `write` puts both: a process that is forked for a device leaves nothing else behind.
+        #: rows of a table in which the model compares itself with others.
+        self.table: list[PlainDict] = []
+        #: where `write` puts all: a process that is forked for a device leaves nothing else behind.
         self.file: Path | None = None
 
     def write(self) -> None:
         """Write the scores, if a file is set."""
         if self.file is not None:
-            write_json(self.file, {"classes": self.class_scores, "queries": self.query_scores})
+            scores = {"classes": self.class_scores, "queries": self.query_scores, "table": self.table}
+            write_json(self.file, scores)
 
 
 def check_sizes(**sizes: int | Sequence[int]) -> None:

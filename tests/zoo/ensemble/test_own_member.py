@@ -94,7 +94,7 @@ def test_it_is_cross_fitted(run: Run, tmp_path: Path) -> None:
     assert model.network.pool.calibrations["naive_bayes"][0] < 0.5
     texts, labels = zip(*rows, strict=True)
     predicted = [prediction.label for prediction in zoo.load(folder).predict(texts)]
-    assert np.mean([one == other for one, other in zip(predicted, labels, strict=True)]) > 0.7
+    assert np.mean([label == expected for label, expected in zip(predicted, labels, strict=True)]) > 0.7
 
 
 def test_a_stopped_run_resumes_and_processes_agree(
@@ -114,8 +114,8 @@ def test_a_stopped_run_resumes_and_processes_agree(
     texts = [text for text, _ in sentences(20, seed=9)]
     expected = zoo.load(whole).predict(texts)
     for folder in (resumed, two):
-        for one, other in zip(zoo.load(folder).predict(texts), expected, strict=True):
-            assert one.probabilities == pytest.approx(other.probabilities, abs=1e-4)
+        for actual, reference in zip(zoo.load(folder).predict(texts), expected, strict=True):
+            assert actual.probabilities == pytest.approx(reference.probabilities, abs=1e-4)
 
 
 def test_its_memory_grows_and_it_is_exported(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
@@ -129,6 +129,6 @@ def test_its_memory_grows_and_it_is_exported(run: Run, zoo_command: Zoo, tmp_pat
     texts = ["quince", "old zinc", "rain"]
     expected = zoo.load(folder).predict(texts)
     assert zoo_command("export", folder, "shared").code == 0
-    for one, other in zip(zoo.load("shared").predict(texts), expected, strict=True):
-        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-6)
-        assert one.contributions == pytest.approx(other.contributions, abs=1e-6)
+    for actual, reference in zip(zoo.load("shared").predict(texts), expected, strict=True):
+        assert actual.probabilities == pytest.approx(reference.probabilities, abs=1e-6)
+        assert actual.contributions == pytest.approx(reference.contributions, abs=1e-6)

@@ -16,7 +16,7 @@ import zoo
 from tests.zoo.conftest import Result
 from tests.zoo.retrieval_runs import trained
 from zoo.inspection.keywords import Rules, allocate_topics, find_keywords, words_by_cell
-from zoo.tasks.predictor import ReadText
+from zoo.tasks.retrieval.predictor import ReadText
 
 Command = Callable[..., Result]
 
@@ -30,7 +30,7 @@ def made_up(y: list[list[float]], directions: int = 1) -> ReadText:
 
 
 def plain_counts(y: np.ndarray, top: int, change: float) -> list[int | None]:
-    """How many of the most active cells change strongly at each word, word by word and cell by cell."""
+    """The number of the most active cells that change strongly at each word, word by word and cell by cell."""
     cells = sorted(range(y.shape[1]), key=lambda cell: -abs(y[-1, cell]))[:top]
     counts: list[int | None] = [None]
     for t in range(1, len(y)):
@@ -55,7 +55,7 @@ def test_both_directions_must_agree_and_the_first_word_has_the_other_alone() -> 
     rising = [[0.0], [1.0], [2.0], [2.0]]
     # Backwards the last word is read first; the change at w0 is that from w1.
     backwards = [[3.0], [1.0], [1.0], [0.9]]
-    both = [one + other for one, other in zip(rising, backwards, strict=True)]
+    both = [left + right for left, right in zip(rising, backwards, strict=True)]
     keywords = find_keywords(made_up(both, 2), Rules())
     assert [activity.direction for activity in keywords.activities] == ["left to right", "right to left"]
     assert [activity.cells.tolist() for activity in keywords.activities] == [[1], [2]]
@@ -217,8 +217,8 @@ def test_mistakes_are_named(zoo_command: Command, fit: Callable[..., Path]) -> N
             ["--queries=clicks/queries.jsonl", f"--compare_with=[{dssm}]"],
             "--compare_with: compares keywords",
         ),
-        (dssm, ["--query=rain"], "a RetrievalDSSM has no cells to look at; name an LSTMRNN"),
-        (classifier, ["--query=rain"], "a KNNBiLSTM has no cells to look at; name an LSTMRNN"),
+        (dssm, ["--query=rain"], "a RetrievalDSSM has no cells to inspect; name an LSTMRNN"),
+        (classifier, ["--query=rain"], "a KNNBiLSTM has no cells to inspect; name an LSTMRNN"),
         ("gone.ckpt", ["--query=rain"], "gone.ckpt: no such checkpoint"),
     ]
     for path, options, line in cases:

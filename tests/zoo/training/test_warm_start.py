@@ -1,0 +1,103 @@
+"""A warm start from another model, with a frozen encoder."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+import zoo
+from tests.zoo.conftest import Fit, Zoo, fit_options, refusal, sentences
+from zoo.saving.saved_model import SavedModel
+
+
+@pytest.fixture
+def start(fit: Fit) -> Path:
+    """A model without memory, to start from."""
+    return fit("start", "--model.features=M1", "--trainer.max_epochs=2")
+
+
+def frozen(fit: Fit, start: Path, *options: str, run_dir: str = "frozen") -> Path:
+    return fit(
+        run_dir, "--model.features=M5", f"--model.init_from={start}", "--model.freeze_encoder=true", *options
+    )
+
+
+def test_a_frozen_encoder_keeps_the_weights_that_it_started_from(fit: Fit, start: Path) -> None:
+    run = frozen(fit, start, "--trainer.max_epochs=2")
+    before, after = (SavedModel.open(folder).checkpoint for folder in (start, run))
+    old_words, new_words = (checkpoint.data.vocabulary["words"] for checkpoint in (before, after))
+    for name, value in after.tensors.items():
+        if name == "network.encoder.words.table":
+            for word in set(old_words) & set(new_words):
+                old, new = before.tensors[name][old_words.index(word)], value[new_words.index(word)]
+                assert torch.equal(old, new), word
+        elif ".encoder.lstm" in name or ".char_lstm" in name:
+            assert torch.equal(value, before.tensors[name]), name
+
+
+def test_a_warm_start_predicts_as_the_model_that_it_started_from(fit: Fit, start: Path) -> None:
+    # A learning rate of 0 leaves the model as it starts.
+    run = frozen(fit, start, "--model.optimizer.lr=0.0", "--trainer.max_epochs=1")
+    texts = [text for text, _ in sentences(12, seed=9)]
+    for before, after in zip(zoo.load(start).predict(texts), zoo.load(run).predict(texts), strict=True):
+        assert before.probabilities == pytest.approx(after.probabilities, abs=1e-5)
+
+
+def test_sharp_attention_starts_as_a_vote_on_top_of_the_start(fit: Fit, start: Path) -> None:
+    run = frozen(
+        fit, start, "--model.attention=softmax", "--model.optimizer.lr=0.0", "--trainer.max_epochs=1"
+    )
+    texts = [text for text, _ in sentences(12, seed=9)]
+    for before, after in zip(zoo.load(start).predict(texts), zoo.load(run).predict(texts), strict=True):
+        votes = dict.fromkeys(before.probabilities, 0.0)
+        for memory in after.memories:
+            votes[str(memory.label)] += memory.weight
+        gained = [
+            math.log(after.probabilities[label]) - math.log(before.probabilities[label]) - 3 * votes[label]
+            for label in votes
+        ]
+        # The softmax subtracts the same from every class.
+        assert max(gained) - min(gained) == pytest.approx(0, abs=1e-4)
+        assert sum(votes.values()) == pytest.approx(1, abs=1e-5)
+
+
+def test_cached_encodings_give_the_scores_of_the_whole_network(
+    fit: Fit, start: Path, zoo_command: Zoo
+) -> None:
+    run = frozen(fit, start, "--trainer.max_epochs=2", "--model.dropout=0.3")
+    result = zoo_command("validate", f"--ckpt_path={run}/checkpoints/best.ckpt", "--output=scores.json")
+    assert result.code == 0, result.err
+    with (run / "metrics.csv").open() as file:
+        losses = [float(row["val/loss"]) for row in csv.DictReader(file) if row["val/loss"]]
+    epoch = SavedModel.open(run).checkpoint.training["epoch"]
+    assert json.loads(Path("scores.json").read_text())["loss"] == pytest.approx(losses[epoch], rel=1e-5)
+
+
+def test_starting_from_a_file_that_is_no_checkpoint_is_one_line(zoo_command: Zoo, train_csv: Path) -> None:
+    result = zoo_command(*fit_options(train_csv, "--model.init_from=nowhere.ckpt"))
+    refusal(result, "nowhere.ckpt: no such")
+
+
+def test_a_resumed_run_does_not_need_its_start(fit: Fit, start: Path) -> None:
+    whole = frozen(fit, start, "--trainer.max_epochs=2")
+    half = frozen(fit, start, "--trainer.max_epochs=1", run_dir="half")
+    last = half / "checkpoints" / "last.ckpt"
+    start.rename(start.with_name("gone"))
+    fit(half, "--model.features=M5", f"--ckpt_path={last}", "--trainer.max_epochs=2")
+    resumed, expected = (
+        SavedModel.open(run / "checkpoints" / "last.ckpt").checkpoint.tensors for run in (half, whole)
+    )
+    assert all(torch.equal(resumed[name], expected[name]) for name in expected)
+
+
+def test_a_frozen_encoder_of_fresh_weights_is_refused(start: Path, zoo_command: Zoo) -> None:
+    result = zoo_command(
+        "fit", f"--config={start}/config.yaml", "--model.features=M5", f"--model.init_from={start}",
+        "--model.freeze_encoder=true", "--model.hidden_size=7", "--run_dir=other",
+    )  # fmt: skip
+    refusal(result, "has no encoder.lstm", "freezing would leave it untrained")
