@@ -11,14 +11,14 @@ import os
 import sys
 from pathlib import Path
 
-import zoo
-from zoo.cli import main
+from zoo.cli.main import main
+from zoo.registry import MODELS
 
 #: Processes on one machine that share a run.
 DDP = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp_fork"]
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["zoo.cli.lightning", *set(zoo.MODELS.values())])
+_FORKS.set_forkserver_preload(["zoo.cli.lightning", *{entry.module for entry in MODELS.values()}])
 
 
 def zoo_process(*arguments: object, code: int = 0) -> str:

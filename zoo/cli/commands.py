@@ -24,17 +24,19 @@ class Command(NamedTuple):
     is_positional: bool = False
 
 
-_LIGHTNING = "zoo.cli.lightning:run"
+_RUN = "zoo.cli.runs:run"
+#: Beginnings of options whose values, files or help may name a retriever.
+_MAY_NAME_RETRIEVER = ("--retriever", "--config", "--help", "-h")
 _MEMORY = {name: f"zoo.memory.commands:{name}" for name in ("add", "tune", "show")}
 
 # fmt: off
 #: Group -> its commands, in the order of `zoo --help`.
 GROUPS = {
     "Train and evaluate (options and YAML, see `zoo fit --help`)": {
-        "fit": Command("train a model", "--config examples/knn_bilstm/ag_news.yaml", _LIGHTNING, parses=True),
-        "validate": Command("scores on validation rows", "--ckpt_path MODEL", _LIGHTNING, parses=True),
-        "test": Command("scores on a table", "--ckpt_path MODEL --data.test_file FILE --output metrics.json", _LIGHTNING, parses=True),
-        "prepare": Command("read, index, retrieve, tokenize ahead of a run", "(options of fit)", _LIGHTNING, parses=True),
+        "fit": Command("train a model", "--config examples/knn_bilstm/ag_news.yaml", _RUN, parses=True),
+        "validate": Command("scores on validation rows", "--ckpt_path MODEL", _RUN, parses=True),
+        "test": Command("scores on a table", "--ckpt_path MODEL --data.test_file FILE --output metrics.json", _RUN, parses=True),
+        "prepare": Command("read, index, retrieve, tokenize ahead of a run", "(options of fit)", _RUN, parses=True),
     },
     "Use a model (MODEL: a run folder, a checkpoint, an exported folder or a name on the Hub)": {
         "predict": Command("labels or scores", "--ckpt_path MODEL --input FILE_OR_- --output out.jsonl", "zoo.cli.predict:run", parses=True),
@@ -87,9 +89,11 @@ def run(name: str, options: Sequence[str]) -> None:
         return
     from jsonargparse import auto_cli
 
-    from datamodules.retrieval import load_all_retrievers
+    if any(option.startswith(_MAY_NAME_RETRIEVER) for option in options):
+        # The parser finds only imported classes by their names.
+        from datamodules.retrieval import load_all_retrievers
 
-    load_all_retrievers()  # so that options can name them
+        load_all_retrievers()
     target = command.target
     components: Any = (
         _function(target)

@@ -64,7 +64,7 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         with raising_sigterm():
             while args[0] == "--import" and len(args) > 2:
-                import_module(args[1])
+                _import(args[1])
                 args = args[2:]
             if args[0] == "--version":
                 print(__version__)
@@ -87,6 +87,15 @@ def main(args: Sequence[str] | None = None) -> int:
         _report(f"zoo: error: {_without_secrets(error, line, secrets)}")
         return 2
     return 0
+
+
+def _import(module: str) -> None:
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module's own import
+        raise InputError(f"--import {module}: no such module, here or installed") from None
 
 
 def _without_secrets(error: Exception, line: str, secrets: set[str]) -> str:

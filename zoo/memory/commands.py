@@ -9,13 +9,12 @@ MODEL is a run folder, a checkpoint or an exported folder; `add` and `show` also
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
-from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import (
     FolderMemory,
@@ -27,27 +26,7 @@ from datamodules.retrieval import (
     open_memory,
 )
 from zoo.saving import fitted_weights
-from zoo.saving.saved_model import FitsWeights, SavedModel, is_model
-
-if TYPE_CHECKING:
-    from datamodules.base import AnyDataModule
-
-
-@runtime_checkable
-class Refits(FitsWeights, Protocol):
-    """A model whose weights can be fitted again on labelled rows, without training."""
-
-    def refit(self, data: AnyDataModule, memory: Memory | None, rows: Rows) -> str:
-        """Fit the weights again.
-
-        Args:
-            data: the model's.
-            memory: its memory, open.
-            rows: labelled rows.
-
-        Returns:
-            The weights and their accuracy on the rows, for people.
-        """
+from zoo.saving.saved_model import SavedModel, is_model
 
 
 class OpenedMemory(NamedTuple):
@@ -171,13 +150,13 @@ def tune(
     saved = SavedModel.open(model)
     predictor = saved.predictor(retriever=retriever)
     task = predictor.model
-    if not isinstance(task, Refits):
+    if not isinstance(task, fitted_weights.FitsWeights):
         raise InputError(
             f"zoo memory tune: a {saved.kind.__name__} has no weights that could be fitted without training; train a"
             " MemoryEnsemble"
         )
     trained = saved.make_model()
-    assert isinstance(trained, FitsWeights)
+    assert isinstance(trained, fitted_weights.FitsWeights)
     options = saved.checkpoint.data.options
     names = ("text_column", "label_column", "header", "quotes", "class_names")
     columns = {name: options[name] for name in names if name in options}

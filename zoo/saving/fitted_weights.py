@@ -8,13 +8,41 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from datamodules.core.errors import DamagedError
 from datamodules.core.storage import fingerprint_of, write_json
 from datamodules.core.types import PlainDict
 
+if TYPE_CHECKING:
+    from datamodules.base import AnyDataModule
+    from datamodules.corpora.rows import Rows
+    from datamodules.retrieval import Memory
+
 FILE = "weights.json"
+
+
+@runtime_checkable
+class FitsWeights(Protocol):
+    """A model whose members have weights that can be fitted again without training."""
+
+    def describe_weights(self) -> PlainDict | None:
+        """Return the weights as plain values; None before they were fitted."""
+
+    def use_weights(self, weights: PlainDict) -> None:
+        """Replace the weights."""
+
+    def refit(self, data: AnyDataModule, memory: Memory | None, rows: Rows) -> str:
+        """Fit the weights again on labelled rows.
+
+        Args:
+            data: the model's.
+            memory: its memory, open.
+            rows: labelled rows.
+
+        Returns:
+            The weights and their accuracy on the rows, as text.
+        """
 
 
 class Entry(NamedTuple):

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from datamodules.core.errors import InputError, reason
 from datamodules.core.storage import check_folder
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
 #: Fingerprint of the manifest.
@@ -50,6 +51,8 @@ def write_model(checkpoint: Checkpoint, folder: Path) -> None:
 
 def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """The value with each tensor replaced by its name; the tensors are added to `tensors`."""
+    from torch import Tensor
+
     if isinstance(value, Tensor):
         name = name.removeprefix("state_dict.")
         # Tensors that share memory are copied: safetensors has no views.

@@ -10,12 +10,11 @@ import inspect
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import datamodules
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
-from datamodules.core.types import PlainDict
 from datamodules.memory_source import MemoryLocation
 from datamodules.retrieval import FolderMemory, Memory, Retriever, first_rows, make_retriever
 from datamodules.state import DataState
@@ -36,17 +35,6 @@ MEMORY = "memory"
 _BEST = "checkpoints/best.ckpt"
 #: Key of a memory that is made of a table, wherever it is.
 OWN = "own"
-
-
-@runtime_checkable
-class FitsWeights(Protocol):
-    """A model whose members have weights that can be fitted again without training."""
-
-    def describe_weights(self) -> PlainDict | None:
-        """The weights as plain values; None before they were fitted."""
-
-    def use_weights(self, weights: PlainDict) -> None:
-        """Replace the weights."""
 
 
 class SavedModel:
@@ -118,14 +106,15 @@ class SavedModel:
     def memory(self) -> MemoryLocation | None:
         """The memory that the model reads now."""
         trained = self.checkpoint.data.memory
-        if trained is None or (trained.rows is None and trained.path != MEMORY):
-            if trained is not None and self.path.is_dir() and not trained.path.startswith("index:"):
+        if trained is None:
+            return None
+        if trained.path != MEMORY:
+            if self.path.is_dir() and not trained.path.startswith("index:"):
                 raise InputError(
                     f"{self.source}: names a memory outside of its folder; name one with --memory"
                 )
-            return trained
-        if trained.path != MEMORY and not self.own_memory.exists():
-            return trained
+            if trained.rows is None or not self.own_memory.exists():
+                return trained
         if trained.rows is not None and first_rows(self.own_memory) != trained.rows[1]:
             raise InputError(
                 f"{self.own_memory}: is not the memory of {self.source}; move it away, and the model has the memory of"
@@ -184,7 +173,7 @@ class SavedModel:
 
     def use_fitted_weights(self, model: Task, memory: Memory | None) -> None:
         """Give a model the weights that were fitted to a memory after the training, if any were."""
-        if memory is None or not isinstance(model, FitsWeights):
+        if memory is None or not isinstance(model, fitted_weights.FitsWeights):
             return
         trained = model.describe_weights()
         entries = self.fitted_weights()

@@ -124,7 +124,7 @@ def test_a_checkpoint_of_another_model(
     options = ["--model=MemNet", "--data.num_memories=0", f"--ckpt_path={last}", "--trainer.max_epochs=2"]
     line = refused(
         zoo_command("fit", "--data=ClassificationDataModule", "--data.train_file", train_csv, *options),
-        "of a KNNBiLSTM, but the model is a MemNet",
+        "is a KNNBiLSTM, but the model is a MemNet",
     )
     assert "--model.init_from" in line
 

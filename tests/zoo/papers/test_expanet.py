@@ -327,7 +327,9 @@ def test_a_text_never_retrieves_itself_or_validation_rows(tmp_path: Path) -> Non
     for split in (train, validation):
         assert split.neighbors is not None
         for row, memory_numbers in enumerate(split.neighbors.rows):
-            memories = [split.neighbors.memories.texts[int(number)] for number in memory_numbers if number >= 0]
+            memories = [
+                split.neighbors.memories.texts[int(number)] for number in memory_numbers if number >= 0
+            ]
             assert split.rows.texts[row] not in memories
             assert set(memories) <= trained
     assert not trained & set(validation.rows.texts[:])
