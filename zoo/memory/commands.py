@@ -9,8 +9,6 @@ MODEL is a run folder, a checkpoint or an exported folder; `add` and `show` also
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
 from datamodules.core.types import PlainDict
@@ -27,13 +25,6 @@ from datamodules.retrieval import (
 )
 from zoo.saving import fitted_weights
 from zoo.saving.saved_model import SavedModel, is_model
-
-
-class OpenedMemory(NamedTuple):
-    """A memory, and the model that reads it; None if a memory folder was named."""
-
-    memory: Memory
-    model: SavedModel | None
 
 
 def add(
@@ -68,8 +59,7 @@ def add(
         new_labels: add such rows: the model predicts their labels from then on by its memory alone.
         retriever: back end to use instead of the model's (another server).
     """
-    opened = open_model_memory(model, retriever)
-    memory, saved = opened.memory, opened.model
+    memory, saved = open_model_memory(model, retriever)
     labels = memory.labels()
     columns: PlainDict = {} if saved is None else saved.make_data(retriever).memory_columns()
     given = {
@@ -117,7 +107,7 @@ def _check_new_labels(model: str, saved: SavedModel | None) -> None:
 
 
 def _own_memory(saved: SavedModel, memory: FolderMemory) -> FolderMemory:
-    """The memory that may grow: a copy of one that other runs share."""
+    """Return the memory that may grow: a copy of one that other runs share."""
     if saved.is_download:
         raise InputError(
             f"{saved.source}: a model of the Hub is not changed in its download; copy it with"
@@ -183,7 +173,7 @@ def show(model: str, memory: str | None = None, retriever: Retriever | None = No
     """
     import pyarrow.compute as pc
 
-    opened = open_model_memory(model, retriever, memory).memory
+    opened, _ = open_model_memory(model, retriever, memory)
     facts = {"memory": opened.location()}
     labels = opened.labels()
     if isinstance(opened, FolderMemory):
@@ -203,8 +193,8 @@ def show(model: str, memory: str | None = None, retriever: Retriever | None = No
 
 def open_model_memory(
     model: str, retriever: Retriever | None = None, memory: str | None = None
-) -> OpenedMemory:
-    """The current version of the memory that a model reads, or of a memory folder.
+) -> tuple[Memory, SavedModel | None]:
+    """Open the current version of a memory, and the model that reads it; None if a memory folder was named.
 
     Args:
         model: see `SavedModel.open`; or a memory folder.
@@ -217,7 +207,7 @@ def open_model_memory(
     if not is_model(model):
         if memory is not None:
             raise InputError(f"{model}: is a memory folder; give a model, or omit --memory")
-        return OpenedMemory(open_memory(model, retriever), None)
+        return open_memory(model, retriever), None
     saved = SavedModel.open(model)
     location = saved.memory
     if memory is None and location is not None and location.rows is None:
@@ -230,11 +220,11 @@ def open_model_memory(
             raise InputError(f"{model}: this model reads no memory; train one with --data.num_memories")
         opened = data.memory.open(memory, retriever=retriever)
     _check_labels(saved, opened)
-    return OpenedMemory(opened, saved)
+    return opened, saved
 
 
 def _check_labels(saved: SavedModel, memory: Memory) -> None:
-    """Refuse a memory whose labels a classifier does not know."""
+    """Raise an `InputError` for a memory with labels that a classifier lacks."""
     known = saved.checkpoint.spec.get("memory_labels")
     if known is None:
         return

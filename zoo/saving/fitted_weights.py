@@ -59,7 +59,7 @@ class Entry(NamedTuple):
 
 
 def read_entries(file: Path) -> list[Entry]:
-    """All entries of a file, oldest first; none if it does not exist.
+    """Return all entries of a file, oldest first; none if it does not exist.
 
     Raises:
         DamagedError: the file is damaged.
@@ -85,7 +85,7 @@ def add_entry(file: Path, entry: Entry) -> None:
 
 
 def weights_for(entries: list[Entry], memory: str, version: int, trained: str) -> PlainDict | None:
-    """The latest weights that were fitted to a memory up to a version; None = those of the training."""
+    """Return the latest weights that were fitted to a memory up to a version; None = those of the training."""
     usable = [
         entry
         for entry in entries

@@ -50,7 +50,7 @@ def write_model(checkpoint: Checkpoint, folder: Path) -> None:
 
 
 def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """The value with each tensor replaced by its name; the tensors are added to `tensors`."""
+    """Replace each tensor by its name, and add it to `tensors`."""
     from torch import Tensor
 
     if isinstance(value, Tensor):
@@ -69,7 +69,7 @@ def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def read_model(folder: Path) -> Checkpoint:
-    """The checkpoint that `write_model` wrote; each file is compared with its checksum.
+    """Read the checkpoint that `write_model` wrote; each file is compared with its checksum.
 
     Raises:
         InputError: the folder is no exported model, or a file is missing or damaged.

@@ -38,17 +38,15 @@ OWN = "own"
 
 
 class SavedModel:
-    """A trained model.
-
-    Attributes:
-        source: the name that the user gave.
-        path: its checkpoint file, or its folder.
-        checkpoint: the model as it was trained.
-    """
+    """A trained model; `open` makes it."""
 
     def __init__(self, source: str | Path, path: Path, checkpoint: Checkpoint) -> None:
-        """Put together what `open` read."""
-        self.source, self.path, self.checkpoint = str(source), path, checkpoint
+        #: the name that the user gave.
+        self.source = str(source)
+        #: the checkpoint file, or the exported folder.
+        self.path = path
+        #: the model as it was trained.
+        self.checkpoint = checkpoint
         #: whether the files are in the cache of the Hub's client.
         self.is_download = not Path(source).exists()
 
@@ -86,7 +84,7 @@ class SavedModel:
     # --- memory ---
 
     def file(self, name: str) -> Path:
-        """A file that belongs to the model: in its folder, or next to a checkpoint that is in no run folder."""
+        """Return a file of the model: in its folder, or next to a checkpoint that is in no run folder."""
         if self.path.is_dir():
             return self.path / name
         folder = self.path.absolute().parent
@@ -94,11 +92,10 @@ class SavedModel:
 
     @property
     def own_memory(self) -> Path:
-        """The folder of the model's own memory, whether it exists or not.
+        """The folder of the model's own memory, which may not exist.
 
-        Runs on the same rows first share a memory in the cache. The first addition copies it here, so that the
-        predictions of the other runs stay as they are. An exported model has its memory here. Without this folder, a
-        run has the memory of its training.
+        An exported model has its memory here. Runs on the same rows share a memory in the cache, until the first
+        addition to one of them copies it here.
         """
         return self.file(MEMORY)
 
@@ -128,7 +125,7 @@ class SavedModel:
         return replace(self.checkpoint.data, memory=self.memory)
 
     def memory_key(self, memory: Memory) -> tuple[str, int]:
-        """Name and version of a memory, by which weights are kept for it."""
+        """Return name and version of a memory, which identify the weights that were fitted to it."""
         location = memory.location()
         trained = self.checkpoint.data.memory
         own = {str(self.own_memory), *(() if trained is None or trained.rows is None else (trained.path,))}
@@ -138,7 +135,7 @@ class SavedModel:
     # --- model, data, predictor ---
 
     def make_model(self) -> Task:
-        """The model with the weights of its training, in evaluation mode.
+        """Make the model with the weights of its training, in evaluation mode.
 
         Raises:
             InputError: the checkpoint does not fit this version of the model.
@@ -150,7 +147,7 @@ class SavedModel:
             return model.eval()
 
     def make_data(self, retriever: Retriever | None = None) -> AnyDataModule:
-        """The model's data module, ready for new rows.
+        """Make the model's data module, ready for new rows.
 
         Args:
             retriever: in place of that of the training.
@@ -165,14 +162,14 @@ class SavedModel:
             return data
 
     def fitted_weights(self) -> list[fitted_weights.Entry]:
-        """Weights that were fitted after the training: before an export, and since."""
+        """Return the weights that were fitted after the training: before an export, and since."""
         exported = [
             fitted_weights.Entry(*entry) for entry in self.checkpoint.extras.get("fitted_weights", [])
         ]
         return [*exported, *fitted_weights.read_entries(self.file(fitted_weights.FILE))]
 
     def use_fitted_weights(self, model: Task, memory: Memory | None) -> None:
-        """Give a model the weights that were fitted to a memory after the training, if any were."""
+        """Replace the model's weights by those that were fitted to the memory after the training, if any."""
         if memory is None or not isinstance(model, fitted_weights.FitsWeights):
             return
         trained = model.describe_weights()
@@ -188,7 +185,7 @@ class SavedModel:
         device: str | torch.device = "cpu",
         memory_version: int | None = None,
     ) -> Predictor[Any, Any]:
-        """A predictor; see `load`."""
+        """Make a predictor; see `load`."""
         model, data = self.make_model(), self.make_data(retriever)
         move(model, device)
         predictor = model.predictor_type.open(model, data, memory, memory_version, retriever)
@@ -229,11 +226,7 @@ def load(
 
 
 def local_path(source: str | Path) -> Path:
-    """The checkpoint file or model folder on this machine that a name stands for.
-
-    Args:
-        source: a path, where a run folder stands for its best checkpoint; or, where there is no such path, the name of
-            a repository on the Hub.
+    """Return the checkpoint file or model folder of a path or a name on the Hub; a run has its best checkpoint.
 
     Raises:
         InputError: there is no such model, or the Hub cannot be reached.
@@ -252,7 +245,7 @@ def local_path(source: str | Path) -> Path:
 
 
 def is_model(path: str | Path) -> bool:
-    """Whether a path is a run folder, an exported model or a file, and not a memory folder."""
+    """Return True unless a path is a folder without a model, such as a memory folder."""
     path = Path(path)
     return not path.is_dir() or any((path / name).is_file() for name in (model_folder.CONFIG, _BEST))
 
@@ -275,7 +268,7 @@ def move(model: Task, device: str | torch.device) -> None:
 
 
 def option_names(kind: type[Any]) -> list[str]:
-    """The names of all options of a class whose constructors pass on the options of their bases."""
+    """Return the names of all options of a class whose constructors pass on those of their bases."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = [
         name

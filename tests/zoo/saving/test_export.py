@@ -116,20 +116,19 @@ def test_a_memory_outside_of_the_folder_is_refused(
     memory = tmp_path / "private"
     shutil.copytree(folder / "memory", memory)
     config = json.loads((folder / "config.json").read_text())
-    for path, rows in (
-        ("../private", None),
-        (str(memory), None),
-        (str(memory), [str(memory), "0"]),
-        ("/etc", None),
-    ):
-        config["memory_zoo"]["data"]["memory"] |= {"path": path, "rows": rows}
-        (folder / "config.json").write_text(json.dumps(config))
+    rows = [str(memory), "0"]
+    places = (("../private", None), (str(memory), None), (str(memory), rows), ("memory/../../private", None))
+    for number, (path, made_of) in enumerate(places):
+        config["memory_zoo"]["data"]["memory"] |= {"path": path, "rows": made_of}
+        partial = Path(shutil.copytree(folder, tmp_path / "partial"))
+        (partial / "config.json").write_text(json.dumps(config))
+        changed = tmp_path / f"changed-{number}"
         # Whoever shares a folder can write its checksums.
-        finish_folder(folder, model_folder.KIND)
+        finish_folder(partial, changed, model_folder.KIND)
         with pytest.raises(InputError, match="names a memory outside of its folder; name one with --memory"):
-            zoo.load(folder)
-        for command in (("memory", "show", folder), ("predict", "--ckpt_path", folder, "--input=-")):
-            assert "outside of its folder" in refusal(zoo_command(*command))
+            zoo.load(changed)
+        for command in (("memory", "show", changed), ("predict", "--ckpt_path", changed, "--input=-")):
+            refusal(zoo_command(*command), "outside of its folder")
 
 
 def test_files_next_to_the_folder_are_ignored(exported: tuple[Path, list[Any]]) -> None:
