@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from inspect import signature
 from typing import Any, NamedTuple
 
 from datamodules.core.errors import InputError
+from zoo.cli.options import import_retrievers
 
 
 class Command(NamedTuple):
@@ -25,8 +27,6 @@ class Command(NamedTuple):
 
 
 _RUN = "zoo.cli.runs:run"
-#: Beginnings of options whose values, files or help may name a retriever.
-_MAY_NAME_RETRIEVER = ("--retriever", "--config", "--help", "-h")
 _MEMORY = {name: f"zoo.memory.commands:{name}" for name in ("add", "tune", "show")}
 
 # fmt: off
@@ -89,17 +89,15 @@ def run(name: str, options: Sequence[str]) -> None:
         return
     from jsonargparse import auto_cli
 
-    if any(option.startswith(_MAY_NAME_RETRIEVER) for option in options):
-        # The parser finds only imported classes by their names.
-        from datamodules.retrieval import load_all_retrievers
-
-        load_all_retrievers()
     target = command.target
     components: Any = (
         _function(target)
         if isinstance(target, str)
         else {part: _function(each) for part, each in target.items()}
     )
+    functions = components.values() if isinstance(components, dict) else [components]
+    if any("retriever" in signature(function).parameters for function in functions):
+        import_retrievers(options)
     if command.first is not None and options and not options[0].startswith("-"):
         options = [command.first, *options]
     options = ["--list=true" if option == "--list" else option for option in options]

@@ -51,7 +51,7 @@ class ZooCLI(LightningCLI):
             command: fit, validate, test or prepare.
             saved: the trained model that the command starts from.
             strings: all strings in the user's own options.
-            options: all options, with those of the trained model before the user's own.
+            options: those of the trained model, then the user's own.
         """
         self.command, self.saved, self.strings = command, saved, strings
         is_run = command != "prepare"

@@ -20,6 +20,14 @@ def named_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name, following
 
 
+def import_retrievers(options: Sequence[str]) -> None:
+    """Import the retrievers if options, or a file, may name one: the parser finds only imported classes."""
+    if any(option.startswith(("--retriever", "--config", "--help", "-h")) for option in options):
+        from datamodules.retrieval import load_all_retrievers
+
+        load_all_retrievers()
+
+
 def user_strings(options: Sequence[str]) -> set[str]:
     """Return all strings in the values of options, and in the files of --config."""
     strings: set[str] = set()

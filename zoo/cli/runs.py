@@ -70,13 +70,7 @@ def _import_classes(strings: set[str]) -> None:
 
 
 def _config_of(saved: SavedModel, command: str, given: dict[str, str]) -> PlainDict:
-    """A configuration with model and data as in the checkpoint.
-
-    Args:
-        saved: the model.
-        command: the command.
-        given: the user's own options.
-    """
+    """Return a configuration with the model and data of a checkpoint, for a command with the user's options."""
     state, data = saved.checkpoint.data, saved.data_kind
     options = state.options
     if command in ("validate", "test"):

@@ -196,10 +196,7 @@ def open_model_memory(
 ) -> tuple[Memory, SavedModel | None]:
     """Open the current version of a memory, and the model that reads it; None if a memory folder was named.
 
-    Args:
-        model: see `SavedModel.open`; or a memory folder.
-        retriever: back end and ranking instead of the model's.
-        memory: a memory folder instead of the model's.
+    For arguments, see `show`.
 
     Raises:
         InputError: there is none, it cannot be opened, or it belongs to another model.

@@ -5,6 +5,7 @@ PyTorch is imported where it is used, so that commands on memories start fast.
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -110,10 +111,11 @@ def read_contents(path: Path) -> dict[str, Any]:
     Raises:
         InputError: no such file, truncated or damaged.
     """
-    import torch
-
     if not path.is_file():
         raise InputError(f"{path}: no such checkpoint")
+
+    import torch
+
     try:
         with zipfile.ZipFile(path) as archive:  # PyTorch does not compare its checksums
             if (damaged := archive.testzip()) is not None:
@@ -155,9 +157,5 @@ def write_contents(contents: Mapping[str, Any], path: Path) -> None:
 
 
 def plain(value: object) -> Any:
-    """The value with everything that `torch.load(weights_only=True)` refuses replaced by a string."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+    """Replace everything that `torch.load(weights_only=True)` refuses by a string."""
+    return json.loads(json.dumps(value, default=str))

@@ -33,16 +33,7 @@ class FitsWeights(Protocol):
         """Replace the weights."""
 
     def refit(self, data: AnyDataModule, memory: Memory | None, rows: Rows) -> str:
-        """Fit the weights again on labelled rows.
-
-        Args:
-            data: the model's.
-            memory: its memory, open.
-            rows: labelled rows.
-
-        Returns:
-            The weights and their accuracy on the rows, as text.
-        """
+        """Fit the weights again on labelled rows, and return them and their accuracy as text."""
 
 
 class Entry(NamedTuple):

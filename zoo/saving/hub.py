@@ -40,15 +40,9 @@ def download(name: str) -> Path:
 
 
 def push(folder: Path, name: str, private: bool = False) -> str:
-    """Upload a model folder; the login is that of `huggingface-cli login` or $HF_TOKEN.
+    """Upload a model folder to a repository, which is created if it does not exist, and return its URL.
 
-    Args:
-        folder: of `export`.
-        name: of the repository, `user/name`; it is created if it does not exist.
-        private: create a repository that only its owner can read.
-
-    Returns:
-        The URL of the model.
+    The login is that of `huggingface-cli login` or $HF_TOKEN.
 
     Raises:
         InputError: the Hub cannot be reached, or refuses.

@@ -1,13 +1,8 @@
 """A model as a folder to share: weights as safetensors, everything else as JSON; no pickle.
 
-| file | contents |
-|---|---|
-| `model.safetensors` | weights, and what a model without gradient steps learned |
-| `config.json` | class and options of the model, state of its data, description of its network |
-| `vocabulary.json` | words, characters and tokenizer |
-| `memory/` | the memory, if the model reads one that is a folder |
-| `README.md` | the model card |
-| `manifest.json` | size and checksum of each file but those of the memory, which has manifests of its own |
+`config.json` has class and options of the model, the state of its data and the description of its network;
+`vocabulary.json` words, characters and tokenizer; `memory/` a copy of the memory, if it is a folder; `manifest.json`
+size and checksum of each file outside of the memory, which has manifests of its own; `README.md` is the model card.
 """
 
 from __future__ import annotations

@@ -67,11 +67,7 @@ class SavedModel:
 
     @property
     def kind(self) -> type[Task]:
-        """The model's class.
-
-        Raises:
-            InputError: this version has no such model.
-        """
+        """The model's class."""
         with explained_by(self.source):
             return model_class(self.checkpoint.model)
 
@@ -135,11 +131,7 @@ class SavedModel:
     # --- model, data, predictor ---
 
     def make_model(self) -> Task:
-        """Make the model with the weights of its training, in evaluation mode.
-
-        Raises:
-            InputError: the checkpoint does not fit this version of the model.
-        """
+        """Make the model with the weights of its training, in evaluation mode."""
         kind = self.kind
         with explained_by(self.source):
             model = kind(**self.checkpoint.options)
@@ -147,14 +139,7 @@ class SavedModel:
             return model.eval()
 
     def make_data(self, retriever: Retriever | None = None) -> AnyDataModule:
-        """Make the model's data module, ready for new rows.
-
-        Args:
-            retriever: in place of that of the training.
-
-        Raises:
-            InputError: this version has no such data, or its options are damaged.
-        """
+        """Make the model's data module, ready for new rows, with the retriever of the training or another one."""
         kind, state = self.data_kind, self.state
         with explained_by(self.source):
             data = kind(retriever=retriever or make_retriever(state.retriever), **state.options)
@@ -251,11 +236,7 @@ def is_model(path: str | Path) -> bool:
 
 
 def move(model: Task, device: str | torch.device) -> None:
-    """Move a model to a device.
-
-    Raises:
-        InputError: there is no such device.
-    """
+    """Move a model to a device, or raise an `InputError` if there is no such device."""
     import torch
 
     try:

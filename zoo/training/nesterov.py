@@ -17,10 +17,6 @@ class ScheduledNesterov(torch.optim.SGD):
 
     Palangi et al. (2016), Section IV: 0.9 in the first and last 2 % of all updates, 0.995 in the other 96 %. The
     momentum is PyTorch's form of Nesterov's, which keeps the parameters where the gradient is taken.
-
-    Example:
-        >>> weights = [torch.nn.Parameter(torch.zeros(3))]
-        >>> optimizer = ScheduledNesterov(weights, lr=0.01, total_steps=1000)
     """
 
     def __init__(

@@ -49,7 +49,6 @@ def imported(code: str) -> set[str]:
         "list --help",
         "measure --help",
         "export --help",
-        "predict --help",
         "search apple --memory=memory",
         "memory show memory",
         "memory add memory more.csv",
@@ -71,7 +70,7 @@ def test_commands_that_train_nothing(arguments: str, zoo_command: Zoo) -> None:
     assert imported(COMMAND.format(arguments=arguments.split())) == set()
 
 
-@pytest.mark.parametrize("command", ["index", "search", "memory show"])
+@pytest.mark.parametrize("command", ["index", "search", "memory show", "predict"])
 def test_help_on_retrievers_imports_all_of_them(command: str) -> None:
     """The parser lists the classes that it has imported."""
     assert imported(COMMAND.format(arguments=[*command.split(), "--help"])) == {"elasticsearch"}
