@@ -64,7 +64,7 @@ COMMANDS: dict[str, Command] = {
 
 
 def usage() -> str:
-    """The text of `zoo --help`."""
+    """Return the text of `zoo --help`."""
     lines = ["usage: zoo COMMAND [OPTIONS]"]
     for group, commands in GROUPS.items():
         lines += ["", f"{group}:"]

@@ -35,7 +35,7 @@ def _explained(error: BaseException, command: str) -> str | None:
         refused = re.search(r"InputError: (.*)", str(error))
         return refused[1] if refused else None
     if _is(error, "torch.distributed", "DistError") or _PEER_IS_GONE.search(str(error)):
-        return "another process of the run has ended; its own message says why"
+        return "another process of the run has ended; see its message"
     if isinstance(error, OSError) and error.errno is not None:
         return _of_the_system(error)
     if isinstance(error, ValueError) and str(error) == "embedded null byte":
@@ -48,7 +48,7 @@ def _explained(error: BaseException, command: str) -> str | None:
     misconfigured = _is(error, "lightning_fabric.utilities.exceptions", "MisconfigurationException")
     module = _raised_in(error)
     if misconfigured or (isinstance(error, _REFUSALS) and module.startswith(_LIGHTNING)):
-        # No such device, a strategy that can't be had, an interval longer than the epoch.
+        # A missing device, an unavailable strategy, an interval longer than the epoch.
         option = "--seed_everything" if module.endswith(".seed") else "--trainer"
         return f"{option}: {reason(error)}"
     if isinstance(error, _REFUSALS) and module.startswith("torch.optim"):

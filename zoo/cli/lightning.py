@@ -208,7 +208,7 @@ class ZooCLI(LightningCLI):
         except InputError:
             if self.saved is None or Path(start).exists():
                 raise
-            # A resumed run knows it, even if the other model has been deleted.
+            # The checkpoint has this state, even if the other model has been deleted.
             return self.saved.checkpoint.data
 
     def _restore(self, saved: SavedModel) -> None:

@@ -25,7 +25,7 @@ from zoo.saving.saved_model import SavedModel
 
 def run(command: str, options: list[str]) -> None:
     """Run `fit`, `validate`, `test` or `prepare`."""
-    # Seeds, devices that were not found, and advertisements.
+    # Hide messages on seeds and missing devices, and advertisements.
     for name in ("pytorch_lightning", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     given = dict(named_values(options))

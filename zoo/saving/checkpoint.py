@@ -99,14 +99,14 @@ class Checkpoint:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Those of the weights that are tensors."""
+        """The weights that are tensors."""
         from torch import Tensor
 
         return {name: value for name, value in self.weights.items() if isinstance(value, Tensor)}
 
 
 def read_contents(path: Path) -> dict[str, Any]:
-    """The contents of a checkpoint file, tensors on the CPU.
+    """Return the contents of a checkpoint file, tensors on the CPU.
 
     Raises:
         InputError: no such file, truncated or damaged.

@@ -34,7 +34,7 @@ class EncodesMemories(Protocol):
     network: nn.Module
 
     def encoder_fingerprint(self, data: AnyDataModule) -> str:
-        """Fingerprint of the encoder, which names the folder of the encodings."""
+        """Return the fingerprint of the encoder, which names the folder of the encodings."""
 
 
 def export(source: str | Path, folder: str | Path) -> Path:
@@ -60,7 +60,8 @@ def export(source: str | Path, folder: str | Path) -> Path:
     card = model_card(saved, memory)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, KIND) as partial:
-        location = checkpoint.data.memory
+        # A memory that the model does not read is no part of the folder.
+        location = None if memory is None else checkpoint.data.memory
         if isinstance(memory, FolderMemory):
             _copy_memory(saved, memory, partial / MEMORY)
             location = MemoryLocation(MEMORY, None, memory.version)

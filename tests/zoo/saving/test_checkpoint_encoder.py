@@ -142,4 +142,4 @@ def test_mistakes_are_named(fit: Fit, tmp_path: Path, monkeypatch: pytest.Monkey
     fails("encoder.pt", r"'encoder\.pt': not a file of a known kind; use a checkpoint \(\.ckpt\) or a folder")
     checkpoint = encoder_of(fit)
     monkeypatch.setattr(encoder_loading, "FILE_ENCODERS", "none")
-    fails(checkpoint, r"checkpoints after `import zoo`")
+    fails(checkpoint, r"not a file of a known kind; use a folder")
