@@ -122,6 +122,7 @@ def test_a_memory_outside_of_the_folder_is_refused(
         config["memory_zoo"]["data"]["memory"] |= {"path": path, "rows": made_of}
         partial = Path(shutil.copytree(folder, tmp_path / "partial"))
         (partial / "config.json").write_text(json.dumps(config))
+        (partial / "manifest.json").unlink()
         changed = tmp_path / f"changed-{number}"
         # Whoever shares a folder can write its checksums.
         finish_folder(partial, changed, model_folder.KIND)
