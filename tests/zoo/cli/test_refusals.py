@@ -216,13 +216,6 @@ def test_numbers_and_texts_in_python(trained_run: Path) -> None:
         predictor.predict([None])
 
 
-def test_search_for_more_than_there_can_be(zoo_command: Command, train_csv: Path) -> None:
-    assert zoo_command("index", "--file", train_csv, "--memory=memory").code == 0
-    for k in (0, 10**9, 10**30):
-        refused(zoo_command("search", "apple", "--memory=memory", f"--k={k}"), "--k", "1 to 10,000")
-    refused(zoo_command("index", "--file", train_csv, "--memory="), "--memory")
-
-
 @pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(trained_run: Path, test_csv: Path) -> None:
     checkpoint = trained_run / "checkpoints" / "last.ckpt"
