@@ -14,7 +14,7 @@ from datamodules.batch import ClassificationBatch, ClassificationSpec
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from zoo.layers.vote import count_votes, mix_in, vote
+from zoo.layers.vote import count_votes, vote
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
 from zoo.tasks.fitted import Fitted, FittedNetwork
 
@@ -47,9 +47,11 @@ class VoteNetwork(PriorNetwork):
         """Count the votes; a text without memories gets the most frequent class."""
         score = batch.memory_score
         shares = vote(torch.zeros_like(score), score, batch.memory_mask, 0.0, self.score_power)
-        prior = self.prior(batch)
+        prior = self.prior(batch).softmax(dim=1)
         votes = count_votes(shares, batch.memory_target, prior.shape[1])
-        return ClassificationOutput(mix_in(prior, votes, VOTES), shares)
+        total = votes.sum(dim=1, keepdim=True)
+        mixed = (1 - VOTES) * prior + VOTES * torch.where(total > 0, votes / total.clamp(min=1e-6), prior)
+        return ClassificationOutput(mixed.clamp(min=1e-9).log(), shares)
 
 
 class Majority(Fitted, ClassificationTask):

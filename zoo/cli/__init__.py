@@ -1,4 +1,4 @@
-"""The `zoo` command. Each of its commands is imported when it is called, so that help is there at once."""
+"""The `zoo` command; a command is imported when it is called, so that help is fast."""
 
 from zoo.cli.main import main
 

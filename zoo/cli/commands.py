@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from inspect import signature
 from typing import Any, NamedTuple
 
 from datamodules.core.errors import InputError
+from zoo.cli.options import import_retrievers
 
 
 class Command(NamedTuple):
@@ -24,17 +26,17 @@ class Command(NamedTuple):
     is_positional: bool = False
 
 
-_LIGHTNING = "zoo.cli.lightning:run"
+_RUN = "zoo.cli.runs:run"
 _MEMORY = {name: f"zoo.memory.commands:{name}" for name in ("add", "tune", "show")}
 
 # fmt: off
 #: Group -> its commands, in the order of `zoo --help`.
 GROUPS = {
     "Train and evaluate (options and YAML, see `zoo fit --help`)": {
-        "fit": Command("train a model", "--config examples/knn_bilstm/ag_news.yaml", _LIGHTNING, parses=True),
-        "validate": Command("scores on validation rows", "--ckpt_path MODEL", _LIGHTNING, parses=True),
-        "test": Command("scores on a table", "--ckpt_path MODEL --data.test_file FILE --output metrics.json", _LIGHTNING, parses=True),
-        "prepare": Command("read, index, retrieve, tokenize ahead of a run", "(options of fit)", _LIGHTNING, parses=True),
+        "fit": Command("train a model", "--config examples/knn_bilstm/ag_news.yaml", _RUN, parses=True),
+        "validate": Command("scores on validation rows", "--ckpt_path MODEL", _RUN, parses=True),
+        "test": Command("scores on a table", "--ckpt_path MODEL --data.test_file FILE --output metrics.json", _RUN, parses=True),
+        "prepare": Command("read, index, retrieve, tokenize ahead of a run", "(options of fit)", _RUN, parses=True),
     },
     "Use a model (MODEL: a run folder, a checkpoint, an exported folder or a name on the Hub)": {
         "predict": Command("labels or scores", "--ckpt_path MODEL --input FILE_OR_- --output out.jsonl", "zoo.cli.predict:run", parses=True),
@@ -62,7 +64,7 @@ COMMANDS: dict[str, Command] = {
 
 
 def usage() -> str:
-    """The text of `zoo --help`."""
+    """Return the text of `zoo --help`."""
     lines = ["usage: zoo COMMAND [OPTIONS]"]
     for group, commands in GROUPS.items():
         lines += ["", f"{group}:"]
@@ -87,15 +89,15 @@ def run(name: str, options: Sequence[str]) -> None:
         return
     from jsonargparse import auto_cli
 
-    from datamodules.retrieval import load_all_retrievers
-
-    load_all_retrievers()  # so that options can name them
     target = command.target
     components: Any = (
         _function(target)
         if isinstance(target, str)
         else {part: _function(each) for part, each in target.items()}
     )
+    functions = components.values() if isinstance(components, dict) else [components]
+    if any("retriever" in signature(function).parameters for function in functions):
+        import_retrievers(options)
     if command.first is not None and options and not options[0].startswith("-"):
         options = [command.first, *options]
     options = ["--list=true" if option == "--list" else option for option in options]

@@ -1,4 +1,4 @@
-"""Errors that are the user's to put right, each in one line: ours, the option parser's, Lightning's, the system's."""
+"""One-line messages for errors that the user can correct: ours, the option parser's, Lightning's, the system's."""
 
 from __future__ import annotations
 
@@ -8,22 +8,16 @@ import sys
 
 from datamodules.core.errors import LONGEST, InputError, excerpt, reason
 
-#: Characters of a line: names of files and options, and what was wrong of them.
+#: Maximum number of characters of a message.
 _LONGEST_LINE = 1000
-#: It looks at what the user chose: what its own code raises is a refusal of that.
+#: Errors of its code are refusals of the user's options.
 _LIGHTNING = ("pytorch_lightning.", "lightning_fabric.")
 _PEER_IS_GONE = re.compile(r"Connection (closed|reset) by peer")
-#: What a refusal is raised as.
 _REFUSALS = (ValueError, TypeError, RuntimeError, KeyError, ImportError, AttributeError)
 
 
 def explain(error: BaseException, command: str) -> str | None:
-    """What to tell the user, in one line; None for an error that he did not make.
-
-    Args:
-        error: whatever ended a command.
-        command: the command.
-    """
+    """Return the message for an error of the user's, in one line; None for any other error that ended a command."""
     line = _explained(error, command)
     return None if line is None else excerpt(line, _LONGEST_LINE)
 
@@ -32,16 +26,16 @@ def _explained(error: BaseException, command: str) -> str | None:
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, ValueError) and (cause := _cause(error)) is not None:
-        # What a class refuses while the parser makes it arrives inside the parser's own error.
+        # The parser wraps errors of the classes that it makes.
         return str(cause)
     if _is(error, "jsonargparse", "ArgumentError"):
         return f"{_of_the_parser(str(error))}; see `zoo {command} --help`"
     if _is(error, "torch.multiprocessing.spawn", "ProcessRaisedException"):
-        # What a process that was forked for a device refused arrives as its printed traceback.
+        # An error of a forked process arrives as its printed traceback.
         refused = re.search(r"InputError: (.*)", str(error))
         return refused[1] if refused else None
     if _is(error, "torch.distributed", "DistError") or _PEER_IS_GONE.search(str(error)):
-        return "another process of the run has ended; its own message says why"
+        return "another process of the run has ended; see its message"
     if isinstance(error, OSError) and error.errno is not None:
         return _of_the_system(error)
     if isinstance(error, ValueError) and str(error) == "embedded null byte":
@@ -54,7 +48,7 @@ def _explained(error: BaseException, command: str) -> str | None:
     misconfigured = _is(error, "lightning_fabric.utilities.exceptions", "MisconfigurationException")
     module = _raised_in(error)
     if misconfigured or (isinstance(error, _REFUSALS) and module.startswith(_LIGHTNING)):
-        # No such device, a strategy that can't be had, an interval longer than the epoch.
+        # A missing device, an unavailable strategy, an interval longer than the epoch.
         option = "--seed_everything" if module.endswith(".seed") else "--trainer"
         return f"{option}: {reason(error)}"
     if isinstance(error, _REFUSALS) and module.startswith("torch.optim"):
@@ -68,7 +62,7 @@ def _explained(error: BaseException, command: str) -> str | None:
 
 
 def _of_the_system(error: OSError) -> str:
-    """What the operating system refused: it names the file, and the user knows what it is."""
+    """Explain an error of the operating system."""
     what = excerpt(error.strerror or reason(error))
     if error.filename is None:
         return f"the system refuses: {what}"
@@ -81,7 +75,7 @@ def _of_the_system(error: OSError) -> str:
 
 
 def _raised_in(error: BaseException) -> str:
-    """The module whose own code raised an error."""
+    """Return the module whose code raised an error."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -89,13 +83,13 @@ def _raised_in(error: BaseException) -> str:
 
 
 def _is(error: BaseException, module: str, name: str) -> bool:
-    """Whether it is of a class that may not even be loaded."""
+    """Return True if an error has this class, whose module may not be imported."""
     loaded = sys.modules.get(module)
     return loaded is not None and isinstance(error, getattr(loaded, name))
 
 
 def _cause(error: BaseException) -> InputError | None:
-    """The user's mistake behind an error, if there is one."""
+    """Return the `InputError` that caused an error, if any."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, InputError):
         cause = cause.__cause__ or cause.__context__
@@ -103,13 +97,13 @@ def _cause(error: BaseException) -> InputError | None:
 
 
 def _of_the_parser(message: str) -> str:
-    """What the parser of options found wrong, without its account of the types that it tried."""
+    """Return a message of the option parser without the types that it tried."""
     message = " ".join(message.split())
-    if found := re.match(r'Parser key "model": .*Expected a dot import path string: (\S+)', message):
+    if match := re.match(r'Parser key "model": .*Expected a dot import path string: (\S+)', message):
         from zoo.registry import MODELS
 
-        return f"no model {found[1]!r}; there are {', '.join(MODELS)}"
+        return f"no model {match[1]!r}; there are {', '.join(MODELS)}"
     message = re.sub(r"Does not validate against any of the Union subtypes .*?Errors: - ", "", message)
-    # Of a list of classes, the parser first says that it is not one class; then, which item is wrong and why.
+    # For a list of classes, the parser's message begins with the error of taking it as a single class.
     message = re.sub(r"Not a valid subclass of .* - (?=Problem with given class_path)", "", message)
     return excerpt(re.sub(r" - Expected a <class .*", "", message), 2 * LONGEST)

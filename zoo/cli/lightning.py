@@ -1,7 +1,4 @@
-"""`zoo fit`, `validate`, `test` and `prepare`: LightningCLI, with a run folder.
-
-They take a model and its data from YAML and from options; an option overrides the YAML's value of the same name.
-"""
+"""LightningCLI with a run folder, for `zoo.cli.runs`."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import os
 import tempfile
 import time
 import uuid
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +20,19 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.plugins import CheckpointIO
 from typing_extensions import override
 
-import datamodules
 from callbacks import PredictionTable, RunFolder, StageProgress, Throughput
 from callbacks.csv_metrics import CSVMetrics
 from datamodules.core.errors import InputError
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
 from datamodules.options import DEFAULT_TOKENIZER
-from datamodules.retrieval import load_all_retrievers, servers_of
-from datamodules.state import DataState, check_split, options_to_evaluate
-from zoo.cli.options import named_values, user_strings
+from datamodules.retrieval import servers_of
+from datamodules.state import DataState, check_split
 from zoo.cli.outputs import check_output
 from zoo.cli.run_dir import check_run_dir, run_dir
 from zoo.cli.scores import as_text
 from zoo.ensemble.answer import Answer, Line
-from zoo.registry import MODELS, model_class
+from zoo.saving.checkpoint import explained_by
 from zoo.saving.saved_model import SavedModel
 from zoo.tasks.base import Task
 from zoo.training.checkpoint_io import WholeCheckpoints
@@ -47,99 +41,36 @@ from zoo.training.sharding import is_sharded
 log = logging.getLogger("zoo")
 
 
-def run(command: str, options: list[str]) -> None:
-    """Run `fit`, `validate`, `test` or `prepare`."""
-    # Seeds, devices that were not found, and advertisements.
-    for name in ("pytorch_lightning", "lightning_fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    given = dict(named_values(options))
-    for option in given:
-        if option.partition(".")[0] in ("--optimizer", "--lr_scheduler"):
-            raise InputError(f"{option}: belongs to the model; write --model.{option.removeprefix('--')}")
-    source = given.get("--ckpt_path")
-    if source is None and command in ("validate", "test") and "--help" not in options:
-        raise InputError(f"zoo {command}: name a trained model with --ckpt_path")
-    saved = None if source is None else SavedModel.open(source)
-    if source is not None and command == "fit" and not Path(source).is_file():
-        raise InputError(
-            f"--ckpt_path {source}: a run is resumed from a file, such as checkpoints/last.ckpt; to start a new one"
-            " from this model, write --model.init_from"
-        )
-    strings = user_strings(options)
-    _import_classes(strings if saved is None else strings | {saved.kind.__name__, saved.data_kind.__name__})
-    with tempfile.TemporaryDirectory() as folder:
-        if saved is not None:
-            # Below the user's own options, which override it.
-            file = Path(folder) / "checkpoint.yaml"
-            file.write_text(yaml.safe_dump(_config_of(saved, command, given), sort_keys=False))
-            options = ["--config", str(file), *options]
-        settings: dict[str, Any] = {
-            "command": command,
-            "saved": saved,
-            "strings": strings,
-            "model_class": pl.LightningModule,
-            "datamodule_class": pl.LightningDataModule,
-            "subclass_mode_model": True,
-            "subclass_mode_data": True,
-            "save_config_callback": None,
-            "seed_everything_default": 0,
-        }
-        if command == "prepare":
-            cli = ZooCLI(args=options, run=False, **settings)
-            cli.datamodule.prepare_data()
-            return
-        try:
-            # Scores are printed by `_write_scores`, more briefly than by Lightning.
-            quiet = [] if command == "fit" else ["--verbose", "false"]
-            ZooCLI(args=[command, "--weights_only", "true", *quiet, *options], **settings)
-        finally:
-            os.environ.pop("ZOO_RUN_DIR", None)
-
-
-def _import_classes(strings: set[str]) -> None:
-    """Import the models and data modules that are named, so that options can name them without their modules."""
-    load_all_retrievers()
-    import_module("zoo.tasks.retrieval.refreshed_negatives")
-    names = {string.rpartition(".")[2] for string in strings}
-    for name in names & MODELS.keys() or MODELS:
-        model_class(name)
-    for name in names & datamodules.MODULES.keys() or datamodules.MODULES:
-        datamodules.find(name)
-
-
-def _config_of(saved: SavedModel, command: str, given: dict[str, str]) -> PlainDict:
-    """A configuration with model and data as in the checkpoint.
-
-    Args:
-        saved: the model.
-        command: the command.
-        given: the user's own options.
-    """
-    state, data = saved.checkpoint.data, saved.data_kind
-    options = state.options
-    if command in ("validate", "test"):
-        named = {name.removeprefix("--data."): value for name, value in given.items()}
-        options = options_to_evaluate(state, data.options_type, command, named)
-    return {
-        "model": {"class_path": saved.kind.__name__, "init_args": saved.checkpoint.options},
-        "data": {"class_path": data.__name__, "init_args": {**options, "retriever": state.retriever}},
-    }
-
-
 class ZooCLI(LightningCLI):
     """LightningCLI with a run folder: configuration, metrics, checkpoints and summary in one place."""
 
-    def __init__(self, command: str, saved: SavedModel | None, strings: set[str], **settings: Any) -> None:
-        """Parse, make and run.
+    def __init__(self, command: str, saved: SavedModel | None, strings: set[str], options: list[str]) -> None:
+        """Parse the options, make model, data and trainer, and run the command.
 
         Args:
             command: fit, validate, test or prepare.
             saved: the trained model that the command starts from.
             strings: all strings in the user's own options.
-            **settings: of LightningCLI.
+            options: those of the trained model, then the user's own.
         """
         self.command, self.saved, self.strings = command, saved, strings
-        super().__init__(**settings)
+        is_run = command != "prepare"
+        if is_run:
+            # `_write_scores` prints the scores, more briefly than Lightning.
+            quiet = [] if command == "fit" else ["--verbose", "false"]
+            options = [command, "--weights_only", "true", *quiet, *options]
+        super().__init__(
+            pl.LightningModule,
+            pl.LightningDataModule,
+            save_config_callback=None,
+            seed_everything_default=0,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            args=options,
+            run=is_run,
+        )
+        if not is_run:
+            self.datamodule.prepare_data()
 
     # --- options ---
 
@@ -277,7 +208,7 @@ class ZooCLI(LightningCLI):
         except InputError:
             if self.saved is None or Path(start).exists():
                 raise
-            # A resumed run knows it, even if the other model has been deleted.
+            # The checkpoint has this state, even if the other model has been deleted.
             return self.saved.checkpoint.data
 
     def _restore(self, saved: SavedModel) -> None:
@@ -290,7 +221,8 @@ class ZooCLI(LightningCLI):
                 " the option"
             )
         check_split(data, state, "validation" if self.subcommand == "validate" else "test", source)
-        model.restore(saved.checkpoint)
+        with explained_by(source):
+            model.restore(saved.checkpoint)
         data.duplicates.remember(state.seen)
         if data.memory is not None and data.options.memory == state.options.get("memory"):
             data.memory.use(state.memory)

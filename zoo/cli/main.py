@@ -1,4 +1,4 @@
-"""The `zoo` command: runs a command, and ends with one line where the user has something to correct."""
+"""The `zoo` command; errors that the user can correct are one line."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ def main(args: Sequence[str] | None = None) -> int:
         return 0
     _configure_logging()
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # last: modules of the user's own hide none of ours
+        sys.path.append(os.getcwd())  # last, so that modules of the user's own hide none of ours
     try:
         with raising_sigterm():
             while args[0] == "--import" and len(args) > 2:
-                import_module(args[1])
+                _import(args[1])
                 args = args[2:]
             if args[0] == "--version":
                 print(__version__)
             else:
                 commands.run(args[0], args[1:])
-            sys.stdout.flush()  # a reader that has ended is noticed here
+            sys.stdout.flush()  # raises an error if the reader has ended
     except (SystemExit, KeyboardInterrupt) as end:
         if (ended_by := ending_signal(end)) is not None:
             end_children()
@@ -89,6 +89,15 @@ def main(args: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _import(module: str) -> None:
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module's own import
+        raise InputError(f"--import {module}: no such module, here or installed") from None
+
+
 def _without_secrets(error: Exception, line: str, secrets: set[str]) -> str:
     if isinstance(error, InputError):
         # Our own messages name options, which `hide` would take for secrets.
@@ -99,7 +108,7 @@ def _without_secrets(error: Exception, line: str, secrets: set[str]) -> str:
 
 
 def _reader_has_ended() -> bool:
-    """Whether nobody reads the standard output any more (`zoo predict ... | head -1`), which is no error."""
+    """Return True if the reader of the standard output has ended (`zoo predict ... | head -1`), which is no error."""
     output = sys.stdout.fileno()
     events = select.poll()
     events.register(output, 0)
@@ -111,13 +120,13 @@ def _reader_has_ended() -> bool:
 
 
 def _report(line: str) -> None:
-    """Print why the command ends; among the processes that a launcher started for other devices, one does."""
+    """Print a line, in only one of the processes that a launcher started for several devices."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(line, file=sys.stderr)
 
 
 def _configure_logging() -> None:
-    """Show what concerns the user: errors, progress, scores."""
+    """Print our own progress, and only warnings and errors of others."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     for name in ("zoo", "datamodules"):
         logging.getLogger(name).setLevel(logging.INFO)

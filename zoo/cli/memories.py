@@ -1,4 +1,4 @@
-"""`zoo index` builds a memory and `zoo search` asks one: neither waits for PyTorch to be imported."""
+"""`zoo index` and `zoo search`, which import no PyTorch."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def search(
         opened = open_memory(memory, retriever)
     else:
         raise InputError("zoo search: name a memory folder with --memory, or an index with --retriever.index")
-    found = opened.search([query], k)
-    if found.rows[0, 0] < 0:
+    neighbors = opened.search([query], k)
+    if neighbors.rows[0, 0] < 0:
         print("no memory shares a word with the query")
-    for row, score in zip(found.rows[0].tolist(), found.scores[0].tolist(), strict=True):
+    for row, score in zip(neighbors.rows[0].tolist(), neighbors.scores[0].tolist(), strict=True):
         if row >= 0:
-            label = found.memories.label(row)
-            print(f"{score:8.3f}  {'' if label is None else f'[{label}] '}{found.memories.texts[row]}")
+            label = neighbors.memories.label(row)
+            print(f"{score:8.3f}  {'' if label is None else f'[{label}] '}{neighbors.memories.texts[row]}")

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import inspect
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-from zoo.registry import MODELS, model_class
-
-if TYPE_CHECKING:
-    from zoo.tasks.base import Task
+from zoo.registry import MODELS, model_class, paper_of
 
 
 def list_models(name: str | None = None) -> None:
@@ -31,19 +27,19 @@ def list_models(name: str | None = None) -> None:
 
 
 def _describe(name: str) -> None:
-    from zoo.registry import paper_of
     from zoo.saving.saved_model import option_names
 
     kind = model_class(name)
     print(f"{kind.__name__}\n  task        {kind.task}\n  paper       {paper_of(kind)}")
-    print(f"  parameters  {_size_of(kind)}\n  options     {', '.join(option_names(kind))}")
+    print(f"  parameters  {_size_of(name)}\n  options     {', '.join(option_names(kind))}")
 
 
-def _size_of(kind: type[Task]) -> str:
+def _size_of(name: str) -> str:
     import torch
 
     from zoo.training.trained_parts import count_parameters
 
+    kind = model_class(name)
     arguments = inspect.signature(kind.__init__).parameters.values()
     if any(
         each.default is each.empty and each.kind == each.POSITIONAL_OR_KEYWORD for each in [*arguments][1:]

@@ -1,4 +1,4 @@
-"""A look at the options before they are parsed: a checkpoint that they name decides which options there are."""
+"""Values of options before they are parsed: the model of --ckpt_path determines the other options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 
 def named_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The options with a value, as `--option value` or `--option=value`, in their order."""
+    """Yield the options with a value, written as `--option value` or `--option=value`."""
     for item, following in pairwise([*options, "--"]):
         name, equals, value = item.partition("=")
         if name.startswith("--") and equals:
@@ -20,8 +20,16 @@ def named_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name, following
 
 
+def import_retrievers(options: Sequence[str]) -> None:
+    """Import the retrievers if options, or a file, may name one: the parser finds only imported classes."""
+    if any(option.startswith(("--retriever", "--config", "--help", "-h")) for option in options):
+        from datamodules.retrieval import load_all_retrievers
+
+        load_all_retrievers()
+
+
 def user_strings(options: Sequence[str]) -> set[str]:
-    """All strings in the values of options, and in the files of options that they name."""
+    """Return all strings in the values of options, and in the files of --config."""
     strings: set[str] = set()
     for name, value in named_values(options):
         strings |= {value, *_strings_in(_parsed(value))}

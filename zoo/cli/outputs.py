@@ -1,4 +1,4 @@
-"""Files that a command writes where the user says."""
+"""Checks of output files."""
 
 from __future__ import annotations
 
@@ -10,16 +10,10 @@ from datamodules.core.storage import named_disk_errors
 
 
 def check_output(output: str, inputs: Iterable[str]) -> Path:
-    """The path of a file to write, in a folder that is there.
-
-    The file is written beside its place and renamed, so whatever has that name would be replaced.
-
-    Args:
-        output: what the user named.
-        inputs: files that the command reads.
+    """Return the path of an output file after making its folder.
 
     Raises:
-        InputError: that is no place for a file, or something else than a file is there, or an input.
+        InputError: the path is no file's, or is one of the command's inputs: the output would replace it.
     """
     path = Path(output)
     if not path.name or "\0" in output:

@@ -14,15 +14,15 @@ from tqdm import tqdm
 from datamodules.core.errors import InputError, check_count
 from datamodules.core.storage import new_file
 from datamodules.core.types import PlainDict
-from datamodules.retrieval import Retriever, load_all_retrievers
-from zoo.cli.options import named_values
+from datamodules.retrieval import Retriever
+from zoo.cli.options import import_retrievers, named_values
 from zoo.cli.outputs import check_output
 from zoo.saving.saved_model import SavedModel
 
 
 def run(command: str, options: Sequence[str]) -> None:
     """Run `zoo predict`: it has options of its own, and those of the model's kind."""
-    load_all_retrievers()
+    import_retrievers(options)
     parser = ArgumentParser(
         prog=f"zoo {command}",
         exit_on_error=False,

@@ -1,4 +1,4 @@
-"""The folder of a run: one fit at a time, and no earlier run is ever overwritten."""
+"""The folder of a run: one fit at a time, and earlier runs are moved aside."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from datamodules.core.errors import InputError
 from datamodules.core.storage import named_disk_errors
 
 _LOCK = ".lock"
-#: What a run has written that was killed before it started.
+#: Files of a run that was killed before it started.
 _BEFORE_START = (_LOCK, "wandb_id")
 
 
 def check_run_dir(folder: Path, resumes: bool) -> None:
-    """Refuse a folder that can't be a run's, before anything is prepared.
+    """Check a folder before anything is prepared.
 
     Args:
         folder: the user's choice.
-        resumes: whether the run goes on in it.
+        resumes: whether the run of this folder is resumed.
 
     Raises:
-        InputError: it is a file, or a folder with other things than a run: only a run is moved aside.
+        InputError: it is a file, or a folder with other files than a run's: only a run is moved aside.
     """
     with named_disk_errors(folder, "--run_dir"):
         if folder.exists() and not folder.is_dir():
@@ -48,16 +48,9 @@ def check_run_dir(folder: Path, resumes: bool) -> None:
 
 @contextmanager
 def run_dir(folder: Path, resumes: bool) -> Iterator[None]:
-    """Hold the folder while a run is made in it; an earlier run there is moved aside, unless this one resumes it.
+    """Lock the folder during a run; an earlier run is moved aside, unless this one resumes it.
 
-    A run that is refused before it starts leaves the folder as it was.
-
-    Args:
-        folder: see `check_run_dir`.
-        resumes: whether the run goes on in it.
-
-    Raises:
-        InputError: another `zoo fit` is at work there, or it can't be a run's.
+    A run that is refused before it starts leaves the folder as it was. For arguments and errors, see `check_run_dir`.
     """
     check_run_dir(folder, resumes)
     was_there = folder.is_dir()
@@ -105,7 +98,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _holds_run(folder: Path) -> bool:
-    """Whether `zoo fit` or `zoo reproduce` wrote there."""
+    """Return True for a folder of `zoo fit` or `zoo reproduce`."""
     try:
         config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
@@ -125,7 +118,7 @@ def _move_aside(folder: Path) -> Path:
 
 
 def _undo(folder: Path, was_there: bool, earlier: Path | None) -> None:
-    """Leave the folder as it was before a run that did not start."""
+    """Restore the folder of a run that did not start."""
     if earlier is not None:
         shutil.rmtree(folder, ignore_errors=True)
         earlier.rename(folder)

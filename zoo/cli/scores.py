@@ -1,23 +1,18 @@
-"""Scores of an evaluation as people read them."""
+"""Scores of an evaluation as text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: Classes whose scores are shown at most; a file of --output has all.
+#: Maximum number of classes with scores in the text.
 MOST_CLASSES = 30
 
 
 def as_text(scores: Mapping[str, float], classes: Mapping[str, float]) -> str:
-    """A line for each figure of all rows, then a line for each class.
-
-    Args:
-        scores: name -> value.
-        classes: `f1/World` and such -> value, of single classes.
-    """
+    """Return a line for each score, then a line for each class, whose scores have names such as `f1/World`."""
     width = max(map(len, scores), default=0)
     lines = [f"{name:{width}}  {_number(value):>9}" for name, value in scores.items()]
-    figures = {name.partition("/")[0]: None for name in classes}  # in their order, each once
+    figures = {name.partition("/")[0]: None for name in classes}
     names = {name.partition("/")[2]: None for name in classes}
     if names:
         shown = list(names)[:MOST_CLASSES]

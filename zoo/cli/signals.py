@@ -1,4 +1,4 @@
-"""How a command ends that is stopped from outside: with the exit code that shells expect of a signal."""
+"""Ends of a command by a signal, with the exit code that shells expect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NoReturn
 
 
 class Terminated(SystemExit):
-    """SIGTERM came. Lightning's own answer to it is an end with exit code 0."""
+    """End by SIGTERM, for which Lightning itself would exit with code 0."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
@@ -21,9 +21,9 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def raising_sigterm() -> Iterator[None]:
-    """SIGTERM raises `Terminated` wherever the command is, so that what is half written is cleaned up."""
+    """Raise `Terminated` on SIGTERM, so that half-written files are deleted."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread is told of signals
+        yield  # only the main thread gets signals
         return
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -33,20 +33,13 @@ def raising_sigterm() -> Iterator[None]:
 
 
 def end_children() -> None:
-    """End the processes that were forked for devices or batches; Python would wait for them, perhaps for hours.
-
-    What they have written is whole, so that they need not be asked.
-    """
+    """Kill the processes that were forked for devices or batches, for which Python would wait, perhaps for hours."""
     for child in multiprocessing.active_children():
         child.kill()
 
 
 def ending_signal(end: BaseException) -> signal.Signals | None:
-    """The signal that ended a command, if one did.
-
-    Args:
-        end: what ended it. Lightning turns a KeyboardInterrupt into a SystemExit with code 1.
-    """
+    """Return the signal that ended a command, if any; Lightning turns a KeyboardInterrupt into a SystemExit."""
     cause: BaseException | None = end
     while cause is not None:
         if isinstance(cause, Terminated):

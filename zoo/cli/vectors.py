@@ -1,4 +1,4 @@
-"""Vectors of a table: `zoo encode` makes them, and `zoo index --embeddings` searches them."""
+"""`zoo encode`, and the retriever of `zoo index --embeddings`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datamodules.retrieval.dense.embeddings import Embeddings, MadeBy, Side, che
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
 
-#: Texts that are sorted by length, encoded and written together: all that is in memory of a table's vectors.
+#: Number of texts that are sorted by length, encoded and written together; only their vectors are in memory.
 BLOCK = 1 << 14
 
 
@@ -50,38 +50,34 @@ def encode(
         device: cpu, cuda, cuda:1, ...
     """
     check_count("batch_size", batch_size)
-    # Before hours of encoding, not after.
+    # Checked before hours of encoding.
     folder = Path(output)
     check_output(folder)
     checkpoint = str(Path(ckpt_path).absolute())
     ranking = DenseRanking(checkpoint)
     made_by = MadeBy(checkpoint, ranking.contents, side)
     vectors = TextVectors(ranking, batch_size, device, threads=None)
-    size, queries = vectors.size, side == "query"
+    queries = side == "query"
     if queries and not vectors.has_query_side:
-        raise InputError("--side query: the model encodes queries as it does all texts; leave it out")
+        raise InputError("--side query: the model encodes queries as it does all texts; omit the option")
     rows = read_table(input, text_column, label_column, id_column, header, quotes)
     blocks = vectors.blocks(rows.texts, BLOCK, progress=True, delay=0, queries=queries)
-    made = Embeddings.write(folder, rows, blocks, size, made_by)
+    made = Embeddings.write(folder, rows, blocks, vectors.size, made_by)
     print(f"{output}: {len(made.rows)} vectors of {made.size} numbers")
 
 
 def for_embeddings(retriever: Retriever, embeddings: Embeddings) -> Retriever:
-    """The retriever that searches embeddings and encodes none of their texts again.
-
-    Args:
-        retriever: what the user named. The default, which ranks by words, becomes an exact search for vectors.
-        embeddings: of texts that are to be found.
+    """Return the retriever that searches embeddings; the default, which ranks by words, becomes a `DenseRetriever`.
 
     Raises:
-        InputError: it ranks by words, or by vectors of another encoder.
+        InputError: the retriever ranks by words, or by vectors of another encoder.
     """
     if retriever.describe() == EmbeddedRetriever().describe():
         retriever = DenseRetriever(embeddings.made_by.encoder)
     users = list(_vectors_of(retriever))
     if not users:
         raise InputError(
-            f"--embeddings: a {type(retriever).__name__} ranks by words; leave --retriever out, or name"
+            f"--embeddings: a {type(retriever).__name__} ranks by words; omit --retriever, or name"
             " DenseRetriever or ElasticsearchDenseRetriever"
         )
     for vectors in users:
@@ -90,8 +86,8 @@ def for_embeddings(retriever: Retriever, embeddings: Embeddings) -> Retriever:
 
 
 def _vectors_of(retriever: Retriever) -> Iterator[TextVectors]:
-    """What makes vectors for a retriever and for those that it asks."""
+    """Yield the vectors of a retriever and of its members."""
     if isinstance(vectors := getattr(retriever, "vectors", None), TextVectors):
         yield vectors
-    for member in getattr(retriever, "retrievers", ()):
+    for member in retriever.retrievers:
         yield from _vectors_of(member)

@@ -456,12 +456,12 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
     # --- growth ---
 
     def refit(self, data: AnyDataModule, memory: Memory | None, rows: Rows) -> str:
-        """Fit the weights again on labelled rows; see `zoo.memory.commands.Refits`."""
+        """Fit the weights again on labelled rows; see `fitted_weights.FitsWeights`."""
         assert isinstance(data, TextRowsDataModule)
         return refit(self, data, memory, rows)
 
     def describe_weights(self) -> PlainDict | None:
-        """Calibrations and weights as plain values; see `saved_model.FitsWeights`."""
+        """Calibrations and weights as plain values; see `fitted_weights.FitsWeights`."""
         pool: Pool | None = self.network.pool
         return None if pool is None else pool.describe()
 

@@ -9,13 +9,10 @@ MODEL is a run folder, a checkpoint or an exported folder; `add` and `show` also
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
-
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
-from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import (
     FolderMemory,
@@ -27,34 +24,7 @@ from datamodules.retrieval import (
     open_memory,
 )
 from zoo.saving import fitted_weights
-from zoo.saving.saved_model import FitsWeights, SavedModel, is_model
-
-if TYPE_CHECKING:
-    from datamodules.base import AnyDataModule
-
-
-@runtime_checkable
-class Refits(FitsWeights, Protocol):
-    """A model whose weights can be fitted again on labelled rows, without training."""
-
-    def refit(self, data: AnyDataModule, memory: Memory | None, rows: Rows) -> str:
-        """Fit the weights again.
-
-        Args:
-            data: the model's.
-            memory: its memory, open.
-            rows: labelled rows.
-
-        Returns:
-            The weights and their accuracy on the rows, for people.
-        """
-
-
-class OpenedMemory(NamedTuple):
-    """A memory, and the model that reads it; None if a memory folder was named."""
-
-    memory: Memory
-    model: SavedModel | None
+from zoo.saving.saved_model import SavedModel, is_model
 
 
 def add(
@@ -89,8 +59,7 @@ def add(
         new_labels: add such rows: the model predicts their labels from then on by its memory alone.
         retriever: back end to use instead of the model's (another server).
     """
-    opened = open_model_memory(model, retriever)
-    memory, saved = opened.memory, opened.model
+    memory, saved = open_model_memory(model, retriever)
     labels = memory.labels()
     columns: PlainDict = {} if saved is None else saved.make_data(retriever).memory_columns()
     given = {
@@ -138,7 +107,7 @@ def _check_new_labels(model: str, saved: SavedModel | None) -> None:
 
 
 def _own_memory(saved: SavedModel, memory: FolderMemory) -> FolderMemory:
-    """The memory that may grow: a copy of one that other runs share."""
+    """Return the memory that may grow: a copy of one that other runs share."""
     if saved.is_download:
         raise InputError(
             f"{saved.source}: a model of the Hub is not changed in its download; copy it with"
@@ -171,13 +140,13 @@ def tune(
     saved = SavedModel.open(model)
     predictor = saved.predictor(retriever=retriever)
     task = predictor.model
-    if not isinstance(task, Refits):
+    if not isinstance(task, fitted_weights.FitsWeights):
         raise InputError(
             f"zoo memory tune: a {saved.kind.__name__} has no weights that could be fitted without training; train a"
             " MemoryEnsemble"
         )
     trained = saved.make_model()
-    assert isinstance(trained, FitsWeights)
+    assert isinstance(trained, fitted_weights.FitsWeights)
     options = saved.checkpoint.data.options
     names = ("text_column", "label_column", "header", "quotes", "class_names")
     columns = {name: options[name] for name in names if name in options}
@@ -204,7 +173,7 @@ def show(model: str, memory: str | None = None, retriever: Retriever | None = No
     """
     import pyarrow.compute as pc
 
-    opened = open_model_memory(model, retriever, memory).memory
+    opened, _ = open_model_memory(model, retriever, memory)
     facts = {"memory": opened.location()}
     labels = opened.labels()
     if isinstance(opened, FolderMemory):
@@ -224,13 +193,10 @@ def show(model: str, memory: str | None = None, retriever: Retriever | None = No
 
 def open_model_memory(
     model: str, retriever: Retriever | None = None, memory: str | None = None
-) -> OpenedMemory:
-    """The current version of the memory that a model reads, or of a memory folder.
+) -> tuple[Memory, SavedModel | None]:
+    """Open the current version of a memory, and the model that reads it; None if a memory folder was named.
 
-    Args:
-        model: see `SavedModel.open`; or a memory folder.
-        retriever: back end and ranking instead of the model's.
-        memory: a memory folder instead of the model's.
+    For arguments, see `show`.
 
     Raises:
         InputError: there is none, it cannot be opened, or it belongs to another model.
@@ -238,7 +204,7 @@ def open_model_memory(
     if not is_model(model):
         if memory is not None:
             raise InputError(f"{model}: is a memory folder; give a model, or omit --memory")
-        return OpenedMemory(open_memory(model, retriever), None)
+        return open_memory(model, retriever), None
     saved = SavedModel.open(model)
     location = saved.memory
     if memory is None and location is not None and location.rows is None:
@@ -251,11 +217,11 @@ def open_model_memory(
             raise InputError(f"{model}: this model reads no memory; train one with --data.num_memories")
         opened = data.memory.open(memory, retriever=retriever)
     _check_labels(saved, opened)
-    return OpenedMemory(opened, saved)
+    return opened, saved
 
 
 def _check_labels(saved: SavedModel, memory: Memory) -> None:
-    """Refuse a memory whose labels a classifier does not know."""
+    """Raise an `InputError` for a memory with labels that a classifier lacks."""
     known = saved.checkpoint.spec.get("memory_labels")
     if known is None:
         return

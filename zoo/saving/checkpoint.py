@@ -5,6 +5,7 @@ PyTorch is imported where it is used, so that commands on memories start fast.
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,31 +28,27 @@ _OPTIMIZER_OPTIONS = ("optimizer", "lr_scheduler")
 
 @dataclass
 class Checkpoint:
-    """A trained model as it was saved.
+    """A trained model as it was saved."""
 
-    Attributes:
-        model: class name.
-        options: constructor arguments, but for optimizer and schedule.
-        spec: fields of the data's description.
-        data: state of the data.
-        weights: the state dict; tensors are on the CPU.
-        transformer_config: configuration of the transformer whose weights are here, or None.
-        extras: what the model class keeps besides.
-        training: state of the trainer, from which Lightning resumes; empty in a model folder.
-    """
-
+    #: class name.
     model: str
+    #: constructor arguments, without optimizer and schedule.
     options: PlainDict
+    #: fields of the data's description.
     spec: PlainDict
     data: DataState
+    #: the state dict, with tensors on the CPU.
     weights: dict[str, Any]
+    #: of the transformer whose weights are here.
     transformer_config: PlainDict | None = None
+    #: further values of the model class.
     extras: PlainDict = field(default_factory=dict)
+    #: state of the trainer, from which Lightning resumes; empty in a model folder.
     training: PlainDict = field(default_factory=dict)
 
     @classmethod
     def from_contents(cls, contents: Mapping[str, Any], source: str | Path) -> Checkpoint:
-        """The checkpoint with the contents of a Lightning checkpoint.
+        """Return the checkpoint with the contents of a Lightning checkpoint.
 
         Raises:
             InputError: a part is missing or has another form.
@@ -82,7 +79,7 @@ class Checkpoint:
             ) from error
 
     def describe(self) -> PlainDict:
-        """Our part of a Lightning checkpoint."""
+        """Return our part of a Lightning checkpoint."""
         return {
             **self.extras,
             "model": self.model,
@@ -92,7 +89,7 @@ class Checkpoint:
         }
 
     def to_contents(self) -> dict[str, Any]:
-        """The contents of a Lightning checkpoint."""
+        """Return the contents of a Lightning checkpoint."""
         return {
             **self.training,
             CHECKPOINT_KEY: self.describe(),
@@ -102,22 +99,23 @@ class Checkpoint:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Those of the weights that are tensors."""
+        """The weights that are tensors."""
         from torch import Tensor
 
         return {name: value for name, value in self.weights.items() if isinstance(value, Tensor)}
 
 
 def read_contents(path: Path) -> dict[str, Any]:
-    """The contents of a checkpoint file, tensors on the CPU.
+    """Return the contents of a checkpoint file, tensors on the CPU.
 
     Raises:
         InputError: no such file, truncated or damaged.
     """
-    import torch
-
     if not path.is_file():
         raise InputError(f"{path}: no such checkpoint")
+
+    import torch
+
     try:
         with zipfile.ZipFile(path) as archive:  # PyTorch does not compare its checksums
             if (damaged := archive.testzip()) is not None:
@@ -134,14 +132,7 @@ def read_contents(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def explained_by(source: str | Path) -> Iterator[None]:
-    """Attribute errors to the file that a model is made from.
-
-    Args:
-        source: name of the file or folder in messages.
-
-    Raises:
-        InputError: the file lacks a part, or names an option or a class that does not exist.
-    """
+    """Raise errors as an `InputError` that names the file or folder from which a model is made."""
     try:
         yield
     except InputError as error:
@@ -166,9 +157,5 @@ def write_contents(contents: Mapping[str, Any], path: Path) -> None:
 
 
 def plain(value: object) -> Any:
-    """The value with everything that `torch.load(weights_only=True)` refuses replaced by a string."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+    """Replace everything that `torch.load(weights_only=True)` refuses by a string."""
+    return json.loads(json.dumps(value, default=str))

@@ -15,13 +15,7 @@ from zoo.saving.saved_model import SavedModel
 
 
 class SavedEncoder:
-    """Encodes texts as a trained model does: tokenized, numbered and cut as in its training.
-
-    See `datamodules.retrieval.dense.text_encoder.TextEncoder`.
-
-    Args:
-        model: see `SavedModel.open`.
-        device: where to run the network.
+    """Encodes texts as in the model's training; see `datamodules.retrieval.dense.text_encoder.TextEncoder`.
 
     Raises:
         InputError: the model cannot be read, or encodes no texts.
@@ -40,5 +34,5 @@ class SavedEncoder:
         self.query_encoder = self.predictor.encode_queries if has_query_side else None
 
     def __call__(self, texts: list[str], batch_size: int, bar: tqdm[NoReturn]) -> NDArray[np.float32]:
-        """The texts' vectors [n, size], of length 1; 0 for a text without words."""
+        """Return the vectors [n, size] of the texts, with length 1; 0 for a text without words."""
         return self.predictor.encode(texts, batch_size, bar)

@@ -34,21 +34,17 @@ class EncodesMemories(Protocol):
     network: nn.Module
 
     def encoder_fingerprint(self, data: AnyDataModule) -> str:
-        """Fingerprint of the encoder, which names the folder of the encodings."""
+        """Return the fingerprint of the encoder, which names the folder of the encodings."""
 
 
 def export(source: str | Path, folder: str | Path) -> Path:
     """Write a trained model as a folder: weights, configuration, vocabulary, memory, model card; no pickle.
 
-    The folder replaces the model everywhere: `zoo.load`, `--ckpt_path`, `--model.init_from`. Names of the tables that
-    the model was trained on are kept, without their folders.
+    Names of the tables that the model was trained on are kept, without their folders.
 
     Args:
-        source: of the model, see `SavedModel.open`.
+        source: see `SavedModel.open`.
         folder: to make.
-
-    Returns:
-        The folder.
 
     Raises:
         InputError: the model cannot be read, its memory is missing, or the folder exists.
@@ -64,7 +60,8 @@ def export(source: str | Path, folder: str | Path) -> Path:
     card = model_card(saved, memory)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, KIND) as partial:
-        location = checkpoint.data.memory
+        # A memory that the model does not read is no part of the folder.
+        location = None if memory is None else checkpoint.data.memory
         if isinstance(memory, FolderMemory):
             _copy_memory(saved, memory, partial / MEMORY)
             location = MemoryLocation(MEMORY, None, memory.version)
@@ -88,7 +85,7 @@ def export(source: str | Path, folder: str | Path) -> Path:
 
 
 def _weights_of(saved: SavedModel, memory: Memory) -> list[list[object]]:
-    """The weights that were fitted to the exported memory after the training."""
+    """Return the weights that were fitted to the exported memory after the training."""
     key, _ = saved.memory_key(memory)
     is_folder = isinstance(memory, FolderMemory)
     return [
@@ -108,14 +105,14 @@ def _copy_memory(saved: SavedModel, memory: FolderMemory, target: Path) -> None:
 
 
 def _without_folder(files: object) -> object:
-    """Names of files without their folders, which do not exist on another machine."""
+    """Return names of files without their folders, which do not exist on another machine."""
     if isinstance(files, (list, tuple)):
         return [_without_folder(file) for file in files]
     return Path(files).name if isinstance(files, str) and "/" in files and ":" not in files else files
 
 
 def _summary(saved: SavedModel) -> PlainDict:
-    """`summary.json` of the run; empty where there is none."""
+    """Return `summary.json` of the run; {} if there is none."""
     file = saved.file("summary.json")
     if saved.path.is_dir() or not file.is_file():
         return {}
@@ -124,12 +121,7 @@ def _summary(saved: SavedModel) -> PlainDict:
 
 
 def model_card(saved: SavedModel, memory: Memory | None) -> str:
-    """The README of an exported model: task, training data, scores and use.
-
-    Args:
-        saved: the model.
-        memory: the memory that it reads, if any.
-    """
+    """Return the README of an exported model: task, training data, memory, scores and use."""
     kind, checkpoint = saved.kind, saved.checkpoint
     trained_on = checkpoint.data.options.get("train_file") or "a table of its own"
     lines = ["---", "library_name: memory-zoo"]

@@ -8,13 +8,32 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from datamodules.core.errors import DamagedError
 from datamodules.core.storage import fingerprint_of, write_json
 from datamodules.core.types import PlainDict
 
+if TYPE_CHECKING:
+    from datamodules.base import AnyDataModule
+    from datamodules.corpora.rows import Rows
+    from datamodules.retrieval import Memory
+
 FILE = "weights.json"
+
+
+@runtime_checkable
+class FitsWeights(Protocol):
+    """A model whose members have weights that can be fitted again without training."""
+
+    def describe_weights(self) -> PlainDict | None:
+        """Return the weights as plain values; None before they were fitted."""
+
+    def use_weights(self, weights: PlainDict) -> None:
+        """Replace the weights."""
+
+    def refit(self, data: AnyDataModule, memory: Memory | None, rows: Rows) -> str:
+        """Fit the weights again on labelled rows, and return them and their accuracy as text."""
 
 
 class Entry(NamedTuple):
@@ -31,7 +50,7 @@ class Entry(NamedTuple):
 
 
 def read_entries(file: Path) -> list[Entry]:
-    """All entries of a file, oldest first; none if it does not exist.
+    """Return all entries of a file, oldest first; none if it does not exist.
 
     Raises:
         DamagedError: the file is damaged.
@@ -57,7 +76,7 @@ def add_entry(file: Path, entry: Entry) -> None:
 
 
 def weights_for(entries: list[Entry], memory: str, version: int, trained: str) -> PlainDict | None:
-    """The latest weights that were fitted to a memory up to a version; None = those of the training."""
+    """Return the latest weights that were fitted to a memory up to a version; None = those of the training."""
     usable = [
         entry
         for entry in entries

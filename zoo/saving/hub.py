@@ -12,13 +12,13 @@ _NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def is_hub_name(source: str) -> bool:
-    """Whether this can be the name of a repository, `user/name`."""
+    """Return True for a possible name of a repository, `user/name`."""
     return _NAME.fullmatch(source) is not None and not source.endswith(".ckpt")
 
 
 @cache
 def download(name: str) -> Path:
-    """The folder with the files of a repository, downloaded once per process.
+    """Download the files of a repository, once per process, and return their folder.
 
     Raises:
         InputError: the Hub cannot be reached, or has no such model.
@@ -40,15 +40,9 @@ def download(name: str) -> Path:
 
 
 def push(folder: Path, name: str, private: bool = False) -> str:
-    """Upload a model folder; the login is that of `huggingface-cli login` or $HF_TOKEN.
+    """Upload a model folder to a repository, which is created if it does not exist, and return its URL.
 
-    Args:
-        folder: of `export`.
-        name: of the repository, `user/name`; it is created if it does not exist.
-        private: create a repository that only its owner can read.
-
-    Returns:
-        The model's address.
+    The login is that of `huggingface-cli login` or $HF_TOKEN.
 
     Raises:
         InputError: the Hub cannot be reached, or refuses.
@@ -59,7 +53,7 @@ def push(folder: Path, name: str, private: bool = False) -> str:
         api = HfApi()
         address = api.create_repo(name, private=private, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=str(folder), commit_message="Model of Memory Zoo")
-    except Exception as error:  # the Hub's refusals, and all errors of its client's own client
+    except Exception as error:  # errors of the Hub, of its client and of the HTTP library
         raise InputError(
             f"{name}: the Hugging Face Hub refuses or cannot be reached ({reason(error)}); the model is in {folder},"
             " from where `huggingface-cli upload` can upload it"

@@ -1,26 +1,22 @@
 """A model as a folder to share: weights as safetensors, everything else as JSON; no pickle.
 
-| file | contents |
-|---|---|
-| `model.safetensors` | weights, and what a model without gradient steps learned |
-| `config.json` | class and options of the model, state of its data, description of its network |
-| `vocabulary.json` | words, characters and tokenizer |
-| `memory/` | the memory, if the model reads one that is a folder |
-| `README.md` | the model card |
-| `manifest.json` | size and checksum of each file but those of the memory, which has manifests of its own |
+`config.json` has class and options of the model, the state of its data and the description of its network;
+`vocabulary.json` words, characters and tokenizer; `memory/` a copy of the memory, if it is a folder; `manifest.json`
+size and checksum of each file outside of the memory, which has manifests of its own; `README.md` is the model card.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from datamodules.core.errors import InputError, reason
 from datamodules.core.storage import check_folder
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
 #: Fingerprint of the manifest.
@@ -49,7 +45,9 @@ def write_model(checkpoint: Checkpoint, folder: Path) -> None:
 
 
 def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """The value with each tensor replaced by its name; the tensors are added to `tensors`."""
+    """Replace each tensor by its name, and add it to `tensors`."""
+    from torch import Tensor
+
     if isinstance(value, Tensor):
         name = name.removeprefix("state_dict.")
         # Tensors that share memory are copied: safetensors has no views.
@@ -66,7 +64,7 @@ def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def read_model(folder: Path) -> Checkpoint:
-    """The checkpoint that `write_model` wrote; each file is compared with its checksum.
+    """Read the checkpoint that `write_model` wrote; each file is compared with its checksum.
 
     Raises:
         InputError: the folder is no exported model, or a file is missing or damaged.

@@ -10,12 +10,11 @@ import inspect
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import datamodules
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
-from datamodules.core.types import PlainDict
 from datamodules.memory_source import MemoryLocation
 from datamodules.retrieval import FolderMemory, Memory, Retriever, first_rows, make_retriever
 from datamodules.state import DataState
@@ -38,29 +37,16 @@ _BEST = "checkpoints/best.ckpt"
 OWN = "own"
 
 
-@runtime_checkable
-class FitsWeights(Protocol):
-    """A model whose members have weights that can be fitted again without training."""
-
-    def describe_weights(self) -> PlainDict | None:
-        """The weights as plain values; None before they were fitted."""
-
-    def use_weights(self, weights: PlainDict) -> None:
-        """Replace the weights."""
-
-
 class SavedModel:
-    """A trained model.
-
-    Attributes:
-        source: the name that the user gave.
-        path: its checkpoint file, or its folder.
-        checkpoint: the model as it was trained.
-    """
+    """A trained model; `open` makes it."""
 
     def __init__(self, source: str | Path, path: Path, checkpoint: Checkpoint) -> None:
-        """Put together what `open` read."""
-        self.source, self.path, self.checkpoint = str(source), path, checkpoint
+        #: the name that the user gave.
+        self.source = str(source)
+        #: the checkpoint file, or the exported folder.
+        self.path = path
+        #: the model as it was trained.
+        self.checkpoint = checkpoint
         #: whether the files are in the cache of the Hub's client.
         self.is_download = not Path(source).exists()
 
@@ -81,11 +67,7 @@ class SavedModel:
 
     @property
     def kind(self) -> type[Task]:
-        """The model's class.
-
-        Raises:
-            InputError: this version has no such model.
-        """
+        """The model's class."""
         with explained_by(self.source):
             return model_class(self.checkpoint.model)
 
@@ -98,7 +80,7 @@ class SavedModel:
     # --- memory ---
 
     def file(self, name: str) -> Path:
-        """A file that belongs to the model: in its folder, or next to a checkpoint that is in no run folder."""
+        """Return a file of the model: in its folder, or next to a checkpoint that is in no run folder."""
         if self.path.is_dir():
             return self.path / name
         folder = self.path.absolute().parent
@@ -106,11 +88,10 @@ class SavedModel:
 
     @property
     def own_memory(self) -> Path:
-        """The folder of the model's own memory, whether it exists or not.
+        """The folder of the model's own memory, which may not exist.
 
-        Runs on the same rows first share a memory in the cache. The first addition copies it here, so that the
-        predictions of the other runs stay as they are. An exported model has its memory here. Without this folder, a
-        run has the memory of its training.
+        An exported model has its memory here. Runs on the same rows share a memory in the cache, until the first
+        addition to one of them copies it here.
         """
         return self.file(MEMORY)
 
@@ -118,14 +99,15 @@ class SavedModel:
     def memory(self) -> MemoryLocation | None:
         """The memory that the model reads now."""
         trained = self.checkpoint.data.memory
-        if trained is None or (trained.rows is None and trained.path != MEMORY):
-            if trained is not None and self.path.is_dir() and not trained.path.startswith("index:"):
+        if trained is None:
+            return None
+        if trained.path != MEMORY:
+            if self.path.is_dir() and not trained.path.startswith("index:"):
                 raise InputError(
                     f"{self.source}: names a memory outside of its folder; name one with --memory"
                 )
-            return trained
-        if trained.path != MEMORY and not self.own_memory.exists():
-            return trained
+            if trained.rows is None or not self.own_memory.exists():
+                return trained
         if trained.rows is not None and first_rows(self.own_memory) != trained.rows[1]:
             raise InputError(
                 f"{self.own_memory}: is not the memory of {self.source}; move it away, and the model has the memory of"
@@ -139,7 +121,7 @@ class SavedModel:
         return replace(self.checkpoint.data, memory=self.memory)
 
     def memory_key(self, memory: Memory) -> tuple[str, int]:
-        """Name and version of a memory, by which weights are kept for it."""
+        """Return name and version of a memory, which identify the weights that were fitted to it."""
         location = memory.location()
         trained = self.checkpoint.data.memory
         own = {str(self.own_memory), *(() if trained is None or trained.rows is None else (trained.path,))}
@@ -149,11 +131,7 @@ class SavedModel:
     # --- model, data, predictor ---
 
     def make_model(self) -> Task:
-        """The model with the weights of its training, in evaluation mode.
-
-        Raises:
-            InputError: the checkpoint does not fit this version of the model.
-        """
+        """Make the model with the weights of its training, in evaluation mode."""
         kind = self.kind
         with explained_by(self.source):
             model = kind(**self.checkpoint.options)
@@ -161,14 +139,7 @@ class SavedModel:
             return model.eval()
 
     def make_data(self, retriever: Retriever | None = None) -> AnyDataModule:
-        """The model's data module, ready for new rows.
-
-        Args:
-            retriever: in place of that of the training.
-
-        Raises:
-            InputError: this version has no such data, or its options are damaged.
-        """
+        """Make the model's data module, ready for new rows, with the retriever of the training or another one."""
         kind, state = self.data_kind, self.state
         with explained_by(self.source):
             data = kind(retriever=retriever or make_retriever(state.retriever), **state.options)
@@ -176,15 +147,15 @@ class SavedModel:
             return data
 
     def fitted_weights(self) -> list[fitted_weights.Entry]:
-        """Weights that were fitted after the training: before an export, and since."""
+        """Return the weights that were fitted after the training: before an export, and since."""
         exported = [
             fitted_weights.Entry(*entry) for entry in self.checkpoint.extras.get("fitted_weights", [])
         ]
         return [*exported, *fitted_weights.read_entries(self.file(fitted_weights.FILE))]
 
     def use_fitted_weights(self, model: Task, memory: Memory | None) -> None:
-        """Give a model the weights that were fitted to a memory after the training, if any were."""
-        if memory is None or not isinstance(model, FitsWeights):
+        """Replace the model's weights by those that were fitted to the memory after the training, if any."""
+        if memory is None or not isinstance(model, fitted_weights.FitsWeights):
             return
         trained = model.describe_weights()
         entries = self.fitted_weights()
@@ -199,7 +170,7 @@ class SavedModel:
         device: str | torch.device = "cpu",
         memory_version: int | None = None,
     ) -> Predictor[Any, Any]:
-        """A predictor; see `load`."""
+        """Make a predictor; see `load`."""
         model, data = self.make_model(), self.make_data(retriever)
         move(model, device)
         predictor = model.predictor_type.open(model, data, memory, memory_version, retriever)
@@ -240,11 +211,7 @@ def load(
 
 
 def local_path(source: str | Path) -> Path:
-    """The checkpoint file or model folder on this machine that a name stands for.
-
-    Args:
-        source: a path, where a run folder stands for its best checkpoint; or, where there is no such path, the name of
-            a repository on the Hub.
+    """Return the checkpoint file or model folder of a path or a name on the Hub; a run has its best checkpoint.
 
     Raises:
         InputError: there is no such model, or the Hub cannot be reached.
@@ -263,17 +230,13 @@ def local_path(source: str | Path) -> Path:
 
 
 def is_model(path: str | Path) -> bool:
-    """Whether a path is a run folder, an exported model or a file, and not a memory folder."""
+    """Return True unless a path is a folder without a model, such as a memory folder."""
     path = Path(path)
     return not path.is_dir() or any((path / name).is_file() for name in (model_folder.CONFIG, _BEST))
 
 
 def move(model: Task, device: str | torch.device) -> None:
-    """Move a model to a device.
-
-    Raises:
-        InputError: there is no such device.
-    """
+    """Move a model to a device, or raise an `InputError` if there is no such device."""
     import torch
 
     try:
@@ -286,7 +249,7 @@ def move(model: Task, device: str | torch.device) -> None:
 
 
 def option_names(kind: type[Any]) -> list[str]:
-    """The names of all options of a class whose constructors pass on the options of their bases."""
+    """Return the names of all options of a class whose constructors pass on those of their bases."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = [
         name

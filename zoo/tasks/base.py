@@ -278,12 +278,14 @@ class Task(pl.LightningModule):
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # Lightning resumes a run: make the network that the weights fit, and give the data its vocabulary.
-        source = self.trainer.ckpt_path or "the checkpoint"
+        # `load_from_checkpoint` calls this without a trainer.
+        trainer = self._trainer
+        source = (trainer and trainer.ckpt_path) or "the checkpoint"
         with explained_by(source):
             contents = checkpoint if "state_dict" in checkpoint else {**checkpoint, "state_dict": {}}
             read = Checkpoint.from_contents(contents, source)
             data = self.data
-            fitting = self.trainer.state.fn == TrainerFn.FITTING
+            fitting = trainer is not None and trainer.state.fn == TrainerFn.FITTING
             if data is not None and fitting:
                 check_resumed(data.state(), read.data, data.options_type)
             self._rebuild(read)

@@ -17,10 +17,6 @@ class ScheduledNesterov(torch.optim.SGD):
 
     Palangi et al. (2016), Section IV: 0.9 in the first and last 2 % of all updates, 0.995 in the other 96 %. The
     momentum is PyTorch's form of Nesterov's, which keeps the parameters where the gradient is taken.
-
-    Example:
-        >>> weights = [torch.nn.Parameter(torch.zeros(3))]
-        >>> optimizer = ScheduledNesterov(weights, lr=0.01, total_steps=1000)
     """
 
     def __init__(
@@ -32,15 +28,15 @@ class ScheduledNesterov(torch.optim.SGD):
         outer_share: float = 0.02,
         total_steps: int | None = None,
     ) -> None:
-        """Choose the schedule.
+        """Set the schedule.
 
         Args:
-            params: what is trained.
+            params: parameters or parameter groups.
             lr: step size.
-            momentum: in between.
-            outer_momentum: at the beginning and the end.
-            outer_share: share of all updates that are the beginning, and as many the end.
-            total_steps: how many updates there will be; None = the task asks the trainer.
+            momentum: between the first and the last updates.
+            outer_momentum: of the first and the last updates.
+            outer_share: share of the first updates among all, and of the last.
+            total_steps: the number of updates; None = the trainer's.
         """
         if not 0 < outer_momentum < 1 or not 0 < momentum < 1 or not 0 <= outer_share <= 0.5:
             raise InputError(
@@ -51,10 +47,10 @@ class ScheduledNesterov(torch.optim.SGD):
         self.inner, self.outer, self.outer_share = momentum, outer_momentum, outer_share
         self.total_steps = total_steps
         for group in self.param_groups:
-            group["updates"] = 0  # kept in checkpoints: a resumed run goes on where it was
+            group["updates"] = 0  # kept in checkpoints, for resumed runs
 
     def momentum_at(self, update: int) -> float:
-        """The momentum of an update, from 0."""
+        """Return the momentum of an update, from 0."""
         if self.total_steps is None:
             raise ValueError("total_steps is not known yet")
         outer = math.ceil(self.outer_share * self.total_steps)

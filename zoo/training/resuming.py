@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_shapes(model: Task, checkpoint: Checkpoint) -> None:
-    """Refuse weights of other names or shapes.
-
-    Raises:
-        InputError: names the options that differ.
-    """
+    """Raise an `InputError` that names the options that differ if weights have other names or shapes."""
     own = {name: value.shape for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     stored = {name: value.shape for name, value in checkpoint.tensors.items()}
     if own == stored:

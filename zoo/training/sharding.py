@@ -21,15 +21,12 @@ if TYPE_CHECKING:
 
 
 def is_sharded(strategy: object) -> bool:
-    """Whether a trainer's strategy shards the weights."""
+    """Return True for a trainer's strategy that shards the weights."""
     return isinstance(strategy, ModelParallelStrategy)
 
 
 def shard(model: Task) -> None:
-    """Shard the weights of a model's network: one layer of its transformer at a time, and the rest together.
-
-    Args:
-        model: a task whose network has the weights that it starts from.
+    """Shard the initial weights of a model's network: one layer of its transformer at a time, and the rest together.
 
     Raises:
         InputError: the model, the trainer or one of its callbacks does not support sharding.
@@ -48,7 +45,7 @@ def shard(model: Task) -> None:
 
 
 def _layers(transformer: nn.Module) -> list[nn.Module]:
-    """The layers in the outermost lists of a transformer."""
+    """Return the layers in the outermost lists of a transformer."""
     lists = {name: part for name, part in transformer.named_modules() if isinstance(part, nn.ModuleList)}
     outermost = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
     return [layer for name in outermost for layer in lists[name]]

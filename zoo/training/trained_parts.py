@@ -19,17 +19,13 @@ _MAX_NAMES = 40
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a pattern matches this module or parameter, or one that contains it."""
+    """Return True if a pattern matches this module or parameter, or one that contains it."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:end]), pattern) for end in range(1, len(parts) + 1))
 
 
 def freeze_parts(network: nn.Module, patterns: Iterable[str]) -> None:
-    """Freeze parts: no gradients, and as in evaluation, no dropout.
-
-    Args:
-        network: the network.
-        patterns: of the names of its parts.
+    """Freeze parts: no gradients and, as in evaluation, no dropout.
 
     Raises:
         InputError: a pattern matches nothing.
@@ -45,7 +41,7 @@ def freeze_parts(network: nn.Module, patterns: Iterable[str]) -> None:
 
 
 def matching_parameters(network: nn.Module, pattern: str, option: str) -> set[str]:
-    """Names of the parameters that a pattern matches.
+    """Return the names of the parameters that a pattern matches.
 
     Raises:
         InputError: there are none; lists the names that exist.
@@ -62,7 +58,7 @@ def matching_parameters(network: nn.Module, pattern: str, option: str) -> set[st
 
 
 def parameter_groups(network: nn.Module, rates: Mapping[str, float] | None) -> list[dict[str, Any]]:
-    """Parameter groups of an optimizer: all trained weights, grouped by learning rate.
+    """Return the parameter groups of an optimizer: all trained weights, grouped by learning rate.
 
     Args:
         network: the network.
@@ -95,6 +91,6 @@ def parameter_groups(network: nn.Module, rates: Mapping[str, float] | None) -> l
 
 
 def count_parameters(network: nn.Module) -> tuple[int, int]:
-    """Number of trained weights, and of all weights."""
+    """Return the number of trained weights, and of all weights."""
     sizes = [(weight.numel(), weight.requires_grad) for weight in network.parameters()]
     return sum(size for size, is_trained in sizes if is_trained), sum(size for size, _ in sizes)

@@ -40,11 +40,7 @@ class TransfersHead(Protocol):
     head: str
 
     def take_head(self, checkpoint: Checkpoint) -> list[str]:
-        """Take the parts of another model's head that fit.
-
-        Returns:
-            Descriptions of these parts, for the log.
-        """
+        """Take the parts of another model's head that fit, and return their descriptions for the log."""
 
 
 class Taken(NamedTuple):
@@ -111,24 +107,22 @@ def start_from(model: Task, source: str, verbose: bool = True) -> set[str]:
 def _take(model: Task, name: str, parameter: Tensor, value: Tensor, state: DataState, taken: Taken) -> None:
     """Copy a weight, or the rows that both models have, and note it."""
     assert model.data_state is not None
-    ours, theirs = (
-        model.row_names(name, weight, data)
-        for weight, data in ((parameter, model.data_state), (value, state))
-    )
-    if ours is None or theirs is None:
+    names = model.row_names(name, parameter, model.data_state)
+    other_names = model.row_names(name, value, state)
+    if names is None or other_names is None:
         if parameter.shape == value.shape:
             parameter.copy_(value)
             taken.whole.add(name)
         return
-    rows = shared_rows(ours, theirs)
+    rows = shared_rows(names, other_names)
     if not rows or parameter.shape[1:] != value.shape[1:]:
         return
     here, there = (list(side) for side in zip(*rows, strict=True))
     parameter[torch.tensor(here)] = value[torch.tensor(there)]
-    if len(here) == len(ours):
+    if len(here) == len(names):
         taken.whole.add(name)
     else:
-        taken.rows[name] = ours, here
+        taken.rows[name] = names, here
 
 
 def _log(
@@ -154,22 +148,14 @@ def _log(
 
 
 def _has_all_rows(model: Task, name: str, weight: Tensor, state: DataState) -> bool:
-    """Whether another model has each row of a weight."""
+    """Return True if another model has each row of a weight."""
     assert model.data_state is not None
-    ours, theirs = (model.row_names(name, weight, data) or () for data in (model.data_state, state))
-    return set(ours) <= set(theirs)
+    rows, others = (model.row_names(name, weight, data) or () for data in (model.data_state, state))
+    return set(rows) <= set(others)
 
 
 def check_frozen(model: Task, taken: Collection[str]) -> None:
-    """Refuse to freeze fresh weights, which no training would ever change.
-
-    Args:
-        model: a task with its network.
-        taken: names of the weights that were taken from another model.
-
-    Raises:
-        InputError: names such a part.
-    """
+    """Raise an `InputError` if weights are frozen that were not taken from another model, and so never trained."""
     if not model.freeze_patterns:
         return
     given = {name for name, _ in model.named_parameters() if ".transformer." in name}
@@ -194,25 +180,20 @@ def check_frozen(model: Task, taken: Collection[str]) -> None:
     )
 
 
-def shared_rows(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Positions of the common entries of two lists, in the first and in the second."""
-    position = {entry: index for index, entry in enumerate(theirs)}
-    return [(index, position[entry]) for index, entry in enumerate(ours) if entry in position]
+def shared_rows(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Return the positions of the common entries of two lists, in the first and in the second."""
+    position = {entry: index for index, entry in enumerate(second)}
+    return [(index, position[entry]) for index, entry in enumerate(first) if entry in position]
 
 
 def numbered(numbers: Iterable[int], context: object) -> list[Hashable]:
-    """Names of rows that stand for numbers, which mean the same only in the same context.
-
-    Args:
-        numbers: of each row.
-        context: plain values, such as the characters in the order of their numbers.
-    """
+    """Return names of rows for numbers whose meaning depends on a context of plain values, such as a vocabulary."""
     fingerprint = fingerprint_of({"context": context})
     return [(fingerprint, number) for number in numbers]
 
 
 def _describe_rows(name: str, names: Sequence[Hashable], rows: Sequence[int]) -> str:
-    """Some rows of a weight: by their names if it has few."""
+    """Describe rows of a weight, by their names if it has few."""
     if len(names) <= FEW_ROWS and all(isinstance(entry, str) for entry in names):
         return f"{_short(name)} for {', '.join(str(names[row]) for row in rows)}"
     return f"{len(rows):,} of {len(names):,} rows of {_short(name)}"
@@ -225,7 +206,7 @@ def _short(name: str) -> str:
 def _summarize(
     names: Iterable[str], universe: Mapping[str, nn.Parameter] | Mapping[str, Tensor]
 ) -> list[str]:
-    """Names of weights; a module all of whose weights are named is listed by its own name."""
+    """Return names of weights; a module all of whose weights are given is listed by its own name."""
     chosen, listed = set(names), dict[str, None]()
     for name in universe:
         if name not in chosen:

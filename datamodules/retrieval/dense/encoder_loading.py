@@ -33,9 +33,8 @@ def load_encoder(ranking: DenseRanking, device: str | None) -> TextEncoder:
             return TransformerEncoder(ranking, chosen)
         makers = {f".{entry.name}": entry for entry in entry_points(group=FILE_ENCODERS)}
         if path.suffix not in makers:
-            raise InputError(
-                f"encoder {ranking.encoder!r}: not a file of a known kind; use a checkpoint"
-                f" ({', '.join(makers)}) or a folder"
-            )
+            # Without the package `zoo`, there are no kinds of files.
+            files = f"a checkpoint ({', '.join(makers)}) or " if makers else ""
+            raise InputError(f"encoder {ranking.encoder!r}: not a file of a known kind; use {files}a folder")
         encoder: TextEncoder = makers[path.suffix].load()(ranking.encoder, chosen)
         return encoder

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import zoo
-from tests.zoo.conftest import Zoo, refusal, write_table
+from tests.zoo.conftest import Zoo, fit_options, refusal, write_table
 from zoo.cli.commands import COMMANDS
 from zoo.registry import MODELS, model_class
 
@@ -143,3 +143,56 @@ def test_search_for_more_than_there_can_be(zoo_command: Zoo, train_csv: Path) ->
     for k in (0, 10**9, 10**30):
         refusal(zoo_command("search", "apple", "--memory=memory", f"--k={k}"), "--k", "1 to 10,000")
     refusal(zoo_command("index", "--file", train_csv, "--memory="), "--memory")
+
+
+# --- modules of the user's own ---
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_packages_in_the_current_folder_hide_none_of_the_zoo(start: str) -> None:
+    for name in ("datamodules", "callbacks", "zoo"):
+        Path(name).mkdir()
+        Path(name, "__init__.py").write_text(f"raise RuntimeError('the wrong {name}')")
+    done = run_process("list", "KNNBiLSTM", start=start)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "KNNBiLSTM"), done.stderr
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_module_of_the_current_folder_is_imported(start: str) -> None:
+    Path("mine.py").write_text("print('imported')\n")
+    done = run_process("--import", "mine", "--version", start=start)
+    assert (done.returncode, done.stdout) == (0, f"imported\n{zoo.__version__}\n"), done.stderr
+    done = run_process("--import", "gone", "list", start=start)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "zoo: error: --import gone: no such module, here or installed\n"
+
+
+def test_a_retriever_of_the_users_own(
+    zoo_command: Zoo, train_csv: Path, test_csv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("own_overlap.py").write_text(
+        "from tests.datamodules.retrieval.test_registry import OverlapRetriever\n\n\n"
+        "class OwnRetriever(OverlapRetriever):\n    pass\n"
+    )
+    own = ("--import", "own_overlap")
+    monkeypatch.delitem(sys.modules, "own_overlap", raising=False)
+    options = ["--data.retriever=OwnRetriever", "--data.retriever.letters=true"]
+    result = zoo_command(*own, *fit_options(train_csv, *options))
+    assert result.code == 0, result.err
+    result = zoo_command(*own, "test", "--ckpt_path=run", "--data.test_file", test_csv)
+    assert result.code == 0, result.err
+    predict = [*own, "predict", "--ckpt_path=run", "--input", test_csv]
+    result = zoo_command(*predict)
+    assert result.code == 0, result.err
+    (first, *_) = map(json.loads, result.out.splitlines())
+    scores = [len({*first["text"]} & {*memory["text"]}) for memory in first["memories"]]
+    assert [memory["retrieval_score"] for memory in first["memories"]] == scores
+    more = write_table(Path("more.csv"), [(first["text"], "fruit")])
+    result = zoo_command(*own, "memory", "add", "run", more)
+    assert result.code == 0, result.err
+    assert "version 2, 73 memories, 1 new" in result.out
+    again = json.loads(zoo_command(*predict).out.splitlines()[0])
+    assert first["text"] in [memory["text"] for memory in again["memories"]]
+    shown = zoo_command(*own, "memory", "show", "run").out
+    assert "OwnRetriever" in shown
+    assert "letters=True" in shown

@@ -34,10 +34,14 @@ def test_predictions_do_not_depend_on_their_batch(trained_run: Path) -> None:
 
 def test_lightnings_own_way_loads_a_checkpoint(trained_run: Path) -> None:
     checkpoint = trained_run / "checkpoints" / "best.ckpt"
-    theirs = KNNBiLSTM.load_from_checkpoint(checkpoint, weights_only=True).network.state_dict()
-    ours = zoo.load(checkpoint).model.network.state_dict()
-    assert theirs.keys() == ours.keys()
-    assert all(torch.equal(theirs[name], weight) for name, weight in ours.items())
+    by_lightning = KNNBiLSTM.load_from_checkpoint(checkpoint, weights_only=True).network.state_dict()
+    weights = zoo.load(checkpoint).model.network.state_dict()
+    assert by_lightning.keys() == weights.keys()
+    assert all(torch.equal(by_lightning[name], weight) for name, weight in weights.items())
+
+
+def test_drawn_word_vectors_stay_trained_in_a_model_of_a_checkpoint(trained_run: Path) -> None:
+    assert zoo.load(trained_run).model.network.encoder.words.table.requires_grad
 
 
 def test_words_never_seen(trained_run: Path) -> None:

@@ -18,7 +18,7 @@ from filelock import FileLock
 
 from datamodules.core.errors import InputError
 from tests.zoo.conftest import SMALL, Result
-from zoo.saving.checkpoint import write_checkpoint
+from zoo.saving.checkpoint import write_contents
 
 ROOT = str(Path(__file__).parents[3])
 #: Seconds.
@@ -151,11 +151,11 @@ def test_a_refused_run_leaves_an_empty_folder_empty(
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 def test_a_full_disk_leaves_the_good_checkpoint(tmp_path: Path) -> None:
     file = tmp_path / "last.ckpt"
-    write_checkpoint({"a": torch.zeros(3)}, file)
+    write_contents({"a": torch.zeros(3)}, file)
     partial = tmp_path / f".last.ckpt.{os.getpid()}"
     partial.symlink_to("/dev/full")
     with pytest.raises(InputError, match="the disk is full"):
-        write_checkpoint({"a": torch.ones(100_000)}, file)
+        write_contents({"a": torch.ones(100_000)}, file)
     assert torch.equal(torch.load(file, weights_only=True)["a"], torch.zeros(3))
     assert not partial.is_symlink()
 
@@ -206,7 +206,7 @@ def test_a_model_of_no_finite_weights_predicts_nothing(
     torch.save(contents, "nan.ckpt")
     result = zoo_command("predict", "--ckpt_path=nan.ckpt", "--input", test_csv)
     assert result.code == 2
-    assert "nan.ckpt: predicts what is no finite number" in result.err
+    assert "nan.ckpt: its scores are not finite" in result.err
     # Its scores are JSON that every reader takes.
     assert (
         zoo_command("test", "--ckpt_path=nan.ckpt", "--data.test_file", test_csv, "--output=m.json").code == 0

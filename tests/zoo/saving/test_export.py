@@ -16,8 +16,10 @@ from safetensors.torch import load_file
 
 import zoo
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import Result, sentences, write_table
-from zoo.saving import export as sharing
+from datamodules.core.storage import finish_folder
+from tests.zoo.conftest import Result, refusal, sentences, write_table
+from zoo.saving import model_folder
+from zoo.saving.export import export
 
 Command = Callable[..., Result]
 TEXTS = [text for text, _ in sentences(12, seed=8)]
@@ -79,25 +81,63 @@ def test_its_memory_grows(exported: tuple[Path, list[Any]], zoo_command: Command
     assert len(zoo.load(folder, memory_version=1).memory) == 72
 
 
-def test_new_labels_are_no_matter_of_an_exported_model(
+def test_an_exported_model_takes_new_labels_and_changes_no_other(
     zoo_command: Command, train_csv: Path, tmp_path: Path
 ) -> None:
-    """A checkpoint that happens to lie beside it is another model's."""
+    """The checkpoint in the folder above belongs to another model."""
     run = tmp_path / "run"
     result = zoo_command(
-        "fit", "--model=WitnessEnsemble", "--model.witnesses=[lexical_vote]", "--data=ClassificationDataModule",
+        "fit", "--model=MemoryEnsemble", "--model.members=[lexical_vote]", "--data=ClassificationDataModule",
         "--data.train_file", train_csv, "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu",
         "--run_dir", run,
     )  # fmt: skip
     assert result.code == 0, result.err
-    folder = sharing.export(run, run / "checkpoints" / "model")
-    before = (run / "checkpoints" / "best.ckpt").read_bytes()
+    folder = export(run, run / "checkpoints" / "model")
+    before = {
+        path: path.read_bytes() for path in run.rglob("*") if path.is_file() and folder not in path.parents
+    }
+    number = len(zoo.load(run).memory)
     more = write_table(tmp_path / "more.csv", [("a new thing", "novel"), ("another new thing", "novel")])
     result = zoo_command("memory", "add", folder, more, "--new_labels=true")
-    assert result.code == 2
-    assert "is an exported model" in result.err
-    assert (run / "checkpoints" / "best.ckpt").read_bytes() == before
-    assert len(zoo.load(folder).memory) == len(zoo.load(run).memory)
+    assert result.code == 0, result.err
+    assert "labels that only the memory has: novel" in result.out
+    for path, contents in before.items():
+        assert path.read_bytes() == contents, path
+    assert len(zoo.load(folder).memory) == number + 2
+    assert len(zoo.load(run).memory) == number
+    (prediction,) = zoo.load(folder).predict(["a new thing"])
+    assert "novel" in prediction.probabilities
+
+
+def test_a_memory_outside_of_the_folder_is_refused(
+    exported: tuple[Path, list[Any]], zoo_command: Command, tmp_path: Path
+) -> None:
+    folder, _ = exported
+    memory = tmp_path / "private"
+    shutil.copytree(folder / "memory", memory)
+    config = json.loads((folder / "config.json").read_text())
+    rows = [str(memory), "0"]
+    places = (("../private", None), (str(memory), None), (str(memory), rows), ("memory/../../private", None))
+    for number, (path, made_of) in enumerate(places):
+        config["memory_zoo"]["data"]["memory"] |= {"path": path, "rows": made_of}
+        partial = Path(shutil.copytree(folder, tmp_path / "partial"))
+        (partial / "config.json").write_text(json.dumps(config))
+        (partial / "manifest.json").unlink()
+        changed = tmp_path / f"changed-{number}"
+        # Whoever shares a folder can write its checksums.
+        finish_folder(partial, changed, model_folder.KIND)
+        with pytest.raises(InputError, match="names a memory outside of its folder; name one with --memory"):
+            zoo.load(changed)
+        for command in (("memory", "show", changed), ("predict", "--ckpt_path", changed, "--input=-")):
+            refusal(zoo_command(*command), "outside of its folder")
+
+
+def test_files_next_to_the_folder_are_ignored(exported: tuple[Path, list[Any]]) -> None:
+    """An exported folder in a folder that looks like a run reads nothing of that run."""
+    folder, expected = exported
+    for name in ("memory", "weights.json", "summary.json", "config.json", "checkpoints"):
+        (folder.parent / name).write_text("damaged")
+    assert zoo.load(folder).predict(TEXTS) == expected
 
 
 def test_a_new_run_starts_from_it(
@@ -142,10 +182,10 @@ def test_others_may_read_it(exported: tuple[Path, list[Any]]) -> None:
 
 
 def test_a_folder_that_is_no_model(tmp_path: Path, fit: Callable[..., Path]) -> None:
-    with pytest.raises(InputError, match=r"a folder without config\.json"):
+    with pytest.raises(InputError, match=r"a folder without checkpoints/best\.ckpt or config\.json"):
         zoo.load(tmp_path)
     with pytest.raises(InputError, match="exists; name a new folder"):
-        sharing.export(fit("run"), tmp_path)
+        export(fit("run"), tmp_path)
 
 
 def test_models_without_gradients_and_of_other_tasks(
@@ -158,7 +198,7 @@ def test_models_without_gradients_and_of_other_tasks(
     )  # fmt: skip
     assert result.code == 0, result.err
     expected = zoo.load(run).predict(TEXTS)
-    assert zoo.load(sharing.export(run, tmp_path / "model")).predict(TEXTS) == expected
+    assert zoo.load(export(run, tmp_path / "model")).predict(TEXTS) == expected
 
 
 # --- the Hub ---
@@ -183,7 +223,7 @@ def test_the_hub_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
         raise LocalEntryNotFoundError("no connection")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    with pytest.raises(InputError, match=r"me/away: .*can't be reached \(no connection\).*HF_HUB_OFFLINE=1"):
+    with pytest.raises(InputError, match=r"me/away: .*cannot be reached \(no connection\).*HF_HUB_OFFLINE=1"):
         zoo.load("me/away")
     with pytest.raises(InputError, match="no such checkpoint"):
         zoo.load("me/model.ckpt")
@@ -203,7 +243,7 @@ def test_no_upload_without_a_connection(
     again = tmp_path / "again"
     result = zoo_command("export", exported[0], again, "--push=me/model")
     assert result.code == 2
-    assert f"can't be reached (Name or service not known); the model is in {again}" in result.err
+    assert f"cannot be reached (Name or service not known); the model is in {again}" in result.err
     assert (again / "model.safetensors").is_file()
 
 
@@ -235,4 +275,4 @@ def test_a_model_of_frozen_parts_loads_without_its_start(fit: Callable[..., Path
     start = fit("start", "--model.features=M1") / "checkpoints" / "best.ckpt"
     run = fit("run", "--model.features=M1", f"--model.init_from={start}", "--model.freeze_encoder=true")
     expected = zoo.load(run).predict(TEXTS)
-    assert zoo.load(sharing.export(run, tmp_path / "model")).predict(TEXTS) == expected
+    assert zoo.load(export(run, tmp_path / "model")).predict(TEXTS) == expected

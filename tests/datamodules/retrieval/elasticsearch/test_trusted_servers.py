@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from datamodules.retrieval import ElasticsearchRetriever, make_retriever
-from zoo.cli.lightning import _is_host_in, _said
+from zoo.cli.options import user_strings
 
 FAR = "https://far.example:9200"
 
@@ -93,22 +93,38 @@ def test_servers_that_the_environment_names(
     assert ("api_key" in sent) == is_trusted
 
 
-def test_what_the_user_said_is_his_options_and_his_files(tmp_path: Any) -> None:
-    (tmp_path / "a.yaml").write_text("first")
-    (tmp_path / "b.yaml").write_text("second")
-    said = _said(
-        ["--config", f"{tmp_path}/a.yaml", f"--config={tmp_path}/b.yaml", "--data.retriever.url", FAR]
+def test_the_users_strings_are_those_of_options_and_files(tmp_path: Any) -> None:
+    (tmp_path / "a.yaml").write_text("first: [one, {two: three}]")
+    (tmp_path / "b.yaml").write_text(f"url: {FAR}/")
+    strings = user_strings(
+        [
+            f"--config={tmp_path}/a.yaml",
+            "--config",
+            f"{tmp_path}/b.yaml",
+            "--data.retriever.url",
+            "[http://near.example, x]",
+        ]
     )
-    assert all(word in said for word in ("first", "second", FAR))
+    assert {"one", "three", f"{FAR}/", "http://near.example", "x"} <= strings
 
 
-def test_a_host_is_named_by_a_url_and_not_by_chance() -> None:
-    assert _is_host_in("--data.retriever.url=https://a:b@far.example:9200", "far.example")
-    assert _is_host_in("url: http://far.example", "far.example")
-    for said in (
-        "/data/far.example",
-        "https://far.example.org:9200",
-        "https://not-far.example:9200",
-        "far.example",
-    ):
-        assert not _is_host_in(said, "far.example")
+@pytest.mark.parametrize(
+    ("option", "is_trusted"),
+    [
+        ("--data.retriever.url=https://a:b@far.example:9200", True),
+        ("--data.retriever.url=[https://near.example, https://far.example:9200/]", True),
+        ("--data.train_file=/data/far.example", False),
+        ("--data.retriever.url=https://far.example.org:9200", False),
+        ("--data.retriever.url=https://not-far.example:9200", False),
+        ("--data.retriever.url=http://far.example:9200", False),
+        ("--note=far.example:9200", False),
+        (f"--note=see {FAR}", False),
+    ],
+)
+def test_only_the_whole_url_in_an_option_names_a_server(
+    option: str, is_trusted: bool, sent: dict[str, Any]
+) -> None:
+    retriever = from_file(FAR)
+    retriever.server.trust(user_strings([option]))
+    retriever.server._connect()
+    assert ("api_key" in sent) == is_trusted

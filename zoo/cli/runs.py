@@ -1,0 +1,82 @@
+"""`zoo fit`, `validate`, `test` and `prepare`: checks and configuration, before Lightning is imported.
+
+They take a model and its data from YAML and from options; an option overrides the YAML's value of the same name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+import yaml
+
+import datamodules
+from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
+from datamodules.retrieval import load_all_retrievers
+from datamodules.state import options_to_evaluate
+from zoo.cli.options import named_values, user_strings
+from zoo.registry import MODELS, model_class
+from zoo.saving.saved_model import SavedModel
+
+
+def run(command: str, options: list[str]) -> None:
+    """Run `fit`, `validate`, `test` or `prepare`."""
+    # Hide messages on seeds and missing devices, and advertisements.
+    for name in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    given = dict(named_values(options))
+    for option in given:
+        if option.partition(".")[0] in ("--optimizer", "--lr_scheduler"):
+            raise InputError(f"{option}: belongs to the model; write --model.{option.removeprefix('--')}")
+    source = given.get("--ckpt_path")
+    if source is None and command in ("validate", "test") and "--help" not in options:
+        raise InputError(f"zoo {command}: name a trained model with --ckpt_path")
+    saved = None if source is None else SavedModel.open(source)
+    if source is not None and command == "fit" and not Path(source).is_file():
+        raise InputError(
+            f"--ckpt_path {source}: a run is resumed from a file, such as checkpoints/last.ckpt; to start a new one"
+            " from this model, write --model.init_from"
+        )
+    strings = user_strings(options)
+
+    from zoo.cli.lightning import ZooCLI
+
+    _import_classes(strings if saved is None else strings | {saved.kind.__name__, saved.data_kind.__name__})
+    with tempfile.TemporaryDirectory() as folder:
+        if saved is not None:
+            # Below the user's own options, which override it.
+            file = Path(folder) / "checkpoint.yaml"
+            file.write_text(yaml.safe_dump(_config_of(saved, command, given), sort_keys=False))
+            options = ["--config", str(file), *options]
+        try:
+            ZooCLI(command, saved, strings, options)
+        finally:
+            os.environ.pop("ZOO_RUN_DIR", None)
+
+
+def _import_classes(strings: set[str]) -> None:
+    """Import the models and data modules that are named, so that options can name them without their modules."""
+    load_all_retrievers()
+    import_module("zoo.tasks.retrieval.refreshed_negatives")
+    names = {string.rpartition(".")[2] for string in strings}
+    for name in names & MODELS.keys() or MODELS:
+        model_class(name)
+    for name in names & datamodules.MODULES.keys() or datamodules.MODULES:
+        datamodules.find(name)
+
+
+def _config_of(saved: SavedModel, command: str, given: dict[str, str]) -> PlainDict:
+    """Return a configuration with the model and data of a checkpoint, for a command with the user's options."""
+    state, data = saved.checkpoint.data, saved.data_kind
+    options = state.options
+    if command in ("validate", "test"):
+        named = {name.removeprefix("--data."): value for name, value in given.items()}
+        options = options_to_evaluate(state, data.options_type, command, named)
+    return {
+        "model": {"class_path": saved.kind.__name__, "init_args": saved.checkpoint.options},
+        "data": {"class_path": data.__name__, "init_args": {**options, "retriever": state.retriever}},
+    }
