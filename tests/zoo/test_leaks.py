@@ -89,7 +89,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     def lines() -> list[str]:
         found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         caplog.clear()
-        return [line for line in found if "rows have a copy (" in line]
+        return [line for line in found if "rows have a duplicate (" in line]
 
     return lines
 
@@ -147,12 +147,12 @@ def test_a_validation_file_inside_the_memory_is_counted(
     options = ["--data.train_file", train, "--data.validation_file", validation, "--data.memory", memory]
     metrics = fit(zoo_command, *VOTE, *options, "--data.memory_label_column=label")
     assert (metrics["val/rows_in_memory"], metrics["val/rows_in_training"]) == (40, 0)
-    assert metrics["val/accuracy"] > 0.7 > metrics["val/accuracy_without_copies"]
+    assert metrics["val/accuracy"] > 0.7 > metrics["val/accuracy_without_duplicates"]
     (line,) = warned()
-    assert "validation: 40 of 80 rows have a copy (40 in the memory, 0 among the training rows)" in line
+    assert "validation: 40 of 80 rows have a duplicate (40 in the memory, 0 among the training rows)" in line
 
     again = scored(zoo_command, "validate")
-    for name in ("accuracy", "accuracy_without_copies", "rows_in_memory", "rows_in_training"):
+    for name in ("accuracy", "accuracy_without_duplicates", "rows_in_memory", "rows_in_training"):
         assert again[name] == metrics[f"val/{name}"]
     assert len(warned()) == 1
 
@@ -168,15 +168,15 @@ def test_test_rows_that_were_added_to_the_memory_are_counted(
     fit(zoo_command, *VOTE, "--data.train_file", train)
     before = scored(zoo_command, "test", "--data.test_file", test)
     assert before["rows_in_memory"] == before["rows_in_training"] == 0
-    assert "accuracy_without_copies" not in before
+    assert "accuracy_without_duplicates" not in before
     assert not warned()
     added = write_table(tmp_path / "added.csv", rows[80:110])
     assert zoo_command("memory", "add", "run/checkpoints/best.ckpt", added).code == 0
     after = scored(zoo_command, "test", "--data.test_file", test)
     assert (after["rows_in_memory"], after["rows_in_training"]) == (30, 0)
-    assert after["accuracy"] > 0.7 > after["accuracy_without_copies"]
+    assert after["accuracy"] > 0.7 > after["accuracy_without_duplicates"]
     (line,) = warned()
-    assert "test: 30 of 60 rows have a copy" in line
+    assert "test: 30 of 60 rows have a duplicate" in line
 
 
 def test_a_memory_that_keeps_no_hashes_judges_by_what_it_found(tmp_path: Path) -> None:
@@ -205,9 +205,9 @@ def test_copies_stay_on_one_side_of_the_split(
     assert metrics["val/rows"] == pytest.approx(48, abs=4)
     assert metrics["val/accuracy"] < 0.75
     assert metrics["val/rows_in_training"] == 0
-    assert caplog.text.count("240 of 240 rows to split are copies of each other, in 60 groups") == 1
+    assert caplog.text.count("240 of 240 rows to split are duplicates of each other, in 60 groups") == 1
 
-    metrics = fit(zoo_command, *options, "--data.split_copies=true", run="apart")
+    metrics = fit(zoo_command, *options, "--data.split_duplicates=true", run="apart")
     assert metrics["val/accuracy"] > 0.8
     assert metrics["val/rows_in_training"] > 40
     assert len(warned()) == 1
@@ -215,18 +215,18 @@ def test_copies_stay_on_one_side_of_the_split(
 
 def test_a_run_from_before_is_validated_on_its_own_rows(zoo_command: Zoo, tmp_path: Path) -> None:
     train = write_table(tmp_path / "train.csv", with_copies(drawn_rows(30)))
-    metrics = fit(zoo_command, *SVM, "--data.train_file", train, "--data.split_copies=true")
+    metrics = fit(zoo_command, *SVM, "--data.train_file", train, "--data.split_duplicates=true")
     file = Path("run/checkpoints/best.ckpt")
     contents = torch.load(file, weights_only=True)
     state = contents[CHECKPOINT_KEY]["data"]
-    del state["options"]["split_copies"], state["seen"]
+    del state["options"]["split_duplicates"], state["seen"]
     torch.save(contents, file)
     scores = scored(zoo_command, "validate")
     assert scores["accuracy"] == metrics["val/accuracy"]
     assert scores["rows"] == metrics["val/rows"]
 
 
-@pytest.mark.parametrize("option", ["split_seed=1", "validation_split=0.3", "split_copies=true"])
+@pytest.mark.parametrize("option", ["split_seed=1", "validation_split=0.3", "split_duplicates=true"])
 def test_a_split_that_contradicts_the_run_is_refused(zoo_command: Zoo, tmp_path: Path, option: str) -> None:
     train = write_table(tmp_path / "train.csv", drawn_rows(60))
     fit(zoo_command, *SVM, "--data.train_file", train)
@@ -278,7 +278,7 @@ def test_training_rows_in_a_test_are_counted_by_one_and_two_processes(
     checkpoint = Path("run/checkpoints/best.ckpt")
     zoo_process("test", "--ckpt_path", checkpoint, *options, "--output=two.json", *DDP)
     assert json.loads(Path("two.json").read_text()) == one
-    assert "accuracy_without_copies" in one
+    assert "accuracy_without_duplicates" in one
 
 
 # --- tuning ---
@@ -338,7 +338,7 @@ def test_questions_that_are_copies_stay_together(tmp_path: Path) -> None:
     }
     assert not sides["train"] & sides["validation"]
     assert data.copy_counts("validation")["rows_in_training"] == 0
-    apart = pairs_module(file, split_copies=True)
+    apart = pairs_module(file, split_duplicates=True)
     assert apart.copy_counts("validation")["rows_in_training"] > 0
 
 
@@ -347,7 +347,7 @@ def test_swapped_pairs_stay_together(tmp_path: Path) -> None:
     rows += [(second, first.upper(), label) for first, second, label in rows]
     file = write_pairs(tmp_path / "train.tsv", rows)
     for apart in (False, True):
-        data = pairs_module(file, goal="classification", split_copies=apart)
+        data = pairs_module(file, goal="classification", split_duplicates=apart)
         assert (data.copy_counts("validation")["rows_in_training"] > 0) == apart
 
 
@@ -364,12 +364,12 @@ def test_questions_of_a_test_that_were_trained_on(zoo_command: Zoo, warned: Warn
     options = ["--model=RandomOrder", "--data=MatchingDataModule", *SMALL[-4:], "--data.train_file", train]
     fit(zoo_command, *options, "--data.validation_file", train)
     (line,) = warned()
-    assert "validation: 30 of 30 rows have a copy" in line
+    assert "validation: 30 of 30 rows have a duplicate" in line
     scores = scored(zoo_command, "test", "--data.test_file", test)
     assert (scores["rows_in_training"], scores["questions"]) == (5, 15)
     assert "map_without_duplicates" in scores
     (line,) = warned()
-    assert "test: 5 of 15 rows have a copy" in line
+    assert "test: 5 of 15 rows have a duplicate" in line
 
 
 def test_options_of_pairs_that_contradict_the_run(tmp_path: Path) -> None:
