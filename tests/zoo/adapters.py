@@ -215,10 +215,7 @@ class Ranking(Adapter):
             "even-window": {**FIRM, "filters": (8, 7), "window": 4, "grid": (2, 1), "hidden_size": 6},
         },
         "CDSSM": {"": {"num_trigrams": 200, "hidden_sizes": (8, 6)}},
-        "DSSM": {
-            "shared": {"num_trigrams": 200, "hidden_sizes": (8, 7, 6)},
-            "apart": {"num_trigrams": 200, "hidden_sizes": (8, 6), "share": False},
-        },
+        "DSSM": {"": {"num_trigrams": 200, "hidden_sizes": (8, 7, 6)}},
         "MatchPyramid": {
             name: {**FIRM, "similarity": name, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6}
             for name in ("cosine", "dot")

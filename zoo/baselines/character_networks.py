@@ -63,7 +63,6 @@ class CharCNNNetwork(TextNetwork):
 
     @override
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        """The second linear layer's output [B, l]."""
         states = self.quantize(batch)  # [B, characters, length]
         for convolution, (_, pooling) in zip(self.convolutions, LAYERS, strict=True):
             states = functional.max_pool1d(torch.relu(convolution(states)), pooling)
@@ -71,10 +70,7 @@ class CharCNNNetwork(TextNetwork):
         return torch.relu(self.second(self.dropout(hidden)))
 
     def quantize(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        """One-hot vectors of characters, the last first: float32 [B, characters, length].
-
-        Zero for unknown characters, and after a text.
-        """
+        """One-hot vectors [B, characters, length], the last character first; zero for unknown ones and after a text."""
         text = batch.text[:, : self.length]
         lengths = (text != 0).sum(dim=1, keepdim=True)
         position = torch.arange(self.length, device=text.device)
@@ -104,7 +100,6 @@ class CharCNN(CharactersOnly):
             filters: of each convolution.
             hidden_size: units of each of the two hidden linear layers.
             dropout: between linear layers.
-            **shared: options of `Task`.
         """
         super().__init__(**shared)
         check_sizes(filters=filters, hidden_size=hidden_size)
@@ -158,7 +153,6 @@ class CharCRNNNetwork(TextNetwork):
 
     @override
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        """The last states [B, l]; zero for a text without characters."""
         lengths = (batch.text != 0).sum(dim=1)
         states = self.characters(batch.word[batch.text])  # [B, T, char_size]
         for convolution in self.convolutions:
@@ -189,7 +183,6 @@ class CharCRNN(CharactersOnly):
             hidden_size: state size of one direction.
             char_size: size of a character's vector.
             dropout: on the last convolution's output and on a text's vector.
-            **shared: options of `Task`.
         """
         super().__init__(**shared)
         check_sizes(windows=windows, filters=filters, hidden_size=hidden_size, char_size=char_size)
@@ -265,8 +258,7 @@ class VDCNNNetwork(TextNetwork):
         for level, blocks in enumerate(BLOCKS[depth]):
             sizes = [filters[max(level - 1, 0)], *[filters[level]] * blocks]
             self.blocks.extend(Block(before, after) for before, after in pairwise(sizes))
-        #: the blocks that are preceded by a pooling.
-        self.pooled = set(accumulate(BLOCKS[depth][:-1]))
+        self.pooled = set(accumulate(BLOCKS[depth][:-1]))  #: the blocks that are preceded by a pooling.
         self.hidden = nn.Linear(K * filters[-1], hidden_size)
         self.second_hidden = nn.Linear(hidden_size, hidden_size)
         for module in self.modules():
@@ -275,7 +267,6 @@ class VDCNNNetwork(TextNetwork):
 
     @override
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        """The second linear layer's output [B, l]."""
         is_real = batch.text != 0
         states = self.lowest(self.characters(batch.word[batch.text]).transpose(1, 2)) * is_real.unsqueeze(1)
         for number, block in enumerate(self.blocks):
@@ -290,12 +281,9 @@ class VDCNNNetwork(TextNetwork):
 
 
 def k_max_pool(states: Tensor, is_real: Tensor) -> Tensor:
-    """The K largest values of each filter of states [B, F, T], none below 0, in the order of their positions.
-
-    Of equal values, the first are taken. The result is [B, F, K], with zeros at the end of a text with fewer positions.
-    """
+    """The K largest values, in the order of their positions, of states [B, F, T] >= 0: [B, F, K], filled with zeros."""
     values = functional.pad(states.masked_fill(~is_real.unsqueeze(1), -1), (0, K), value=-1)
-    # `topk` may return any of several equal values, and zeros are frequent.
+    # Of equal values, the first are taken: `topk` may return any, and zeros are frequent.
     positions = values.sort(dim=2, descending=True, stable=True).indices[..., :K].sort(dim=2).values
     return values.gather(2, positions).clamp(min=0)
 
@@ -318,7 +306,6 @@ class VDCNN(CharactersOnly):
             filters: of the lowest level; each further level has twice as many.
             hidden_size: units of each of the two hidden linear layers.
             char_size: size of a character's vector.
-            **shared: options of `Task`.
         """
         super().__init__(**shared)
         check_sizes(filters=filters, hidden_size=hidden_size, char_size=char_size)

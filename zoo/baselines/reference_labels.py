@@ -83,7 +83,6 @@ class NeighborVote(Majority):
 
         Args:
             score_power: a memory's vote counts (score / best score) to this power.
-            **shared: options of `Task`.
         """
         super().__init__(**shared)
         self.score_power = score_power

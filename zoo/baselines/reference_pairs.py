@@ -169,7 +169,6 @@ class PairBM25(PairReference):
         Args:
             k1: saturation of the term frequency.
             b: weight of the document length.
-            **shared: options of `MatchingTask` and `Task`.
         """
         super().__init__(**shared)
         self.ranking = Ranking(k1=k1, b=b)

@@ -33,7 +33,6 @@ class SkipGram(WordAverages):
             window: maximum number of words on either side that a word predicts.
             negatives: words that are drawn for each predicted word.
             epochs: passes over the texts.
-            **shared: options of `WordAverages` and `Task`.
         """
         super().__init__(**shared)
         check_sizes(window=window, negatives=negatives, epochs=epochs)

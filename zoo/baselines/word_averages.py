@@ -38,25 +38,22 @@ Expand: TypeAlias = Literal["none", "join", "interpolate"]
 class Corpus(NamedTuple):
     """Texts to learn word vectors from, without words that the vocabulary lacks."""
 
-    #: int32 [all words]: vocabulary ids; the texts one after the other.
-    words: NDArray[np.int32]
-    #: int64 [n + 1]: text i is `words[offsets[i]:offsets[i + 1]]`.
-    offsets: NDArray[np.int64]
-    #: int64 [n]: classes; -1 for memories, whose labels are not read.
-    labels: NDArray[np.int64]
+    words: NDArray[np.int32]  #: [all words]: vocabulary ids; the texts one after the other.
+    offsets: NDArray[np.int64]  #: [n + 1]: text i is `words[offsets[i]:offsets[i + 1]]`.
+    labels: NDArray[np.int64]  #: [n]: classes; -1 for memories, whose labels are not read.
 
 
 class Means(NamedTuple):
     """Mean vectors of the known words of texts and of their memories; 0 where there is none."""
 
-    #: float32 [B, d].
-    text: Tensor
-    #: float32 [B, d]: over the words of all memories of a text.
-    memories: Tensor
-    #: float32 [B]: number of words of a text.
-    text_words: Tensor
-    #: float32 [B, K]: number of words of each memory.
-    memory_words: Tensor
+    text: Tensor  #: float32 [B, d].
+    memories: Tensor  #: float32 [B, d]: over the words of all memories of a text.
+    text_words: Tensor  #: float32 [B]: number of words of a text.
+    memory_words: Tensor  #: float32 [B, K]: number of words of each memory.
+
+    def mix(self, share: Tensor) -> Tensor:
+        """Vectors [B, d] of texts in which the memories have a share [B]."""
+        return torch.lerp(self.text, self.memories, share.unsqueeze(1))
 
 
 class AverageNetwork(FittedNetwork):
@@ -72,7 +69,7 @@ class AverageNetwork(FittedNetwork):
         share = self.memory_share(means, self.fitted["memory_weight"])
         weight, bias = (self.fitted[name].to(share.device) for name in ("weight", "bias"))
         with torch.autocast(share.device.type, enabled=False):  # scores are float32 whatever the precision
-            distance = mix(means, share) @ weight.T + bias
+            distance = means.mix(share) @ weight.T + bias
         if distance.shape[1] == 1:
             distance = torch.cat([-distance, distance], dim=1)
         words = means.memory_words
@@ -108,11 +105,6 @@ class AverageNetwork(FittedNetwork):
         return torch.where((joined > 0) & (joined < 1), weight, joined)
 
 
-def mix(means: Means, share: Tensor) -> Tensor:
-    """Vectors [B, d] of texts in which the memories have a share [B]."""
-    return torch.lerp(means.text, means.memories, share.unsqueeze(1))
-
-
 def _sums(text: Tensor, vectors: Tensor, is_known: Tensor) -> tuple[Tensor, Tensor]:
     """Sums [N, d] of the vectors of texts [N, T], and their numbers of known words [N]."""
     summed = functional.embedding_bag(text, vectors, mode="sum", padding_idx=0)
@@ -131,11 +123,9 @@ class WordAverages(Fitted, ClassificationTask):
 
         Args:
             word_size: d, size of word vectors.
-            expand: use of memories: `none`; `join`, the mean is over the words of the text and of its memories, as in
-                the paper; `interpolate`, (1 - w) times the text's mean plus w times the memories', with the w that is
-                best on the validation rows.
+            expand: use of memories: `none`; `join`, the mean is over all words of text and memories (the paper's);
+                `interpolate`, (1 - w) text + w memories, with the w that is best on the validation rows.
             c: weight of training errors against small weights.
-            **shared: options of `Task`.
         """
         super().__init__(**shared)
         check_choice("expand", expand, ("none", "join", "interpolate"))
@@ -183,15 +173,13 @@ class WordAverages(Fitted, ClassificationTask):
             "bias": torch.from_numpy(machine.intercept_).float(),
         }
 
-    def _means(self, data: AnyDataModule, name: str) -> Means:
-        """The means of a split, computed as for predictions."""
-        blocks = [self.network.means(batch) for batch in data.dataset(data.split(name)).batches(BLOCK)]
-        return Means(*(torch.cat(field) for field in zip(*blocks, strict=True)))
-
     def _expanded(self, data: AnyDataModule, name: str) -> Expanded:
-        means, network = self._means(data, name), self.network
-        labels = label_numbers(data.split(name).rows, data.spec.labels)
-        return Expanded(lambda weight: mix(means, network.memory_share(means, weight)).numpy(), labels)
+        """The texts of a split, with means computed as for predictions."""
+        split, network = data.split(name), self.network
+        blocks = [network.means(batch) for batch in data.dataset(split).batches(BLOCK)]
+        means = Means(*(torch.cat(field) for field in zip(*blocks, strict=True)))
+        labels = label_numbers(split.rows, data.spec.labels)
+        return Expanded(lambda weight: means.mix(network.memory_share(means, weight)).numpy(), labels)
 
 
 def read_corpus(data: TextRowsDataModule[Any], labels: NDArray[np.int64], with_memories: bool) -> Corpus:
