@@ -206,8 +206,7 @@ class Ranking(Adapter):
         },
         "ANMM": {"1": WORDS, "2": {**WORDS, "num_weights": 4}},
         "ARCI": {
-            "apart": {**FIRM, "filters": (8, 7), "segments": 2, "hidden_size": 6},
-            "shared": {**FIRM, "filters": (8,), "hidden_size": 6, "share": True},
+            "": {**FIRM, "filters": (8, 7), "segments": 2, "hidden_size": 6},
             "even-window": {**FIRM, "filters": (8, 7), "window": 4, "hidden_size": 6},
         },
         "ARCII": {

@@ -2,9 +2,6 @@
 
 Liu Yang, Qingyao Ai, Jiafeng Guo, W. Bruce Croft: "aNMM: Ranking Short Answer Texts with Attention-Based Neural
 Matching Model", CIKM 2016.
-
-Each range of values of two words' cosine has a weight. The cosines of a question's word are summed by range and
-weighted; a softmax gate weights the question's words.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Baotian Hu, Zhengdong Lu, Hang Li, Qingcai Chen: "Convolutional Neural Network Architectures for Matching Natural
 Language Sentences", NIPS 2014.
 
-The paper pads texts to a fixed length and gates the convolution so that windows of padding are zero. Here padding is
-excluded, and the last layer pools the real area into a fixed number of segments.
+The paper pads texts to one length and gates windows of padding. Here padding is excluded, and the last layer pools the
+real area into a fixed number of segments.
 """
 
 from __future__ import annotations
@@ -133,7 +133,6 @@ class ARCI(ReadsWordVectors, MatchingTask):
         window: int = 3,
         segments: int = 1,
         hidden_size: int = 64,
-        share: bool = False,
         dropout: float = 0.3,
         **shared: Any,
     ) -> None:
@@ -144,13 +143,12 @@ class ARCI(ReadsWordVectors, MatchingTask):
             window: words, or positions of the layer below, that a convolution reads; the paper's is 3.
             segments: parts that a text is pooled into at the end.
             hidden_size: units of the perceptron's hidden layer.
-            share: use one sentence model for both texts.
             dropout: on word vectors and in the perceptron.
         """
         super().__init__(**shared)
         check_sizes(filters=filters, window=window, segments=segments, hidden_size=hidden_size)
         self.filters, self.window, self.segments = filters, window, segments
-        self.hidden_size, self.share, self.dropout = hidden_size, share, dropout
+        self.hidden_size, self.dropout = hidden_size, dropout
 
     @override
     def build_network(
@@ -158,8 +156,7 @@ class ARCI(ReadsWordVectors, MatchingTask):
     ) -> ARCINetwork:
         words, bias = self.make_words(spec, word_vectors), self.has_bias(spec)
         sizes = words.size, self.filters, self.window, self.segments
-        first = SentenceConvolution(*sizes)
-        second = first if self.share else SentenceConvolution(*sizes)
+        first, second = SentenceConvolution(*sizes), SentenceConvolution(*sizes)
         size = 2 * first.size
         classifier = FeatureClassifier(size, self.hidden_size, spec.num_outputs, self.dropout, bias)
         return ARCINetwork(words, first, second, classifier)

@@ -1,19 +1,16 @@
-"""Texts as bags of words or n-grams, optionally expanded by their memories, and a linear classifier.
+"""Texts as bags of words or n-grams, split by scikit-learn, optionally expanded by memories; a linear classifier.
 
 `NGrams` is the rows BoW, n-grams and n-grams TF-IDF of Xiang Zhang, Junbo Zhao, Yann LeCun: "Character-level
 Convolutional Networks for Text Classification", NIPS 2015, Section 3.1.
 
 `BOWRocchio` is the row BOW_RF of Jian Tang, Yue Wang, Kai Zheng, Qiaozhu Mei: "End-to-end Learning for Short Text
 Expansion", KDD 2017. Its row BOW, without memories, is `TfidfSVM` with `max_ngram=1`.
-
-All of them read whole texts and split them into words by scikit-learn's own rule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -77,6 +74,7 @@ class LinearBag(Fitted, ClassificationTask):
     reads_strings = True
     uses_memory = False
     network: LinearNetwork
+    network_type: ClassVar[type[LinearNetwork]] = LinearNetwork
 
     def __init__(self, max_ngram: int = 2, c: float = 1.0, **shared: Any) -> None:
         """Configure vectors and classifier.
@@ -98,7 +96,7 @@ class LinearBag(Fitted, ClassificationTask):
     def build_network(
         self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> LinearNetwork:
-        return LinearNetwork(self.make_vectorizer())
+        return self.network_type(self.make_vectorizer())
 
 
 class TfidfSVM(LinearBag):
@@ -147,9 +145,6 @@ class NGrams(LinearBag):
         self.network.use_classifier(regression, halve=True)
 
 
-# --- with memories ---
-
-
 class Expanded(NamedTuple):
     """Texts to classify, whose vectors can be mixed with those of their memories."""
 
@@ -174,14 +169,14 @@ def fit_weight(
     return next(candidates) if held_out is None else max(candidates, key=accuracy)
 
 
-@dataclass(frozen=True)
-class RocchioVectors:
+class RocchioVectors(NamedTuple):
     """Vectors [n, V] of n texts and the means [n, V] of their memories' vectors."""
 
     own: csr_matrix
     memories: csr_matrix
-    #: [n, K], 1 / number of memories for each memory of a text, 0 where there is none.
-    shares: NDArray[np.float64]
+    shares: NDArray[
+        np.float64
+    ]  #: [n, K], 1 / number of memories for each memory of a text, 0 where there is none.
 
     def mix(self, weight: float) -> csr_matrix:
         """Equation 14: (1 - weight) times the text plus weight times its memories; texts without memories stay."""
@@ -224,24 +219,19 @@ class BOWRocchio(TfidfSVM):
 
     uses_memory = True
     network: RocchioNetwork
+    network_type = RocchioNetwork
 
     def __init__(self, weight: float | None = None, max_ngram: int = 1, **shared: Any) -> None:
         """Configure the vectors.
 
         Args:
             weight: lambda, the memories' share of a text's vector; None = the best on the validation rows.
-            max_ngram: words of the longest n-gram.
+            max_ngram: words of the longest n-gram; 1 = a bag of words.
         """
         super().__init__(max_ngram=max_ngram, **shared)
         if weight is not None and not 0 <= weight <= 1:
             raise InputError(f"model.weight={weight}: must be in 0..1")
         self.weight = weight
-
-    @override
-    def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> RocchioNetwork:
-        return RocchioNetwork(self.make_vectorizer())
 
     @override
     def fit_to(self, data: AnyDataModule) -> None:

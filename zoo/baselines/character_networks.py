@@ -5,8 +5,7 @@ CharCNN: Xiang Zhang, Junbo Zhao, Yann LeCun: "Character-level Convolutional Net
 CharCRNN: Yijun Xiao, Kyunghyun Cho: "Efficient Character-level Document Classification by Combining Convolution and
 Recurrent Layers", 2016. Windows are centered on every character and read zeros beyond the text.
 VDCNN: Alexis Conneau, Holger Schwenk, Loic Barrault, Yann LeCun: "Very Deep Convolutional Networks for Text
-Classification", EACL 2017. The form with the best published results: max pooling between the levels, and no shortcuts.
-Padding is excluded from the batch's statistics, from poolings, and from the 8 largest values.
+Classification", EACL 2017, with max pooling between the levels and no shortcuts, the form with the best results.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ from zoo.baselines.text_only import CharactersOnly, TextNetwork
 from zoo.layers.lstm import LastStateLSTM
 from zoo.tasks.base import check_sizes
 from zoo.training.warm_start import numbered
-
-# --- CharCNN ---
 
 #: Table 1 of CharCNN: window of each convolution, and of the max pooling after it (1 = none).
 LAYERS = ((7, 3), (7, 3), (3, 1), (3, 1), (3, 1), (3, 3))
@@ -128,9 +125,6 @@ class CharCNN(CharactersOnly):
         return CharCNNNetwork(spec, self.length, self.filters, self.hidden_size, self.dropout)
 
 
-# --- CharCRNN ---
-
-
 class CharCRNNNetwork(TextNetwork):
     """Figure 1 (b): embedding, convolutions with max pooling by 2, the last state of an LSTM in each direction."""
 
@@ -197,8 +191,6 @@ class CharCRNN(CharactersOnly):
             spec, self.windows, self.filters, self.hidden_size, self.char_size, self.dropout
         )
 
-
-# --- VDCNN ---
 
 #: Table 2 of VDCNN: depth -> blocks of two convolutions on each of the four levels.
 BLOCKS = {9: (1, 1, 1, 1), 17: (2, 2, 2, 2), 29: (5, 5, 2, 2), 49: (8, 8, 5, 3)}
@@ -292,12 +284,7 @@ class VDCNN(CharactersOnly):
     """The paper's network of 9, 17, 29 or 49 convolutions."""
 
     def __init__(
-        self,
-        depth: int = 9,
-        filters: int = 64,
-        hidden_size: int = 2048,
-        char_size: int = 16,
-        **shared: Any,
+        self, depth: int = 9, filters: int = 64, hidden_size: int = 2048, char_size: int = 16, **shared: Any
     ) -> None:
         """Configure the model; its network is built when the data is known.
 

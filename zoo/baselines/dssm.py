@@ -67,7 +67,6 @@ class BagTower(DenseTower):
 
     def forward(self, words: Tensor, text: Tensor) -> Tensor:
         """See `Tower.forward`."""
-        # Row 0 is padding; a bag of it alone is zero.
         summed = functional.embedding_bag(text, words, mode="sum", padding_idx=0)
         return self.dense(torch.tanh(summed + self.bias))
 
@@ -90,9 +89,6 @@ class WindowTower(DenseTower):
         # Bias and tanh keep the order: after the maximum, they are computed for one word only.
         most = sums.masked_fill(~is_word, torch.finfo(sums.dtype).min).max(dim=1).values
         return self.dense(torch.tanh(most + self.bias) * is_word.any(dim=1))
-
-
-# --- pairs ---
 
 
 class CosineNetwork(nn.Module):
@@ -142,14 +138,11 @@ class TrigramMatcher(MatchingTask):
     @override
     def check_data(self, data: AnyDataModule) -> None:
         super().check_data(data)
-        name, tokenizer = type(self).__name__, data.options.tokenizer
-        if tokenizer not in WORD_TOKENIZERS:
-            raise InputError(
-                f"{name} reads the letters of words, which data.tokenizer={tokenizer} does not keep: use words or"
-                " whitespace"
-            )
+        needs = f"{type(self).__name__} reads the letters of words: set"
+        if data.options.tokenizer not in WORD_TOKENIZERS:
+            raise InputError(f"{needs} --data.tokenizer to words or whitespace")
         if not data.options.characters:
-            raise InputError(f"{name} reads the letters of words: set --data.characters true")
+            raise InputError(f"{needs} --data.characters true")
 
     @override
     def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
@@ -192,9 +185,6 @@ class CDSSM(TrigramMatcher):
         return WindowTower(spec.num_chars, self.num_trigrams, self.window, self.hidden_sizes)
 
 
-# --- retrieval ---
-
-
 class RetrievalDSSM(TrigramRetrieval):
     """DSSM as an encoder of queries and documents."""
 
@@ -228,5 +218,4 @@ class RetrievalCLSM(RetrievalDSSM):
 
     @override
     def make_tower(self, spec: ClickSpec) -> DenseTower:
-        trigrams = self.trigrams(spec)
-        return WindowTower(spec.num_chars, trigrams, self.window, self.hidden_sizes)
+        return WindowTower(spec.num_chars, self.trigrams(spec), self.window, self.hidden_sizes)

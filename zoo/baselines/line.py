@@ -6,8 +6,7 @@ Heterogeneous Text Networks", KDD 2015.
 
 Three networks share the words: word-word (within a window, weighted by frequency), word-text and word-label. An edge
 predicts the word from its other end, p(word | other) = softmax(u_word . v_other) (PTE, Equation 1), with negative
-sampling (LINE, Equation 7). LINE reads the first two networks, as in the paper on short-text expansion; PTE reads all
-three, trained together (PTE, Algorithm 1).
+sampling (LINE, Equation 7). LINE reads the first two networks; PTE reads all three together (PTE, Algorithm 1).
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from typing_extensions import override
 
 from datamodules.text.vocabulary import Vocabulary
 from zoo.baselines.word_averages import Corpus, WordAverages
-from zoo.tasks.base import check_sizes
 
 #: Entries of the table that negative words are drawn from.
 NOISE_ENTRIES = 1 << 20
@@ -34,26 +32,15 @@ class LINE(WordAverages):
 
     reads_labels: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        window: int = 5,
-        negatives: int = 5,
-        epochs: int = 30,
-        learning_rate: float = 0.025,
-        **shared: Any,
-    ) -> None:
+    def __init__(self, epochs: int = 30, learning_rate: float = 0.025, **shared: Any) -> None:
         """Configure vectors and classifier.
 
         Args:
-            window: words on either side that a word has an edge with.
-            negatives: drawn words for each edge.
             epochs: edges drawn from each network, as a multiple of the words of all texts.
             learning_rate: of the first step; it falls linearly to 0.
         """
-        super().__init__(**shared)
-        check_sizes(window=window, negatives=negatives, epochs=epochs)
-        self.window, self.negatives = window, negatives
-        self.epochs, self.learning_rate = epochs, learning_rate
+        super().__init__(epochs=epochs, **shared)
+        self.learning_rate = learning_rate
 
     @override
     def learn_vectors(self, corpus: Corpus, vocabulary: Vocabulary, seed: int) -> NDArray[np.float32]:
@@ -112,9 +99,7 @@ def _next(state):  # type: ignore[no-untyped-def]  # xorshift: a random number, 
 
 
 @njit(cache=True, nogil=True)
-def draw_edge(  # type: ignore[no-untyped-def]
-    network, state, words, text_of, offsets, labels, window
-):
+def draw_edge(network, state, words, text_of, offsets, labels, window):  # type: ignore[no-untyped-def]
     """Draw an edge: a word, its other end (a word, a text or a label; -1 = none), and the new state."""
     # An edge of weight w occurs at w positions, or pairs of positions in the network of words.
     state = _next(state)
@@ -170,5 +155,4 @@ def sample_edges(  # type: ignore[no-untyped-def]
                 negative = noise[network, np.int64((state >> np.uint64(20)) % np.uint64(noise.shape[1]))]
                 if negative != word:
                     _approach(vectors[negative], other, 0.0, step_rate, step)
-            for i in range(len(step)):
-                other[i] += step[i]
+            other += step

@@ -3,8 +3,8 @@
 Liang Pang, Yanyan Lan, Jiafeng Guo, Jun Xu, Shengxian Wan, Xueqi Cheng: "Text Matching as Image Recognition", AAAI
 2016. The image is the similarities of all words of one text to all words of the other.
 
-With several convolutions the paper pools after each one. Here only the last layer's images are pooled, so that a short
-text's image is not spread over a grid before the next layer. With one layer, the default, both are the same.
+With several convolutions the paper pools after each one. Here only the last layer's images are pooled: a short text's
+image is not spread over a grid before the next layer.
 """
 
 from __future__ import annotations

@@ -33,9 +33,6 @@ def words_of(text: str) -> list[str]:
     return text.lower().split()
 
 
-# --- PLSA ---
-
-
 class Counts:
     """Numbers of occurrences of known words in texts: W entries of N texts."""
 
@@ -155,9 +152,6 @@ class RetrievalPLSA(FittedRanking):
         self, spec: ClickSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> TopicNetwork:
         return TopicNetwork(self.topic_model)
-
-
-# --- Doc2Vec ---
 
 
 class ParagraphNetwork(FittedNetwork):

@@ -2,8 +2,7 @@
 
 Base of the rows Skip-gram, LINE and PTE of Jian Tang, Yue Wang, Kai Zheng, Qiaozhu Mei: "End-to-end Learning for Short
 Text Expansion", KDD 2017 (Section 4.2.1). In its rows with the index RF (after Rocchio), a text is joined with its
-memories before the mean, and the vectors are learned from both. Equation 14, which the paper applies to bags of words,
-is available for these means as well: the memories' share is selected on the validation rows.
+memories before the mean, and the vectors are learned from both. `interpolate` applies Equation 14 to the means.
 """
 
 from __future__ import annotations
@@ -87,13 +86,9 @@ class AverageNetwork(FittedNetwork):
             sums, words = _sums(batch.memory_text, vectors, is_known)
             memory_words = words[batch.memory] * batch.memory_mask
             memories = (sums[batch.memory] * batch.memory_mask.unsqueeze(2)).sum(dim=1)
-        total = memory_words.sum(dim=1)
-        return Means(
-            text / text_words.clamp(min=1).unsqueeze(1),
-            memories / total.clamp(min=1).unsqueeze(1),
-            text_words,
-            memory_words,
-        )
+        text = text / text_words.clamp(min=1).unsqueeze(1)
+        memories = memories / memory_words.sum(dim=1).clamp(min=1).unsqueeze(1)
+        return Means(text, memories, text_words, memory_words)
 
     def memory_share(self, means: Means, weight: float) -> Tensor:
         """The memories' share of each text's vector [B]: their share of the words, or `weight` to interpolate."""
@@ -118,20 +113,33 @@ class WordAverages(Fitted, ClassificationTask):
     without_memory = "--model.expand none"
     network: AverageNetwork
 
-    def __init__(self, word_size: int = 100, expand: Expand = "none", c: float = 1.0, **shared: Any) -> None:
+    def __init__(
+        self,
+        word_size: int = 100,
+        window: int = 5,
+        negatives: int = 5,
+        epochs: int = 20,
+        expand: Expand = "none",
+        c: float = 1.0,
+        **shared: Any,
+    ) -> None:
         """Configure vectors and classifier.
 
         Args:
             word_size: d, size of word vectors.
+            window: maximum distance of a word and those that it predicts.
+            negatives: words that are drawn for each predicted word.
+            epochs: passes over the texts.
             expand: use of memories: `none`; `join`, the mean is over all words of text and memories (the paper's);
                 `interpolate`, (1 - w) text + w memories, with the w that is best on the validation rows.
             c: weight of training errors against small weights.
         """
         super().__init__(**shared)
         check_choice("expand", expand, ("none", "join", "interpolate"))
-        check_sizes(word_size=word_size)
+        check_sizes(word_size=word_size, window=window, negatives=negatives, epochs=epochs)
         check_positive(c=c)
         self.word_size, self.expand, self.c = word_size, expand, c
+        self.window, self.negatives, self.epochs = window, negatives, epochs
         self.uses_memory = expand != "none"
 
     @abstractmethod
@@ -191,9 +199,8 @@ def read_corpus(data: TextRowsDataModule[Any], labels: NDArray[np.int64], with_m
         parts.append(_known_words(split.memory_tokens, memory_length, vocabulary))
         labels = np.append(labels, np.full(len(split.memory_tokens), -1))
     counts = np.concatenate([counts for _, counts in parts])
-    return Corpus(
-        np.concatenate([words for words, _ in parts]), np.append(0, counts.cumsum()).astype(np.int64), labels
-    )
+    offsets = np.append(0, counts.cumsum()).astype(np.int64)
+    return Corpus(np.concatenate([words for words, _ in parts]), offsets, labels)
 
 
 def _known_words(

@@ -1,13 +1,11 @@
 """Networks over the words of a text: convolution (TextCNN), recurrence (BiGRU), mean (FastText).
 
-TextCNN: Yoon Kim: "Convolutional Neural Networks for Sentence Classification", EMNLP 2014. Windows are centered on
-every word and read zeros beyond the text, so that a text shorter than a window has features, too; the paper pads texts
-to one length. Its bound on the norm of the classifier's weights is omitted.
+TextCNN: Yoon Kim: "Convolutional Neural Networks for Sentence Classification", EMNLP 2014. Windows read zeros beyond a
+text; the paper pads texts to one length, and bounds the norm of the classifier's weights, which is omitted here.
 BiGRU: the GRU of Kyunghyun Cho et al.: "Learning Phrase Representations using RNN Encoder-Decoder for Statistical
 Machine Translation", EMNLP 2014. Papers on short texts call a classifier on its last states "RNN".
 FastText: Armand Joulin, Edouard Grave, Piotr Bojanowski, Tomas Mikolov: "Bag of Tricks for Efficient Text
-Classification", EACL 2017. Pairs of words share rows of a table by their hash (Section 2.2). The softmax is not
-hierarchical; any optimizer works.
+Classification", EACL 2017. The softmax is not hierarchical; any optimizer works.
 """
 
 from __future__ import annotations

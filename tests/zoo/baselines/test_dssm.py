@@ -122,7 +122,7 @@ def test_needs_letters() -> None:
     with pytest.raises(InputError, match=r"DSSM reads the letters of words: set --data\.characters true"):
         DSSM().check_data(MatchingDataModule())
     DSSM().check_data(MatchingDataModule(characters=True))
-    with pytest.raises(InputError, match="does not keep: use words or whitespace"):
+    with pytest.raises(InputError, match=r"set --data\.tokenizer to words or whitespace"):
         DSSM().check_data(MatchingDataModule(tokenizer="bert", characters=True))
 
 
