@@ -62,9 +62,8 @@ class CharactersOnly(TextOnly):
     @override
     def example_spec(cls) -> tuple[ClassificationSpec, str]:
         spec, _ = super().example_spec()
-        return spec._replace(
-            num_words=72
-        ), "70 characters and 4 classes"  # and padding, the unknown character
+        # Two more: padding and the unknown character.
+        return spec._replace(num_words=72), "70 characters and 4 classes"
 
     @override
     def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
