@@ -174,9 +174,7 @@ class RocchioVectors(NamedTuple):
 
     own: csr_matrix
     memories: csr_matrix
-    shares: NDArray[
-        np.float64
-    ]  #: [n, K], 1 / number of memories for each memory of a text, 0 where there is none.
+    shares: NDArray[np.float64]  #: [n, K], 1 / number of a text's memories, 0 where there is none.
 
     def mix(self, weight: float) -> csr_matrix:
         """Equation 14: (1 - weight) times the text plus weight times its memories; texts without memories stay."""

@@ -155,4 +155,5 @@ def sample_edges(  # type: ignore[no-untyped-def]
                 negative = noise[network, np.int64((state >> np.uint64(20)) % np.uint64(noise.shape[1]))]
                 if negative != word:
                     _approach(vectors[negative], other, 0.0, step_rate, step)
-            other += step
+            for i in range(len(step)):
+                other[i] += step[i]
