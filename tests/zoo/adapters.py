@@ -206,8 +206,7 @@ class Ranking(Adapter):
         },
         "ANMM": {"1": WORDS, "2": {**WORDS, "num_weights": 4}},
         "ARCI": {
-            "apart": {**FIRM, "filters": (8, 7), "segments": 2, "hidden_size": 6},
-            "shared": {**FIRM, "filters": (8,), "hidden_size": 6, "share": True},
+            "": {**FIRM, "filters": (8, 7), "segments": 2, "hidden_size": 6},
             "even-window": {**FIRM, "filters": (8, 7), "window": 4, "hidden_size": 6},
         },
         "ARCII": {
@@ -215,10 +214,7 @@ class Ranking(Adapter):
             "even-window": {**FIRM, "filters": (8, 7), "window": 4, "grid": (2, 1), "hidden_size": 6},
         },
         "CDSSM": {"": {"num_trigrams": 200, "hidden_sizes": (8, 6)}},
-        "DSSM": {
-            "shared": {"num_trigrams": 200, "hidden_sizes": (8, 7, 6)},
-            "apart": {"num_trigrams": 200, "hidden_sizes": (8, 6), "share": False},
-        },
+        "DSSM": {"": {"num_trigrams": 200, "hidden_sizes": (8, 7, 6)}},
         "MatchPyramid": {
             name: {**FIRM, "similarity": name, "filters": (8, 7), "grid": (2, 3), "hidden_size": 6}
             for name in ("cosine", "dot")

@@ -2,9 +2,6 @@
 
 Liu Yang, Qingyao Ai, Jiafeng Guo, W. Bruce Croft: "aNMM: Ranking Short Answer Texts with Attention-Based Neural
 Matching Model", CIKM 2016.
-
-Each range of values of two words' cosine has a weight. The cosines of a question's word are summed by range and
-weighted; a softmax gate weights the question's words.
 """
 
 from __future__ import annotations
@@ -29,16 +26,7 @@ EXACT = 1 - 1e-5
 
 
 def sum_by_value(cosine: Tensor, mask: Tensor, num_bins: int) -> Tensor:
-    """Sum the cosines in each range of values.
-
-    Args:
-        cosine: float32 [P, T, S], in -1..1.
-        mask: bool [P, T, S], True where both positions hold a word.
-        num_bins: number of ranges that divide -1..1.
-
-    Returns:
-        float32 [P, T, num_bins + 1]: x_jk, the sum of word j's cosines in range k; the last range is exact matches.
-    """
+    """Sums x_jk of word j's cosines in range k, [P, T, num_bins + 1] of [P, T, S]; the last range is exact matches."""
     bins = ((cosine + 1) / 2 * num_bins).long().clamp(0, num_bins - 1)
     bins = bins.masked_fill(cosine >= EXACT, num_bins)
     sums = cosine.new_zeros(*cosine.shape[:2], num_bins + 1)
@@ -77,7 +65,7 @@ class ANMMNetwork(nn.Module):
 
 
 class ANMM(ReadsWordVectors, MatchingTask):
-    """The paper's aNMM-1; with `num_weights` above 1, its aNMM-2."""
+    """The paper's aNMM-1; with `num_weights` above 1, its aNMM-2. The paper's loss is `hinge`."""
 
     def __init__(
         self,
@@ -92,7 +80,6 @@ class ANMM(ReadsWordVectors, MatchingTask):
             num_bins: ranges that divide cosines from -1 to 1; exact matches have one more.
             num_weights: sets of value-shared weights: 1 is aNMM-1, more is aNMM-2.
             optimizer: makes the optimizer; so few weights need a high rate.
-            **shared: options of `ReadsWordVectors`, `MatchingTask` (the paper's loss is `hinge`) and `Task`.
         """
         super().__init__(optimizer=optimizer, **shared)
         check_sizes(num_bins=num_bins, num_weights=num_weights)

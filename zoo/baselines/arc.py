@@ -3,12 +3,8 @@
 Baotian Hu, Zhengdong Lu, Hang Li, Qingcai Chen: "Convolutional Neural Network Architectures for Matching Natural
 Language Sentences", NIPS 2014.
 
-ARC-I encodes each text by convolutions and poolings and compares the two vectors by a multilayer perceptron. In ARC-II,
-every window of words of the first text with every window of the second gives a vector, followed by two-dimensional
-convolutions and poolings.
-
-The paper pads texts to a fixed length and gates the convolution so that windows of padding are zero. Here padding is
-excluded, and the last layer pools the real area into a fixed number of segments.
+The paper pads texts to one length and gates windows of padding. Here padding is excluded, and the last layer pools the
+real area into a fixed number of segments.
 """
 
 from __future__ import annotations
@@ -104,13 +100,12 @@ class ARCIINetwork(nn.Module):
         self.second = WordConvolution(words.size, filters[0], window, bias=False)
         self.others = nn.ModuleList(nn.Conv2d(*sizes, window) for sizes in pairwise(filters))
         self.grid = grid
-        self.dropout = nn.Dropout(dropout)
         features = grid[0] * grid[1] * filters[-1]
         self.classifier = FeatureClassifier(features, hidden_size, num_outputs, dropout, bias)
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
-        vectors = self.dropout(self.words(batch.word, batch.char))  # [U, D]
+        vectors = self.classifier.dropout(self.words(batch.word, batch.char))  # [U, D]
         heights = (batch.first_text != 0).sum(dim=1)
         widths = (batch.second_text != 0).sum(dim=1)
         # The first layer is the ReLU of a sum of one term for each text, pooled by 2 x 2. The largest of four sums is
@@ -130,7 +125,7 @@ class ARCIINetwork(nn.Module):
 
 
 class ARCI(ReadsWordVectors, MatchingTask):
-    """The paper's ARC-I."""
+    """The paper's ARC-I; its loss is `hinge`."""
 
     def __init__(
         self,
@@ -138,7 +133,6 @@ class ARCI(ReadsWordVectors, MatchingTask):
         window: int = 3,
         segments: int = 1,
         hidden_size: int = 64,
-        share: bool = False,
         dropout: float = 0.3,
         **shared: Any,
     ) -> None:
@@ -149,14 +143,12 @@ class ARCI(ReadsWordVectors, MatchingTask):
             window: words, or positions of the layer below, that a convolution reads; the paper's is 3.
             segments: parts that a text is pooled into at the end.
             hidden_size: units of the perceptron's hidden layer.
-            share: use one sentence model for both texts.
             dropout: on word vectors and in the perceptron.
-            **shared: options of `ReadsWordVectors`, `MatchingTask` (the paper's loss is `hinge`) and `Task`.
         """
         super().__init__(**shared)
         check_sizes(filters=filters, window=window, segments=segments, hidden_size=hidden_size)
         self.filters, self.window, self.segments = filters, window, segments
-        self.hidden_size, self.share, self.dropout = hidden_size, share, dropout
+        self.hidden_size, self.dropout = hidden_size, dropout
 
     @override
     def build_network(
@@ -164,15 +156,14 @@ class ARCI(ReadsWordVectors, MatchingTask):
     ) -> ARCINetwork:
         words, bias = self.make_words(spec, word_vectors), self.has_bias(spec)
         sizes = words.size, self.filters, self.window, self.segments
-        first = SentenceConvolution(*sizes)
-        second = first if self.share else SentenceConvolution(*sizes)
+        first, second = SentenceConvolution(*sizes), SentenceConvolution(*sizes)
         size = 2 * first.size
         classifier = FeatureClassifier(size, self.hidden_size, spec.num_outputs, self.dropout, bias)
         return ARCINetwork(words, first, second, classifier)
 
 
 class ARCII(ReadsWordVectors, MatchingTask):
-    """The paper's ARC-II."""
+    """The paper's ARC-II; its loss is `hinge`."""
 
     def __init__(
         self,
@@ -186,13 +177,11 @@ class ARCII(ReadsWordVectors, MatchingTask):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            filters: of the layer that combines the texts and of each convolution over it, with max pooling by 2 x 2
-                between two layers.
+            filters: of the layer that combines the texts and of each convolution over it; 2 x 2 max pooling between.
             window: words of each text that are combined, and side of the convolutions; the paper's is 3.
             grid: parts of the first and of the second text that the last layer is pooled into.
             hidden_size: units of the perceptron's hidden layer.
             dropout: on word vectors and in the perceptron.
-            **shared: options of `ReadsWordVectors`, `MatchingTask` (the paper's loss is `hinge`) and `Task`.
         """
         super().__init__(**shared)
         check_sizes(filters=filters, window=window, grid=grid, hidden_size=hidden_size)

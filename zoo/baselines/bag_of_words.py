@@ -1,21 +1,16 @@
-"""Texts as bags of words or n-grams, optionally expanded by their memories, and a linear classifier.
+"""Texts as bags of words or n-grams, split by scikit-learn, optionally expanded by memories; a linear classifier.
 
 `NGrams` is the rows BoW, n-grams and n-grams TF-IDF of Xiang Zhang, Junbo Zhao, Yann LeCun: "Character-level
-Convolutional Networks for Text Classification", NIPS 2015, Section 3.1: counts, or TF-IDF, of the most frequent
-n-grams, and multinomial logistic regression.
+Convolutional Networks for Text Classification", NIPS 2015, Section 3.1.
 
 `BOWRocchio` is the row BOW_RF of Jian Tang, Yue Wang, Kai Zheng, Qiaozhu Mei: "End-to-end Learning for Short Text
-Expansion", KDD 2017: Rocchio's query expansion before a linear support vector machine. Its row BOW, without memories,
-is `TfidfSVM` with `max_ngram=1`.
-
-All of them read whole texts and split them into words by scikit-learn's own rule.
+Expansion", KDD 2017. Its row BOW, without memories, is `TfidfSVM` with `max_ngram=1`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -64,16 +59,13 @@ class LinearNetwork(FittedNetwork):
     def use_classifier(self, classifier: LinearClassifier, halve: bool) -> None:
         """Keep a fitted classifier; see `planes_of`."""
         weight, bias = planes_of(classifier, halve)
-        self.fitted |= {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
-
-    @override
-    def get_extra_state(self) -> PlainDict:
-        return {**self.fitted, "vectorizer": self.vectorizer.state}
+        planes = {"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)}
+        self.fitted |= {**planes, "vectorizer": self.vectorizer.state}
 
     @override
     def set_extra_state(self, state: PlainDict) -> None:
-        self.fitted = {name: value for name, value in state.items() if name != "vectorizer"}
-        self.vectorizer.use(state["vectorizer"])
+        super().set_extra_state(state)
+        self.vectorizer.use(state.get("vectorizer", {}))
 
 
 class LinearBag(Fitted, ClassificationTask):
@@ -82,14 +74,14 @@ class LinearBag(Fitted, ClassificationTask):
     reads_strings = True
     uses_memory = False
     network: LinearNetwork
+    network_type: ClassVar[type[LinearNetwork]] = LinearNetwork
 
-    def __init__(self, max_ngram: int, c: float = 1.0, **shared: Any) -> None:
+    def __init__(self, max_ngram: int = 2, c: float = 1.0, **shared: Any) -> None:
         """Configure vectors and classifier.
 
         Args:
             max_ngram: words of the longest n-gram; 1 = a bag of words.
             c: weight of training errors against small weights.
-            **shared: options of `Task`.
         """
         super().__init__(**shared)
         check_sizes(max_ngram=max_ngram)
@@ -97,27 +89,18 @@ class LinearBag(Fitted, ClassificationTask):
         self.max_ngram, self.c = max_ngram, c
 
     def make_vectorizer(self) -> TextVectorizer:
-        """The vectorizer: TF-IDF with 1 + log tf."""
+        """TF-IDF with 1 + log tf."""
         return TextVectorizer(sublinear_tf=True, ngram_range=(1, self.max_ngram))
 
     @override
     def build_network(
         self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> LinearNetwork:
-        return LinearNetwork(self.make_vectorizer())
+        return self.network_type(self.make_vectorizer())
 
 
 class TfidfSVM(LinearBag):
     """TF-IDF of words and pairs of words, and a linear support vector machine; `probability` only orders classes."""
-
-    def __init__(self, max_ngram: int = 2, **shared: Any) -> None:
-        """Configure the vectors.
-
-        Args:
-            max_ngram: words of the longest n-gram.
-            **shared: options of `LinearBag` and `Task`.
-        """
-        super().__init__(max_ngram=max_ngram, **shared)
 
     @override
     def fit_to(self, data: AnyDataModule) -> None:
@@ -142,7 +125,6 @@ class NGrams(LinearBag):
             max_ngram: words of the longest n-gram; 1 = a bag of words.
             max_features: maximum number of n-grams, the most frequent; the paper's bag of words has 50,000.
             tfidf: weight counts by inverse document frequency, and give each text the length 1.
-            **shared: options of `LinearBag` and `Task`.
         """
         super().__init__(max_ngram=max_ngram, **shared)
         check_sizes(max_features=max_features)
@@ -163,57 +145,36 @@ class NGrams(LinearBag):
         self.network.use_classifier(regression, halve=True)
 
 
-# --- with memories ---
-
-
 class Expanded(NamedTuple):
     """Texts to classify, whose vectors can be mixed with those of their memories."""
 
-    #: vectors [n, V] in which the memories have a weight.
-    mix: Callable[[float], csr_matrix | NDArray[np.float32]]
-    #: classes [n].
-    labels: NDArray[np.int64]
+    mix: Callable[[float], csr_matrix | NDArray[np.float32]]  #: vectors [n, V] for a weight of the memories.
+    labels: NDArray[np.int64]  #: classes [n].
 
 
 def fit_weight(
     new_machine: Callable[[], LinearSVC], weights: Sequence[float], train: Expanded, held_out: Expanded | None
 ) -> tuple[float, LinearSVC]:
-    """Select the memories' weight that is the most accurate on held-out texts.
+    """Select the first of the memories' weights that is the most accurate on held-out texts, and its classifier.
 
-    Args:
-        new_machine: makes a classifier.
-        weights: to select from; of equally accurate weights, the first.
-        train: texts that the classifiers are fitted to.
-        held_out: texts to select on; None = the first weight is selected.
-
-    Returns:
-        The weight, and the classifier that was fitted with it.
+    Without held-out texts, the first weight is selected.
     """
-    best, selected = -1.0, None
-    for weight in weights:
-        machine = new_machine().fit(train.mix(weight), train.labels)
-        accuracy = 0.0
-        if held_out is not None:
-            accuracy = float((machine.predict(held_out.mix(weight)) == held_out.labels).mean())
-        if accuracy > best:
-            best, selected = accuracy, (weight, machine)
-    assert selected is not None
-    return selected
+
+    def accuracy(candidate: tuple[float, LinearSVC]) -> float:
+        weight, machine = candidate
+        assert held_out is not None
+        return float((machine.predict(held_out.mix(weight)) == held_out.labels).mean())
+
+    candidates = ((weight, new_machine().fit(train.mix(weight), train.labels)) for weight in weights)
+    return next(candidates) if held_out is None else max(candidates, key=accuracy)
 
 
-@dataclass(frozen=True)
-class RocchioVectors:
-    """Vectors of n texts and the means of their memories' vectors.
-
-    Attributes:
-        own: [n, V].
-        memories: [n, V].
-        shares: [n, K], 1 / number of memories for each memory of a text, 0 where there is none.
-    """
+class RocchioVectors(NamedTuple):
+    """Vectors [n, V] of n texts and the means [n, V] of their memories' vectors."""
 
     own: csr_matrix
     memories: csr_matrix
-    shares: NDArray[np.float64]
+    shares: NDArray[np.float64]  #: [n, K], 1 / number of a text's memories, 0 where there is none.
 
     def mix(self, weight: float) -> csr_matrix:
         """Equation 14: (1 - weight) times the text plus weight times its memories; texts without memories stay."""
@@ -252,32 +213,23 @@ class RocchioNetwork(LinearNetwork):
 
 
 class BOWRocchio(TfidfSVM):
-    """TF-IDF vectors moved towards the mean of their memories' vectors (Rocchio), a linear support vector machine.
-
-    Its `probability` only orders classes.
-    """
+    """`TfidfSVM` with vectors that are moved towards the mean of their memories' vectors (Rocchio)."""
 
     uses_memory = True
     network: RocchioNetwork
+    network_type = RocchioNetwork
 
     def __init__(self, weight: float | None = None, max_ngram: int = 1, **shared: Any) -> None:
         """Configure the vectors.
 
         Args:
             weight: lambda, the memories' share of a text's vector; None = the best on the validation rows.
-            max_ngram: words of the longest n-gram.
-            **shared: options of `LinearBag` and `Task`.
+            max_ngram: words of the longest n-gram; 1 = a bag of words.
         """
         super().__init__(max_ngram=max_ngram, **shared)
         if weight is not None and not 0 <= weight <= 1:
             raise InputError(f"model.weight={weight}: must be in 0..1")
         self.weight = weight
-
-    @override
-    def build_network(
-        self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
-    ) -> RocchioNetwork:
-        return RocchioNetwork(self.make_vectorizer())
 
     @override
     def fit_to(self, data: AnyDataModule) -> None:

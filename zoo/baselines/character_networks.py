@@ -5,8 +5,7 @@ CharCNN: Xiang Zhang, Junbo Zhao, Yann LeCun: "Character-level Convolutional Net
 CharCRNN: Yijun Xiao, Kyunghyun Cho: "Efficient Character-level Document Classification by Combining Convolution and
 Recurrent Layers", 2016. Windows are centered on every character and read zeros beyond the text.
 VDCNN: Alexis Conneau, Holger Schwenk, Loic Barrault, Yann LeCun: "Very Deep Convolutional Networks for Text
-Classification", EACL 2017. The form with the best published results: max pooling between the levels, and no shortcuts.
-Padding is excluded from the batch's statistics, from poolings, and from the 8 largest values.
+Classification", EACL 2017, with max pooling between the levels and no shortcuts, the form with the best results.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ from zoo.baselines.text_only import CharactersOnly, TextNetwork
 from zoo.layers.lstm import LastStateLSTM
 from zoo.tasks.base import check_sizes
 from zoo.training.warm_start import numbered
-
-# --- CharCNN ---
 
 #: Table 1 of CharCNN: window of each convolution, and of the max pooling after it (1 = none).
 LAYERS = ((7, 3), (7, 3), (3, 1), (3, 1), (3, 1), (3, 3))
@@ -63,7 +60,6 @@ class CharCNNNetwork(TextNetwork):
 
     @override
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        """The second linear layer's output [B, l]."""
         states = self.quantize(batch)  # [B, characters, length]
         for convolution, (_, pooling) in zip(self.convolutions, LAYERS, strict=True):
             states = functional.max_pool1d(torch.relu(convolution(states)), pooling)
@@ -71,10 +67,7 @@ class CharCNNNetwork(TextNetwork):
         return torch.relu(self.second(self.dropout(hidden)))
 
     def quantize(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        """One-hot vectors of characters, the last first: float32 [B, characters, length].
-
-        Zero for unknown characters, and after a text.
-        """
+        """One-hot vectors [B, characters, length], the last character first; zero for unknown ones and after a text."""
         text = batch.text[:, : self.length]
         lengths = (text != 0).sum(dim=1, keepdim=True)
         position = torch.arange(self.length, device=text.device)
@@ -104,7 +97,6 @@ class CharCNN(CharactersOnly):
             filters: of each convolution.
             hidden_size: units of each of the two hidden linear layers.
             dropout: between linear layers.
-            **shared: options of `Task`.
         """
         super().__init__(**shared)
         check_sizes(filters=filters, hidden_size=hidden_size)
@@ -133,9 +125,6 @@ class CharCNN(CharactersOnly):
         return CharCNNNetwork(spec, self.length, self.filters, self.hidden_size, self.dropout)
 
 
-# --- CharCRNN ---
-
-
 class CharCRNNNetwork(TextNetwork):
     """Figure 1 (b): embedding, convolutions with max pooling by 2, the last state of an LSTM in each direction."""
 
@@ -158,7 +147,6 @@ class CharCRNNNetwork(TextNetwork):
 
     @override
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        """The last states [B, l]; zero for a text without characters."""
         lengths = (batch.text != 0).sum(dim=1)
         states = self.characters(batch.word[batch.text])  # [B, T, char_size]
         for convolution in self.convolutions:
@@ -189,7 +177,6 @@ class CharCRNN(CharactersOnly):
             hidden_size: state size of one direction.
             char_size: size of a character's vector.
             dropout: on the last convolution's output and on a text's vector.
-            **shared: options of `Task`.
         """
         super().__init__(**shared)
         check_sizes(windows=windows, filters=filters, hidden_size=hidden_size, char_size=char_size)
@@ -204,8 +191,6 @@ class CharCRNN(CharactersOnly):
             spec, self.windows, self.filters, self.hidden_size, self.char_size, self.dropout
         )
 
-
-# --- VDCNN ---
 
 #: Table 2 of VDCNN: depth -> blocks of two convolutions on each of the four levels.
 BLOCKS = {9: (1, 1, 1, 1), 17: (2, 2, 2, 2), 29: (5, 5, 2, 2), 49: (8, 8, 5, 3)}
@@ -265,8 +250,7 @@ class VDCNNNetwork(TextNetwork):
         for level, blocks in enumerate(BLOCKS[depth]):
             sizes = [filters[max(level - 1, 0)], *[filters[level]] * blocks]
             self.blocks.extend(Block(before, after) for before, after in pairwise(sizes))
-        #: the blocks that are preceded by a pooling.
-        self.pooled = set(accumulate(BLOCKS[depth][:-1]))
+        self.pooled = set(accumulate(BLOCKS[depth][:-1]))  #: the blocks that are preceded by a pooling.
         self.hidden = nn.Linear(K * filters[-1], hidden_size)
         self.second_hidden = nn.Linear(hidden_size, hidden_size)
         for module in self.modules():
@@ -275,7 +259,6 @@ class VDCNNNetwork(TextNetwork):
 
     @override
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        """The second linear layer's output [B, l]."""
         is_real = batch.text != 0
         states = self.lowest(self.characters(batch.word[batch.text]).transpose(1, 2)) * is_real.unsqueeze(1)
         for number, block in enumerate(self.blocks):
@@ -290,12 +273,9 @@ class VDCNNNetwork(TextNetwork):
 
 
 def k_max_pool(states: Tensor, is_real: Tensor) -> Tensor:
-    """The K largest values of each filter of states [B, F, T], none below 0, in the order of their positions.
-
-    Of equal values, the first are taken. The result is [B, F, K], with zeros at the end of a text with fewer positions.
-    """
+    """The K largest values, in the order of their positions, of states [B, F, T] >= 0: [B, F, K], filled with zeros."""
     values = functional.pad(states.masked_fill(~is_real.unsqueeze(1), -1), (0, K), value=-1)
-    # `topk` may return any of several equal values, and zeros are frequent.
+    # Of equal values, the first are taken: `topk` may return any, and zeros are frequent.
     positions = values.sort(dim=2, descending=True, stable=True).indices[..., :K].sort(dim=2).values
     return values.gather(2, positions).clamp(min=0)
 
@@ -304,12 +284,7 @@ class VDCNN(CharactersOnly):
     """The paper's network of 9, 17, 29 or 49 convolutions."""
 
     def __init__(
-        self,
-        depth: int = 9,
-        filters: int = 64,
-        hidden_size: int = 2048,
-        char_size: int = 16,
-        **shared: Any,
+        self, depth: int = 9, filters: int = 64, hidden_size: int = 2048, char_size: int = 16, **shared: Any
     ) -> None:
         """Configure the model; its network is built when the data is known.
 
@@ -318,7 +293,6 @@ class VDCNN(CharactersOnly):
             filters: of the lowest level; each further level has twice as many.
             hidden_size: units of each of the two hidden linear layers.
             char_size: size of a character's vector.
-            **shared: options of `Task`.
         """
         super().__init__(**shared)
         check_sizes(filters=filters, hidden_size=hidden_size, char_size=char_size)

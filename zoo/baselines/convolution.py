@@ -8,15 +8,10 @@ from torch.nn import functional
 
 
 def window_sum(projected: Tensor, text: Tensor) -> Tensor:
-    """Convolve over texts of words whose products with the kernel are known.
+    """Convolve over texts, int64 [N, T], of words whose products with the W matrices of a kernel, [U, W, F], are known.
 
-    Args:
-        projected: [U, W, F], each distinct word of the batch times the matrix of each of the W positions in a window;
-            zero for padding (row 0).
-        text: int64 [N, T], positions among the words, 0 = padding.
-
-    Returns:
-        float32 [N, T, F]; the window is centered on its word and reads zeros beyond the text. Undefined at padding.
+    The products are zero for padding (row 0). A window is centered on its word and reads zeros beyond the text.
+    The result is float32 [N, T, F], undefined at padding.
     """
     width = projected.shape[1]
     before = (width - 1) // 2
@@ -47,11 +42,7 @@ class WordConvolution(nn.Module):
 
 
 def convolve(convolution: nn.Module, states: Tensor) -> Tensor:
-    """ReLU of a convolution without padding of its own, in windows centered on every position; they read zeros beyond.
-
-    Returns:
-        [N, T, filters] of an `nn.Conv1d` on states [N, T, F], or [P, T, S, filters] of an `nn.Conv2d` on [P, T, S, F].
-    """
+    """ReLU of an `nn.Conv1d` on [N, T, F], or an `nn.Conv2d` on [P, T, S, F], in windows centered on every position."""
     assert isinstance(convolution, nn.Conv1d | nn.Conv2d)
     sides = [side for window in convolution.kernel_size for side in ((window - 1) // 2, window // 2)]
     padded = functional.pad(states.movedim(-1, 1), sides)
@@ -59,11 +50,7 @@ def convolve(convolution: nn.Module, states: Tensor) -> Tensor:
 
 
 def pool_neighbors(states: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Max pooling by 2 along states [N, T, F] with lengths [N]; the last of an odd number stays.
-
-    Returns:
-        [N, ceil(T / 2), F], zero beyond the real positions, and the new lengths.
-    """
+    """Max pooling by 2 of states [N, T, F] with lengths [N]: [N, ceil(T / 2), F], zero beyond the lengths returned."""
     n, length, size = states.shape
     # Padding is below every number, and zeroed afterwards.
     least = torch.finfo(states.dtype).min
@@ -84,11 +71,8 @@ def pool_squares(image: Tensor, heights: Tensor, widths: Tensor) -> tuple[Tensor
 def pool_segments(states: Tensor, lengths: Tensor, segments: int) -> Tensor:
     """Dynamic max pooling of states [N, T, F] with lengths [N] over n even segments.
 
-    Segment i of a text of l words is the words floor(i l / n) .. ceil((i + 1) l / n) - 1. In a text with fewer words
-    than segments, neighboring segments share words.
-
-    Returns:
-        [N, n, F]; zero for a row without real positions.
+    Segment i of a text of l words is the words floor(i l / n) .. ceil((i + 1) l / n) - 1, so that neighbors may share
+    words. The result is [N, n, F]; zero for a text without words.
     """
     n, length, size = states.shape
     segment = torch.arange(segments, device=states.device)

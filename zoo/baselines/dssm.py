@@ -5,10 +5,8 @@ Models for Web Search using Clickthrough Data", CIKM 2013.
 CDSSM: Yelong Shen, Xiaodong He, Jianfeng Gao, Li Deng, Gregoire Mesnil: "A Latent Semantic Model with
 Convolutional-Pooling Structure for Information Retrieval", CIKM 2014 (also called CLSM).
 
-Words are counts of letter trigrams (`zoo.layers.trigrams`). DSSM sums a text's words and passes them through a
-multilayer perceptron; CDSSM convolves over windows of words and takes the maximum over time. The score is the cosine of
-two such vectors. The retrieval models have the sizes that LSTM-RNN is compared with: Hamid Palangi et al.: "Deep
-Sentence Embedding Using Long Short-Term Memory Networks", 2016, Table IV.
+The retrieval models have the sizes that LSTM-RNN is compared with: Hamid Palangi et al.: "Deep Sentence Embedding Using
+Long Short-Term Memory Networks", 2016, Table IV.
 """
 
 from __future__ import annotations
@@ -69,7 +67,6 @@ class BagTower(DenseTower):
 
     def forward(self, words: Tensor, text: Tensor) -> Tensor:
         """See `Tower.forward`."""
-        # Row 0 is padding; a bag of it alone is zero.
         summed = functional.embedding_bag(text, words, mode="sum", padding_idx=0)
         return self.dense(torch.tanh(summed + self.bias))
 
@@ -94,36 +91,30 @@ class WindowTower(DenseTower):
         return self.dense(torch.tanh(most + self.bias) * is_word.any(dim=1))
 
 
-# --- pairs ---
-
-
 class CosineNetwork(nn.Module):
-    """Two towers and the cosine of their vectors."""
+    """The cosine of a tower's vectors of two texts."""
 
-    def __init__(self, first: DenseTower, second: DenseTower, out: PairCosine) -> None:
+    def __init__(self, tower: DenseTower, out: PairCosine) -> None:
         super().__init__()
-        self.first, self.second, self.out = first, second, out
+        self.tower, self.out = tower, out
 
     def forward(self, batch: MatchingBatch) -> MatchingOutput:
         """Score the pairs of a batch; see `MatchingBatch` for the shapes."""
-        words = self.first.hashing(batch.char)  # [U, size]
-        first = unit(self.first(words, batch.first_text))  # [N, l]
-        if self.second is not self.first:
-            words = self.second.hashing(batch.char)
-        second = unit(self.second(words, batch.second_text))  # [M, l]
+        words = self.tower.hashing(batch.char)  # [U, size]
+        first = unit(self.tower(words, batch.first_text))  # [N, l]
+        second = unit(self.tower(words, batch.second_text))  # [M, l]
         return MatchingOutput(self.out(first, second, batch))
 
 
 class TrigramMatcher(MatchingTask):
-    """Base of DSSM and CDSSM; the data needs `--data.characters true`."""
+    """Base of DSSM and CDSSM, whose loss is `softmax`; the data needs `--data.characters true`."""
 
     ranking_loss = "softmax"
 
     def __init__(
         self,
-        hidden_sizes: tuple[int, ...],
+        hidden_sizes: tuple[int, ...] = (300, 300, 128),
         num_trigrams: int = 10000,
-        share: bool = True,
         smoothing: float = 10.0,
         **shared: Any,
     ) -> None:
@@ -131,18 +122,14 @@ class TrigramMatcher(MatchingTask):
 
         Args:
             hidden_sizes: units of the layers; the last is the size of a text's vector.
-            num_trigrams: buckets that letter trigrams are hashed into, each with its own weights in the first layer.
-                The paper counts 30,621 trigrams in 500,000 words; in small data few are frequent, and each bucket
-                costs time in every step.
-            share: use one network for both texts.
+            num_trigrams: buckets that letter trigrams are hashed into. The paper counts 30,621 trigrams in 500,000
+                words; in small data few are frequent, and each bucket costs time in every step.
             smoothing: initial factor of the cosine (the paper's gamma), which is trained.
-            **shared: options of `MatchingTask` (the paper's loss is `softmax`) and `Task`.
         """
         super().__init__(**shared)
         check_sizes(hidden_sizes=hidden_sizes, num_trigrams=num_trigrams)
         check_positive(smoothing=smoothing)
-        self.hidden_sizes, self.num_trigrams = hidden_sizes, num_trigrams
-        self.share, self.smoothing = share, smoothing
+        self.hidden_sizes, self.num_trigrams, self.smoothing = hidden_sizes, num_trigrams, smoothing
 
     @abstractmethod
     def make_tower(self, spec: MatchingSpec) -> DenseTower:
@@ -151,14 +138,11 @@ class TrigramMatcher(MatchingTask):
     @override
     def check_data(self, data: AnyDataModule) -> None:
         super().check_data(data)
-        name, tokenizer = type(self).__name__, data.options.tokenizer
-        if tokenizer not in WORD_TOKENIZERS:
-            raise InputError(
-                f"{name} reads the letters of words, which data.tokenizer={tokenizer} does not keep: use words or"
-                " whitespace"
-            )
+        needs = f"{type(self).__name__} reads the letters of words: set"
+        if data.options.tokenizer not in WORD_TOKENIZERS:
+            raise InputError(f"{needs} --data.tokenizer to words or whitespace")
         if not data.options.characters:
-            raise InputError(f"{name} reads the letters of words: set --data.characters true")
+            raise InputError(f"{needs} --data.characters true")
 
     @override
     def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
@@ -170,23 +154,12 @@ class TrigramMatcher(MatchingTask):
     def build_network(
         self, spec: MatchingSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> CosineNetwork:
-        first = self.make_tower(spec)
-        second = first if self.share else self.make_tower(spec)
         out = PairCosine(self.smoothing, spec.num_outputs, self.has_bias(spec))
-        return CosineNetwork(first, second, out)
+        return CosineNetwork(self.make_tower(spec), out)
 
 
 class DSSM(TrigramMatcher):
     """The paper's model."""
-
-    def __init__(self, hidden_sizes: tuple[int, ...] = (300, 300, 128), **shared: Any) -> None:
-        """Configure the model; its network is built when the data is known.
-
-        Args:
-            hidden_sizes: units of the layers over the counts; the last is the size of a text's vector.
-            **shared: options of `TrigramMatcher`, `MatchingTask` and `Task`.
-        """
-        super().__init__(hidden_sizes=hidden_sizes, **shared)
 
     @override
     def make_tower(self, spec: MatchingSpec) -> BagTower:
@@ -201,9 +174,7 @@ class CDSSM(TrigramMatcher):
 
         Args:
             window: words that a convolution reads.
-            hidden_sizes: units of the convolution, and of the layers over the maximum over time; the last is the size
-                of a text's vector.
-            **shared: options of `TrigramMatcher`, `MatchingTask` and `Task`.
+            hidden_sizes: units of the convolution, and of the layers above; the last is the size of a text's vector.
         """
         super().__init__(hidden_sizes=hidden_sizes, **shared)
         check_sizes(window=window)
@@ -214,9 +185,6 @@ class CDSSM(TrigramMatcher):
         return WindowTower(spec.num_chars, self.num_trigrams, self.window, self.hidden_sizes)
 
 
-# --- retrieval ---
-
-
 class RetrievalDSSM(TrigramRetrieval):
     """DSSM as an encoder of queries and documents."""
 
@@ -225,7 +193,6 @@ class RetrievalDSSM(TrigramRetrieval):
 
         Args:
             hidden_sizes: units of the first layer and of those above it; the last is the size of an embedding.
-            **shared: options of `TrigramRetrieval`, `RetrievalTask` and `Task`.
         """
         super().__init__(**shared)
         check_sizes(hidden_sizes=hidden_sizes)
@@ -244,7 +211,6 @@ class RetrievalCLSM(RetrievalDSSM):
 
         Args:
             window: words that a convolution reads.
-            **shared: options of `RetrievalDSSM`, `TrigramRetrieval`, `RetrievalTask` and `Task`.
         """
         super().__init__(**shared)
         check_sizes(window=window)
@@ -252,5 +218,4 @@ class RetrievalCLSM(RetrievalDSSM):
 
     @override
     def make_tower(self, spec: ClickSpec) -> DenseTower:
-        trigrams = self.trigrams(spec)
-        return WindowTower(spec.num_chars, trigrams, self.window, self.hidden_sizes)
+        return WindowTower(spec.num_chars, self.trigrams(spec), self.window, self.hidden_sizes)

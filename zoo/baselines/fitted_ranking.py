@@ -55,8 +55,7 @@ class FittedRanking(Fitted, RetrievalTask):
     def encode_collection(
         self, dataset: RankingDataset, block: int, process: int = 0, processes: int = 1
     ) -> Any:
-        # In a list, since a tensor would be summed over the processes: each of them reads all documents, which takes no
-        # longer than communicating them.
+        # In a list, since a tensor would be summed over the processes, each of which reads all documents.
         texts = dataset.split.judgements.documents.texts
         return [self.network.read([texts[int(row)] for row in dataset.documents])]
 

@@ -6,13 +6,12 @@ Heterogeneous Text Networks", KDD 2015.
 
 Three networks share the words: word-word (within a window, weighted by frequency), word-text and word-label. An edge
 predicts the word from its other end, p(word | other) = softmax(u_word . v_other) (PTE, Equation 1), with negative
-sampling (LINE, Equation 7). LINE reads the first two networks, as in the paper on short-text expansion; PTE reads all
-three, trained together (PTE, Algorithm 1).
+sampling (LINE, Equation 7). LINE reads the first two networks; PTE reads all three together (PTE, Algorithm 1).
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 from numba import njit
@@ -21,9 +20,6 @@ from typing_extensions import override
 
 from datamodules.text.vocabulary import Vocabulary
 from zoo.baselines.word_averages import Corpus, WordAverages
-from zoo.tasks.base import check_choice, check_sizes
-
-Order: TypeAlias = Literal["first", "second"]
 
 #: Entries of the table that negative words are drawn from.
 NOISE_ENTRIES = 1 << 20
@@ -36,40 +32,22 @@ class LINE(WordAverages):
 
     reads_labels: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        order: Order = "second",
-        window: int = 5,
-        negatives: int = 5,
-        epochs: int = 30,
-        learning_rate: float = 0.025,
-        **shared: Any,
-    ) -> None:
+    def __init__(self, epochs: int = 30, learning_rate: float = 0.025, **shared: Any) -> None:
         """Configure vectors and classifier.
 
         Args:
-            order: relation of two words of an edge: `first`, their own vectors are close (LINE, Section 4.1.1);
-                `second`, a word predicts the other by its vector as a context (Section 4.1.2).
-            window: words on either side that a word has an edge with.
-            negatives: drawn words for each edge.
             epochs: edges drawn from each network, as a multiple of the words of all texts.
             learning_rate: of the first step; it falls linearly to 0.
-            **shared: options of `WordAverages` and `Task`.
         """
-        super().__init__(**shared)
-        check_choice("order", order, ("first", "second"))
-        check_sizes(window=window, negatives=negatives, epochs=epochs)
-        self.order, self.window, self.negatives = order, window, negatives
-        self.epochs, self.learning_rate = epochs, learning_rate
+        super().__init__(epochs=epochs, **shared)
+        self.learning_rate = learning_rate
 
     @override
     def learn_vectors(self, corpus: Corpus, vocabulary: Vocabulary, seed: int) -> NDArray[np.float32]:
         num_words, num_texts = len(vocabulary), len(corpus.labels)
         num_labels = int(corpus.labels.max()) + 1 if self.reads_labels else 0
-        # Rows: words, words as contexts, texts, labels. With the first order, a context is the word itself.
+        # Rows: words, words as contexts (LINE, Section 4.1.2), texts, labels.
         starts = np.array([num_words, 2 * num_words, 2 * num_words + num_texts if num_labels else -1])
-        if self.order == "first":
-            starts[0] = 0
         vectors = np.zeros((2 * num_words + num_texts + num_labels, self.word_size), np.float32)
         random = np.random.default_rng(seed)
         vectors[:num_words] = (random.random((num_words, self.word_size)) - 0.5) / self.word_size
@@ -121,16 +99,9 @@ def _next(state):  # type: ignore[no-untyped-def]  # xorshift: a random number, 
 
 
 @njit(cache=True, nogil=True)
-def draw_edge(  # type: ignore[no-untyped-def]
-    network, state, words, text_of, offsets, labels, window
-):
-    """Draw an edge of a network, with a probability proportional to its weight.
-
-    An edge of weight w occurs at w positions, or pairs of positions in the network of words.
-
-    Returns:
-        The word, its other end (a word, a text, a label; -1 = none, which does not count as a draw), the new state.
-    """
+def draw_edge(network, state, words, text_of, offsets, labels, window):  # type: ignore[no-untyped-def]
+    """Draw an edge: a word, its other end (a word, a text or a label; -1 = none), and the new state."""
+    # An edge of weight w occurs at w positions, or pairs of positions in the network of words.
     state = _next(state)
     position = np.int64((state >> np.uint64(20)) % np.uint64(len(words)))
     text = text_of[position]
@@ -162,21 +133,9 @@ def _approach(word, other, target, rate, step):  # type: ignore[no-untyped-def]
 def sample_edges(  # type: ignore[no-untyped-def]
     vectors, words, text_of, offsets, labels, starts, noise, window, negatives, draws, rate, seed
 ):
-    """Learn the vectors: alternately an edge of each network, with negative words.
+    """Learn vectors [rows, d] in place by drawing alternately from each network; words come first.
 
-    Args:
-        vectors: float32 [rows, d], changed in place; the words come first.
-        words: int32 [all words], see `Corpus`.
-        text_of: int64 [all words], the text of each word.
-        offsets: int64 [n + 1].
-        labels: int64 [n], -1 = none.
-        starts: int64 [3], the first row of the other ends in each network; -1 = no such network.
-        noise: int32 [3, entries], see `noise_tables`.
-        window: words on either side.
-        negatives: for each edge.
-        draws: from each network.
-        rate: learning rate of the first step.
-        seed: above 0.
+    `text_of` [all words] is each word's text, `starts` [3] the first row of the other ends in each network (-1 = none).
     """
     state = np.uint64(seed)
     step = np.zeros(vectors.shape[1], np.float32)

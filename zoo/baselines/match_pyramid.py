@@ -1,14 +1,10 @@
 """Text matching as image recognition.
 
 Liang Pang, Yanyan Lan, Jiafeng Guo, Jun Xu, Shengxian Wan, Xueqi Cheng: "Text Matching as Image Recognition", AAAI
-2016.
+2016. The image is the similarities of all words of one text to all words of the other.
 
-The similarities of all words of one text to all words of the other are an image, in which matching phrases are diagonal
-strokes. Convolutions detect such patterns, dynamic pooling brings images of all sizes to one, and a multilayer
-perceptron scores the result.
-
-With several convolutions the paper pools after each one. Here only the last layer's images are pooled, so that a short
-text's image is not spread over a grid before the next layer. With one layer, the default, both are the same.
+With several convolutions the paper pools after each one. Here only the last layer's images are pooled: a short text's
+image is not spread over a grid before the next layer.
 """
 
 from __future__ import annotations
@@ -83,7 +79,7 @@ class MatchPyramidNetwork(nn.Module):
 
 
 class MatchPyramid(ReadsWordVectors, MatchingTask):
-    """The paper's model."""
+    """The paper's model; its loss is `cross_entropy`."""
 
     def __init__(
         self,
@@ -98,14 +94,12 @@ class MatchPyramid(ReadsWordVectors, MatchingTask):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            similarity: of two words: `cosine` or `dot` product of their vectors, or `indicator`: 1 for the same word,
-                without vectors.
+            similarity: of two words' vectors: `cosine` or `dot` product; or `indicator`: 1 for the same word.
             filters: of each convolution.
             kernel: side of the convolutions.
             grid: parts of the first and of the second text that the last convolution is pooled into.
             hidden_size: units of the perceptron's hidden layer.
             dropout: in the perceptron.
-            **shared: options of `ReadsWordVectors`, `MatchingTask` (the paper's loss is `cross_entropy`) and `Task`.
         """
         super().__init__(**shared)
         check_choice("similarity", similarity, ("cosine", "dot", "indicator"))

@@ -83,7 +83,6 @@ class NeighborVote(Majority):
 
         Args:
             score_power: a memory's vote counts (score / best score) to this power.
-            **shared: options of `Task`.
         """
         super().__init__(**shared)
         self.score_power = score_power
@@ -93,7 +92,5 @@ class NeighborVote(Majority):
         self, spec: ClassificationSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> VoteNetwork:
         if spec.memory_labels != spec.labels:
-            raise InputError(
-                "NeighborVote: the memories have no labels or another task's, so they can't vote"
-            )
+            raise InputError("NeighborVote: the memories have no labels or another task's")
         return VoteNetwork(self.score_power)

@@ -169,7 +169,6 @@ class PairBM25(PairReference):
         Args:
             k1: saturation of the term frequency.
             b: weight of the document length.
-            **shared: options of `MatchingTask` and `Task`.
         """
         super().__init__(**shared)
         self.ranking = Ranking(k1=k1, b=b)
@@ -182,10 +181,7 @@ class PairBM25(PairReference):
 
 
 def best_threshold(score: NDArray[np.floating], target: NDArray[np.floating]) -> float:
-    """The threshold on scores [P] that classifies most pairs correctly; matches have a target [P] above 0.
-
-    It is halfway between two scores, or 1 beyond the last where all or none should match.
-    """
+    """The best threshold on scores [P]: halfway between two of them, or 1 beyond where all or no pairs should match."""
     values, group = np.unique(score, return_inverse=True)
     matches = np.bincount(group, weights=target > 0, minlength=len(values))
     others = np.bincount(group, minlength=len(values)) - matches

@@ -68,8 +68,7 @@ class TermNetwork(RankingNetwork["csr_matrix"]):
 class TermRanking(FittedRanking):
     """Base of the rankings by the statistics of the collection."""
 
-    #: the formula with its parameters.
-    ranking: Ranking
+    ranking: Ranking  #: the formula with its parameters.
 
     @override
     def build_network(
@@ -90,7 +89,6 @@ class RetrievalBM25(TermRanking):
             k1: saturation of the term frequency.
             b: weight of the document length.
             analyzer: splits texts into terms, see `Ranking`.
-            **shared: options of `RetrievalTask` and `Task`.
         """
         super().__init__(**shared)
         self.ranking = Ranking("BM25", analyzer, k1=k1, b=b)
@@ -105,7 +103,6 @@ class RetrievalULM(TermRanking):
         Args:
             mu: pseudo-count of the collection's words.
             analyzer: splits texts into terms, see `Ranking`.
-            **shared: options of `RetrievalTask` and `Task`.
         """
         super().__init__(**shared)
         self.ranking = Ranking("LMDirichlet", analyzer, mu=mu)

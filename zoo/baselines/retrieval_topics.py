@@ -33,18 +33,14 @@ def words_of(text: str) -> list[str]:
     return text.lower().split()
 
 
-# --- PLSA ---
-
-
 class Counts:
     """Numbers of occurrences of known words in texts: W entries of N texts."""
 
     def __init__(self, texts: Sequence[str], number: dict[str, int]) -> None:
         counts = [Counter(number[word] for word in words_of(text) if word in number) for text in texts]
-        #: int64 [W] each: text, word.
+        #: int64 [W] each: text, word; float32 [W]: count.
         self.text = torch.tensor([row for row, words in enumerate(counts) for _ in words], dtype=torch.long)
         self.word = torch.tensor([word for words in counts for word in words], dtype=torch.long)
-        #: float32 [W].
         self.count = torch.tensor([n for words in counts for n in words.values()], dtype=torch.float32)
         self.texts = len(texts)
 
@@ -143,7 +139,6 @@ class RetrievalPLSA(FittedRanking):
             topic_prior: pseudo-count of a topic in a text.
             word_prior: pseudo-count of a word in a topic.
             smoothing: weight of the collection's words in a document's distribution.
-            **shared: options of `RetrievalTask` and `Task`.
         """
         super().__init__(**shared)
         check_sizes(num_topics=num_topics, iterations=iterations)
@@ -157,9 +152,6 @@ class RetrievalPLSA(FittedRanking):
         self, spec: ClickSpec, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> TopicNetwork:
         return TopicNetwork(self.topic_model)
-
-
-# --- Doc2Vec ---
 
 
 class ParagraphNetwork(FittedNetwork):
@@ -244,10 +236,7 @@ def infer_vector(model: Doc2Vec, words: list[str]) -> NDArray[np.float32]:
 
 
 class RetrievalDoc2Vec(Fitted, RetrievalTask):
-    """Cosine of paragraph vectors, trained on queries and documents without judgements.
-
-    It needs `pip install "memory-zoo[topics]"`.
-    """
+    """Cosine of paragraph vectors; needs `pip install "memory-zoo[topics]"`."""
 
     reads_strings = True
     depends_on_seed = True
@@ -270,7 +259,6 @@ class RetrievalDoc2Vec(Fitted, RetrievalTask):
             sample: share of occurrences above which a frequent word is dropped at random.
             num_negatives: noise words per word.
             epochs: of training, and of a text's inference.
-            **shared: options of `RetrievalTask` and `Task`.
         """
         super().__init__(**shared)
         check_sizes(vector_size=vector_size, window=window, epochs=epochs, num_negatives=num_negatives)

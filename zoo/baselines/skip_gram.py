@@ -7,7 +7,6 @@ and their Compositionality", NIPS 2013; the vectors are gensim's.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,27 +16,10 @@ from datamodules.base import AnyDataModule
 from datamodules.core.errors import check_installed
 from datamodules.text.vocabulary import Vocabulary
 from zoo.baselines.word_averages import Corpus, WordAverages
-from zoo.tasks.base import check_sizes
 
 
 class SkipGram(WordAverages):
-    """Means of skip-gram vectors and a linear support vector machine; `expand="join"` is the paper's Skip-gram_RF.
-
-    Training needs `pip install "memory-zoo[topics]"`.
-    """
-
-    def __init__(self, window: int = 5, negatives: int = 5, epochs: int = 20, **shared: Any) -> None:
-        """Configure vectors and classifier.
-
-        Args:
-            window: maximum number of words on either side that a word predicts.
-            negatives: words that are drawn for each predicted word.
-            epochs: passes over the texts.
-            **shared: options of `WordAverages` and `Task`.
-        """
-        super().__init__(**shared)
-        check_sizes(window=window, negatives=negatives, epochs=epochs)
-        self.window, self.negatives, self.epochs = window, negatives, epochs
+    """Means of skip-gram vectors; `expand="join"` is Skip-gram_RF. It needs `pip install "memory-zoo[topics]"`."""
 
     @override
     def check_data(self, data: AnyDataModule) -> None:

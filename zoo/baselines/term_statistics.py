@@ -43,13 +43,11 @@ class TermStatistics:
         with_term, occurrences = (
             np.append(counts[name].numpy(), 0) for name in ("texts_with_term", "occurrences")
         )
-        return term_weights(self.ranking, _statistics(counts), with_term, occurrences)
+        statistics = Statistics(counts["texts"], counts["tokens"])
+        return term_weights(self.ranking, statistics, with_term, occurrences)
 
     def length_weights(self, counts: PlainDict, terms: Sequence[Sequence[str]]) -> NDArray[np.float64]:
         """The weight of each text's length [n], from its terms."""
         lengths = np.array([len(of_text) for of_text in terms], np.int64)
-        return length_weights(self.ranking, _statistics(counts))[length_bytes(lengths)]
-
-
-def _statistics(counts: PlainDict) -> Statistics:
-    return Statistics(counts["texts"], counts["tokens"])
+        statistics = Statistics(counts["texts"], counts["tokens"])
+        return length_weights(self.ranking, statistics)[length_bytes(lengths)]

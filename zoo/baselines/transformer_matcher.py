@@ -36,7 +36,7 @@ class CrossEncoder(nn.Module):
     def __init__(
         self, encoder: TransformerEncoder, prefix: int, dropout: float, num_outputs: int, bias: bool
     ) -> None:
-        """Make the linear layer; `prefix` special tokens are removed before the second text of a pair."""
+        """Remove `prefix` special tokens before the second text of a pair."""
         super().__init__()
         self.encoder = encoder
         # A buffer, since a checkpoint must load without the tokenizer.
@@ -108,7 +108,6 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
             scale: initial factor of the cosine of `bi`, which is trained.
             dropout: on the vector of `cross`; inside, the transformer has its configuration's own.
             optimizer: makes the optimizer.
-            **shared: options of `ReadsTransformer`, `MatchingTask` and `Task`.
         """
         super().__init__(transformer=transformer, optimizer=optimizer, **shared)
         check_choice("mode", mode, ("cross", "bi"))

@@ -2,8 +2,7 @@
 
 Base of the rows Skip-gram, LINE and PTE of Jian Tang, Yue Wang, Kai Zheng, Qiaozhu Mei: "End-to-end Learning for Short
 Text Expansion", KDD 2017 (Section 4.2.1). In its rows with the index RF (after Rocchio), a text is joined with its
-memories before the mean, and the vectors are learned from both. Equation 14, which the paper applies to bags of words,
-is available for these means as well: the memories' share is selected on the validation rows.
+memories before the mean, and the vectors are learned from both. `interpolate` applies Equation 14 to the means.
 """
 
 from __future__ import annotations
@@ -38,25 +37,22 @@ Expand: TypeAlias = Literal["none", "join", "interpolate"]
 class Corpus(NamedTuple):
     """Texts to learn word vectors from, without words that the vocabulary lacks."""
 
-    #: int32 [all words]: vocabulary ids; the texts one after the other.
-    words: NDArray[np.int32]
-    #: int64 [n + 1]: text i is `words[offsets[i]:offsets[i + 1]]`.
-    offsets: NDArray[np.int64]
-    #: int64 [n]: classes; -1 for memories, whose labels are not read.
-    labels: NDArray[np.int64]
+    words: NDArray[np.int32]  #: [all words]: vocabulary ids; the texts one after the other.
+    offsets: NDArray[np.int64]  #: [n + 1]: text i is `words[offsets[i]:offsets[i + 1]]`.
+    labels: NDArray[np.int64]  #: [n]: classes; -1 for memories, whose labels are not read.
 
 
 class Means(NamedTuple):
     """Mean vectors of the known words of texts and of their memories; 0 where there is none."""
 
-    #: float32 [B, d].
-    text: Tensor
-    #: float32 [B, d]: over the words of all memories of a text.
-    memories: Tensor
-    #: float32 [B]: number of words of a text.
-    text_words: Tensor
-    #: float32 [B, K]: number of words of each memory.
-    memory_words: Tensor
+    text: Tensor  #: float32 [B, d].
+    memories: Tensor  #: float32 [B, d]: over the words of all memories of a text.
+    text_words: Tensor  #: float32 [B]: number of words of a text.
+    memory_words: Tensor  #: float32 [B, K]: number of words of each memory.
+
+    def mix(self, share: Tensor) -> Tensor:
+        """Vectors [B, d] of texts in which the memories have a share [B]."""
+        return torch.lerp(self.text, self.memories, share.unsqueeze(1))
 
 
 class AverageNetwork(FittedNetwork):
@@ -72,7 +68,7 @@ class AverageNetwork(FittedNetwork):
         share = self.memory_share(means, self.fitted["memory_weight"])
         weight, bias = (self.fitted[name].to(share.device) for name in ("weight", "bias"))
         with torch.autocast(share.device.type, enabled=False):  # scores are float32 whatever the precision
-            distance = mix(means, share) @ weight.T + bias
+            distance = means.mix(share) @ weight.T + bias
         if distance.shape[1] == 1:
             distance = torch.cat([-distance, distance], dim=1)
         words = means.memory_words
@@ -90,13 +86,9 @@ class AverageNetwork(FittedNetwork):
             sums, words = _sums(batch.memory_text, vectors, is_known)
             memory_words = words[batch.memory] * batch.memory_mask
             memories = (sums[batch.memory] * batch.memory_mask.unsqueeze(2)).sum(dim=1)
-        total = memory_words.sum(dim=1)
-        return Means(
-            text / text_words.clamp(min=1).unsqueeze(1),
-            memories / total.clamp(min=1).unsqueeze(1),
-            text_words,
-            memory_words,
-        )
+        text = text / text_words.clamp(min=1).unsqueeze(1)
+        memories = memories / memory_words.sum(dim=1).clamp(min=1).unsqueeze(1)
+        return Means(text, memories, text_words, memory_words)
 
     def memory_share(self, means: Means, weight: float) -> Tensor:
         """The memories' share of each text's vector [B]: their share of the words, or `weight` to interpolate."""
@@ -106,11 +98,6 @@ class AverageNetwork(FittedNetwork):
             return joined
         # Where one of the two has no word, the vector is the other's.
         return torch.where((joined > 0) & (joined < 1), weight, joined)
-
-
-def mix(means: Means, share: Tensor) -> Tensor:
-    """Vectors [B, d] of texts in which the memories have a share [B]."""
-    return torch.lerp(means.text, means.memories, share.unsqueeze(1))
 
 
 def _sums(text: Tensor, vectors: Tensor, is_known: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,22 +113,33 @@ class WordAverages(Fitted, ClassificationTask):
     without_memory = "--model.expand none"
     network: AverageNetwork
 
-    def __init__(self, word_size: int = 100, expand: Expand = "none", c: float = 1.0, **shared: Any) -> None:
+    def __init__(
+        self,
+        word_size: int = 100,
+        window: int = 5,
+        negatives: int = 5,
+        epochs: int = 20,
+        expand: Expand = "none",
+        c: float = 1.0,
+        **shared: Any,
+    ) -> None:
         """Configure vectors and classifier.
 
         Args:
             word_size: d, size of word vectors.
-            expand: use of memories: `none`; `join`, the mean is over the words of the text and of its memories, as in
-                the paper; `interpolate`, (1 - w) times the text's mean plus w times the memories', with the w that is
-                best on the validation rows.
+            window: maximum distance of a word and those that it predicts.
+            negatives: words that are drawn for each predicted word.
+            epochs: passes over the texts.
+            expand: use of memories: `none`; `join`, the mean is over all words of text and memories (the paper's);
+                `interpolate`, (1 - w) text + w memories, with the w that is best on the validation rows.
             c: weight of training errors against small weights.
-            **shared: options of `Task`.
         """
         super().__init__(**shared)
         check_choice("expand", expand, ("none", "join", "interpolate"))
-        check_sizes(word_size=word_size)
+        check_sizes(word_size=word_size, window=window, negatives=negatives, epochs=epochs)
         check_positive(c=c)
         self.word_size, self.expand, self.c = word_size, expand, c
+        self.window, self.negatives, self.epochs = window, negatives, epochs
         self.uses_memory = expand != "none"
 
     @abstractmethod
@@ -183,15 +181,13 @@ class WordAverages(Fitted, ClassificationTask):
             "bias": torch.from_numpy(machine.intercept_).float(),
         }
 
-    def _means(self, data: AnyDataModule, name: str) -> Means:
-        """The means of a split, computed as for predictions."""
-        blocks = [self.network.means(batch) for batch in data.dataset(data.split(name)).batches(BLOCK)]
-        return Means(*(torch.cat(field) for field in zip(*blocks, strict=True)))
-
     def _expanded(self, data: AnyDataModule, name: str) -> Expanded:
-        means, network = self._means(data, name), self.network
-        labels = label_numbers(data.split(name).rows, data.spec.labels)
-        return Expanded(lambda weight: mix(means, network.memory_share(means, weight)).numpy(), labels)
+        """The texts of a split, with means computed as for predictions."""
+        split, network = data.split(name), self.network
+        blocks = [network.means(batch) for batch in data.dataset(split).batches(BLOCK)]
+        means = Means(*(torch.cat(field) for field in zip(*blocks, strict=True)))
+        labels = label_numbers(split.rows, data.spec.labels)
+        return Expanded(lambda weight: means.mix(network.memory_share(means, weight)).numpy(), labels)
 
 
 def read_corpus(data: TextRowsDataModule[Any], labels: NDArray[np.int64], with_memories: bool) -> Corpus:
@@ -203,9 +199,8 @@ def read_corpus(data: TextRowsDataModule[Any], labels: NDArray[np.int64], with_m
         parts.append(_known_words(split.memory_tokens, memory_length, vocabulary))
         labels = np.append(labels, np.full(len(split.memory_tokens), -1))
     counts = np.concatenate([counts for _, counts in parts])
-    return Corpus(
-        np.concatenate([words for words, _ in parts]), np.append(0, counts.cumsum()).astype(np.int64), labels
-    )
+    offsets = np.append(0, counts.cumsum()).astype(np.int64)
+    return Corpus(np.concatenate([words for words, _ in parts]), offsets, labels)
 
 
 def _known_words(

@@ -1,13 +1,11 @@
 """Networks over the words of a text: convolution (TextCNN), recurrence (BiGRU), mean (FastText).
 
-TextCNN: Yoon Kim: "Convolutional Neural Networks for Sentence Classification", EMNLP 2014. Windows are centered on
-every word and read zeros beyond the text, so that a text shorter than a window has features, too; the paper pads texts
-to one length. Its bound on the norm of the classifier's weights is omitted.
+TextCNN: Yoon Kim: "Convolutional Neural Networks for Sentence Classification", EMNLP 2014. Windows read zeros beyond a
+text; the paper pads texts to one length, and bounds the norm of the classifier's weights, which is omitted here.
 BiGRU: the GRU of Kyunghyun Cho et al.: "Learning Phrase Representations using RNN Encoder-Decoder for Statistical
 Machine Translation", EMNLP 2014. Papers on short texts call a classifier on its last states "RNN".
 FastText: Armand Joulin, Edouard Grave, Piotr Bojanowski, Tomas Mikolov: "Bag of Tricks for Efficient Text
-Classification", EACL 2017. Pairs of words share rows of a table by their hash (Section 2.2). The softmax is not
-hierarchical; any optimizer works.
+Classification", EACL 2017. The softmax is not hierarchical; any optimizer works.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from zoo.tasks.encoders import ReadsWordVectors
 
 
 class CNNNetwork(TextNetwork):
-    """Figure 1, with one channel."""
+    """Figure 1, with one channel: the largest value of each filter; zero for a text without words."""
 
     def __init__(
         self, words: WordEncoder, windows: Sequence[int], filters: int, dropout: float, num_classes: int
@@ -44,7 +42,6 @@ class CNNNetwork(TextNetwork):
 
     @override
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        """The largest value of each filter in a text [B, l]; zero for a text without words."""
         vectors = self.words(batch.word, batch.char)  # [U, D]
         is_word = (batch.text != 0).unsqueeze(2)
         pooled = []
@@ -59,11 +56,7 @@ class TextCNN(ReadsWordVectors, TextOnly):
     """The paper's network: CNN-static with `--data.word_vectors`, CNN-non-static with `train_word_vectors` as well."""
 
     def __init__(
-        self,
-        windows: tuple[int, ...] = (3, 4, 5),
-        filters: int = 100,
-        dropout: float = 0.5,
-        **shared: Any,
+        self, windows: tuple[int, ...] = (3, 4, 5), filters: int = 100, dropout: float = 0.5, **shared: Any
     ) -> None:
         """Configure the model; its network is built when the data is known.
 
@@ -71,7 +64,6 @@ class TextCNN(ReadsWordVectors, TextOnly):
             windows: words that a filter reads, for each group of filters.
             filters: in each group.
             dropout: on a text's vector.
-            **shared: options of `ReadsWordVectors` and `Task`.
         """
         super().__init__(**shared)
         check_sizes(windows=windows, filters=filters, word_size=self.word_size)
@@ -86,7 +78,7 @@ class TextCNN(ReadsWordVectors, TextOnly):
 
 
 class GRUNetwork(TextNetwork):
-    """The last states of a GRU in both directions."""
+    """The last states of a GRU in both directions; zero for a text without words."""
 
     def __init__(self, words: WordEncoder, hidden_size: int, dropout: float, num_classes: int) -> None:
         super().__init__(2 * hidden_size, num_classes, dropout)
@@ -96,7 +88,6 @@ class GRUNetwork(TextNetwork):
 
     @override
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        """The last forward and the last backward state [B, l]; zero for a text without words."""
         vectors = self.word_dropout(self.words(batch.word, batch.char))  # [U, D]
         lengths = (batch.text != 0).sum(dim=1)
         with torch.autocast(vectors.device.type, enabled=False):
@@ -116,7 +107,6 @@ class BiGRU(ReadsWordVectors, TextOnly):
         Args:
             hidden_size: state size of one direction.
             dropout: on word vectors and on a text's vector.
-            **shared: options of `ReadsWordVectors` and `Task`.
         """
         super().__init__(**shared)
         check_sizes(hidden_size=hidden_size, word_size=self.word_size)
@@ -131,7 +121,7 @@ class BiGRU(ReadsWordVectors, TextOnly):
 
 
 class FastTextNetwork(TextNetwork):
-    """Figure 1: the mean of the features' vectors."""
+    """Figure 1: the mean of the vectors of words and pairs; zero for a text without words."""
 
     def __init__(self, words: WordEncoder, num_buckets: int, num_classes: int) -> None:
         super().__init__(words.size, num_classes)
@@ -139,7 +129,6 @@ class FastTextNetwork(TextNetwork):
 
     @override
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
-        """The mean over words and pairs [B, l]; zero for a text without words."""
         vectors: Tensor = self.bag(batch.word, batch.text)
         return vectors
 
@@ -160,7 +149,6 @@ class FastText(ReadsWordVectors, TextOnly):
             num_buckets: rows of the table that pairs of words share by their hash; 0 = words alone.
             word_size: size of the vectors of words and pairs, where the data brings no vectors.
             optimizer: makes the optimizer. The paper's is SGD with a rate that falls to 0.
-            **shared: options of `ReadsWordVectors` and `Task`.
         """
         super().__init__(word_size=word_size, optimizer=optimizer, **shared)
         check_sizes(word_size=word_size)

@@ -14,11 +14,7 @@ _MULTIPLIERS = (0x9E3779B97F4A7C15 - 2**64, 0xC2B2AE3D27D4EB4F - 2**64)
 
 
 def bigram_buckets(word: Tensor, text: Tensor, num_buckets: int) -> Tensor:
-    """Buckets of the pairs of neighboring words in texts; arguments as of `TextBag.forward`.
-
-    Returns:
-        int64 [N, T - 1] in 1..num_buckets; 0 where there is no pair.
-    """
+    """Buckets of the pairs of words in texts [N, T]: int64 [N, T - 1] in 1..num_buckets; 0 where there is no pair."""
     first, second = word[text[:, :-1]], word[text[:, 1:]]
     # Integers overflow in the same way on all devices. The upper bits depend on all bits of both ids.
     mixed = (first * _MULTIPLIERS[0] + second) * _MULTIPLIERS[1]
@@ -42,10 +38,7 @@ class BigramTable(RowTable):
 
 
 class TextBag(nn.Module):
-    """A text's vector: the mean over its words and its pairs of neighboring words.
-
-    Without buckets, pairs are not read. All occurrences of a word or a pair in a batch share the mask of the dropout.
-    """
+    """A text's vector: the mean over its words and, with buckets, its pairs; occurrences share a dropout mask."""
 
     def __init__(self, words: WordEncoder, num_buckets: int = 0, dropout: float = 0.0) -> None:
         super().__init__()
@@ -55,15 +48,9 @@ class TextBag(nn.Module):
         self.bigrams = BigramTable(num_buckets, words.size) if num_buckets else None
 
     def forward(self, word: Tensor, text: Tensor, words_alone: bool = False) -> Tensor:
-        """Encode texts.
+        """Encode texts: [N, size], zero for a text without words; `words_alone` skips the pairs.
 
-        Args:
-            word: int64 [U], vocabulary ids of the batch's distinct words.
-            text: int64 [N, T], positions in `word`, 0 = padding.
-            words_alone: skip the pairs.
-
-        Returns:
-            [N, size]; zero for a text without words.
+        The batch's distinct words are ids, int64 [U]; texts, int64 [N, T], are positions among them, 0 = padding.
         """
         # Only the words of these texts are encoded, and not all of the batch.
         rows, position = distinct_rows(word[text], len(self.words.table))

@@ -21,15 +21,7 @@ class Tower(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, words: Tensor, text: Tensor) -> Tensor:
-        """Encode texts.
-
-        Args:
-            words: float32 [U, F], the outputs of `hashing` for the batch's distinct words.
-            text: int64 [N, T], positions in `words`, 0 = padding.
-
-        Returns:
-            [N, d].
-        """
+        """Encode texts, int64 [N, T], positions in `words` (0 = padding), float32 [U, F], from `hashing`: [N, d]."""
 
 
 class DualEncoder(nn.Module):

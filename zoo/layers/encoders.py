@@ -28,16 +28,9 @@ class WordEncoder(RowTable):
         table: Tensor | None = None,
         train_table: bool = True,
     ) -> None:
-        """Make the table and the character LSTM.
+        """Make a table [num_words, word_size], random without initial values, and a character LSTM if `num_chars` > 0.
 
-        Args:
-            num_words: rows of the table; row 0 is padding.
-            word_size: columns of the table.
-            num_chars: number of characters; 0 = no character LSTM.
-            char_size: size of a character's vector.
-            char_hidden_size: size of the character LSTM's state.
-            table: [num_words, word_size] initial values; None = random ones.
-            train_table: otherwise, the table is frozen.
+        Row 0 is padding.
         """
         super().__init__()
         if table is None:
@@ -63,10 +56,7 @@ class WordEncoder(RowTable):
 
 
 class BiLSTMEncoder(nn.Module):
-    """A text's vector: the last forward and the last backward state of a BiLSTM over its words.
-
-    All occurrences of a word in a batch share the mask of the dropout, which is on the words' vectors.
-    """
+    """A text's vector: the last forward and the last backward state of a BiLSTM over its words."""
 
     def __init__(self, words: WordEncoder, hidden_size: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -77,6 +67,7 @@ class BiLSTMEncoder(nn.Module):
 
     def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
         """Encode texts [N, T], positions among words [U] with characters [U, L]: [N, size], zero without words."""
+        # All occurrences of a word in a batch share a mask.
         vectors = self.dropout(self.words(word, char))  # [U, D]
         last: Tensor = self.lstm(vectors, text, (text != 0).sum(dim=1))
         return last
@@ -114,13 +105,9 @@ class TransformerEncoder(nn.Module):
         config: PlainDict | None = None,
         lora_rank: int | None = None,
     ) -> None:
-        """Load the transformer.
+        """Load the transformer of a Hub name or folder, or make one for a checkpoint's weights by its configuration.
 
-        Args:
-            name: a Hub name or a local folder.
-            pooling: `mean` over the real tokens, or `cls`, the first token.
-            config: the transformer's configuration, from a checkpoint with its weights; nothing is loaded from `name`.
-            lora_rank: train adapters of this rank in place of the transformer; None = none.
+        With a rank, adapters are trained in place of the transformer.
         """
         super().__init__()
         from transformers import AutoConfig, AutoModel

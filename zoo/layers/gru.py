@@ -22,21 +22,14 @@ class AllStatesGRU(nn.GRU):
     # TorchDynamo would trace every time step.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
-        """Run over sequences of rows.
+        """The states at each position, from the left and the right: [N, T, directions, hidden_size], 0 after the end.
 
-        Args:
-            table: [V, input_size], the inputs that occur.
-            ids: int64 [N, T], rows of the table; anything after a sequence's end.
-            lengths: int64 [N], 0..T.
-
-        Returns:
-            [N, T, directions, hidden_size]: the states after reading a position from the left, and from the right;
-            0 after a sequence's end.
+        The sequences, int64 [N, T] with lengths [N], are rows of the table [V, input_size].
         """
         return (self._on_cpu if table.device.type == "cpu" else self.packed)(table, ids, lengths)
 
     def packed(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Run over sequences by PyTorch's kernels; arguments and result as of `forward`."""
+        """Run `forward` by PyTorch's kernels."""
         packed = pack_padded_sequence(
             table[ids], lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
         )
@@ -84,17 +77,10 @@ class _Steps(torch.autograd.Function):
     def forward(
         ctx: Any, products: Tensor, rows: Tensor, weight: Tensor, bias: Tensor, alive: list[int]
     ) -> Tensor:
-        """States of all steps.
+        """States [directions, T, N, H], 0 where a sequence has ended.
 
-        Args:
-            products: [V, 3H], x_r, x_z and x_c of each input.
-            rows: int64 [directions, T, N], the inputs that are read: rows of `products`.
-            weight: [directions, 3H, H].
-            bias: [directions, 3H].
-            alive: number of sequences that have not ended at each step, the first of the N.
-
-        Returns:
-            [directions, T, N, H], 0 where a sequence has ended.
+        `rows`, int64 [directions, T, N], are the products [V, 3H] (x_r, x_z, x_c) that are read. Weights and bias are
+        [directions, 3H, H] and [directions, 3H]; of the N sequences, the first `alive` of a step have not ended.
         """
         directions, steps, n_rows = rows.shape
         size = weight.shape[2]

@@ -21,10 +21,8 @@ def pair_mask(batch: MatchingBatch) -> Tensor:
 
 
 def word_pair_mask(batch: MatchingBatch, unknown: int) -> Tensor:
-    """bool [P, T, S]: `pair_mask` without pairs of two unknown words.
-
-    All unknown words have the same vector, so any two of them would be a perfect match.
-    """
+    """bool [P, T, S]: `pair_mask` without pairs of two unknown words."""
+    # All unknown words have the same vector, so any two of them would be a perfect match.
     is_unknown = batch.word == unknown  # [U]
     both_unknown = _in_both(is_unknown[batch.first_text], is_unknown[batch.second_text], batch)
     return pair_mask(batch) & ~both_unknown
@@ -36,16 +34,7 @@ def _in_both(first: Tensor, second: Tensor, batch: MatchingBatch) -> Tensor:
 
 
 def dot_interaction(first: Tensor, second: Tensor, batch: MatchingBatch) -> Tensor:
-    """Dot products of the words' vectors of each pair.
-
-    Args:
-        first: [N, T, D] vectors of the distinct first texts' words; anything at padding.
-        second: [M, S, D] vectors of the second texts' words.
-        batch: the pairs.
-
-    Returns:
-        float32 [P, T, S]; 0 at padding.
-    """
+    """Dot products of words' vectors, [N, T, D] and [M, S, D], in each pair: float32 [P, T, S], 0 at padding."""
     with torch.autocast(first.device.type, enabled=False):
         # index_select and not first[batch.first]: its gradient is several times faster on CPUs.
         left = first.float().index_select(0, batch.first)  # [P, T, D]
@@ -61,16 +50,9 @@ def cosine_interaction(first: Tensor, second: Tensor, batch: MatchingBatch) -> T
 
 
 def word_overlap(batch: MatchingBatch, unknown: int = 1, special: Sequence[int] = ()) -> Tensor:
-    """Shares of common words.
+    """Shares of common words, float32 [P, 4]: of the first text's words and of their idf, then both of the second's.
 
-    Args:
-        batch: pairs of texts.
-        unknown: vocabulary id of unknown words, which are never equal.
-        special: ids of special tokens, which are not counted.
-
-    Returns:
-        float32 [P, 4]: the share of the first text's words that the second text has, and their share of the first
-        text's idf; then both shares of the second text's words.
+    Unknown words are never equal; special tokens are not counted.
     """
     is_word = batch.first_text.new_ones(len(batch.word), dtype=torch.bool)  # [U]
     is_word[0] = False  # padding
@@ -105,8 +87,8 @@ def pair_logits(score: Tensor, num_outputs: int) -> Tensor:
 class PairCosine(nn.Module):
     """Logits of a pair from its texts' cosine: scale (cosine - threshold); scale and threshold are trained.
 
-    The threshold counts only where pairs are classified, not where candidates are compared. It applies to cosines: a
-    bias of the logits would have to move ten times as far, which takes Adam thousands of steps.
+    The threshold is needed where pairs are classified. It applies to cosines: a bias of the logits would have to move
+    ten times as far, which takes Adam thousands of steps.
     """
 
     def __init__(self, scale: float, num_outputs: int, has_threshold: bool) -> None:

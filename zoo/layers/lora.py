@@ -1,9 +1,7 @@
 """Low-rank adapters: fine-tuning a transformer by a few additional weights; its own are frozen.
 
 Edward J. Hu et al.: "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022. In place of its weight W, a
-linear layer has W + (alpha / r) B A (Section 4.1), where A is [r, inputs] and B, zero at first, [outputs, r]. Here
-every linear layer of the transformer has such a pair, and alpha is twice the rank r.
-
+linear layer has W + (alpha / r) B A (Section 4.1), where A is [r, inputs] and B, zero at first, [outputs, r].
 The package `peft` makes the adapters; they are merged into the weights here, so that using a model needs no `peft`.
 """
 
@@ -23,11 +21,7 @@ _BASE, _A, _B = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weigh
 
 
 def add_adapters(transformer: nn.Module, rank: int) -> None:
-    """Give every linear layer an adapter of rank r, except for the pooling layer, and freeze everything else.
-
-    Raises:
-        InputError: peft is not installed, or the transformer has no linear layers.
-    """
+    """Give every linear layer, except for the pooling layer, an adapter, and freeze everything else."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:

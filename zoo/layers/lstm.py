@@ -47,16 +47,9 @@ class LastStateLSTM(_RowLSTM):
     # TorchDynamo would trace every time step.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
-        """Run over sequences of rows.
+        """The last forward and backward states [N, directions * hidden_size], 0 where a sequence is empty.
 
-        Args:
-            table: [V, input_size], the inputs that occur.
-            ids: int64 [N, T], rows of the table; anything after a sequence's end.
-            lengths: int64 [N], 0..T.
-
-        Returns:
-            [N, hidden_size], or [N, 2 * hidden_size]: last forward state, last backward state; 0 where the
-            sequence is empty.
+        The sequences, int64 [N, T] with lengths [N], are rows of the table [V, input_size].
         """
         if ids.shape[1] == 0:  # no word of the batch has a letter
             ids = ids.new_zeros(len(ids), 1)
@@ -73,11 +66,9 @@ class AllStatesLSTM(_RowLSTM):
     # TorchDynamo would trace every time step.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
-        """Run over sequences of rows; arguments as of `LastStateLSTM.forward`.
+        """The states at each position, from the left and the right: [N, T, directions * hidden_size], 0 after the end.
 
-        Returns:
-            [N, T, hidden_size], or [N, T, 2 * hidden_size]: the state after reading a position from the left, and
-            after reading it from the right; 0 after a sequence's end.
+        The sequences, int64 [N, T] with lengths [N], are rows of the table [V, input_size].
         """
         n, length = ids.shape
         if table.device.type == "cpu":
@@ -95,19 +86,10 @@ class AllStatesLSTM(_RowLSTM):
 
 
 def last_states(projected: Tensor, recurrent: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
-    """The last states of LSTMs whose input products are known, such as those of words that are sums of letters.
+    """The last states [N, D H] of D = 1 or 2 LSTMs whose input products are known; 0 where a sequence is empty.
 
-    Gates are in the order input, forget, output, cell, or input, output, cell without a forget gate. PyTorch's kernel
-    for GPUs always has a forget gate; where it should not, a large bias holds it at exactly 1.
-
-    Args:
-        projected: [D, V, GH], of each table row, bias included; D = 1 or 2 directions, G = 3 or 4 gates.
-        recurrent: [D, GH, H].
-        ids: int64 [N, T], rows of the table; anything after a sequence's end.
-        lengths: int64 [N], 0..T.
-
-    Returns:
-        [N, D H]: last forward state, last backward state; 0 where the sequence is empty.
+    The sequences, int64 [N, T] with lengths [N], are rows of the products [D, V, GH], biases included. The G gates,
+    also of the recurrent weights [D, GH, H], are input, forget, output, cell; or input, output, cell.
     """
     if projected.device.type == "cpu":
         last, _ = _Packing(ids, lengths, len(projected) == 2).run(projected, recurrent, ids)
@@ -117,7 +99,7 @@ def last_states(projected: Tensor, recurrent: Tensor, ids: Tensor, lengths: Tens
     return joined
 
 
-#: The sigmoid of this is 1 in float32, and its slope 0.
+#: PyTorch's kernel always has a forget gate: this bias holds it open, since its sigmoid is 1 and its slope 0.
 _OPEN = 40.0
 
 
@@ -182,28 +164,14 @@ def _sigmoid_gates_first(weight: Tensor) -> Tensor:
 
 
 class _States(torch.autograd.Function):
-    """D LSTMs side by side over packed sequences, longest first; D = 1 or 2 directions.
-
-    There are G = 4 gates (input, forget, output, cell), or 3 without the forget gate.
-    P is the number of tokens of all sequences: step 0 of all, then step 1 of those that have one, ...
-    """
+    """The LSTMs of `last_states` over packed sequences with P tokens: step 0 of all, longest first, then step 1, ..."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]
     def forward(
         ctx: Any, projected: Tensor, recurrent: Tensor, steps: Tensor, batch_sizes: list[int]
     ) -> tuple[Tensor, Tensor]:
-        """Run the steps.
-
-        Args:
-            projected: [D, V, GH], input products of each table row, bias included.
-            recurrent: [D, GH, H].
-            steps: int64 [D, P], rows of the table.
-            batch_sizes: number of sequences that have not ended at each step; N at the first.
-
-        Returns:
-            [D, N, H] last states and [D, P, H] all states.
-        """
+        """Last states [D, N, H] and all states [D, P, H] of steps, int64 [D, P], rows of the table."""
         directions, _, width = projected.shape
         hidden = recurrent.shape[2]
         sigmoids, forgets = width - hidden, width == 4 * hidden

@@ -13,12 +13,11 @@ DEVIATION = 0.1
 
 
 class OpenWords(nn.Module):
-    """Vectors of words in several tables side by side, for unknown words as well.
+    """Vectors of known and unknown words in several tables side by side.
 
     A word that the vocabulary lacks has in each table a vector of N(0, 0.1^2), drawn from its spelling, times a learned
-    scale of the table. In training, word dropout draws such vectors for some known words as well, mostly rare ones
-    (probability strength / (strength + training dialogues with the word)): the model cannot rely on the vectors of rare
-    words, and learns to read drawn ones.
+    scale of the table. In training, word dropout draws such vectors for some known words, too, mostly rare ones
+    (probability strength / (strength + training dialogues with the word)), so that the model learns to read them.
     """
 
     def __init__(self, num_words: int, size: int, tables: int, dropout: float) -> None:

@@ -46,11 +46,7 @@ class RowTable(nn.Module):
 
 
 def distinct_rows(ids: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """The distinct ids, sorted, without a sort; for row numbers of a table.
-
-    Returns:
-        int64 [n], and int64 [...], the position of each id among them.
-    """
+    """The distinct row numbers [n] of a table, sorted, and the position of each id among them [...]; does not sort."""
     is_read = torch.zeros(num_rows, dtype=torch.bool, device=ids.device)
     is_read[ids.flatten()] = True
     rows = is_read.nonzero().squeeze(1)
@@ -256,11 +252,7 @@ def why_dense(optimizer: Optimizer) -> str | None:
 
 
 def update_by_rows(optimizer: Optimizer, tables: Sequence[RowTable]) -> Optimizer:
-    """Make an optimizer, which `why_dense` accepts, update tables by rows.
-
-    Returns:
-        The optimizer, or a `RowAdam` with the same settings in place of an Adam.
-    """
+    """Make an optimizer that `why_dense` accepts update tables by rows; a `RowAdam` takes the place of an Adam."""
     if isinstance(optimizer, Adam):
         optimizer = RowAdam(optimizer.param_groups, **optimizer.defaults)
         for table in tables:

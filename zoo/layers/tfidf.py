@@ -55,11 +55,7 @@ class TextVectorizer:
         self._opened: CountVectorizer | None = None
 
     def fit(self, texts: Iterable[str], source: str = "the training texts", **options: object) -> csr_matrix:
-        """Select the n-grams of n training texts, by further options; returns the texts' vectors [n, V].
-
-        Raises:
-            InputError: no text has a word; `source` names the texts.
-        """
+        """Select n-grams, and return the texts' vectors [n, V]; raises an `InputError` if there is no word."""
         vectorizer = self._new(**options)
         try:
             vectors = vectorizer.fit_transform(texts)
@@ -91,8 +87,7 @@ class TextVectorizer:
 class TfidfLinear(nn.Module):
     """A linear classifier of words, n-grams of words and n-grams of letters.
 
-    Each kind of n-gram has a TF-IDF vector of its own, with 1 + log tf and of length 1; the classifier reads their
-    concatenation. Before the fit, all classes have equal scores.
+    It reads a TF-IDF vector of each kind of n-gram, with 1 + log tf and of length 1. Before the fit, all scores are 0.
     """
 
     table: Tensor
@@ -111,15 +106,9 @@ class TfidfLinear(nn.Module):
         self.register_buffer("table", torch.zeros(0, num_classes), persistent=False)
 
     def fit(self, texts: Sequence[str], target: NDArray[np.int64], c: float) -> None:
-        """Fit the classifier: one linear support vector machine per class (squared hinge loss).
+        """Fit one linear support vector machine per class (squared hinge loss) to texts with classes [n].
 
-        Args:
-            texts: n training texts.
-            target: [n], their classes; a missing class has the lowest score for every text.
-            c: weight of training errors against small weights.
-
-        Raises:
-            InputError: no text has a word.
+        A missing class has the lowest score for every text. `c` weights training errors against small weights.
         """
         from scipy.sparse import hstack
         from sklearn.svm import LinearSVC

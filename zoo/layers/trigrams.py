@@ -22,14 +22,10 @@ class TrigramLayer(nn.Module):
     known: Tensor | None
 
     def __init__(self, num_chars: int, trigrams: int | Sequence[int], size: int, fan_out: int) -> None:
-        """Make the matrix.
+        """Make the matrix, with a row for each trigram and `size` columns; `fan_out` scales the initial values.
 
-        Args:
-            num_chars: character ids are below this.
-            trigrams: number of buckets that trigrams are hashed into; or the known trigrams, sorted numbers of
-                `distinct_trigrams`, with a row each: others are skipped.
-            size: columns.
-            fan_out: units that a column belongs to, for the scale of the initial values.
+        `trigrams` is the number of buckets that trigrams are hashed into, or the known trigrams, sorted numbers of
+        `distinct_trigrams`; others are skipped.
         """
         super().__init__()
         rows = trigrams if isinstance(trigrams, int) else len(trigrams)

@@ -1,7 +1,4 @@
-"""A text as the mean of its words' vectors, weighted by inverse document frequency.
-
-The vectors are pre-trained and not trained further. No label is read.
-"""
+"""A text as the mean of its words' pre-trained vectors, weighted by inverse document frequency."""
 
 from __future__ import annotations
 

@@ -9,17 +9,9 @@ from torch import Tensor
 def vote(
     similarity: Tensor, score: Tensor, mask: Tensor, tau: Tensor | float, score_power: float = 3.0
 ) -> Tensor:
-    """Compute the memories' shares of a vote: softmax_k(tau s_k + p log(score_k / score_1)).
+    """The memories' shares of a vote, float32 [B, K]: softmax_k(tau s_k + p log(score_k / score_1)).
 
-    Args:
-        similarity: float32 [B, K], s.
-        score: float32 [B, K], retrieval scores.
-        mask: bool [B, K], True where there is a memory.
-        tau: sharpness.
-        score_power: p.
-
-    Returns:
-        float32 [B, K]; a text without memories has shares of 0.
+    Similarities s and retrieval scores are [B, K]; shares are 0 where the mask, bool [B, K], is False.
     """
     if similarity.shape[1] == 0:
         return similarity

@@ -28,7 +28,7 @@ from zoo.baselines.convolution import WordConvolution
 SMALL_I = {
     "one-layer": ARCI(filters=(5,), segments=2, hidden_size=4, word_size=6),
     "three-layers": ARCI(filters=(5, 4, 3), segments=2, hidden_size=4, word_size=6),
-    "even-window": ARCI(filters=(5, 4), window=4, hidden_size=4, word_size=6, share=True),
+    "even-window": ARCI(filters=(5, 4), window=4, hidden_size=4, word_size=6),
     "window-of-one": ARCI(filters=(5,), window=1, hidden_size=4, word_size=6),
 }
 SMALL_II = {

@@ -31,9 +31,9 @@ from zoo.tasks.matching.task import MatchingTask
 TRIGRAMS = 50
 SMALL: dict[str, MatchingTask] = {
     "DSSM": DSSM(num_trigrams=TRIGRAMS, hidden_sizes=(6, 5, 4)),
-    "DSSM-apart": DSSM(num_trigrams=TRIGRAMS, hidden_sizes=(6,), share=False),
+    "DSSM-shallow": DSSM(num_trigrams=TRIGRAMS, hidden_sizes=(6,)),
     "CDSSM": CDSSM(num_trigrams=TRIGRAMS, hidden_sizes=(6, 4)),
-    "CDSSM-apart": CDSSM(num_trigrams=TRIGRAMS, window=4, hidden_sizes=(6, 5, 4), share=False),
+    "CDSSM-even": CDSSM(num_trigrams=TRIGRAMS, window=4, hidden_sizes=(6, 5, 4)),
 }
 every_model = pytest.mark.parametrize("name", SMALL)
 
@@ -79,16 +79,10 @@ def test_equations(name: str) -> None:
     kind = name.partition("-")[0]
     logits = score(network, batch).logits
     for pair, (first, second) in enumerate(zip(batch.first, batch.second, strict=True)):
-        q = plain_tower(network.first, kind, batch, words_of(batch.first_text[first]))
-        d = plain_tower(network.second, kind, batch, words_of(batch.second_text[second]))
+        q = plain_tower(network.tower, kind, batch, words_of(batch.first_text[first]))
+        d = plain_tower(network.tower, kind, batch, words_of(batch.second_text[second]))
         expected = numbers(network.out)["scale"] * cosine(q, d)
         assert float(logits[pair, 0]) == pytest.approx(expected, abs=2e-5)
-
-
-def test_one_tower_or_two() -> None:
-    shared, apart = make_network(SMALL["DSSM"]), make_network(SMALL["DSSM-apart"])
-    assert shared.first is shared.second
-    assert apart.first is not apart.second
 
 
 def test_letter_trigrams_of_a_word() -> None:
@@ -106,8 +100,8 @@ def test_pairs_to_classify() -> None:
     """Two logits, whose difference rises with the cosine."""
     model = DSSM(num_trigrams=TRIGRAMS, hidden_sizes=(6, 5), loss="cross_entropy")
     network, batch = model.build_network(make_spec("classification"), None, None), make_batch()
-    words = network.first.hashing(batch.char)
-    vectors = [network.first(words, text).detach().double().numpy() for text in batch[3:5]]
+    words = network.tower.hashing(batch.char)
+    vectors = [network.tower(words, text).detach().double().numpy() for text in batch[3:5]]
     similar = [cosine(vectors[0][i], vectors[1][j]) for i, j in zip(batch.first, batch.second, strict=True)]
     np.testing.assert_allclose(score(network, batch).score, 10.0 * (np.array(similar) - 0.5), atol=1e-5)
 
@@ -128,7 +122,7 @@ def test_needs_letters() -> None:
     with pytest.raises(InputError, match=r"DSSM reads the letters of words: set --data\.characters true"):
         DSSM().check_data(MatchingDataModule())
     DSSM().check_data(MatchingDataModule(characters=True))
-    with pytest.raises(InputError, match="does not keep: use words or whitespace"):
+    with pytest.raises(InputError, match=r"set --data\.tokenizer to words or whitespace"):
         DSSM().check_data(MatchingDataModule(tokenizer="bert", characters=True))
 
 

@@ -22,7 +22,7 @@ from tests.zoo.conftest import sentences, write_table
 from zoo.baselines.bag_of_words import WEIGHTS
 from zoo.baselines.line import LINE, PTE, draw_edge, noise_tables, sample_edges
 from zoo.baselines.skip_gram import SkipGram
-from zoo.baselines.word_averages import Corpus, WordAverages, mix, read_corpus
+from zoo.baselines.word_averages import Corpus, Means, WordAverages, read_corpus
 
 TRAIN = sentences(60, seed=3)
 #: Three texts of five words, one without any, one memory.
@@ -45,6 +45,12 @@ def fit(model: Any, data: Any) -> Any:
     return model
 
 
+def means_of(model: Any, data: Any, name: str) -> Means:
+    """The means of a split."""
+    blocks = [model.network.means(batch) for batch in data.dataset(data.split(name)).batches(16)]
+    return Means(*(torch.cat(field) for field in zip(*blocks, strict=True)))
+
+
 # --- means ---
 
 
@@ -53,7 +59,7 @@ def test_means_are_over_the_words_of_a_text_and_its_memories(adapter: Classifica
     network = model.network
     vectors, known = network.fitted["vectors"], network.fitted["known"]
     means = network.means(batch)
-    vectors_, weights = mix(means, network.memory_share(means, 0.0)), network(batch).memory_weight
+    vectors_, weights = means.mix(network.memory_share(means, 0.0)), network(batch).memory_weight
     for row, text in enumerate(batch.text):
         texts = [text, *batch.memory_text[batch.memory[row]][batch.memory_mask[row]]]
         words = [batch.word[each[each != 0]] for each in texts]
@@ -86,7 +92,7 @@ def test_the_share_is_the_best_on_validation_rows(adapter: Classification) -> No
     model = fit(PTE(word_size=6, epochs=20, expand="interpolate"), data)
     splits = ("train", "validation")
     train, held_out = (label_numbers(data.split(name).rows, data.spec.labels) for name in splits)
-    means = [model._means(data, name) for name in splits]
+    means = [means_of(model, data, name) for name in splits]
     accuracies = {}
     for weight in WEIGHTS:
         vectors = [(1 - weight) * split.text + weight * split.memories for split in means]
@@ -234,7 +240,7 @@ def test_labels_bring_the_words_of_a_class_together(adapter: Classification) -> 
     def share_explained(model: WordAverages) -> float:
         """The share of the variance of the texts' means that is between classes."""
         fit(model, data)
-        means = model._means(data, "train").text.numpy()
+        means = means_of(model, data, "train").text.numpy()
         classes = [means[np.array(labels) == label] for label in set(labels)]
         between = sum(len(rows) * ((rows.mean(axis=0) - means.mean(axis=0)) ** 2).sum() for rows in classes)
         return float(between / ((means - means.mean(axis=0)) ** 2).sum())
@@ -244,8 +250,8 @@ def test_labels_bring_the_words_of_a_class_together(adapter: Classification) -> 
 
 
 def test_impossible_options(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"model\.order='third': choose one of first, second"):
-        LINE(order="third")
+    with pytest.raises(InputError, match=r"model\.epochs=0"):
+        LINE(epochs=0)
     with pytest.raises(InputError, match=r"model\.window=0"):
         SkipGram(window=0)
     with pytest.raises(InputError, match=r"model\.c=-1"):
