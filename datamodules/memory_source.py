@@ -1,7 +1,6 @@
-"""The memory of a data module: its location, and its index, which is built when it is first needed.
+"""The memory of a data module: the user's own (a folder, an Elasticsearch index), or made of a table.
 
-A memory is the user's own (a folder, an Elasticsearch index), or it is made of a table, whose rows are kept in the
-cache: a model that never searches pays for no index.
+The rows of a table are kept in the cache until the index is needed: a model that never searches pays for none.
 """
 
 from __future__ import annotations
@@ -74,16 +73,9 @@ class MemorySource:
         least_rows: int = 0,
         any_ranking: bool = False,
     ) -> None:
-        """Configure; nothing is read yet.
+        """Configure: `read_table` reads a table that the user names, `read_own` the rows where the user names none.
 
-        Args:
-            options: of the data module.
-            retriever: back end and ranking.
-            cache: folder for memories that are made of tables.
-            read_table: reads a table that the user names as memory.
-            read_own: reads the rows where the user names no memory.
-            least_rows: rows that a memory must have.
-            any_ranking: see `DataModule`.
+        A memory has at least `least_rows` rows; see `DataModule` for `any_ranking`.
         """
         self.options, self.retriever, self.cache = options, retriever, cache
         #: None until `locate`, `use` or `DataModule.setup`.
@@ -112,10 +104,8 @@ class MemorySource:
     def locate(self, own: Rows | None, training: bool) -> None:
         """Determine the location of the memory, and keep the rows that it is made of; nothing is built.
 
-        They are `own` where the user names no memory. A table that the user names is read only with `training`.
-
-        Raises:
-            InputError: the memory that the user names does not exist, or is too small.
+        They are `own` where the user names no memory. A table that the user names is read only with `training`. Raises
+        an `InputError` if the memory that the user names does not exist, or is too small.
         """
         if self.is_trained and not self.is_index:
             return
@@ -169,16 +159,10 @@ class MemorySource:
     def open(
         self, path: str | None = None, version: int | None = None, retriever: Retriever | None = None
     ) -> Memory:
-        """Open the memory, and build it before if it is missing.
+        """Open the memory, built if it is missing, or another folder (`path`); `version` None = the current one.
 
-        Args:
-            path: a memory folder in place of the model's memory.
-            version: of a memory that has grown; None opens the current one.
-            retriever: back end and ranking of that other memory; None = the model's or, with `any_ranking`, those that
-                the folder was built with.
-
-        Raises:
-            InputError: the memory or its version is missing, and cannot be built.
+        `retriever` ranks that other memory; None = the model's or, with `any_ranking`, the folder's own. Raises an
+        `InputError` if the memory or its version is missing, and cannot be built.
         """
         if is_existing_index(self.retriever):
             return open_memory(f"index:{self.retriever.existing_index}", self.retriever, version)

@@ -1,7 +1,7 @@
 """The preparation on rank 0: read the tables, locate the memory, prepare each split, choose the vocabulary.
 
-Every result is a folder in the cache under a fingerprint of its inputs, so that a second run starts at once. The plan
-names the folders; every rank reads it and maps them.
+Every result is a folder in the cache under a fingerprint of its inputs. The plan names the folders; every rank maps
+them.
 """
 
 from __future__ import annotations

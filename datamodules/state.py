@@ -78,10 +78,7 @@ def _folder_name(memory: MemoryLocation | None) -> str | None:
 
 
 def check_split(data: AnyDataModule, state: DataState, name: str, source: str) -> None:
-    """Raise an `InputError` if a split takes rows that a model of this state was trained on.
-
-    `source` is the option that names this model, with its value.
-    """
+    """Raise an `InputError` if a split takes rows that a model of this state, named by `source`, was trained on."""
     options, trained = data.options.to_dict(), state.options
     training_table = data.options.table_option.format(split="train")
     if not data.is_split_off(name) or resolved(options[training_table]) != resolved(
@@ -107,8 +104,7 @@ def options_to_evaluate(
 ) -> PlainDict:
     """Options for `zoo validate` and `zoo test` of a trained model, which those of the user (`given`) override.
 
-    Raises:
-        InputError: validation rows were split off the training table, and it is not there.
+    Raises an `InputError` if validation rows were split off the training table, and it is not there.
     """
     values = dict(state.options)
     tests = [name for name in options.files if name.startswith("test_")]

@@ -1,7 +1,4 @@
-"""Base of the kinds of data whose rows are single texts, each with its retrieved memories.
-
-A kind adds the labels of its rows: see `datamodules.classification`, and examples/your_own_kind for a small one.
-"""
+"""Base of the kinds of data whose rows are single texts with memories; see examples/your_own_kind for a small kind."""
 
 from __future__ import annotations
 
@@ -66,7 +63,6 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     dataset_type: type[TextDataset[Any]]
 
     def __init__(self, options: TextOptionsT, retriever: Retriever = DEFAULT_RETRIEVER) -> None:
-        """Make the parts; nothing is read yet."""
         super().__init__(options, retriever, least_memories=options.num_memories)
 
     @override
@@ -128,14 +124,9 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         seen: NDArray[np.uint64] | None,
         same_table: bool = False,
     ) -> DuplicateMarks:
-        """Mark the rows of a table that have duplicates.
+        """Mark rows that have duplicates among the keys `seen`, or in the memory; None = duplicates were excluded.
 
-        Args:
-            rows: the table.
-            neighbors: their retrieved memories.
-            memory: None = duplicates were excluded.
-            seen: keys of the rows that the model was trained on.
-            same_table: the memory was made of the table of the rows.
+        With `same_table`, the memory was made of the table of the rows.
         """
         in_memory, near = np.zeros(len(rows), bool), None
         if neighbors is not None:
@@ -185,10 +176,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         contents: BatchContents = BatchContents(),
         exclude_duplicates: bool = False,
     ) -> TextSplit:
-        """A split in memory, for prediction; without a memory, texts alone.
-
-        With `exclude_duplicates`, a text retrieves neither itself nor a duplicate of itself.
-        """
+        """A split in memory, for prediction; without a memory, texts alone."""
         length, memory_length = self.lengths
         neighbors = memory_tokens = None
         if memory is not None:
@@ -246,12 +234,7 @@ class TextDataset(BatchDataset[BatchT_co]):
     def read(
         self, indices: Sequence[int] | NDArray[np.int64]
     ) -> tuple[dict[str, Tensor | list[str] | None], NDArray[np.int64]]:
-        """Read B rows; see `__getitems__`.
-
-        Returns:
-            Fields as in `ClassificationBatch`; and int64 [B, K], each memory's row in `split.neighbors.memories`, -1
-            where there is none.
-        """
+        """Read B rows: fields as in `ClassificationBatch`, and the rows of their memories, int64 [B, K], -1 = none."""
         row, weight = rows_and_weights(indices)
         neighbors = self.split.neighbors
         if neighbors is None:

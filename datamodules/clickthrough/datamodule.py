@@ -25,13 +25,7 @@ from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.retrieval import (
-    FolderMemory,
-    Memory,
-    Retriever,
-    build_neighbors,
-    is_memory,
-)
+from datamodules.retrieval import FolderMemory, Memory, Retriever, build_neighbors, is_memory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -39,10 +33,7 @@ from datamodules.trigrams import distinct_trigrams
 
 
 class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSplit]):
-    """Queries, documents, and judgements: the documents that were clicked, or judged to answer a query.
-
-    A training example is a query with a document that answers it and n that do not. A model is measured by its ranking
-    of documents for a query: the judged ones, or the whole collection.
+    """Queries, and documents that were clicked or judged to answer them, which a model ranks.
 
     Example:
         >>> data = ClickthroughDataModule(
@@ -248,14 +239,11 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         return self._negatives
 
     def set_negatives(self, documents: NDArray[np.int64], scores: NDArray[np.float32] | None = None) -> None:
-        """Draw `retrieved` negatives from other documents from now on, such as those of a model in training.
+        """Draw `retrieved` negatives from other documents, such as those that a model in training ranks high.
 
-        Documents that answer a query are excluded, and `skip_hits` and `highest_hit_score` apply. Workers have the old
-        ones until the loader is made again (`reload_dataloaders_every_n_epochs`).
-
-        Args:
-            documents: [Q, K] rows of the collection for each training query, best first, -1 where there are fewer.
-            scores: [Q, K] their scores, if `highest_hit_score` is to be used.
+        Workers have the old ones until the loader is made again (`reload_dataloaders_every_n_epochs`). `documents`
+        has rows of the collection for each training query [Q, K], best first, -1 where there are fewer; `scores`
+        [Q, K] are used for `highest_hit_score`.
         """
         options, negatives = self.options, self.negatives
         negatives.pool = hard_pool(

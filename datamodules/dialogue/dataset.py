@@ -149,16 +149,10 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         answers: NDArray[np.int64],
         dialogue: NDArray[np.int64],
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Number the possible answers.
+        """Number the choices: each word's [words], those of each dialogue alone [B, X], each question's answer [P].
 
-        Args:
-            words: of the dialogues.
-            position: [words] each word's row in the batch's table.
-            answers: [P] numbers of words, 0 = unknown.
-            dialogue: [P] the dialogue of each question.
-
-        Returns:
-            The choice of each word [words]; each dialogue's own words [B, X]; the right choice of each question [P].
+        `position` [words] is each word's row in the batch's table; `answers` [P] are numbers of words, 0 = unknown;
+        `dialogue` [P] is the dialogue of each question.
         """
         # A dialogue's own words are numbered 0, 1, ...: distinct pairs of dialogue and word, in order.
         is_own = self.unknown[words.word]

@@ -1,7 +1,6 @@
-"""Pairs of texts to match.
+"""Pairs of texts to match, in lists: all candidates of a question in an evaluation.
 
-The unit of a batch is a list: all candidates of a question in an evaluation; in training a single pair (pointwise), a
-positive with negatives that are drawn in every epoch (pairwise), or all candidates (listwise).
+A training list is a pair (pointwise), a positive with negatives drawn in every epoch (pairwise), or all candidates.
 """
 
 from __future__ import annotations
@@ -140,10 +139,9 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         }
 
     def _retrieve(self, pairs: Pairs, exclude_all: bool) -> tuple[Pairs, Ragged, str]:
-        """Hits of each question, without its positives or, with `exclude_all`, without all of its texts.
+        """Return the pairs with the hits among the second texts, each question's hits, and the neighbors' fingerprint.
 
-        Returns:
-            The pairs with the hits among the second texts; the hits of each question; the fingerprint of the neighbors.
+        Hits exclude a question's positives or, with `exclude_all`, all of its texts.
         """
         assert self.searched_memory is not None
         folder, fingerprint = build_neighbors(
@@ -156,7 +154,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         return pairs, foreign_texts(pairs, hits, excluded), fingerprint
 
     def _check(self, name: str, split: MatchingSplit) -> None:
-        """Refuse training pairs without anything to learn, and a validation that cannot select an epoch."""
+        """Raise an `InputError` for training pairs that teach nothing, or a validation that cannot select an epoch."""
         pairs = split.pairs
         if name == "train" and len(training_lists(split, self.options, self.seed)) == 0:
             missing = (
@@ -234,8 +232,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     def idf(self) -> NDArray[np.float32]:
         """float32 [num_words]: ln((n + 1) / (d + 1)) for a word that d of the n distinct training texts have.
 
-        A word of every text has 0, and a word of none, such as the unknown word, ln(n + 1). Padding and the special
-        tokens that a `transformers` tokenizer puts around each text have 0.
+        The unknown word has ln(n + 1); padding and the special tokens of a `transformers` tokenizer have 0.
         """
         vocabulary = self.words.vocabulary
         frequency = np.array(self.facts["document_frequency"], np.int64)
