@@ -1,7 +1,4 @@
-"""Duplicates of rows: kept on one side of a split, and counted in validation and test.
-
-Their scores measure memorization, so scores without them are reported as well.
-"""
+"""Duplicates of rows: kept on one side of a split; their scores, which measure memorization, are excluded as well."""
 
 from __future__ import annotations
 

@@ -38,8 +38,7 @@ class DataState:
 
     def to_dict(self) -> PlainDict:
         """Plain values."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**values, "memory": None if self.memory is None else self.memory.to_dict()}
+        return {**vars(self), "memory": None if self.memory is None else self.memory.to_dict()}
 
     @classmethod
     def from_dict(cls, described: PlainDict) -> DataState:
@@ -60,21 +59,17 @@ def check_resumed(now: DataState, before: DataState, options: type[DataOptions])
         for name, contents in before.files.items()
         if not name.startswith("test_") and contents != now.files[name]
     ]
-    is_made_of_rows = any(
-        memory is not None and memory.rows is not None for memory in (now.memory, before.memory)
-    )
-    if not differences and is_made_of_rows and _folder_name(now.memory) != _folder_name(before.memory):
+    memories = (now.memory, before.memory)
+    is_made_of_rows = any(memory is not None and memory.rows is not None for memory in memories)
+    # The name of a memory's folder in the cache depends on its rows and its ranking.
+    folders = {None if memory is None else Path(memory.path).name for memory in memories}
+    if not differences and is_made_of_rows and len(folders) > 1:
         differences.append("data.retriever has another ranking")
     if differences:
         raise InputError(
             f"the resumed run had other data options: {'; '.join(differences)}. Use the same ones, or start a new run"
             " with --model.init_from"
         )
-
-
-def _folder_name(memory: MemoryLocation | None) -> str | None:
-    """The name of a memory's folder in the cache, which depends on its rows and its ranking."""
-    return None if memory is None else Path(memory.path).name
 
 
 def check_split(data: AnyDataModule, state: DataState, name: str, source: str) -> None:

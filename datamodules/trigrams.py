@@ -31,6 +31,4 @@ def letter_trigrams(char: Tensor, mark: int, buckets: int | None = None) -> tupl
 
 def distinct_trigrams(char: Tensor, mark: int) -> list[int]:
     """Number the distinct trigrams of words, in ascending order; arguments as for `letter_trigrams`."""
-    numbers, _ = letter_trigrams(char, mark)
-    distinct: list[int] = torch.unique(numbers).tolist()
-    return distinct
+    return torch.unique(letter_trigrams(char, mark)[0]).tolist()  # type: ignore[no-any-return]

@@ -19,7 +19,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.ragged import Ragged
 from datamodules.core.storage import Part, fingerprint_of, prepared_folder
 from datamodules.core.types import Message, PlainDict
-from datamodules.corpora.pair_readers import read_trec
+from datamodules.corpora.pair_readers import read_identified, read_trec
 from datamodules.corpora.pairs import Pairs
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
@@ -27,7 +27,7 @@ from datamodules.duplicates import DuplicateMarks
 from datamodules.matching.dataset import Lists, MatchingDataset, MatchingSplit, training_lists
 from datamodules.matching.negatives import foreign_texts
 from datamodules.matching.options import MatchingOptions
-from datamodules.matching.tables import duplicate_keys, question_groups, read_collection, read_pair_table
+from datamodules.matching.tables import duplicate_keys, question_groups, read_pair_table
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.retrieval import Retriever, build_neighbors, open_neighbors
 from datamodules.text.counts import count_tokens
@@ -56,12 +56,9 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
             retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
         """
         super().__init__(MatchingOptions(**options), retriever)
+        self._ranks = self.options.chosen_goal == "ranking"
         self.monitor = "val/map" if self._ranks else "val/accuracy"
         self._collection: tuple[Rows, Rows] | None = None
-
-    @property
-    def _ranks(self) -> bool:
-        return self.options.chosen_goal == "ranking"
 
     @override
     def read_split(self, name: str) -> Pairs:
@@ -74,7 +71,11 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     def collection(self) -> tuple[Rows, Rows]:
         """Queries and documents of a test collection (layout `trec`)."""
         if self._collection is None:
-            self._collection = read_collection(self.options)
+            files, documents = self.options.queries_file or [], self.options.documents_file
+            assert documents is not None  # checked by the options
+            queries = [read_identified(file) for file in ([files] if isinstance(files, str) else files)]
+            rows = read_identified(documents, self.options.document_column)
+            self._collection = Rows.concat(queries), rows
         return self._collection
 
     @override
@@ -163,16 +164,12 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
                 else "no question has both a positive and a candidate of a lower grade; set data.negatives=random"
             )
             raise InputError(f"{pairs.source}: {missing}")
-        if name == "validation" and len(pairs) == 0:
+        can_select = pairs.has_positive.any() if self._ranks else len(pairs) > 0
+        if name == "validation" and not can_select:
+            needed = "question of the validation pairs has a positive" if self._ranks else "pair is left"
             raise InputError(
-                f"{pairs.source}: no question is left for validation; give more questions, a larger"
-                " data.validation_split, or a data.validation_file"
-            )
-        if name == "validation" and self._ranks and not pairs.has_positive.any():
-            raise InputError(
-                f"{pairs.source}: no question of the validation pairs has a positive, so no epoch would be better"
-                " than another; give a data.validation_file whose questions have one, or a larger"
-                " data.validation_split"
+                f"{pairs.source}: no {needed}, so no epoch would be better than another; give a data.validation_file,"
+                " or a larger data.validation_split"
             )
 
     def split_of(self, pairs: Pairs) -> MatchingSplit:
