@@ -83,10 +83,8 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     #: True where a trained model can use another memory with any ranking.
     any_ranking: ClassVar[bool] = False
 
-    def __init__(
-        self, options: OptionsT, retriever: Retriever = DEFAULT_RETRIEVER, least_memories: int = 0
-    ) -> None:
-        """Make the parts: a memory (with at least these rows) for `MemoryOptions`. Nothing is read yet."""
+    def __init__(self, options: OptionsT, retriever: Retriever = DEFAULT_RETRIEVER) -> None:
+        """Make the parts: a memory for `MemoryOptions`. Nothing is read yet."""
         super().__init__()
         self.options = options
         self.cache = cache_folder(options.cache_dir)
@@ -105,7 +103,6 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
                 self.cache,
                 self._read_memory_table,
                 lambda: self.own_memory(self.read_tables(["train"])),
-                least_memories,
                 self.any_ranking,
             )
         self.facts: PlainDict = {}
@@ -385,7 +382,8 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             texts = self.texts_of(split) if contents.encoded_memory is None else self.texts_of(split)[:1]
             for tokens, length in texts:
                 if len(tokens) and encoded.of(tokens, length) is None:
-                    encoded.add(tokens, length, self._encode_store(tokens, length, encode, encoder))
+                    encodings = self._encode_store(tokens, length, encode, encoder)
+                    encoded.encodings[tokens.part[1], length] = encodings
         return encoded
 
     def _encode_store(
@@ -393,9 +391,8 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     ) -> Encodings:
         table = self.words.table.add(tokens)
         vocabulary = self.words.vocabulary.fingerprint
-        fingerprint = fingerprint_of(
-            {"encoder": encoder, "tokens": tokens.part[1], "vocabulary": vocabulary, "length": length}
-        )
+        part = {"encoder": encoder, "tokens": tokens.part[1], "vocabulary": vocabulary, "length": length}
+        fingerprint = fingerprint_of(part)
         return Encodings.build(
             np.minimum(np.diff(tokens.offsets) + self.words.special_tokens, length),
             lambda rows: encode(gather_texts(TextGroup(table, rows, length))),

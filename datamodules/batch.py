@@ -98,10 +98,7 @@ class ClassificationSpec(NamedTuple):
 
 
 class MatchingBatch(NamedTuple):
-    """Pairs of texts to score, in lists: a question's candidates, or one positive with its negatives.
-
-    P pairs in B lists of at most C pairs, of N distinct first texts and M distinct second texts.
-    """
+    """P pairs of texts to score, in B lists of at most C: N distinct first texts and M distinct second texts."""
 
     word: Tensor
     char: Tensor
@@ -152,10 +149,10 @@ class MatchingSpec(NamedTuple):
 
 
 class DialogueBatch(NamedTuple):
-    """Dialogues with their questions: each dialogue once, however many questions it has.
+    """B dialogues of at most N turns and L words in all, each once, with P questions of at most T words.
 
-    B dialogues of at most N turns and L words in all, P questions of at most T words. A choice is a possible answer:
-    the V words of the vocabulary, then at most X words of the question's own dialogue that the vocabulary lacks.
+    A choice is a possible answer: the V words of the vocabulary, then at most X words of the question's own dialogue
+    that the vocabulary lacks.
     """
 
     word: Tensor
@@ -198,10 +195,7 @@ class DialogueSpec(NamedTuple):
 
 
 class ClickBatch(NamedTuple):
-    """Queries to train on, each with a document that answers it and others that compete with it.
-
-    B examples, of N distinct queries and M distinct documents.
-    """
+    """B queries to train on, each with a relevant document and others: N distinct queries and M distinct documents."""
 
     word: Tensor
     char: Tensor

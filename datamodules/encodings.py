@@ -78,21 +78,17 @@ class Encodings:
 
 
 class EncodedTexts:
-    """Encodings of one frozen encoder, with this fingerprint, by token store and length."""
+    """Encodings of one frozen encoder, with this fingerprint, by fingerprint of the tokens and length."""
 
     def __init__(self, encoder: str) -> None:
         self.encoder = encoder
-        self._encodings: dict[tuple[str, int], Encodings] = {}
-
-    def add(self, tokens: TokenStore, length: int, encodings: Encodings) -> None:
-        """Keep the encodings of a store's texts, cut to a length."""
-        self._encodings[tokens.part[1], length] = encodings
+        self.encodings: dict[tuple[str, int], Encodings] = {}
 
     def of(self, tokens: TokenStore | None, length: int) -> Encodings | None:
         """The encodings of a store's texts; None where there are none."""
         if tokens is None or not tokens.is_kept:
             return None
-        return self._encodings.get((tokens.part[1], length))
+        return self.encodings.get((tokens.part[1], length))
 
 
 def _write(size: NDArray[np.int64], encode: Callable[[NDArray[np.int64]], Tensor], folder: Path) -> None:

@@ -1,7 +1,4 @@
-"""Options of the data modules: dataclasses without behavior, one for each part of a data module.
-
-A data module takes the fields as keyword arguments, so the command line lists them flat: `--data.max_length 64`.
-"""
+"""Options of the data modules: dataclasses without behavior, one for each part of a data module."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ class DataOptions:
         lowercase: fold case before words are looked up; None = yes, except for a `transformers` tokenizer.
         min_count: words that occur less often in the training texts are unknown words.
         max_words: largest vocabulary; None = no limit.
-        batch_size: rows (texts, lists of pairs, ...) in a training batch of one device.
+        batch_size: rows in a training batch of one device: texts, lists of pairs, dialogues, or examples of queries.
         eval_batch_size: rows in an evaluation batch; None = as in training, or a multiple where rows are small.
         bucket_by_length: put rows of similar length into a batch.
         num_workers: processes that build batches; 0 = the training process.

@@ -47,7 +47,6 @@ class Plan:
     vocabulary: Part | None = None
     #: see `DataModule.learn`.
     facts: PlainDict = field(default_factory=dict)
-    #: lines for the log.
     messages: list[Message] = field(default_factory=list)
 
     @classmethod

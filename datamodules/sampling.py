@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-#: Rows are shuffled, then sorted by length within this number of batches: enough for batches of similar length,
-#: few enough for a random order of the rows.
+#: Rows are shuffled, then sorted by length within this number of batches.
 BATCHES_PER_BUCKET = 50
 
 

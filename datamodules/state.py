@@ -24,12 +24,10 @@ class DataState:
     #: class name of the data module.
     kind: str
     options: PlainDict
-    #: see `Retriever.describe`.
     retriever: PlainDict
     memory: MemoryLocation | None
     #: contents of the files that the options name.
     files: PlainDict
-    #: see `Vocabulary.to_dict`.
     vocabulary: PlainDict
     #: keys of the training rows, see `Duplicates.describe_seen`.
     seen: str | None
@@ -75,10 +73,8 @@ def check_resumed(now: DataState, before: DataState, options: type[DataOptions])
 def check_split(data: AnyDataModule, state: DataState, name: str, source: str) -> None:
     """Raise an `InputError` if a split takes rows that a model of this state, named by `source`, was trained on."""
     options, trained = data.options.to_dict(), state.options
-    training_table = data.options.table_option.format(split="train")
-    if not data.is_split_off(name) or resolved(options[training_table]) != resolved(
-        trained.get(training_table)
-    ):
+    table = data.options.table_option.format(split="train")
+    if not data.is_split_off(name) or resolved(options[table]) != resolved(trained.get(table)):
         return
     different = [
         option
@@ -97,10 +93,7 @@ def check_split(data: AnyDataModule, state: DataState, name: str, source: str) -
 def options_to_evaluate(
     state: DataState, options: type[DataOptions], command: str, given: Mapping[str, str]
 ) -> PlainDict:
-    """Options for `zoo validate` and `zoo test` of a trained model, which those of the user (`given`) override.
-
-    Raises an `InputError` if validation rows were split off the training table, and it is not there.
-    """
+    """Options to evaluate a model, overridden by those `given`; an `InputError` if its validation rows are gone."""
     values = dict(state.options)
     tests = [name for name in options.files if name.startswith("test_")]
     if "test_split" in values and any(given.get(name) for name in tests):
@@ -112,9 +105,8 @@ def options_to_evaluate(
     train_file = values["train_file"]
     files = [train_file] if isinstance(train_file, str) else train_file or []
     # A file that the user gives is read, or found missing, like any other.
-    if not given.get("train_file") and any(
-        not file.startswith(HUB) and not Path(file).exists() for file in files
-    ):
+    missing = [file for file in files if not file.startswith(HUB) and not Path(file).exists()]
+    if missing and not given.get("train_file"):
         raise InputError(
             f"{train_file}: no such file, and the validation rows were split off it; name its new path"
             " (--data.train_file), or other rows (--data.validation_file)"

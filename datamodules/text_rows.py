@@ -20,10 +20,9 @@ from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.corpora.table import read_table
 from datamodules.dataset import BatchDataset, BatchT_co, gather_texts, rows_and_weights
 from datamodules.duplicates import DuplicateMarks
-from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import TextOptions
 from datamodules.prepared import Origin, PreparedSplit
-from datamodules.retrieval import Memory, Neighbors, Retriever, build_neighbors, open_neighbors
+from datamodules.retrieval import Memory, Neighbors, build_neighbors, open_neighbors
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
 from datamodules.sampling import LengthBucketSampler
@@ -61,9 +60,6 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     split_type = TextSplit
     length_options: ClassVar = {"tokens": "max_length", "memory_tokens": "memory_max_length"}
     dataset_type: type[TextDataset[Any]]
-
-    def __init__(self, options: TextOptionsT, retriever: Retriever = DEFAULT_RETRIEVER) -> None:
-        super().__init__(options, retriever, least_memories=options.num_memories)
 
     @override
     def read_split(self, name: str) -> Rows:
@@ -112,10 +108,6 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         memory = self.options.memory
         return table is not None and memory is not None and resolved(table) == resolved(memory)
 
-    def _is_of_memory_table(self, name: str) -> bool:
-        table = self.options.tables[name]
-        return self.is_memory_table(self.options.train_file if table is None else table)
-
     def marks_of(
         self,
         rows: Rows,
@@ -124,10 +116,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         seen: NDArray[np.uint64] | None,
         same_table: bool = False,
     ) -> DuplicateMarks:
-        """Mark rows that have duplicates among the keys `seen`, or in the memory; None = duplicates were excluded.
-
-        With `same_table`, the memory was made of the table of the rows.
-        """
+        """Mark rows with duplicates in `seen` or `memory` (None: they are excluded), made of the same table or not."""
         in_memory, near = np.zeros(len(rows), bool), None
         if neighbors is not None:
             near = have_near_duplicates(rows.texts, neighbors)
@@ -149,16 +138,13 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
             "tokens": self.words.tokenize(table, length).part,
         }
         neighbors = None
-        memory, same_table = self.searched_memory, self._is_of_memory_table(name)
+        memory, named = self.searched_memory, self.options.tables[name]
+        same_table = self.is_memory_table(self.options.train_file if named is None else named)
         excludes_duplicates = self.excludes_duplicates(name)
         if memory is not None:
+            k = self.options.num_memories
             folder, fingerprint = build_neighbors(
-                table,
-                memory,
-                self.options.num_memories,
-                excludes_duplicates,
-                self.cache,
-                same_table=same_table,
+                table, memory, k, excludes_duplicates, self.cache, same_table=same_table
             )
             neighbors = open_neighbors(folder, fingerprint)
             parts["neighbors"] = folder.name, fingerprint

@@ -117,9 +117,8 @@ class Words:
         # More are kept, so that other lengths need no other store.
         kept = kept_tokens(length)
         more = {"tokens": kept} if kept > KEPT_TOKENS else {}
-        fingerprint = fingerprint_of(
-            {"rows": rows.fingerprint, "tokenizer": self.tokenizer.describe(), **more}
-        )
+        description = {"rows": rows.fingerprint, "tokenizer": self.tokenizer.describe(), **more}
+        fingerprint = fingerprint_of(description)
         folder = self.cache / f"tokens-{fingerprint[:16]}"
         return TokenStore.build(rows.texts, self.tokenizer, folder, fingerprint, max_tokens=kept)
 

@@ -49,6 +49,9 @@ class ClassificationOptions(TextOptions):
 class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
     """Texts to classify, each with its retrieved memories.
 
+    Args:
+        retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
+
     Example:
         >>> data = ClassificationDataModule(train_file="train.csv", text_column="text", num_memories=5)
     """
@@ -59,11 +62,6 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
     monitor = "val/accuracy"
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
-        """Describe the data; nothing is read yet.
-
-        Args:
-            retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
-        """
         super().__init__(ClassificationOptions(**options), retriever)
 
     @override

@@ -58,12 +58,10 @@ def hard_pool(
     skip: int,
     highest: float | None,
 ) -> Ragged:
-    """Hits that do not answer their query, for each query as rows of documents, best first.
+    """Hits [Q, K] that do not answer their query, for each query as rows of documents, best first; -1 = no hit.
 
     A document without a judgement may be relevant, and the first hits are the most likely ones. So the first `skip` are
     excluded, and hits whose score is above `highest` times the score of the query's best relevant hit, if any.
-
-    `hits` has rows of documents [Q, K], best first, -1 where there are fewer; `scores` is [Q, K].
     """
     queries = np.arange(len(hits))[:, None]
     is_hit = hits >= 0
@@ -80,23 +78,17 @@ def hard_pool(
 class Negatives:
     """Draws documents for examples."""
 
-    #: the answers to the queries.
     relevant: Relevant
     #: `in_batch` draws none.
     sources: Collection[NegativesFrom]
     #: n, documents that are drawn for an example.
     count: int
-    #: of the run.
     seed: int
     #: for each query, documents for `retrieved`; see `hard_pool`. It may be replaced in training.
     pool: Ragged | None = None
 
     def draw(self, epoch: int, examples: NDArray[np.int64], query: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Draw documents [B, n] that do not answer the queries [B] of these examples [B], in each epoch others.
-
-        Half are retrieved and half random; random ones fill up a small pool. -1 where there are no more; n = 0 if all
-        negatives are in the batch.
-        """
+        """Draw documents [B, n] that do not answer the queries [B]: half retrieved, half random, -1 = no more."""
         drawing = [source for source in self.sources if source != "in_batch"]
         if not drawing:
             return np.zeros((len(examples), 0), np.int64)

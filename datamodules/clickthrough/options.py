@@ -49,7 +49,6 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
         query_length: number of words kept of a query.
         document_length: number of words kept of a document.
         tokenizer: `whitespace` or `words`; the published models split texts at white space.
-        batch_size: examples in a training batch of one device.
         eval_batch_size: queries in an evaluation batch, and documents in a block.
     """
 
@@ -101,9 +100,7 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
         if not self.sources or any(source not in SOURCES for source in self.sources):
             raise InputError(f"data.negatives={self.negatives}: use one or several of {', '.join(SOURCES)}")
         if "retrieved" in self.sources and self.num_hits == 0:
-            raise InputError(
-                "data.negatives=retrieved: set the number of hits to draw from with data.num_hits"
-            )
+            raise InputError("data.negatives=retrieved: set data.num_hits to the number of hits to draw from")
         if self.highest_hit_score is not None and not self.highest_hit_score > 0:
             raise InputError(f"data.highest_hit_score={self.highest_hit_score}: must be above 0")
 

@@ -64,7 +64,6 @@ class DialogueOptions(DataOptions):
         tokenizer: `whitespace`, or `words` (Unicode words and punctuation); both split a question mark off a word.
         lowercase: fold case before words are looked up; answers are then in lower case.
         min_count: words in fewer training dialogues are distinguished by their spelling.
-        batch_size: dialogues in a training batch of one device.
     """
 
     layout: Layout = "table"
@@ -97,6 +96,9 @@ class DialogueOptions(DataOptions):
 class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
     """Dialogues, each with questions that one of its words answers, which the vocabulary may lack.
 
+    Args:
+        retriever: ranks the turns of long dialogues where `turns_kept` is `retrieved`.
+
     Example:
         >>> data = DialogueDataModule(layout="hmn4qa", train_file="train.txt", validation_file="dev.txt")
     """
@@ -111,11 +113,6 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
     monitor = "val/probability"
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
-        """Describe the data; nothing is read yet.
-
-        Args:
-            retriever: ranks the turns of long dialogues where `turns_kept` is `retrieved`.
-        """
         super().__init__(DialogueOptions(**options), retriever)
         if is_existing_index(retriever):
             raise InputError("data.retriever.index: has no turns of these dialogues; omit it")
@@ -184,14 +181,13 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         """Fingerprint of the turns that are read for each question."""
         options = self.options
         ranking = self.retriever.ranking.describe() if options.turns_kept == "retrieved" else None
-        return fingerprint_of(
-            {
-                "dialogues": table.fingerprint,
-                "ranking": ranking,
-                "max_turns": options.max_turns,
-                "turns_kept": options.turns_kept,
-            }
-        )
+        description = {
+            "dialogues": table.fingerprint,
+            "ranking": ranking,
+            "max_turns": options.max_turns,
+            "turns_kept": options.turns_kept,
+        }
+        return fingerprint_of(description)
 
     @override
     def describe_split(self, name: str, split: DialogueSplit) -> Iterator[Message]:

@@ -90,7 +90,6 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
 
     @override
     def messages(self) -> Iterator[Message]:
-        # Questions whose answer is neither in the vocabulary nor in the turns that are read.
         rows = np.concatenate([batch.row[batch.answer == NO_CHOICE].numpy() for batch in self.batches(256)])
         table = self.split.dialogues
         if len(rows):

@@ -24,10 +24,7 @@ def latest_turns(table: Dialogues, k: int) -> Ragged:
 
 
 def retrieved_turns(table: Dialogues, k: int, retriever: Retriever, folder: Path, mark: str) -> Ragged:
-    """The k turns of the dialogue that rank highest for each question [Q], as row numbers in ascending order.
-
-    The latest turns are added where the retriever returns fewer; its index is kept under the fingerprint `mark`.
-    """
+    """The k turns that rank highest for each question [Q], or else the latest, as row numbers in ascending order."""
     latest = latest_turns(table, k)
     dialogue = np.repeat(np.arange(len(table)), np.diff(table.question_offsets))
     long = np.flatnonzero(np.diff(table.turn_offsets)[dialogue] > k)
@@ -52,12 +49,9 @@ def retrieved_turns(table: Dialogues, k: int, retriever: Retriever, folder: Path
 def search_within(
     retriever: Retriever, texts: Sequence[str], k: int, starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> list[NDArray[np.int64]]:
-    """The at most k best rows of n queries among rows `starts` [n] to `ends` [n] (excluded) of the collection.
-
-    Back ends rank whole collections. So the number of hits grows until k of them are inside or there are no more. An
-    Elasticsearch index returns at most its `max_result_window` (10,000).
-    """
+    """The at most k best rows of n queries among the rows `starts` [n] to `ends` [n] (excluded) of a collection."""
     results: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * len(texts)
+    # Back ends rank whole collections, so the number of hits grows until k are inside or there are no more.
     waiting, size = list(range(len(texts))), 4 * k
     while waiting:
         rows = retriever.search([texts[query] for query in waiting], size).rows.astype(np.int64)

@@ -1,7 +1,4 @@
-"""Pairs of texts to match, in lists: all candidates of a question in an evaluation.
-
-A training list is a pair (pointwise), a positive with negatives drawn in every epoch (pairwise), or all candidates.
-"""
+"""Pairs of texts to match, in lists: a question's candidates, a positive with drawn negatives, or a single pair."""
 
 from __future__ import annotations
 
@@ -37,6 +34,9 @@ from datamodules.text.vocabulary import Vocabulary
 class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     """Pairs of texts to rank or to classify.
 
+    Args:
+        retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
+
     Example:
         >>> data = MatchingDataModule(
         ...     layout="wikiqa", train_file="WikiQA-train.tsv", validation_file="WikiQA-dev.tsv"
@@ -50,11 +50,6 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     any_ranking = True
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
-        """Describe the data; nothing is read yet.
-
-        Args:
-            retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
-        """
         super().__init__(MatchingOptions(**options), retriever)
         self._ranks = self.options.chosen_goal == "ranking"
         self.monitor = "val/map" if self._ranks else "val/accuracy"
@@ -140,10 +135,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         }
 
     def _retrieve(self, pairs: Pairs, exclude_all: bool) -> tuple[Pairs, Ragged, str]:
-        """Return the pairs with the hits among the second texts, each question's hits, and the neighbors' fingerprint.
-
-        Hits exclude a question's positives or, with `exclude_all`, all of its texts.
-        """
+        """The pairs with hits as second texts, the foreign hits of each question, and the fingerprint of the neighbors."""
         assert self.searched_memory is not None
         folder, fingerprint = build_neighbors(
             pairs.first, self.searched_memory, self.options.num_candidates, False, self.cache
@@ -158,18 +150,15 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         """Raise an `InputError` for training pairs that teach nothing, or a validation that cannot select an epoch."""
         pairs = split.pairs
         if name == "train" and len(training_lists(split, self.options, self.seed)) == 0:
-            missing = (
-                "no pair has a label above 0; check data.label_column"
-                if not (pairs.target > 0).any()
-                else "no question has both a positive and a candidate of a lower grade; set data.negatives=random"
-            )
+            missing = "no question has a positive and a candidate of a lower grade; set data.negatives=random"
+            if not (pairs.target > 0).any():
+                missing = "no pair has a label above 0; check data.label_column"
             raise InputError(f"{pairs.source}: {missing}")
         can_select = pairs.has_positive.any() if self._ranks else len(pairs) > 0
         if name == "validation" and not can_select:
             needed = "question of the validation pairs has a positive" if self._ranks else "pair is left"
             raise InputError(
-                f"{pairs.source}: no {needed}, so no epoch would be better than another; give a data.validation_file,"
-                " or a larger data.validation_split"
+                f"{pairs.source}: no {needed}; give a data.validation_file, or a larger data.validation_split"
             )
 
     def split_of(self, pairs: Pairs) -> MatchingSplit:

@@ -45,7 +45,6 @@ class PoolNegatives:
     size: NDArray[np.int64]
     #: k, maximum number of negatives of a list.
     count: int
-    #: of the run.
     seed: int
 
     def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
@@ -69,7 +68,6 @@ class RandomNegatives:
     question: NDArray[np.int64]
     #: k, maximum number of negatives of a list.
     count: int
-    #: of the run.
     seed: int
 
     def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
@@ -117,10 +115,7 @@ def foreign_negatives(
 
 
 def foreign_texts(pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bool_]) -> Ragged:
-    """The distinct hits of each question, best first, except for the texts of its `excluded` pairs [P] and duplicates.
-
-    `hits` has rows of the second texts [questions, k], -1 where there are fewer.
-    """
+    """The distinct hits [questions, k] (-1 = none) that duplicate no text of the question's `excluded` pairs [P]."""
     codes = duplicate_codes(pairs.second.texts)
     question = np.repeat(np.arange(len(hits)), hits.shape[1])
     rows = hits.reshape(-1)

@@ -31,7 +31,6 @@ class MatchingOptions(TableOptions):
             questions and id without a header; or `trec` judgements (`query 0 document grade` or without the 0).
         first_column: name or number (from 0) of the first text (the question).
         second_column: name or number of the second text (the answer).
-        label_column: name or number of the grade or label.
         question_column: name or number of an id of the question; None = pairs of equal first texts are one question.
         encoding_errors: `strict` refuses bytes that are not UTF-8, `replace` replaces them by U+FFFD.
         queries_file: with `trec`, the queries of all splits, in one file or several: .jsonl with `id` (or `_id`) and
@@ -51,7 +50,6 @@ class MatchingOptions(TableOptions):
         first_length: number of words kept of a first text.
         second_length: number of words kept of a second text.
         memory_text_column: text of the memory table; without one, the training's second texts or the documents are it.
-        batch_size: lists in a training batch of one device.
     """
 
     goal: Goal | None = None
@@ -86,10 +84,7 @@ class MatchingOptions(TableOptions):
         check_choice(self, "batches", (None, "pointwise", "pairwise", "listwise"))
         check_choice(self, "negatives", ("own", "random", "retrieved"))
         check_choice(self, "candidates", ("own", "retrieved"))
-        self._check_tables()
         self._check_lists()
-
-    def _check_tables(self) -> None:
         for name in ("validation_split", "test_split"):
             share = getattr(self, name)
             if share is not None and not 0 < share < 1:
@@ -100,17 +95,11 @@ class MatchingOptions(TableOptions):
     def _check_lists(self) -> None:
         if self.chosen_goal == "classification":
             if self.layout == "trec" or self.candidates != "own":
-                raise InputError(
-                    "data.goal=classification: pairs to classify have no candidates; set goal=ranking"
-                )
+                raise InputError("data.goal=classification: pairs have no candidates; set goal=ranking")
             if self.batches not in (None, "pointwise"):
-                raise InputError(
-                    f"data.batches={self.batches}: pairs to classify are pointwise; omit the option"
-                )
+                raise InputError(f"data.batches={self.batches}: pairs to classify are pointwise; omit it")
         if self.chosen_batches == "pointwise" and self.negatives != "own":
-            raise InputError(
-                f"data.negatives={self.negatives}: pointwise batches draw none; set batches=pairwise"
-            )
+            raise InputError(f"data.negatives={self.negatives}: pointwise draws none; set batches=pairwise")
 
     @property
     def chosen_goal(self) -> Goal:
