@@ -97,7 +97,6 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
 
     @override
     def own_memory(self, tables: Mapping[str, Pairs]) -> Rows | None:
-        # The documents of a collection, or the distinct second texts of the training pairs.
         if "train" not in tables:
             return None
         return self.collection[1] if self.options.layout == "trec" else tables["train"].second
@@ -135,7 +134,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         }
 
     def _retrieve(self, pairs: Pairs, exclude_all: bool) -> tuple[Pairs, Ragged, str]:
-        """The pairs with hits as second texts, the foreign hits of each question, and the fingerprint of the neighbors."""
+        """Pairs with hits as second texts, the foreign hits of each question, and the fingerprint of the neighbors."""
         assert self.searched_memory is not None
         folder, fingerprint = build_neighbors(
             pairs.first, self.searched_memory, self.options.num_candidates, False, self.cache

@@ -300,5 +300,5 @@ def test_judgements_without_negatives_are_refused(kind: Kind[ClickthroughDataMod
 
 def test_judgements_without_relevant_documents_are_refused(kind: Kind[ClickthroughDataModule]) -> None:
     Path(kind.options["train_judgements"]).write_text("".join(f"q{query} 0 d1 0\n" for query in range(10)))
-    with pytest.raises(InputError, match="no query has a document with a grade above 0"):
+    with pytest.raises(InputError, match="no document has a grade above 0"):
         kind.prepared()
