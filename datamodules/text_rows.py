@@ -116,7 +116,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         seen: NDArray[np.uint64] | None,
         same_table: bool = False,
     ) -> DuplicateMarks:
-        """Mark rows with duplicates in `seen` or `memory` (None: they are excluded), made of the same table or not."""
+        """Mark the rows with duplicates among `seen` or in the memory; `memory` None = duplicates were not retrieved."""
         in_memory, near = np.zeros(len(rows), bool), None
         if neighbors is not None:
             near = have_near_duplicates(rows.texts, neighbors)
