@@ -116,7 +116,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         seen: NDArray[np.uint64] | None,
         same_table: bool = False,
     ) -> DuplicateMarks:
-        """Mark the rows with duplicates among `seen` or in the memory; `memory` None = duplicates were not retrieved."""
+        """Mark the rows with duplicates among `seen` or in the memory; `memory` None = no duplicates were retrieved."""
         in_memory, near = np.zeros(len(rows), bool), None
         if neighbors is not None:
             near = have_near_duplicates(rows.texts, neighbors)
