@@ -159,7 +159,7 @@ class TableOptions(MemoryOptions, VectorOptions, DataOptions):
         test_file: the table for the test.
         test_split: share (or rows per class) that is split off the training table for the test, before the validation
             rows; None = nothing.
-        label_column: name or number (from 0) of the label.
+        label_column: name or number of the label; numbers start at 0.
         id_column: name or number of an id; None = row numbers.
         header: whether CSV files have a header line; None detects it.
         quotes: whether fields may be enclosed in double quotes; None = in CSV files, not in TSV files.
