@@ -41,11 +41,7 @@ def __getattr__(name: str) -> object:
 
 
 def find(name: str) -> type[AnyDataModule]:
-    """The data module with this class name: one of the zoo, or of a module that the process has imported.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The data module with this class name: of the zoo, or of an imported module; an `InputError` if there is none."""
     from datamodules.base import DataModule
 
     short = name.rpartition(".")[2]

@@ -1,7 +1,4 @@
-"""Base of the data modules: from the user's tables to batches, and to the state that a checkpoint keeps.
-
-Rank 0 does the work once, in `prepare_data` (see `datamodules.preparation`); every rank maps the results in `setup`.
-"""
+"""Base of the data modules: from the user's tables to batches, and to the state that a checkpoint keeps."""
 
 from __future__ import annotations
 
@@ -73,10 +70,7 @@ class ReadsBatches(Protocol):
 
 
 class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
-    """Base of the data modules: a kind of data implements the abstract methods.
-
-    Type parameters: the options, a table as it is read, and a table as it is prepared.
-    """
+    """Base of the kinds; type parameters: the options, a table as it is read, and a table as it is prepared."""
 
     options_type: ClassVar[type[DataOptions]]
     #: the NamedTuple that describes the data to a model, see `datamodules.batch`.
@@ -89,10 +83,8 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     #: True where a trained model can use another memory with any ranking.
     any_ranking: ClassVar[bool] = False
 
-    def __init__(
-        self, options: OptionsT, retriever: Retriever = DEFAULT_RETRIEVER, least_memories: int = 0
-    ) -> None:
-        """Make the parts: a memory (with at least these rows) for `MemoryOptions`. Nothing is read yet."""
+    def __init__(self, options: OptionsT, retriever: Retriever = DEFAULT_RETRIEVER) -> None:
+        """Make the parts: a memory for `MemoryOptions`. Nothing is read yet."""
         super().__init__()
         self.options = options
         self.cache = cache_folder(options.cache_dir)
@@ -111,7 +103,6 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
                 self.cache,
                 self._read_memory_table,
                 lambda: self.own_memory(self.read_tables(["train"])),
-                least_memories,
                 self.any_ranking,
             )
         self.facts: PlainDict = {}
@@ -200,8 +191,6 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         lengths = zip(stores, self.lengths, strict=True)
         return [(tokens, length) for tokens, length in lengths if tokens is not None]
 
-    # --- tables ---
-
     def read_tables(self, wanted: Sequence[str]) -> dict[str, TableT]:
         """Read the wanted splits; those that no table is named for are split off the training table."""
         tables: dict[str, TableT] = {}
@@ -231,8 +220,6 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
                 " --data.memory_text_column"
             )
         return rows
-
-    # --- preparation ---
 
     def prepare_data(self) -> None:
         """Read, retrieve and tokenize what the stage needs, unless the cache has it."""
@@ -281,8 +268,6 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             if cut := int((np.diff(tokens.offsets) > length - self.words.special_tokens).sum()):
                 yield logging.INFO, f"{cut} of {len(tokens)} texts are cut to data.{option}={length} words"
 
-    # --- what is prepared ---
-
     def split(self, name: str) -> SplitT:
         """A prepared table: `train`, `validation` or `test`."""
         return self._splits[name]
@@ -302,8 +287,6 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     def _describe(self, vocabulary: Vocabulary, facts: PlainDict) -> None:
         self.words.use(vocabulary)
         self.facts, self._spec = facts, self.make_spec(vocabulary, facts)
-
-    # --- trained models ---
 
     def state(self) -> DataState:
         """Everything that prepares new rows for the model; kept in its checkpoint."""
@@ -330,8 +313,6 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             self._describe(Vocabulary.from_dict(state.vocabulary), state.facts)
         elif state.facts != self.facts:
             self.facts, self._spec = state.facts, self.make_spec(self.words.vocabulary, state.facts)
-
-    # --- batches ---
 
     @property
     def seed(self) -> int:
@@ -387,19 +368,13 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         with self.words.forgetting():
             yield self.dataset(split, contents)
 
-    # --- frozen encoders ---
-
     def encode_texts(
         self, encode: Callable[[TextBatch], Tensor], encoder: str, contents: BatchContents = BatchContents()
     ) -> EncodedTexts:
-        """Encode every text of the open splits once, with a frozen encoder.
+        """Encode every text of the open splits once; the cache keeps the encodings: 4 l bytes per vector.
 
-        The encodings are kept in the cache for all runs of the same encoder: 4 l bytes per vector.
-
-        Args:
-            encode: vectors [B, l] of the texts of a batch, or of their tokens [B, T, l]; those of padding are not read.
-            encoder: its fingerprint.
-            contents: other contents of the batches; texts that these encode already are skipped.
+        `encode` returns vectors [B, l] of the texts of a batch, or of their tokens [B, T, l]; those of padding are not
+        read. `encoder` is its fingerprint. Texts that `contents` encode already are skipped.
         """
         encoded = EncodedTexts(encoder)
         for split in self._splits.values():
@@ -407,7 +382,8 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             texts = self.texts_of(split) if contents.encoded_memory is None else self.texts_of(split)[:1]
             for tokens, length in texts:
                 if len(tokens) and encoded.of(tokens, length) is None:
-                    encoded.add(tokens, length, self._encode_store(tokens, length, encode, encoder))
+                    encodings = self._encode_store(tokens, length, encode, encoder)
+                    encoded.encodings[tokens.part[1], length] = encodings
         return encoded
 
     def _encode_store(
@@ -415,9 +391,8 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     ) -> Encodings:
         table = self.words.table.add(tokens)
         vocabulary = self.words.vocabulary.fingerprint
-        fingerprint = fingerprint_of(
-            {"encoder": encoder, "tokens": tokens.part[1], "vocabulary": vocabulary, "length": length}
-        )
+        part = {"encoder": encoder, "tokens": tokens.part[1], "vocabulary": vocabulary, "length": length}
+        fingerprint = fingerprint_of(part)
         return Encodings.build(
             np.minimum(np.diff(tokens.offsets) + self.words.special_tokens, length),
             lambda rows: encode(gather_texts(TextGroup(table, rows, length))),

@@ -3,22 +3,19 @@
 Sizes: B texts (or queries, examples, dialogues), T tokens in a text, K memories of a text, M distinct memory texts in
 the batch, S tokens in a memory text, U distinct words in the batch, L characters in a word.
 
-A batch holds each distinct word once: texts are positions in the table `word`/`char` of the batch, so a model computes
-a word's vector (a table row, a character LSTM) once, however often the word occurs. In the same way, a batch holds each
-distinct memory text once. Most batches have these fields:
+A batch holds each distinct word and each distinct memory text once, so a model computes its vector once. Most batches
+have these fields:
 
 - `word`: int64 [U], vocabulary ids of the distinct words; row 0 is padding.
 - `char`: int64 [U, L], their character ids, 0 = padding; [U, 0] where the model reads no characters.
 - `text`, `..._text`: int64 [texts, tokens], positions in `word`, 0 = padding.
 - `weight`: float32 [rows], 1, or 0 for a row that pads a distributed evaluation.
 - `row`: int64 [rows], row numbers in the table that the batch comes from.
-- `is_duplicate`: bool [rows], True where a row has a duplicate among the training rows or in the memory; None where
-  rows are not compared.
+- `is_duplicate`: bool [rows], True for duplicates of training rows or memories; None where rows are not compared.
 - `..._string`: the texts themselves, one for each of `..._text`; None where the model reads none.
 
-A spec has the sizes and labels that a network is built for: plain values, kept in checkpoints. `num_words` is the size
-of the vocabulary, padding and the unknown word included; `num_chars` the number of characters, padding and the unknown
-one included, 0 where batches carry none.
+A spec has the sizes and labels that a network is built for: plain values, kept in checkpoints. `num_words` and
+`num_chars` count padding and the unknown word or character; `num_chars` is 0 where batches carry no characters.
 """
 
 from __future__ import annotations
@@ -101,10 +98,7 @@ class ClassificationSpec(NamedTuple):
 
 
 class MatchingBatch(NamedTuple):
-    """Pairs of texts to score, in lists: a question's candidates, or one positive with its negatives.
-
-    P pairs in B lists of at most C pairs, of N distinct first texts and M distinct second texts.
-    """
+    """P pairs of texts to score, in B lists of at most C: N distinct first texts and M distinct second texts."""
 
     word: Tensor
     char: Tensor
@@ -155,10 +149,10 @@ class MatchingSpec(NamedTuple):
 
 
 class DialogueBatch(NamedTuple):
-    """Dialogues with their questions: each dialogue once, however many questions it has.
+    """B dialogues of at most N turns and L words in all, each once, with P questions of at most T words.
 
-    B dialogues of at most N turns and L words in all, P questions of at most T words. A choice is a possible answer:
-    the V words of the vocabulary, then at most X words of the question's own dialogue that the vocabulary lacks.
+    A choice is a possible answer: the V words of the vocabulary, then at most X words of the question's own dialogue
+    that the vocabulary lacks.
     """
 
     word: Tensor
@@ -201,10 +195,7 @@ class DialogueSpec(NamedTuple):
 
 
 class ClickBatch(NamedTuple):
-    """Queries to train on, each with a document that answers it and others that compete with it.
-
-    B examples, of N distinct queries and M distinct documents.
-    """
+    """B queries to train on, each with a relevant document and others: N distinct queries and M distinct documents."""
 
     word: Tensor
     char: Tensor

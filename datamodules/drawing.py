@@ -1,7 +1,7 @@
 """Random choices that differ in every epoch.
 
-A choice is a hash (S. Vigna's SplitMix64) of the run's seed, the epoch and the number of the list. So any number of
-workers, and a resumed run, draw the same as one uninterrupted process.
+A choice is a hash (S. Vigna's SplitMix64) of the run's seed, the epoch and the number of the list, so any number of
+workers, and a resumed run, draw the same.
 """
 
 from __future__ import annotations

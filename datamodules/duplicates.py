@@ -1,8 +1,4 @@
-"""Duplicates of rows: kept on one side of a split, and counted in validation and test.
-
-A model easily predicts a row that it was trained on, or that its memory holds with its label: such a score measures
-memorization, so scores without these rows are reported as well.
-"""
+"""Duplicates of rows: kept on one side of a split; their scores, which measure memorization, are excluded as well."""
 
 from __future__ import annotations
 
@@ -45,14 +41,7 @@ class DuplicateMarks:
         in_memory: NDArray[np.bool_] | None = None,
         near: NDArray[np.bool_] | None = None,
     ) -> DuplicateMarks:
-        """Mark rows that have duplicates; None = not compared.
-
-        Args:
-            keys: [n], of the rows.
-            seen: keys of the rows that the model was trained on.
-            in_memory: [n].
-            near: [n], a retrieved memory is a near-duplicate.
-        """
+        """Mark rows with these keys [n] that have duplicates elsewhere; None = not compared."""
         nothing = np.zeros(len(keys), bool)
         known = np.array([marks is not None for marks in (in_memory, seen, near)])
         in_memory = nothing if in_memory is None else in_memory
@@ -102,7 +91,6 @@ class Duplicates:
     """The rows that a model was trained on, by their keys: equal keys are duplicates."""
 
     def __init__(self, options: DataOptions, cache: Path) -> None:
-        """Configure; no rows are known yet."""
         self.options, self.cache = options, cache
         #: sorted keys of the rows that the model was trained on; None = unknown.
         self.seen: NDArray[np.uint64] | None = None
@@ -123,10 +111,7 @@ class Duplicates:
         return keys
 
     def with_training(self, keys: NDArray[np.uint64] | None, training: bool) -> NDArray[np.uint64] | None:
-        """The keys of all rows that the model will have been trained on; None = unknown.
-
-        Without a training, those of the training table (`keys`) count only if nothing else is known.
-        """
+        """Add the keys of the training table for a training, or if no others are known; None = unknown."""
         if keys is None or (self.seen is not None and not training):
             return self.seen
         return np.unique(keys if self.seen is None else np.concatenate([keys, self.seen]))

@@ -1,7 +1,4 @@
-"""Vectors of texts by a frozen encoder: computed once, then mapped from one file of float32 numbers by all processes.
-
-An encoder returns one vector for a text, or one for each of its tokens.
-"""
+"""Vectors of texts by a frozen encoder: computed once, then mapped from one file by all processes."""
 
 from __future__ import annotations
 
@@ -27,18 +24,15 @@ _TOKENS_A_BATCH = 16_384
 
 @dataclass(frozen=True)
 class Encodings:
-    """Vectors of n texts.
+    """Vectors of n texts: one for each, or one for each of its tokens."""
 
-    Attributes:
-        values: float32 [all vectors, l], the vectors of one text after another, not in the order of the texts.
-        start: int64 [n], the first vector of each text.
-        size: int64 [n], the number of vectors of each text; None = one.
-        origin: folder and fingerprint.
-    """
-
+    #: float32 [all vectors, l]: the vectors of one text after another, not in the order of the texts.
     values: NDArray[np.float32]
+    #: int64 [n]: the first vector of each text.
     start: NDArray[np.int64]
+    #: int64 [n]: the number of vectors of each text; None = one.
     size: NDArray[np.int64] | None
+    #: folder and fingerprint.
     origin: tuple[Path, str]
 
     @classmethod
@@ -57,14 +51,10 @@ class Encodings:
         folder: Path,
         fingerprint: str,
     ) -> Encodings:
-        """Encode texts into a folder, unless it is whole, and open it; see `build_folder`.
+        """Encode texts with these numbers of tokens [n] into a folder, unless it is whole, and open it.
 
-        Args:
-            size: [n] number of tokens of each text.
-            encode: returns vectors [m, l] for the m texts with these numbers, or token vectors [m, T, l], where T is
-                the size of the longest text; vectors behind a text's tokens are not read.
-            folder: of the files.
-            fingerprint: of texts and encoder.
+        `encode` returns vectors [m, l] of the m texts with these numbers, or token vectors [m, T, l] where the longest
+        has T tokens; vectors behind a text's end are not read.
         """
         build_folder(folder, fingerprint, lambda partial: _write(size, encode, partial))
         return cls.open(folder, fingerprint)
@@ -88,21 +78,17 @@ class Encodings:
 
 
 class EncodedTexts:
-    """Encodings of one frozen encoder, with this fingerprint, by token store and length."""
+    """Encodings of one frozen encoder, with this fingerprint, by fingerprint of the tokens and length."""
 
     def __init__(self, encoder: str) -> None:
         self.encoder = encoder
-        self._encodings: dict[tuple[str, int], Encodings] = {}
-
-    def add(self, tokens: TokenStore, length: int, encodings: Encodings) -> None:
-        """Keep the encodings of a store's texts, cut to a length."""
-        self._encodings[tokens.part[1], length] = encodings
+        self.encodings: dict[tuple[str, int], Encodings] = {}
 
     def of(self, tokens: TokenStore | None, length: int) -> Encodings | None:
         """The encodings of a store's texts; None where there are none."""
         if tokens is None or not tokens.is_kept:
             return None
-        return self._encodings.get((tokens.part[1], length))
+        return self.encodings.get((tokens.part[1], length))
 
 
 def _write(size: NDArray[np.int64], encode: Callable[[NDArray[np.int64]], Tensor], folder: Path) -> None:

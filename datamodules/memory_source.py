@@ -1,8 +1,4 @@
-"""The memory of a data module: its location, and its index, which is built when it is first needed.
-
-A memory is the user's own (a folder, an Elasticsearch index), or it is made of a table, whose rows are kept in the
-cache: a model that never searches pays for no index.
-"""
+"""The memory of a data module: the user's own (a folder, an Elasticsearch index), or made of a table."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from datamodules.core.storage import Part, fingerprint_of, is_whole
 from datamodules.core.types import PlainDict
 from datamodules.corpora.readers import HUB
 from datamodules.corpora.rows import Rows, prepare_rows
-from datamodules.options import MemoryOptions
+from datamodules.options import MemoryOptions, TextOptions
 from datamodules.retrieval import (
     POINTER,
     EmbeddedRetriever,
@@ -71,27 +67,16 @@ class MemorySource:
         cache: Path,
         read_table: Callable[[str], Rows],
         read_own: Callable[[], Rows | None],
-        least_rows: int = 0,
         any_ranking: bool = False,
     ) -> None:
-        """Configure; nothing is read yet.
-
-        Args:
-            options: of the data module.
-            retriever: back end and ranking.
-            cache: folder for memories that are made of tables.
-            read_table: reads a table that the user names as memory.
-            read_own: reads the rows where the user names no memory.
-            least_rows: rows that a memory must have.
-            any_ranking: see `DataModule`.
-        """
+        """Configure: `read_table` reads a table that the user names, `read_own` the rows where the user names none."""
         self.options, self.retriever, self.cache = options, retriever, cache
         #: None until `locate`, `use` or `DataModule.setup`.
         self.location: MemoryLocation | None = None
         #: True for the memory of a trained model.
         self.is_trained = False
         self._read_table, self._read_own = read_table, read_own
-        self._least_rows, self._any_ranking = least_rows, any_ranking
+        self._any_ranking = any_ranking
         self._opened: Memory | None = None
 
     @property
@@ -110,19 +95,17 @@ class MemorySource:
             self.location, self.is_trained = location, location is not None
 
     def locate(self, own: Rows | None, training: bool) -> None:
-        """Determine the location of the memory, and keep the rows that it is made of; nothing is built.
+        """Determine the location of the memory, and keep the rows that it is made of: `own` unless the user names one.
 
-        They are `own` where the user names no memory. A table that the user names is read only with `training`.
-
-        Raises:
-            InputError: the memory that the user names does not exist, or is too small.
+        A table is read only with `training`. Raises an `InputError` if the named memory is missing or too small.
         """
         if self.is_trained and not self.is_index:
             return
         source = self._named(training) or own
-        if isinstance(source, Rows | FolderMemory) and len(source) < self._least_rows:
+        least = self.options.num_memories if isinstance(self.options, TextOptions) else 0
+        if isinstance(source, Rows | FolderMemory) and len(source) < least:
             raise InputError(
-                f"data.num_memories={self._least_rows}: the memory has only {len(source)} rows; choose fewer"
+                f"data.num_memories={least}: the memory has only {len(source)} rows; choose fewer"
             )
         if isinstance(source, FolderMemory):
             self.location = MemoryLocation(source.location(), None, source.version)
@@ -169,25 +152,17 @@ class MemorySource:
     def open(
         self, path: str | None = None, version: int | None = None, retriever: Retriever | None = None
     ) -> Memory:
-        """Open the memory, and build it before if it is missing.
+        """Open the memory, built if it is missing, or another folder (`path`); `version` None = the current one.
 
-        Args:
-            path: a memory folder in place of the model's memory.
-            version: of a memory that has grown; None opens the current one.
-            retriever: back end and ranking of that other memory; None = the model's or, with `any_ranking`, those that
-                the folder was built with.
-
-        Raises:
-            InputError: the memory or its version is missing, and cannot be built.
+        `retriever` ranks that other memory; None = the model's or, with `any_ranking`, the folder's own. Raises an
+        `InputError` if the memory or its version is missing, and cannot be built.
         """
         if is_existing_index(self.retriever):
             return open_memory(f"index:{self.retriever.existing_index}", self.retriever, version)
         if path is not None and (self.location is None or path != self.location.path):
             return open_memory(path, retriever or (None if self._any_ranking else self.retriever), version)
         if self.location is None:
-            raise InputError(
-                "there is no memory: name a folder that `zoo index` built, or a table (--data.memory)"
-            )
+            raise InputError("there is no memory: name a folder of `zoo index`, or a table (--data.memory)")
         self._build_if_missing(self.location)
         memory = open_memory(self.location.path, self.retriever, version)
         expected = self.location.version or 1
@@ -206,7 +181,7 @@ class MemorySource:
         elif not is_memory(location.path):
             if folder.is_dir():
                 raise InputError(
-                    f"{folder}: the memory is damaged ({POINTER} is missing); copy, download or build it again"
+                    f"{folder}: the memory is damaged ({POINTER} is missing); copy or build it again"
                 )
             raise InputError(
                 f"{folder}: the memory that the model last used is not there; name its folder with --data.memory"
@@ -223,9 +198,7 @@ class MemorySource:
         try:
             source = self._named(training=True) or self._read_own()
         except InputError as error:
-            raise InputError(
-                f"{gone} their table cannot be read again ({excerpt(error)}); {build}"
-            ) from error
+            raise InputError(f"{gone} their table cannot be read ({excerpt(error)}); {build}") from error
         if not isinstance(source, Rows) or source.fingerprint != fingerprint:
             raise InputError(f"{gone} their table has other rows now; {build}")
         return source

@@ -1,8 +1,4 @@
-"""Options of the data modules: dataclasses without behavior, one for each part of a data module.
-
-The options class of a kind of data inherits those of the parts that the kind has. A data module takes the fields as
-keyword arguments, so the command line lists them flat: `--data.max_length 64`.
-"""
+"""Options of the data modules: dataclasses without behavior, one for each part of a data module."""
 
 from __future__ import annotations
 
@@ -23,19 +19,16 @@ class DataOptions:
     """Options of every data module: splits, words, batches and the cache.
 
     Attributes:
-        validation_split: part of the training table that is split off for validation: a share (0.1), or for labelled
-            texts a number of rows per class (500).
+        validation_split: share of the training table that is split off for validation (0.1), or, for labelled texts,
+            rows per class (500).
         split_seed: seed of that split; independent of the training's seed.
-        split_duplicates: let duplicates of a row fall on both sides of a split. Otherwise they stay together, because
-            validation would measure how well rows are memorized.
-        tokenizer: `words` (Unicode words and punctuation), `whitespace`, `characters` (lengths then count characters),
-            or a `transformers` tokenizer by name or folder. The command line replaces `words` by the tokenizer of the
-            model's `transformer`.
-        lowercase: fold case before words are looked up; None = yes, except for a `transformers` tokenizer, which has
-            its own rule.
+        split_duplicates: let duplicates fall on both sides of a split; validation then measures memorization as well.
+        tokenizer: `words` (Unicode words and punctuation; on the command line, the tokenizer of the model's
+            `transformer`), `whitespace`, `characters`, or a `transformers` tokenizer by name or folder.
+        lowercase: fold case before words are looked up; None = yes, except for a `transformers` tokenizer.
         min_count: words that occur less often in the training texts are unknown words.
         max_words: largest vocabulary; None = no limit.
-        batch_size: rows (texts, lists of pairs, ...) in a training batch of one device.
+        batch_size: rows in a training batch of one device: texts, lists of pairs, dialogues, or examples of queries.
         eval_batch_size: rows in an evaluation batch; None = as in training, or a multiple where rows are small.
         bucket_by_length: put rows of similar length into a batch.
         num_workers: processes that build batches; 0 = the training process.
@@ -123,8 +116,7 @@ class VectorOptions:
     Attributes:
         word_vectors: file of pre-trained GloVe or word2vec vectors (text, plain, .gz, .xz, .zip).
         normalize_vectors: scale each of these vectors to length 1.
-        vector_words: number of the file's most frequent words that join the vocabulary even if the training texts lack
-            them, since they may occur later.
+        vector_words: number of the file's most frequent words that join the vocabulary in any case.
         characters: pass the characters of words to the model.
         max_characters: number of characters kept per word.
     """
@@ -145,9 +137,8 @@ class MemoryOptions:
     """Options of the memory.
 
     Attributes:
-        memory: source of the memories: None = the training texts; a table (with `memory_text_column`); a folder that
-            `zoo index` built. A retriever with an index of its own (`ElasticsearchRetriever(index=...)`) is its own
-            memory.
+        memory: a table (with `memory_text_column`), or a folder that `zoo index` built; None = the training texts, or
+            the index that the retriever names.
         memory_text_column: text of the memory table; None = as in the training table.
     """
 
@@ -166,9 +157,9 @@ class TableOptions(MemoryOptions, VectorOptions, DataOptions):
         train_file: the table to train on.
         validation_file: the table for validation; None = rows are split off the training table.
         test_file: the table for the test.
-        test_split: part that is split off the training table for the test, before the validation rows: a share, or for
-            labelled texts a number of rows per class. None = nothing.
-        label_column: name or number (from 0) of the label.
+        test_split: share (or rows per class) that is split off the training table for the test, before the validation
+            rows; None = nothing.
+        label_column: name or number of the label; numbers start at 0.
         id_column: name or number of an id; None = row numbers.
         header: whether CSV files have a header line; None detects it.
         quotes: whether fields may be enclosed in double quotes; None = in CSV files, not in TSV files.

@@ -1,7 +1,6 @@
 """The preparation on rank 0: read the tables, locate the memory, prepare each split, choose the vocabulary.
 
-Every result is a folder in the cache under a fingerprint of its inputs, so that a second run starts at once. The plan
-names the folders; every rank reads it and maps them.
+Every result is a cache folder under a fingerprint of its inputs. The plan names the folders; every rank maps them.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ class Plan:
     vocabulary: Part | None = None
     #: see `DataModule.learn`.
     facts: PlainDict = field(default_factory=dict)
-    #: lines for the log.
     messages: list[Message] = field(default_factory=list)
 
     @classmethod
@@ -59,18 +57,6 @@ class Plan:
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
-    def write(self, file: Path) -> None:
-        """Write what `read` reads."""
-        with lock(file), named_disk_errors(file):
-            write_json(file, asdict(self))
-
-    def is_whole(self, cache: Path) -> bool:
-        """Return True if all folders are there; a damaged one is logged."""
-        splits = [part for parts in self.splits.values() for part in parts["parts"].values()]
-        rows = None if self.memory is None else self.memory["rows"]
-        parts = [*splits, rows, self.seen, self.vocabulary]
-        return are_whole(cache, [part for part in parts if part is not None])
-
 
 def prepare(data: AnyDataModule) -> Plan:
     """Prepare what the trainer's stage needs, unless the cache has it."""
@@ -80,7 +66,8 @@ def prepare(data: AnyDataModule) -> Plan:
     if plan is None or not _is_valid(data, plan):
         plan = _make_plan(data, wanted)
         file = plan_file(data, wanted)  # a memory may be there now
-        plan.write(file)
+        with lock(file), named_disk_errors(file):
+            write_json(file, asdict(plan))
     return plan
 
 
@@ -134,7 +121,10 @@ def _is_valid(data: AnyDataModule, plan: Plan) -> bool:
             return False  # the index is the user's, and may have changed
         if plan.memory is None or not (Path(plan.memory["path"]) / POINTER).exists():
             return False
-    return plan.is_whole(data.cache)
+    splits = [part for parts in plan.splits.values() for part in parts["parts"].values()]
+    rows = None if plan.memory is None else plan.memory["rows"]
+    parts = [*splits, rows, plan.seen, plan.vocabulary]
+    return are_whole(data.cache, [part for part in parts if part is not None])
 
 
 def plan_file(data: AnyDataModule, splits: Sequence[str]) -> Path:

@@ -8,18 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-#: Rows are shuffled, then sorted by length within this number of batches: enough for batches of similar length,
-#: few enough for a random order of the rows.
+#: Rows are shuffled, then sorted by length within this number of batches.
 BATCHES_PER_BUCKET = 50
 
 
 class LengthBucketSampler(Sampler[list[int]]):
     """Batches of row numbers, each row once an epoch.
 
-    The training order depends only on the seed and the epoch, so a resumed run has the same batches as an uninterrupted
-    one. Evaluation batches, and so the metrics, do not depend on the number of processes P: process r takes the batches
-    r, r + P, r + 2P, ... If P does not divide their number, training repeats batches, and evaluation repeats one with
-    its rows marked as padding: ~i (a negative number) is row i as padding.
+    The training order depends only on the seed and the epoch. Evaluation batches, and so the metrics, do not depend on
+    the number of processes P: process r takes the batches r, r + P, r + 2P, ... If P does not divide their number,
+    training repeats batches, and evaluation repeats one with its rows marked as padding: ~i is row i as padding.
     """
 
     def __init__(
@@ -33,18 +31,11 @@ class LengthBucketSampler(Sampler[list[int]]):
         process: int = 0,
         num_processes: int = 1,
     ) -> None:
-        """Plan batches.
+        """Plan batches of `batch_size` rows for one of the processes.
 
-        Args:
-            lengths: [n] number of words of each row; or, where the contents of rows are drawn in every epoch, a
-                function that returns the lengths in an epoch. The numbers of a training batch then contain the epoch,
-                for datasets in worker processes: row i of n in epoch e is i + e n.
-            batch_size: rows per batch of one process.
-            training: shuffle; otherwise longest first and padded exactly.
-            bucket: put rows of similar length together; otherwise training batches are drawn at random.
-            seed: of the shuffling.
-            process: this process, 0..num_processes - 1.
-            num_processes: processes that share the rows.
+        Training batches are shuffled, with rows of similar length together if `bucket`; others have the longest rows
+        first. `lengths` has the number of words of each row [n]. Where rows are drawn in every epoch, it is a function
+        of the epoch, and row i of epoch e then has the number i + e n, for datasets in worker processes.
         """
         self.lengths_in = lengths if callable(lengths) else None
         self.lengths = np.asarray(lengths(0) if callable(lengths) else lengths)

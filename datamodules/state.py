@@ -24,12 +24,10 @@ class DataState:
     #: class name of the data module.
     kind: str
     options: PlainDict
-    #: see `Retriever.describe`.
     retriever: PlainDict
     memory: MemoryLocation | None
     #: contents of the files that the options name.
     files: PlainDict
-    #: see `Vocabulary.to_dict`.
     vocabulary: PlainDict
     #: keys of the training rows, see `Duplicates.describe_seen`.
     seen: str | None
@@ -38,8 +36,7 @@ class DataState:
 
     def to_dict(self) -> PlainDict:
         """Plain values."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**values, "memory": None if self.memory is None else self.memory.to_dict()}
+        return {**vars(self), "memory": None if self.memory is None else self.memory.to_dict()}
 
     @classmethod
     def from_dict(cls, described: PlainDict) -> DataState:
@@ -60,10 +57,11 @@ def check_resumed(now: DataState, before: DataState, options: type[DataOptions])
         for name, contents in before.files.items()
         if not name.startswith("test_") and contents != now.files[name]
     ]
-    is_made_of_rows = any(
-        memory is not None and memory.rows is not None for memory in (now.memory, before.memory)
-    )
-    if not differences and is_made_of_rows and _folder_name(now.memory) != _folder_name(before.memory):
+    memories = (now.memory, before.memory)
+    is_made_of_rows = any(memory is not None and memory.rows is not None for memory in memories)
+    # The name of a memory's folder in the cache depends on its rows and its ranking.
+    folders = {None if memory is None else Path(memory.path).name for memory in memories}
+    if not differences and is_made_of_rows and len(folders) > 1:
         differences.append("data.retriever has another ranking")
     if differences:
         raise InputError(
@@ -72,21 +70,11 @@ def check_resumed(now: DataState, before: DataState, options: type[DataOptions])
         )
 
 
-def _folder_name(memory: MemoryLocation | None) -> str | None:
-    """The name of a memory's folder in the cache, which depends on its rows and its ranking."""
-    return None if memory is None else Path(memory.path).name
-
-
 def check_split(data: AnyDataModule, state: DataState, name: str, source: str) -> None:
-    """Raise an `InputError` if a split takes rows that a model of this state was trained on.
-
-    `source` is the option that names this model, with its value.
-    """
+    """Raise an `InputError` if a split takes rows that a model of this state, named by `source`, was trained on."""
     options, trained = data.options.to_dict(), state.options
-    training_table = data.options.table_option.format(split="train")
-    if not data.is_split_off(name) or resolved(options[training_table]) != resolved(
-        trained.get(training_table)
-    ):
+    table = data.options.table_option.format(split="train")
+    if not data.is_split_off(name) or resolved(options[table]) != resolved(trained.get(table)):
         return
     different = [
         option
@@ -105,11 +93,7 @@ def check_split(data: AnyDataModule, state: DataState, name: str, source: str) -
 def options_to_evaluate(
     state: DataState, options: type[DataOptions], command: str, given: Mapping[str, str]
 ) -> PlainDict:
-    """Options for `zoo validate` and `zoo test` of a trained model, which those of the user (`given`) override.
-
-    Raises:
-        InputError: validation rows were split off the training table, and it is not there.
-    """
+    """Options to evaluate a model, overridden by those `given`; an `InputError` if its validation rows are gone."""
     values = dict(state.options)
     tests = [name for name in options.files if name.startswith("test_")]
     if "test_split" in values and any(given.get(name) for name in tests):
@@ -121,9 +105,8 @@ def options_to_evaluate(
     train_file = values["train_file"]
     files = [train_file] if isinstance(train_file, str) else train_file or []
     # A file that the user gives is read, or found missing, like any other.
-    if not given.get("train_file") and any(
-        not file.startswith(HUB) and not Path(file).exists() for file in files
-    ):
+    missing = [file for file in files if not file.startswith(HUB) and not Path(file).exists()]
+    if missing and not given.get("train_file"):
         raise InputError(
             f"{train_file}: no such file, and the validation rows were split off it; name its new path"
             " (--data.train_file), or other rows (--data.validation_file)"

@@ -1,7 +1,4 @@
-"""Base of the kinds of data whose rows are single texts, each with its retrieved memories.
-
-A kind adds the labels of its rows: see `datamodules.classification`, and examples/your_own_kind for a small one.
-"""
+"""Base of the kinds of data whose rows are single texts with memories; see examples/your_own_kind for a small kind."""
 
 from __future__ import annotations
 
@@ -23,10 +20,9 @@ from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.corpora.table import read_table
 from datamodules.dataset import BatchDataset, BatchT_co, gather_texts, rows_and_weights
 from datamodules.duplicates import DuplicateMarks
-from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.options import TextOptions
 from datamodules.prepared import Origin, PreparedSplit
-from datamodules.retrieval import Memory, Neighbors, Retriever, build_neighbors, open_neighbors
+from datamodules.retrieval import Memory, Neighbors, build_neighbors, open_neighbors
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
 from datamodules.sampling import LengthBucketSampler
@@ -64,10 +60,6 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
     split_type = TextSplit
     length_options: ClassVar = {"tokens": "max_length", "memory_tokens": "memory_max_length"}
     dataset_type: type[TextDataset[Any]]
-
-    def __init__(self, options: TextOptionsT, retriever: Retriever = DEFAULT_RETRIEVER) -> None:
-        """Make the parts; nothing is read yet."""
-        super().__init__(options, retriever, least_memories=options.num_memories)
 
     @override
     def read_split(self, name: str) -> Rows:
@@ -116,10 +108,6 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         memory = self.options.memory
         return table is not None and memory is not None and resolved(table) == resolved(memory)
 
-    def _is_of_memory_table(self, name: str) -> bool:
-        table = self.options.tables[name]
-        return self.is_memory_table(self.options.train_file if table is None else table)
-
     def marks_of(
         self,
         rows: Rows,
@@ -128,15 +116,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         seen: NDArray[np.uint64] | None,
         same_table: bool = False,
     ) -> DuplicateMarks:
-        """Mark the rows of a table that have duplicates.
-
-        Args:
-            rows: the table.
-            neighbors: their retrieved memories.
-            memory: None = duplicates were excluded.
-            seen: keys of the rows that the model was trained on.
-            same_table: the memory was made of the table of the rows.
-        """
+        """Mark the rows with duplicates among `seen` or in the memory; `memory` None = no duplicates were retrieved."""
         in_memory, near = np.zeros(len(rows), bool), None
         if neighbors is not None:
             near = have_near_duplicates(rows.texts, neighbors)
@@ -158,16 +138,13 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
             "tokens": self.words.tokenize(table, length).part,
         }
         neighbors = None
-        memory, same_table = self.searched_memory, self._is_of_memory_table(name)
+        memory, named = self.searched_memory, self.options.tables[name]
+        same_table = self.is_memory_table(self.options.train_file if named is None else named)
         excludes_duplicates = self.excludes_duplicates(name)
         if memory is not None:
+            k = self.options.num_memories
             folder, fingerprint = build_neighbors(
-                table,
-                memory,
-                self.options.num_memories,
-                excludes_duplicates,
-                self.cache,
-                same_table=same_table,
+                table, memory, k, excludes_duplicates, self.cache, same_table=same_table
             )
             neighbors = open_neighbors(folder, fingerprint)
             parts["neighbors"] = folder.name, fingerprint
@@ -185,10 +162,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         contents: BatchContents = BatchContents(),
         exclude_duplicates: bool = False,
     ) -> TextSplit:
-        """A split in memory, for prediction; without a memory, texts alone.
-
-        With `exclude_duplicates`, a text retrieves neither itself nor a duplicate of itself.
-        """
+        """A split in memory, for prediction; without a memory, texts alone."""
         length, memory_length = self.lengths
         neighbors = memory_tokens = None
         if memory is not None:
@@ -246,12 +220,7 @@ class TextDataset(BatchDataset[BatchT_co]):
     def read(
         self, indices: Sequence[int] | NDArray[np.int64]
     ) -> tuple[dict[str, Tensor | list[str] | None], NDArray[np.int64]]:
-        """Read B rows; see `__getitems__`.
-
-        Returns:
-            Fields as in `ClassificationBatch`; and int64 [B, K], each memory's row in `split.neighbors.memories`, -1
-            where there is none.
-        """
+        """Read B rows: fields as in `ClassificationBatch`, and the rows of their memories, int64 [B, K], -1 = none."""
         row, weight = rows_and_weights(indices)
         neighbors = self.split.neighbors
         if neighbors is None:

@@ -10,13 +10,9 @@ from torch.nn import functional
 def letter_trigrams(char: Tensor, mark: int, buckets: int | None = None) -> tuple[Tensor, Tensor]:
     """Number the letter trigrams of words; a word has as many as characters, and padding has none.
 
-    Args:
-        char: int64 [U, L] character ids, 0 = padding.
-        mark: the id of the mark before and after a word; the ids of all characters are smaller.
-        buckets: trigrams are hashed into this number of buckets; None = no two trigrams have the same number.
-
-    Returns:
-        int64 [G], the numbers of all words' trigrams, one word after another, and int64 [U], the start of each word.
+    `char` has character ids, int64 [U, L], 0 = padding. `mark` is the id of the mark before and after a word, greater
+    than all others. Trigrams are hashed into `buckets`; None = no two have the same number. Return the numbers of all
+    words' trigrams, int64 [G], one word after another, and the start of each word, int64 [U].
     """
     words, longest = char.shape
     lengths = (char != 0).sum(dim=1)
@@ -35,6 +31,4 @@ def letter_trigrams(char: Tensor, mark: int, buckets: int | None = None) -> tupl
 
 def distinct_trigrams(char: Tensor, mark: int) -> list[int]:
     """Number the distinct trigrams of words, in ascending order; arguments as for `letter_trigrams`."""
-    numbers, _ = letter_trigrams(char, mark)
-    distinct: list[int] = torch.unique(numbers).tolist()
-    return distinct
+    return torch.unique(letter_trigrams(char, mark)[0]).tolist()  # type: ignore[no-any-return]

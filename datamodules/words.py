@@ -40,7 +40,6 @@ class Words:
     """Tokenizes texts and numbers their words."""
 
     def __init__(self, options: DataOptions, vectors: VectorOptions, cache: Path) -> None:
-        """Configure; nothing is read yet."""
         self.options, self.vector_options, self.cache = options, vectors, cache
         self._vocabulary: Vocabulary | None = None
         self._table: WordTable | None = None
@@ -103,10 +102,8 @@ class Words:
             self.table.truncate(known)
 
     def keep(self, vocabulary: PlainDict) -> None:
-        """Add the words of a trained model to the next vocabulary, even if the training texts lack them.
-
-        A model that starts from it has learned their vectors. Characters and tokens of a transformer are not words.
-        """
+        """Add the words of a trained model to the next vocabulary: a model that starts from it has their vectors."""
+        # Characters and tokens of a transformer are not words.
         is_word = {name in WORD_TOKENIZERS for name in (vocabulary["tokenizer"]["name"], self.tokenizer.name)}
         if is_word == {True} or vocabulary["tokenizer"] == self.tokenizer.describe():
             self._start_words = vocabulary["words"]
@@ -120,9 +117,8 @@ class Words:
         # More are kept, so that other lengths need no other store.
         kept = kept_tokens(length)
         more = {"tokens": kept} if kept > KEPT_TOKENS else {}
-        fingerprint = fingerprint_of(
-            {"rows": rows.fingerprint, "tokenizer": self.tokenizer.describe(), **more}
-        )
+        description = {"rows": rows.fingerprint, "tokenizer": self.tokenizer.describe(), **more}
+        fingerprint = fingerprint_of(description)
         folder = self.cache / f"tokens-{fingerprint[:16]}"
         return TokenStore.build(rows.texts, self.tokenizer, folder, fingerprint, max_tokens=kept)
 
@@ -131,10 +127,7 @@ class Words:
         return TokenStore.from_texts(rows.texts, self.tokenizer, max_tokens=kept_tokens(length))
 
     def prepare(self, stores: Sequence[TokenStore], counts: Mapping[str, int] | None = None) -> Part:
-        """Choose the words of tokenized texts and their vectors; `open` reads the result.
-
-        `counts` maps words to the numbers that `min_count` refers to; None = their occurrences.
-        """
+        """Choose the words and vectors that `open` reads; `min_count` refers to `counts`, or else to occurrences."""
         of_vectors = ("word_vectors", "normalize_vectors", "vector_words", "characters")
         of_words = ("min_count", "max_words", "tokenizer", "lowercase")
         description = {

@@ -28,11 +28,10 @@ class ClassificationOptions(TextOptions):
     """Options of `ClassificationDataModule`; splits are stratified.
 
     Attributes:
-        class_names: names for labels that are numbers from 1: a list, or a file with one per line; or a name for each
-            label (`{0: World, 1: Sports}`).
+        class_names: names of the labels 1, 2, ...: a list, or a file with one per line; or `{0: World, 1: Sports}`.
         classes: keep only these classes.
-        rows_per_class: keep this number of training rows per class, or this share, or a number for each named class
-            (`{World: 2000, Sports: 4000}`); chosen by `split_seed`.
+        rows_per_class: keep this number or share of training rows per class, or `{World: 2000, Sports: 4000}`; chosen
+            by `split_seed`.
         memory_label_column: label of the memory table; None = its texts have no labels.
     """
 
@@ -50,6 +49,9 @@ class ClassificationOptions(TextOptions):
 class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
     """Texts to classify, each with its retrieved memories.
 
+    Args:
+        retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
+
     Example:
         >>> data = ClassificationDataModule(train_file="train.csv", text_column="text", num_memories=5)
     """
@@ -60,11 +62,6 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
     monitor = "val/accuracy"
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
-        """Describe the data; nothing is read yet.
-
-        Args:
-            retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
-        """
         super().__init__(ClassificationOptions(**options), retriever)
 
     @override

@@ -25,13 +25,7 @@ from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.retrieval import (
-    FolderMemory,
-    Memory,
-    Retriever,
-    build_neighbors,
-    is_memory,
-)
+from datamodules.retrieval import FolderMemory, Memory, Retriever, build_neighbors, is_memory
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
@@ -39,10 +33,10 @@ from datamodules.trigrams import distinct_trigrams
 
 
 class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSplit]):
-    """Queries, documents, and judgements: the documents that were clicked, or judged to answer a query.
+    """Queries, and documents that were clicked or judged to answer them, which a model ranks.
 
-    A training example is a query with a document that answers it and n that do not. A model is measured by its ranking
-    of documents for a query: the judged ones, or the whole collection.
+    Args:
+        retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
 
     Example:
         >>> data = ClickthroughDataModule(
@@ -58,11 +52,6 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     any_ranking = True
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
-        """Describe the data; nothing is read yet.
-
-        Args:
-            retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
-        """
         super().__init__(ClickthroughOptions(**options), retriever)
         self._documents: Rows | None = None
         self._negatives: Negatives | None = None
@@ -132,9 +121,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
             memory = self.memory.open()  # of a model that was exported, or whose memory has grown
         if memory is not None:
             if not isinstance(memory, FolderMemory):
-                raise InputError(
-                    "the texts of an index of your own are not available here; name a memory folder, or none"
-                )
+                raise InputError("the texts of your own index are not available here; name a memory folder")
             return memory.rows
         if rows is not None and is_whole(Path(rows[0]), rows[1]):
             return Rows.load(Path(rows[0]) / "rows.arrow")
@@ -182,9 +169,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         table = split.judgements
         number = len(table.queries)
         if name != "test" and not table.has_relevant.any():
-            raise InputError(
-                f"{table.source}: no query has a document with a grade above 0; name other judgements"
-            )
+            raise InputError(f"{table.source}: no document has a grade above 0; name other judgements")
         yield logging.INFO, f"{len(table)} judgements of {number} queries; {len(table.documents)} documents"
         if without := int((~table.has_relevant).sum()):
             yield logging.INFO, f"{without} of {number} queries have no relevant document; they are skipped"
@@ -208,13 +193,9 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         negatives = self._new_negatives(split)
         all_relevant = int(negatives.relevant.answers_all.sum())
         if all_relevant == number:
-            raise InputError(
-                f"{source}: every document answers every query, so there are no negatives; give a corpus with other"
-                " documents"
-            )
+            raise InputError(f"{source}: every document answers every query; give other documents")
         if all_relevant:
-            message = f"every document answers {all_relevant} of {number} queries, which have no negatives"
-            yield logging.WARNING, message
+            yield logging.WARNING, f"every document answers {all_relevant} of {number} queries: no negatives"
         if negatives.pool is None:
             return
         empty = int((negatives.pool.counts == 0).sum())
@@ -248,14 +229,9 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         return self._negatives
 
     def set_negatives(self, documents: NDArray[np.int64], scores: NDArray[np.float32] | None = None) -> None:
-        """Draw `retrieved` negatives from other documents from now on, such as those of a model in training.
+        """Draw `retrieved` negatives from these rows of the collection [Q, K], best first, with these scores [Q, K].
 
-        Documents that answer a query are excluded, and `skip_hits` and `highest_hit_score` apply. Workers have the old
-        ones until the loader is made again (`reload_dataloaders_every_n_epochs`).
-
-        Args:
-            documents: [Q, K] rows of the collection for each training query, best first, -1 where there are fewer.
-            scores: [Q, K] their scores, if `highest_hit_score` is to be used.
+        -1 where a query has fewer. Workers get them with a new loader (`reload_dataloaders_every_n_epochs`).
         """
         options, negatives = self.options, self.negatives
         negatives.pool = hard_pool(

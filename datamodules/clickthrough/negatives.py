@@ -21,7 +21,7 @@ POSITIVES, RANDOM, RETRIEVED = range(3)
 
 
 class Relevant(NamedTuple):
-    """The documents that answer each query; so do their duplicates."""
+    """The documents that answer each query, and their duplicates."""
 
     #: int64 [D]: equal for duplicates.
     codes: NDArray[np.int64]
@@ -58,16 +58,10 @@ def hard_pool(
     skip: int,
     highest: float | None,
 ) -> Ragged:
-    """Hits that do not answer their query, for each query as rows of documents, best first.
+    """Hits [Q, K] that do not answer their query, for each query as rows of documents, best first; -1 = no hit.
 
-    A document without a judgement may be relevant, and the first hits are the most likely ones: they can be excluded.
-
-    Args:
-        hits: [Q, K] rows of documents, best first, -1 where there are fewer.
-        scores: [Q, K].
-        relevant: the answers to the queries, which are excluded.
-        skip: exclude this number of a query's first hits that are not relevant.
-        highest: exclude hits whose score is above this share of the score of the query's best relevant hit, if any.
+    A document without a judgement may be relevant, and the first hits are the most likely ones. So the first `skip` are
+    excluded, and hits whose score is above `highest` times the score of the query's best relevant hit, if any.
     """
     queries = np.arange(len(hits))[:, None]
     is_hit = hits >= 0
@@ -84,26 +78,17 @@ def hard_pool(
 class Negatives:
     """Draws documents for examples."""
 
-    #: the answers to the queries.
     relevant: Relevant
     #: `in_batch` draws none.
     sources: Collection[NegativesFrom]
     #: n, documents that are drawn for an example.
     count: int
-    #: of the run.
     seed: int
     #: for each query, documents for `retrieved`; see `hard_pool`. It may be replaced in training.
     pool: Ragged | None = None
 
     def draw(self, epoch: int, examples: NDArray[np.int64], query: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Draw documents that do not answer the queries [B] of these examples [B], in each epoch others.
-
-        Of random and retrieved negatives each example gets half of its documents; where the pool of a query has too
-        few, random ones take their place.
-
-        Returns:
-            [B, n] rows of documents, -1 where there are no more; n = 0 if all negatives are in the batch.
-        """
+        """Draw documents [B, n] that do not answer the queries [B]: half retrieved, half random, -1 = no more."""
         drawing = [source for source in self.sources if source != "in_batch"]
         if not drawing:
             return np.zeros((len(examples), 0), np.int64)

@@ -27,8 +27,8 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
         corpus_file: the documents that are ranked: .jsonl or .parquet with `id` (or `_id`) and a text, or .tsv with id
             and text and no header.
         train_queries: the queries to train on, in the same formats; one file or several.
-        train_judgements: the documents that answer them, and how well: lines `query 0 document grade` (TREC) or
-            `query document grade` (BEIR, TSV), or a .jsonl or .parquet table.
+        train_judgements: lines `query 0 document grade` (TREC) or `query document grade` (BEIR, TSV), or a .jsonl or
+            .parquet table.
         validation_queries: the queries for validation; None = the training queries' file.
         validation_judgements: None = a share of the training queries is split off (`validation_split`).
         test_queries: the queries for the test.
@@ -36,22 +36,19 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
         query_column: name or number of a query's text; None = `text`, or the second column of a .tsv.
         document_column: name or number of a document's text, or several columns, which are joined; None = as for
             queries.
-        negatives: documents that a relevant one competes with: `random` ones of the collection; those `in_batch`, other
-            examples' documents; `retrieved` ones, which the retriever ranks high for the query; or several of these.
-            Documents that are known to answer the query, and their duplicates, are excluded.
+        negatives: documents that a relevant one competes with: `random` ones, other examples' (`in_batch`), `retrieved`
+            ones that the retriever ranks high, or several of these; never documents that are known to be relevant.
         num_negatives: n, documents that are drawn for an example; half each of random and retrieved ones.
-        positives_per_query: maximum number of examples of a query in an epoch; another choice in every epoch, documents
-            of grade g with weight 2^g - 1.
+        positives_per_query: maximum number of examples of a query in an epoch, drawn with weight 2^grade - 1.
         num_hits: number of documents that the retriever returns, for `retrieved` negatives and for models that mix its
-            scores with theirs. 0 = nothing is retrieved.
+            scores with theirs; 0 = nothing is retrieved.
         skip_hits: exclude this number of first hits without a relevance judgement from the negatives.
         highest_hit_score: exclude hits from the negatives whose score is above this share of the score of the query's
-            best relevant hit. None = no limit.
+            best relevant hit; None = no limit.
         evaluate: rank the whole `collection` for each query, or its `judged` documents.
         query_length: number of words kept of a query.
         document_length: number of words kept of a document.
         tokenizer: `whitespace` or `words`; the published models split texts at white space.
-        batch_size: examples in a training batch of one device.
         eval_batch_size: queries in an evaluation batch, and documents in a block.
     """
 
@@ -103,9 +100,7 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
         if not self.sources or any(source not in SOURCES for source in self.sources):
             raise InputError(f"data.negatives={self.negatives}: use one or several of {', '.join(SOURCES)}")
         if "retrieved" in self.sources and self.num_hits == 0:
-            raise InputError(
-                "data.negatives=retrieved: set the number of hits to draw from with data.num_hits"
-            )
+            raise InputError("data.negatives=retrieved: set data.num_hits to the number of hits to draw from")
         if self.highest_hit_score is not None and not self.highest_hit_score > 0:
             raise InputError(f"data.highest_hit_score={self.highest_hit_score}: must be above 0")
 

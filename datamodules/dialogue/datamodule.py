@@ -48,8 +48,7 @@ class DialogueOptions(DataOptions):
 
     Attributes:
         layout: `hmn4qa`, the published files, or a `table` (.jsonl, also .gz or .xz, .parquet, a folder saved by
-            `datasets`, `hub:NAME[:SPLIT]`) whose records have a list of turns, a question and its answer, or lists of
-            questions and answers.
+            `datasets`, `hub:NAME[:SPLIT]`) with a list of turns, a question or several, and as many answers.
         train_file: the table to train on, or several.
         validation_file: the table for validation; None = dialogues are split off the training table.
         test_file: the table for the test.
@@ -57,17 +56,14 @@ class DialogueOptions(DataOptions):
         question_column: name or number of the question, or of a list of questions.
         answer_column: name or number of the answer, or of as many answers; each is one token.
         id_column: name or number of an id of the dialogue; None = equal turns are the same dialogue.
-        vocabulary_files: tables whose words join the vocabulary whatever their count; the paper names the validation
-            and the test table here. Their vectors stay as they were drawn.
+        vocabulary_files: tables whose words join the vocabulary whatever their count, with vectors as they were drawn;
+            the validation and the test table in the paper.
         max_turns: number of turns of a dialogue that are read for a question.
-        turns_kept: turns that are read of longer dialogues: the `latest`, or those `retrieved` for the question among
-            all.
+        turns_kept: turns that are read of longer dialogues: the `latest`, or those `retrieved` for the question.
         max_length: number of words kept of a turn or a question.
-        tokenizer: `whitespace`, or `words` (Unicode words and punctuation). A question mark at the end of a word is
-            always a token of its own.
+        tokenizer: `whitespace`, or `words` (Unicode words and punctuation); both split a question mark off a word.
         lowercase: fold case before words are looked up; answers are then in lower case.
         min_count: words in fewer training dialogues are distinguished by their spelling.
-        batch_size: dialogues in a training batch of one device.
     """
 
     layout: Layout = "table"
@@ -98,9 +94,10 @@ class DialogueOptions(DataOptions):
 
 
 class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
-    """Dialogues, each with questions that one of its words answers.
+    """Dialogues, each with questions that one of its words answers, which the vocabulary may lack.
 
-    Words that the vocabulary lacks are distinguished by their spelling, so they can be answers.
+    Args:
+        retriever: ranks the turns of long dialogues where `turns_kept` is `retrieved`.
 
     Example:
         >>> data = DialogueDataModule(layout="hmn4qa", train_file="train.txt", validation_file="dev.txt")
@@ -116,11 +113,6 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
     monitor = "val/probability"
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
-        """Describe the data; nothing is read yet.
-
-        Args:
-            retriever: ranks the turns of long dialogues where `turns_kept` is `retrieved`.
-        """
         super().__init__(DialogueOptions(**options), retriever)
         if is_existing_index(retriever):
             raise InputError("data.retriever.index: has no turns of these dialogues; omit it")
@@ -189,14 +181,13 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         """Fingerprint of the turns that are read for each question."""
         options = self.options
         ranking = self.retriever.ranking.describe() if options.turns_kept == "retrieved" else None
-        return fingerprint_of(
-            {
-                "dialogues": table.fingerprint,
-                "ranking": ranking,
-                "max_turns": options.max_turns,
-                "turns_kept": options.turns_kept,
-            }
-        )
+        description = {
+            "dialogues": table.fingerprint,
+            "ranking": ranking,
+            "max_turns": options.max_turns,
+            "turns_kept": options.turns_kept,
+        }
+        return fingerprint_of(description)
 
     @override
     def describe_split(self, name: str, split: DialogueSplit) -> Iterator[Message]:
@@ -243,7 +234,7 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
 
 
 def _check_answers(table: Dialogues, tokens: TokenStore) -> None:
-    """Refuse answers of several tokens, or of none."""
+    """Raise an `InputError` for answers of several tokens, or of none."""
     counts = np.diff(tokens.offsets)
     known = ~np.asarray(table.questions.table.column("label").is_null().to_numpy(), bool)
     wrong = np.flatnonzero(known & (counts != 1))

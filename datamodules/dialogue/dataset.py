@@ -90,7 +90,6 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
 
     @override
     def messages(self) -> Iterator[Message]:
-        # Questions whose answer is neither in the vocabulary nor in the turns that are read.
         rows = np.concatenate([batch.row[batch.answer == NO_CHOICE].numpy() for batch in self.batches(256)])
         table = self.split.dialogues
         if len(rows):
@@ -149,16 +148,10 @@ class DialogueDataset(BatchDataset[DialogueBatch]):
         answers: NDArray[np.int64],
         dialogue: NDArray[np.int64],
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Number the possible answers.
+        """Number the choices: each word's [words], those of each dialogue alone [B, X], each question's answer [P].
 
-        Args:
-            words: of the dialogues.
-            position: [words] each word's row in the batch's table.
-            answers: [P] numbers of words, 0 = unknown.
-            dialogue: [P] the dialogue of each question.
-
-        Returns:
-            The choice of each word [words]; each dialogue's own words [B, X]; the right choice of each question [P].
+        `position` [words] is each word's row in the batch's table; `answers` [P] are numbers of words, 0 = unknown;
+        `dialogue` [P] is the dialogue of each question.
         """
         # A dialogue's own words are numbered 0, 1, ...: distinct pairs of dialogue and word, in order.
         is_own = self.unknown[words.word]

@@ -24,11 +24,7 @@ def latest_turns(table: Dialogues, k: int) -> Ragged:
 
 
 def retrieved_turns(table: Dialogues, k: int, retriever: Retriever, folder: Path, mark: str) -> Ragged:
-    """The k turns of the dialogue that rank highest for each question [Q], as row numbers in ascending order.
-
-    The latest turns are added where the retriever returns fewer. Its index, with this mark (a fingerprint of turns and
-    ranking), is kept in the folder.
-    """
+    """The k turns that rank highest for each question [Q], or else the latest, as row numbers in ascending order."""
     latest = latest_turns(table, k)
     dialogue = np.repeat(np.arange(len(table)), np.diff(table.question_offsets))
     long = np.flatnonzero(np.diff(table.turn_offsets)[dialogue] > k)
@@ -53,19 +49,9 @@ def retrieved_turns(table: Dialogues, k: int, retriever: Retriever, folder: Path
 def search_within(
     retriever: Retriever, texts: Sequence[str], k: int, starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> list[NDArray[np.int64]]:
-    """The best rows of each query among some consecutive rows of the collection.
-
-    Back ends rank whole collections. So the number of hits grows until k of them are inside or there are no more. An
-    Elasticsearch index returns at most its `max_result_window` (10,000).
-
-    Args:
-        retriever: open.
-        texts: n queries.
-        k: maximum number of rows per query.
-        starts: [n] the first row that counts for each query.
-        ends: [n] the row after the last one.
-    """
+    """The at most k best rows of n queries among the rows `starts` [n] to `ends` [n] (excluded) of a collection."""
     results: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * len(texts)
+    # Back ends rank whole collections, so the number of hits grows until k are inside or there are no more.
     waiting, size = list(range(len(texts))), 4 * k
     while waiting:
         rows = retriever.search([texts[query] for query in waiting], size).rows.astype(np.int64)

@@ -1,8 +1,4 @@
-"""Pairs of texts to match.
-
-The unit of a batch is a list: all candidates of a question in an evaluation; in training a single pair (pointwise), a
-positive with negatives that are drawn in every epoch (pairwise), or all candidates (listwise).
-"""
+"""Pairs of texts to match, in lists: a question's candidates, a positive with drawn negatives, or a single pair."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.ragged import Ragged
 from datamodules.core.storage import Part, fingerprint_of, prepared_folder
 from datamodules.core.types import Message, PlainDict
-from datamodules.corpora.pair_readers import read_trec
+from datamodules.corpora.pair_readers import read_identified, read_trec
 from datamodules.corpora.pairs import Pairs
 from datamodules.corpora.rows import Rows
 from datamodules.corpora.split import stratified_split
@@ -28,7 +24,7 @@ from datamodules.duplicates import DuplicateMarks
 from datamodules.matching.dataset import Lists, MatchingDataset, MatchingSplit, training_lists
 from datamodules.matching.negatives import foreign_texts
 from datamodules.matching.options import MatchingOptions
-from datamodules.matching.tables import duplicate_keys, question_groups, read_collection, read_pair_table
+from datamodules.matching.tables import duplicate_keys, question_groups, read_pair_table
 from datamodules.memory_source import DEFAULT_RETRIEVER
 from datamodules.retrieval import Retriever, build_neighbors, open_neighbors
 from datamodules.text.counts import count_tokens
@@ -37,6 +33,9 @@ from datamodules.text.vocabulary import Vocabulary
 
 class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     """Pairs of texts to rank or to classify.
+
+    Args:
+        retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
 
     Example:
         >>> data = MatchingDataModule(
@@ -51,18 +50,10 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     any_ranking = True
 
     def __init__(self, retriever: Retriever = DEFAULT_RETRIEVER, **options: Any) -> None:
-        """Describe the data; nothing is read yet.
-
-        Args:
-            retriever: back end and ranking: EmbeddedRetriever, ElasticsearchRetriever, DenseRetriever, ...
-        """
         super().__init__(MatchingOptions(**options), retriever)
+        self._ranks = self.options.chosen_goal == "ranking"
         self.monitor = "val/map" if self._ranks else "val/accuracy"
         self._collection: tuple[Rows, Rows] | None = None
-
-    @property
-    def _ranks(self) -> bool:
-        return self.options.chosen_goal == "ranking"
 
     @override
     def read_split(self, name: str) -> Pairs:
@@ -75,7 +66,11 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     def collection(self) -> tuple[Rows, Rows]:
         """Queries and documents of a test collection (layout `trec`)."""
         if self._collection is None:
-            self._collection = read_collection(self.options)
+            files, documents = self.options.queries_file or [], self.options.documents_file
+            assert documents is not None  # checked by the options
+            queries = [read_identified(file) for file in ([files] if isinstance(files, str) else files)]
+            rows = read_identified(documents, self.options.document_column)
+            self._collection = Rows.concat(queries), rows
         return self._collection
 
     @override
@@ -102,7 +97,6 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
 
     @override
     def own_memory(self, tables: Mapping[str, Pairs]) -> Rows | None:
-        # The documents of a collection, or the distinct second texts of the training pairs.
         if "train" not in tables:
             return None
         return self.collection[1] if self.options.layout == "trec" else tables["train"].second
@@ -140,11 +134,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         }
 
     def _retrieve(self, pairs: Pairs, exclude_all: bool) -> tuple[Pairs, Ragged, str]:
-        """Hits of each question, without its positives or, with `exclude_all`, without all of its texts.
-
-        Returns:
-            The pairs with the hits among the second texts; the hits of each question; the fingerprint of the neighbors.
-        """
+        """Pairs with hits as second texts, the foreign hits of each question, and the fingerprint of the neighbors."""
         assert self.searched_memory is not None
         folder, fingerprint = build_neighbors(
             pairs.first, self.searched_memory, self.options.num_candidates, False, self.cache
@@ -156,25 +146,18 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         return pairs, foreign_texts(pairs, hits, excluded), fingerprint
 
     def _check(self, name: str, split: MatchingSplit) -> None:
-        """Refuse training pairs without anything to learn, and a validation that cannot select an epoch."""
+        """Raise an `InputError` for training pairs that teach nothing, or a validation that cannot select an epoch."""
         pairs = split.pairs
         if name == "train" and len(training_lists(split, self.options, self.seed)) == 0:
-            missing = (
-                "no pair has a label above 0; check data.label_column"
-                if not (pairs.target > 0).any()
-                else "no question has both a positive and a candidate of a lower grade; set data.negatives=random"
-            )
+            missing = "no question has a positive and a candidate of a lower grade; set data.negatives=random"
+            if not (pairs.target > 0).any():
+                missing = "no pair has a label above 0; check data.label_column"
             raise InputError(f"{pairs.source}: {missing}")
-        if name == "validation" and len(pairs) == 0:
+        can_select = pairs.has_positive.any() if self._ranks else len(pairs) > 0
+        if name == "validation" and not can_select:
+            needed = "question of the validation pairs has a positive" if self._ranks else "pair is left"
             raise InputError(
-                f"{pairs.source}: no question is left for validation; give more questions, a larger"
-                " data.validation_split, or a data.validation_file"
-            )
-        if name == "validation" and self._ranks and not pairs.has_positive.any():
-            raise InputError(
-                f"{pairs.source}: no question of the validation pairs has a positive, so no epoch would be better"
-                " than another; give a data.validation_file whose questions have one, or a larger"
-                " data.validation_split"
+                f"{pairs.source}: no {needed}; give a data.validation_file, or a larger data.validation_split"
             )
 
     def split_of(self, pairs: Pairs) -> MatchingSplit:
@@ -234,8 +217,7 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
     def idf(self) -> NDArray[np.float32]:
         """float32 [num_words]: ln((n + 1) / (d + 1)) for a word that d of the n distinct training texts have.
 
-        A word of every text has 0, and a word of none, such as the unknown word, ln(n + 1). Padding and the special
-        tokens that a `transformers` tokenizer puts around each text have 0.
+        The unknown word has ln(n + 1); padding and the special tokens of a `transformers` tokenizer have 0.
         """
         vocabulary = self.words.vocabulary
         frequency = np.array(self.facts["document_frequency"], np.int64)

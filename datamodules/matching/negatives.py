@@ -45,7 +45,6 @@ class PoolNegatives:
     size: NDArray[np.int64]
     #: k, maximum number of negatives of a list.
     count: int
-    #: of the run.
     seed: int
 
     def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
@@ -69,7 +68,6 @@ class RandomNegatives:
     question: NDArray[np.int64]
     #: k, maximum number of negatives of a list.
     count: int
-    #: of the run.
     seed: int
 
     def draw(self, epoch: int, lists: NDArray[np.int64]) -> Drawn:
@@ -105,10 +103,7 @@ def own_negatives(
 def foreign_negatives(
     pairs: Pairs, pool: Ragged | None, question: NDArray[np.int64], count: int, seed: int
 ) -> Negatives:
-    """Texts that are not the question's own, for a list of each of these questions [lists].
-
-    They are drawn from the pool, which has rows of second texts for each question; without one, from all second texts.
-    """
+    """Negatives from `pool` (rows of second texts of each question), or all foreign texts, for questions [lists]."""
     if pool is None:
         codes = duplicate_codes(pairs.second.texts)
         own = codes[pairs.second_row]
@@ -120,13 +115,7 @@ def foreign_negatives(
 
 
 def foreign_texts(pairs: Pairs, hits: NDArray[np.int64], excluded: NDArray[np.bool_]) -> Ragged:
-    """The distinct hits of each question, best first, that are neither excluded texts of its own nor their duplicates.
-
-    Args:
-        pairs: the table.
-        hits: [questions, k], rows of the second texts, -1 where there are fewer.
-        excluded: bool [P], the pairs whose second texts are excluded.
-    """
+    """The distinct hits [questions, k] (-1 = none) that duplicate no text of the question's `excluded` pairs [P]."""
     codes = duplicate_codes(pairs.second.texts)
     question = np.repeat(np.arange(len(hits)), hits.shape[1])
     rows = hits.reshape(-1)

@@ -25,37 +25,31 @@ class MatchingOptions(TableOptions):
     """Options of `MatchingDataModule`; splits take shares of the questions, not of the pairs.
 
     Attributes:
-        goal: `ranking` orders a question's candidates (labels are grades of 0 or more); `classification` decides
-            whether two texts match (labels are 0 and 1). None = classification for Quora's pairs, ranking for all
-            others.
-        layout: `table` has the columns named below; `wikiqa` is the official release; `quora` is Quora's release, or
-            label, two questions and id without a header; in `trec` the files are judgements (`query 0 document grade`
-            or `query document grade`) of the texts in the two files below.
+        goal: `ranking` orders a question's candidates (labels are grades from 0); `classification` decides whether two
+            texts match (labels 0 and 1). None = classification for the layout `quora`, otherwise ranking.
+        layout: a `table` with the columns below; the official `wikiqa` release; the `quora` release, or label, two
+            questions and id without a header; or `trec` judgements (`query 0 document grade` or without the 0).
         first_column: name or number (from 0) of the first text (the question).
         second_column: name or number of the second text (the answer).
-        label_column: name or number of the grade or label.
         question_column: name or number of an id of the question; None = pairs of equal first texts are one question.
         encoding_errors: `strict` refuses bytes that are not UTF-8, `replace` replaces them by U+FFFD.
-        queries_file: with `trec`, the queries of all splits: .jsonl with `id` (or `_id`) and `text`, or .tsv with id
-            and text and no header; one file or several.
+        queries_file: with `trec`, the queries of all splits, in one file or several: .jsonl with `id` (or `_id`) and
+            `text`, or .tsv with id and text and no header.
         documents_file: with `trec`, the documents, in the same formats. All of them are then the memory.
         document_column: name or number of the documents' text, or several, which are joined; None = `text`, or the
             second column of a .tsv.
         batches: a training list: `pointwise` a pair, `pairwise` a positive with negatives, `listwise` all candidates of
             a question. None = pairwise to rank, pointwise to classify.
-        negatives: source of the negatives: the question's `own` candidates of a lower grade, `random` ones from other
-            questions, or `retrieved` ones, which the retriever finds in the memory for the question. The latter two
-            join a listwise list as well. Known positives and their duplicates are excluded.
+        negatives: the question's `own` candidates of a lower grade; or other questions' `random` texts, or `retrieved`
+            ones from the memory, which also join a listwise list. Known positives are excluded, with duplicates.
         num_negatives: maximum number of negatives in a list.
         candidates: texts that validation and test rank: the question's `own` candidates, or also those `retrieved` from
-            the memory, with grade 0. Misses of the retrieval do not count: the scores measure the order.
+            the memory, with grade 0; the scores do not count what the retrieval misses.
         num_candidates: number of hits that are `retrieved`.
         keep_questions_without_positive: count such questions as 0 in the means instead of skipping them.
         first_length: number of words kept of a first text.
         second_length: number of words kept of a second text.
-        memory_text_column: text of the memory table. Without a memory of the user's, candidates are retrieved from the
-            distinct second texts of the training pairs, or from the documents.
-        batch_size: lists in a training batch of one device.
+        memory_text_column: text of the memory table; without one, the training's second texts or the documents are it.
     """
 
     goal: Goal | None = None
@@ -90,10 +84,7 @@ class MatchingOptions(TableOptions):
         check_choice(self, "batches", (None, "pointwise", "pairwise", "listwise"))
         check_choice(self, "negatives", ("own", "random", "retrieved"))
         check_choice(self, "candidates", ("own", "retrieved"))
-        self._check_tables()
         self._check_lists()
-
-    def _check_tables(self) -> None:
         for name in ("validation_split", "test_split"):
             share = getattr(self, name)
             if share is not None and not 0 < share < 1:
@@ -104,17 +95,11 @@ class MatchingOptions(TableOptions):
     def _check_lists(self) -> None:
         if self.chosen_goal == "classification":
             if self.layout == "trec" or self.candidates != "own":
-                raise InputError(
-                    "data.goal=classification: pairs to classify have no candidates; set goal=ranking"
-                )
+                raise InputError("data.goal=classification: pairs have no candidates; set goal=ranking")
             if self.batches not in (None, "pointwise"):
-                raise InputError(
-                    f"data.batches={self.batches}: pairs to classify are pointwise; omit the option"
-                )
+                raise InputError(f"data.batches={self.batches}: pairs to classify are pointwise; omit it")
         if self.chosen_batches == "pointwise" and self.negatives != "own":
-            raise InputError(
-                f"data.negatives={self.negatives}: pointwise batches draw none; set batches=pairwise"
-            )
+            raise InputError(f"data.negatives={self.negatives}: pointwise draws none; set batches=pairwise")
 
     @property
     def chosen_goal(self) -> Goal:

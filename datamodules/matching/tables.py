@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
-from datamodules.corpora.pair_readers import Goal, read_identified, read_pairs, read_quora, read_wikiqa
+from datamodules.corpora.pair_readers import Goal, read_pairs, read_quora, read_wikiqa
 from datamodules.corpora.pairs import Pairs
-from datamodules.corpora.rows import Rows
 from datamodules.duplicates import duplicate_codes
 from datamodules.matching.options import MatchingOptions
 from datamodules.retrieval.folding import fold_hashes
@@ -34,14 +33,6 @@ def read_pair_table(path: str, options: MatchingOptions, labelled: bool = True) 
         encoding_errors=options.encoding_errors,
         goal=options.chosen_goal,
     )
-
-
-def read_collection(options: MatchingOptions) -> tuple[Rows, Rows]:
-    """Read the queries and the documents of a test collection (layout `trec`)."""
-    files, documents = options.queries_file or [], options.documents_file
-    assert documents is not None  # checked by the options
-    queries = [read_identified(file) for file in ([files] if isinstance(files, str) else files)]
-    return Rows.concat(queries), read_identified(documents, options.document_column)
 
 
 def duplicate_keys(table: Pairs, goal: Goal) -> NDArray[np.uint64]:

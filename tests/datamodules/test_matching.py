@@ -388,7 +388,7 @@ def test_tables_without_anything_to_learn_or_to_select_by_are_refused(
 
 def test_a_table_without_questions_for_validation_is_refused(kind: Kind[MatchingDataModule]) -> None:
     (kind.folder / "train.csv").write_text("first,second,label\na,x,1\na,y,0\n")
-    with pytest.raises(InputError, match="no question is left for validation"):
+    with pytest.raises(InputError, match="no question of the validation pairs has a positive"):
         kind.prepared(validation_file=None)
 
 

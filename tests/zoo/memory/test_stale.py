@@ -280,9 +280,7 @@ def test_a_memory_that_was_never_searched_is_built_of_its_table_again(
     ):
         zoo.load(best(Path("run"))).answer(question)
     table.unlink()
-    with pytest.raises(
-        InputError, match=r"and their table cannot be read again .*no such file.*; build a memory"
-    ):
+    with pytest.raises(InputError, match=r"and their table cannot be read .*no such file.*; build a memory"):
         zoo.load(best(Path("run"))).answer(question)
     # As the message says.
     other = write_table(tmp_path / "other.csv", [("where is the plum",), ("a fig",)], ("text",))
