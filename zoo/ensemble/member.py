@@ -110,21 +110,11 @@ class Member(nn.Module, ABC):
 
     @abstractmethod
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
-        """Fit the member to n training texts; each process does it by itself, with the same result.
-
-        Args:
-            readings: their inputs.
-            target: int64 [n], their classes; a class may be missing.
-        """
+        """Fit the member to n training texts and their classes [n], the same way in each process; classes may lack."""
 
     @abstractmethod
     def forward(self, readings: Readings) -> Outputs:
         """Classify texts."""
 
     def search(self, memory: EncodedMemory | None, target: Tensor) -> None:
-        """Use a memory for `memory` inputs.
-
-        Args:
-            memory: None = there is none that could be searched by vectors.
-            target: int64 [rows of the memory], their classes; negative: none, C and above: new ones.
-        """
+        """Search a memory, if there is one, whose rows have classes [n]; negative: none, C and above: new ones."""

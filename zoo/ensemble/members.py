@@ -235,11 +235,7 @@ def titles() -> dict[str, str]:
 def fit_regression(
     vectors: NDArray[np.float32], target: NDArray[np.int64], num_classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Fit multinomial logistic regression on vectors [n, l] of length 1; a missing class loses everywhere.
-
-    Returns:
-        Weight [C, l] and bias [C].
-    """
+    """Return weight [C, l] and bias [C] of a regression on vectors [n, l] of length 1; a missing class loses always."""
     from sklearn.linear_model import LogisticRegression
 
     weight, bias = torch.zeros(num_classes, vectors.shape[1]), torch.full((num_classes,), -10.0)

@@ -1,12 +1,6 @@
 """A paper's table as a YAML file: a base configuration, and rows that are options on top of it.
 
-    description: one line for `zoo reproduce --list`
-    minutes: 60
-    base: base/ag_news.yaml
-    rows:
-      M1: {overrides: {model.features: M1}, paper: 91.9}
-
-`Table` and `Row` describe the other keys.
+The keys are the fields of `Table` and `Row`.
 """
 
 from __future__ import annotations
@@ -38,7 +32,7 @@ SHIPPED = Path(__file__).with_name("tables")
 class Growth(NamedTuple):
     """Growth of the memory of a trained row's model, without training."""
 
-    #: the trained row (`from` in the YAML), of which the checkpoint of the same seed is used.
+    #: the trained row (`from` in the YAML).
     row: str
     #: `data.rows_per_class` of the rows that are added; None (`all` in the YAML) = all rows but the validation rows.
     rows_per_class: int | float | dict[str, int] | None
@@ -159,14 +153,7 @@ def shipped_tables() -> list[str]:
 
 
 def load_table(name: str, encoder: str | None = None) -> Table:
-    """Read a shipped table or a YAML file.
-
-    Args:
-        encoder: Hub name or folder of a pre-trained transformer that replaces the table's own (its `encoder`).
-
-    Raises:
-        InputError: no such table, its YAML can't be used, or it has no encoder to replace.
-    """
+    """Read a shipped table or a YAML file, with `encoder` in place of the table's own pre-trained transformer."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         if name not in shipped_tables():
