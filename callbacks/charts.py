@@ -71,7 +71,12 @@ class PredictionTable(ValidationReport):
     """Writes predictions with the truth and the evidence: `charts/predictions.csv`, and `val/predictions` in W&B."""
 
     def __init__(self, num_texts: int = 50, every_n_epochs: int = 1) -> None:
-        """Configure the table; arguments as in `Charts`."""
+        """Configure the table.
+
+        Args:
+            num_texts: number of validation texts or questions, the first ones.
+            every_n_epochs: epochs from one report to the next.
+        """
         super().__init__(num_texts, every_n_epochs)
 
     @override

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 
 class GradientNorms(Callback):
-    """Logs the norm of all gradients before they are clipped, of steps and as the mean of an epoch's finite norms."""
+    """Logs the norm of all gradients before they are clipped, of steps and as the mean of an epoch."""
 
     @override
     def on_before_optimizer_step(
@@ -26,5 +26,5 @@ class GradientNorms(Callback):
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         pl_module.log("train/gradient_norm", norm)
         # In 16-mixed, steps whose gradients overflow are skipped.
-        if norm.isfinite():
+        if trainer.precision != "16-mixed" or norm.isfinite():
             pl_module.log("train/gradient_norm_epoch", norm, on_step=False, on_epoch=True, batch_size=1)

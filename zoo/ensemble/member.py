@@ -110,11 +110,17 @@ class Member(nn.Module, ABC):
 
     @abstractmethod
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
-        """Fit the member to n training texts and their classes [n], the same way in each process; classes may lack."""
+        """Fit the member to n training texts; each process does it by itself, with the same result.
+
+        `target` has their classes, int64 [n]; a class may be missing.
+        """
 
     @abstractmethod
     def forward(self, readings: Readings) -> Outputs:
         """Classify texts."""
 
     def search(self, memory: EncodedMemory | None, target: Tensor) -> None:
-        """Search a memory, if there is one, whose rows have classes [n]; negative: none, C and above: new ones."""
+        """Use a memory, or None, for `memory` inputs.
+
+        `target` has the classes of its rows, int64; negative: none, C and above: new ones.
+        """

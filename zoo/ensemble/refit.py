@@ -61,10 +61,7 @@ def _accuracy(pool: Pool, held_out: HeldOut) -> float:
 
 
 def _classify(
-    model: MemoryEnsemble,
-    split: TextSplit,
-    chosen: NDArray[np.bool_],
-    excludes_duplicates: bool = False,
+    model: MemoryEnsemble, split: TextSplit, chosen: NDArray[np.bool_], excludes_duplicates: bool = False
 ) -> HeldOut:
     """Outputs for the chosen rows [n] of a split whose labels are the training's."""
     network, labels = model.network, label_numbers(split.rows, model.labels)

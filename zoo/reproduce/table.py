@@ -45,8 +45,7 @@ class Row:
     name: str
     #: options on top of the table's base, e.g. `model.features: M1`; with `grow`, those of the other row.
     overrides: Mapping[str, Any]
-    #: metric -> the paper's figure as a share of 1 (in the YAML: in percent, and of the table's `paper_metric` if it is
-    #: a single number), or as it is for one of the table's `counts`.
+    #: metric -> the paper's figure as a share of 1, or a count; in the YAML in percent, or a number for `paper_metric`.
     paper: Mapping[str, float] = field(default_factory=dict)
     #: the row whose checkpoint of the same seed this one starts from (`--model.init_from`).
     init_from: str | None = None
