@@ -4,7 +4,6 @@ from callbacks.chart import Chart
 from callbacks.charts import Charts, PredictionTable
 from callbacks.gradient_norms import GradientNorms
 from callbacks.run_folder import RunFolder
-from callbacks.stage_progress import StageProgress
 from callbacks.throughput import Throughput
 
 __all__ = [
@@ -13,6 +12,5 @@ __all__ = [
     "GradientNorms",
     "PredictionTable",
     "RunFolder",
-    "StageProgress",
     "Throughput",
 ]

@@ -17,15 +17,15 @@ from datamodules.core.errors import check_count
 
 
 class Reporting(Protocol):
-    """Methods of a model whose validation is reported."""
+    """Methods of a model whose validation is reported, for the first validation rows."""
 
     def charts(self, data: pl.LightningDataModule, rows: int) -> Iterable[Chart]:
-        """Return charts of the first validation rows."""
+        """Return charts."""
 
     def shown_predictions(
         self, data: pl.LightningDataModule, rows: int
     ) -> tuple[list[str], list[list[Cell]]]:
-        """Return columns and rows of a table with predictions for the first validation rows."""
+        """Return columns and rows of a table with predictions."""
 
 
 class ValidationReport(Callback):
@@ -57,11 +57,7 @@ class ValidationReport(Callback):
 
 
 class Charts(ValidationReport):
-    """Writes charts of the evidence behind predictions: `charts/NAME.csv` and `.png` in the run folder, and to W&B.
-
-    The task defines the charts: weights and labels of memories by rank, the turns of a dialogue that are read, the
-    ranks of relevant texts (the collection is encoded once more), the interaction of the words of a pair.
-    """
+    """Writes charts of the evidence behind predictions: `charts/NAME.csv` and `.png` in the run folder, and to W&B."""
 
     @override
     def report(self, trainer: pl.Trainer, model: Reporting, folder: Path) -> None:
@@ -72,10 +68,7 @@ class Charts(ValidationReport):
 
 
 class PredictionTable(ValidationReport):
-    """Writes predictions for validation rows with the truth and the evidence, for people.
-
-    The table is `charts/predictions.csv` in the run folder and `val/predictions` in W&B.
-    """
+    """Writes predictions with the truth and the evidence: `charts/predictions.csv`, and `val/predictions` in W&B."""
 
     def __init__(self, num_texts: int = 50, every_n_epochs: int = 1) -> None:
         """Configure the table.

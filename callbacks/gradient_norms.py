@@ -5,20 +5,13 @@ from __future__ import annotations
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
-from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
 
 class GradientNorms(Callback):
-    """Logs the norm of all gradients before they are clipped.
-
-    `train/gradient_norm` is logged as often as the loss, `train/gradient_norm_epoch` is the mean over an epoch's steps.
-    """
-
-    def __init__(self) -> None:
-        self._norms: list[Tensor] = []  # of the epoch's steps so far
+    """Logs the norm of all gradients before they are clipped, of steps and as the mean of an epoch."""
 
     @override
     def on_before_optimizer_step(
@@ -32,13 +25,6 @@ class GradientNorms(Callback):
         # With sharded weights each process has the norm of its own part.
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         pl_module.log("train/gradient_norm", norm)
-        self._norms.append(norm)
-
-    @override
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._norms:
-            norms = torch.stack(self._norms)
-            # In 16-mixed, steps whose gradients overflow are skipped.
-            mean = norms[norms.isfinite()].mean()
-            pl_module.log("train/gradient_norm_epoch", mean, sync_dist=True)
-        self._norms.clear()
+        # In 16-mixed, steps whose gradients overflow are skipped.
+        if trainer.precision != "16-mixed" or norm.isfinite():
+            pl_module.log("train/gradient_norm_epoch", norm, on_step=False, on_epoch=True, batch_size=1)

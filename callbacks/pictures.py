@@ -25,10 +25,7 @@ _MORE_FONTS = (
 
 
 def write_picture(file: Path, draw: Callable[[], Figure]) -> Path | None:
-    """Write a PNG file in one step, and return it.
-
-    None if drawing failed, which ends no run: the error is logged, and an older picture is deleted.
-    """
+    """Write a PNG file in one step, and return it; None if drawing failed, which is logged and ends no run."""
     try:
         picture = png(draw)
     except Exception as error:  # anything that matplotlib raises

@@ -21,7 +21,7 @@ from datamodules.core.types import PlainDict
 
 
 class Answer(Protocol):
-    """A model's comparison of itself with others."""
+    """A model's comparison of itself with others: a table, its header first, and a conclusion."""
 
     def write(self, folder: Path) -> None:
         """Write its files."""
@@ -30,15 +30,11 @@ class Answer(Protocol):
         """Return its table and conclusion."""
 
     def cells(self) -> list[list[str]]:
-        """Return its table, the header first."""
+        """Return its table."""
 
 
 class RunFolder(Callback):
-    """Writes `config.yaml` and `summary.json` into a run's folder, and the configuration to the loggers.
-
-    `zoo fit --config RUN/config.yaml` starts the same run again. The file has neither secrets nor the checkpoint of a
-    resumed run, which is the same run as one that was not interrupted.
-    """
+    """Writes `config.yaml`, with which `zoo fit` repeats the run, and `summary.json`, without secrets."""
 
     def __init__(self, folder: str | Path, config: PlainDict) -> None:
         self.folder = Path(folder)

@@ -18,11 +18,7 @@ class Batch(Protocol):
 
 
 class Throughput(Callback):
-    """Logs `train/examples_per_second` and `train/waiting_share` once an epoch.
-
-    The waiting share is the part of an epoch's training time between the end of a step and the start of the next one,
-    which fetches a batch and moves it to the device. It is 0 if data is always ready.
-    """
+    """Logs `train/examples_per_second` and `train/waiting_share` (of the time, between two steps), once an epoch."""
 
     @override
     def on_train_epoch_start(self, *_: object) -> None:

@@ -20,7 +20,7 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.plugins import CheckpointIO
 from typing_extensions import override
 
-from callbacks import PredictionTable, RunFolder, StageProgress, Throughput
+from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.csv_metrics import CSVMetrics
 from datamodules.core.errors import InputError
 from datamodules.core.storage import write_json
@@ -256,8 +256,6 @@ class ZooCLI(LightningCLI):
             self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False)
         )
         callbacks += [RunFolder(self.run_dir, config), Throughput()]
-        if configured.get("enable_progress_bar") is not False and hasattr(self.model, "stage"):
-            callbacks.append(StageProgress())
         if configured.get("enable_checkpointing") is not False:
             callbacks += self._checkpoint_callbacks()
         return super().instantiate_trainer(default_root_dir=self.run_dir, callbacks=callbacks, **kwargs)

@@ -1,7 +1,4 @@
-"""`zoo compare`: runs by the settings in which they differ and by their figures.
-
-It reads `hparams.yaml`, `metrics.csv` and `summary.json` of every run folder.
-"""
+"""`zoo compare`: runs by the settings in which they differ and by their figures."""
 
 from __future__ import annotations
 
@@ -30,16 +27,12 @@ def run(command: str, options: list[str]) -> None:
 
 
 def compare(runs: list[str], metrics: str | None = None, output: str | None = None) -> None:
-    """Print a table of runs: the settings that differ, and the figures of each run's best epoch.
-
-    Runs of another task, or on other rows, have a table of their own. If runs differ by their seed alone, another table
-    has their means. A folder that can't be read is skipped, with a line on standard error.
+    """Print a table of runs for each task and its rows, with their means where runs differ by their seed alone.
 
     Args:
-        runs: run folders, as `zoo fit` writes them, or folders that hold such.
+        runs: run folders, or folders that hold such; those that can't be read are skipped.
         metrics: names of metrics, "val/accuracy,val/loss", the first of which orders the runs; null: the monitored
-            metrics, and the validation's others in which runs differ, except those of single classes and counts of
-            rows.
+            metrics, and the validation's others in which runs differ.
         output: a folder for `compare.md` and for `compare.html`, which also has curves; null: no files.
     """
     if not runs:

@@ -85,10 +85,7 @@ def draw_curves(runs: Sequence[Run], metrics: Sequence[str]) -> Figure:
 
 
 def _limits(runs: Sequence[Run], metric: str) -> tuple[float, float]:
-    """Ends of the vertical axis: at most twice as far from the best value as the worst value of the median run.
-
-    So a run that diverges does not flatten the others.
-    """
+    """Ends of the vertical axis: at most twice the median run's range, so that diverging runs flatten no others."""
     sign = 1 if runs[0].lower_is_better(metric) else -1
     curves = [[sign * value for _, value in curve] for run in runs if (curve := run.curve(metric))]
     best, worst = min(map(min, curves)), sorted(map(max, curves))

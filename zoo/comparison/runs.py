@@ -23,21 +23,16 @@ _LOWER = re.compile(r"(^|[/_])(loss|errors?|perplexity|gradient_norm|waiting_sha
 
 @dataclass(frozen=True)
 class Run:
-    """Contents of a run folder.
-
-    Attributes:
-        name: the folder.
-        settings: the configuration with names such as `model.optimizer.lr`, values as text.
-        logged: `metrics.csv` in the order of the steps: epoch, from 1, and metric -> value.
-        seconds: duration; None if the run is unfinished.
-        monitor: the metric by which the best epoch is chosen, if the run has one.
-        mode: `max` or `min` of that metric is best.
-    """
+    """Contents of a run folder."""
 
     name: str
+    #: the configuration with names such as `model.optimizer.lr`, values as text.
     settings: dict[str, str]
+    #: `metrics.csv` in the order of the steps: epoch, from 1, and metric -> value.
     logged: list[tuple[int, dict[str, float]]]
+    #: duration; None if the run is unfinished.
     seconds: float | None
+    #: the metric by which the best epoch is chosen, and whether its `max` or `min` is best.
     monitor: str | None
     mode: str | None
 
@@ -53,11 +48,7 @@ class Run:
         return [(epoch, value) for epoch, value in last.items() if math.isfinite(value)]
 
     def best(self) -> tuple[int, dict[str, float]]:
-        """Return the best epoch and its figures: metric -> value.
-
-        They are the last ones if the monitored metric was never finite, or if nothing was monitored: some models keep
-        their best epoch themselves.
-        """
+        """Return the best epoch and its figures; the last ones where no finite metric was monitored."""
         monitor = self.monitor or ""
         rows = [(epoch, row) for epoch, row in self.logged if math.isfinite(row.get(monitor, math.nan))]
         if not rows:
@@ -69,11 +60,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder.
-
-    Raises:
-        InputError: it is none, or one of its files is damaged.
-    """
+    """Read a run folder; raises an `InputError` if it is none or one of its files is damaged."""
     parameters = _read(folder / "hparams.yaml")
     if "config" not in parameters:
         raise InputError("no run folder: it has no hparams.yaml of `zoo fit`")

@@ -65,7 +65,7 @@ def _comparison(title: str, runs: list[Run], wanted: Sequence[str] | None) -> Co
     best = [run.best()[1] for run in runs]
     metrics = [run.monitor for run in runs if run.monitor is not None] if wanted is None else [*wanted]
     if wanted is None:
-        # The validation's others in which runs differ: not counts, and not those of single classes.
+        # Without counts of rows and metrics of single classes.
         others = sorted({name for figures in best for name in figures if re.match(r"val/[^/]+$", name)})
         differing = [name for name in others if len(runs) == 1 or len({str(f.get(name)) for f in best}) > 1]
         metrics += [name for name in differing if not _COUNTS.fullmatch(name)]
@@ -138,10 +138,7 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
         if len(comparisons) > 1:
             blocks.append(f"## {comparison.title}\n")
         if comparison.means is not None:
-            blocks += [
-                "Means ± standard deviations over seeds:\n",
-                markdown_table(comparison.means),
-                "Runs:\n",
-            ]
+            means = markdown_table(comparison.means)
+            blocks += ["Means ± standard deviations over seeds:\n", means, "Runs:\n"]
         blocks.append(markdown_table(comparison.table))
     return "\n".join(blocks)

@@ -1,8 +1,4 @@
-"""The answer to a user's two questions: which accuracy is possible, and does the memory help?
-
-All rows of the table are measured on the same texts, so two rows are compared text by text: by McNemar's exact test on
-the texts that only one of them classifies correctly.
-"""
+"""The answer to a user's two questions: which accuracy is possible, and does the memory help?"""
 
 from __future__ import annotations
 
@@ -58,10 +54,9 @@ class AnswerScores(Metric):
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the table."""
+    """One row of the table: the numbers of texts, and of those that it classifies correctly."""
 
     name: str
-    #: number of texts, and of those that the row classifies correctly.
     texts: int
     right: int
     #: number of texts that only the whole ensemble classifies correctly, and that only this row does.
@@ -158,14 +153,8 @@ class Answer:
         figures = ("accuracy", "standard_error", "difference", "difference_error", "p_value")
         rows = [{**asdict(line), **{name: getattr(line, name) for name in figures}} for line in self.lines]
         weights = {line.name: line.weight for line in self.lines if line.weight is not None}
-        sentence = self.sentence()
-        return {
-            "split": self.split,
-            "sentence": sentence,
-            "notes": self.notes,
-            "weights": weights,
-            "rows": rows,
-        }
+        answer = {"split": self.split, "sentence": self.sentence(), "notes": self.notes}
+        return {**answer, "weights": weights, "rows": rows}
 
     def write(self, folder: Path, name: str = "answer") -> None:
         """Write NAME.json and NAME.md."""

@@ -1,8 +1,7 @@
 """The stages of a fit after the encoder's training: the memory's vectors, the members, their weights, the answer.
 
-Weights are fitted on rows that no member has learned from: the validation rows. Where these are few, training rows join
-them by cross-fitting: each is classified by members that were fitted without its fold. A vote needs no folds: a
-training row retrieves neither itself nor its duplicates.
+Weights are fitted on rows that no member has learned from: the validation rows and, where these are few, cross-fitted
+training rows. A vote needs no folds: a training row retrieves neither itself nor its duplicates.
 """
 
 from __future__ import annotations
@@ -51,11 +50,7 @@ class EnsembleFit:
         self.crosses = bool((target >= 0).sum() < model.few_rows)
 
     def run(self) -> Answer:
-        """Run all stages, and return the table on the validation rows.
-
-        Raises:
-            InputError: there are no rows to fit weights on, or a training diverged.
-        """
+        """Run all stages, and return the table on the validation rows."""
         network, show = self.network, self.model.show_stage
         network.pool = None
         show("stage 2 of 4: the memory is encoded")
@@ -73,8 +68,6 @@ class EnsembleFit:
     @property
     def _inputs(self) -> set[Input]:
         return self.network.inputs_of(self.network.members)
-
-    # --- members ---
 
     def _fit_members(self) -> Readings:
         """Fit members and references; return their inputs, and those that folds share, for the training rows."""
@@ -108,13 +101,8 @@ class EnsembleFit:
         )
         return held_out, scores_of(outputs)
 
-    # --- cross-fitting ---
-
     def _cross_fit(self, readings: Readings) -> HeldOut | None:
-        """Outputs for training rows, each by members that were fitted without its fold.
-
-        Rows that the model of `init_from` was trained on are excluded; None if these are all.
-        """
+        """Outputs for training rows by members fitted without their fold; None if `init_from` was trained on all."""
         ids = self.training.rows.ids
         readings = readings._replace(excluded=self.network.excluded_rows(readings.texts, ids))
         folds = folds_of(self.target, min(self.model.folds, len(self.target)))
@@ -182,8 +170,6 @@ class EnsembleFit:
                             "training diverged while the weights were cross-fitted; use a lower learning rate"
                         )
         return network
-
-    # --- the answer ---
 
     def _measure(
         self, held_out: HeldOut, crossed: HeldOut | None, references: dict[str, Tensor]

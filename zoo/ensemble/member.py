@@ -112,9 +112,7 @@ class Member(nn.Module, ABC):
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:
         """Fit the member to n training texts; each process does it by itself, with the same result.
 
-        Args:
-            readings: their inputs.
-            target: int64 [n], their classes; a class may be missing.
+        `target` has their classes, int64 [n]; a class may be missing.
         """
 
     @abstractmethod
@@ -122,9 +120,7 @@ class Member(nn.Module, ABC):
         """Classify texts."""
 
     def search(self, memory: EncodedMemory | None, target: Tensor) -> None:
-        """Use a memory for `memory` inputs.
+        """Use a memory, or None, for `memory` inputs.
 
-        Args:
-            memory: None = there is none that could be searched by vectors.
-            target: int64 [rows of the memory], their classes; negative: none, C and above: new ones.
+        `target` has the classes of its rows, int64; negative: none, C and above: new ones.
         """

@@ -235,11 +235,7 @@ def titles() -> dict[str, str]:
 def fit_regression(
     vectors: NDArray[np.float32], target: NDArray[np.int64], num_classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Fit multinomial logistic regression on vectors [n, l] of length 1; a missing class loses everywhere.
-
-    Returns:
-        Weight [C, l] and bias [C].
-    """
+    """Return weight [C, l] and bias [C] of a regression on vectors [n, l] of length 1; a missing class never wins."""
     from sklearn.linear_model import LogisticRegression
 
     weight, bias = torch.zeros(num_classes, vectors.shape[1]), torch.full((num_classes,), -10.0)
@@ -263,11 +259,6 @@ def _best_cost(vectors: NDArray[np.float32], target: NDArray[np.int64]) -> float
     sizes = np.unique(target[rows], return_counts=True)[1]
     if len(sizes) < 2 or sizes.min() < 3:
         return 1.0
-    search = GridSearchCV(
-        LogisticRegression(max_iter=200),
-        {"C": _COSTS},
-        scoring="neg_log_loss",
-        cv=StratifiedKFold(3),
-        refit=False,
-    )
+    model, folds = LogisticRegression(max_iter=200), StratifiedKFold(3)
+    search = GridSearchCV(model, {"C": _COSTS}, scoring="neg_log_loss", cv=folds, refit=False)
     return float(search.fit(vectors[rows], target[rows]).best_params_["C"])

@@ -1,9 +1,7 @@
 """The default for a table of one's own: members that read the text and its memories, and a few weights.
 
-A run has four stages: an encoder is trained without memory, the memory is encoded by it, the other members are fitted,
-and then the calibrations and weights of all members, on rows that none of them has learned from. The stages after the
-training are Lightning's last epoch, in which no weight moves by gradients: validation, checkpoints, loggers and several
-processes work as in any other epoch, and a run that was killed in any stage resumes from its last checkpoint.
+The stages that follow the encoder's training are Lightning's last epoch, in which no weight moves by gradients:
+validation, checkpoints, loggers, several processes and the resumption of a killed run work as in any other epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from torch.nn import functional
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from callbacks.stage_progress import StageProgress
 from datamodules.base import AnyDataModule
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.classification.dataset import label_numbers
@@ -80,9 +77,7 @@ class BestEncoder(NamedTuple):
 
 
 class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, ClassificationTask):
-    """A log-linear pool of independent members: words, an encoder, word vectors, votes of two kinds of neighbors.
-
-    No publication: a logarithmic opinion pool (Genest and Zidek 1986) of members that read texts and neighbors.
+    """A log-linear pool (Genest and Zidek 1986) of independent members that read texts and neighbors.
 
     Example:
         >>> model = MemoryEnsemble(members=["lexical", "lexical_vote"])
@@ -114,9 +109,8 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
         """Choose the members. All but the encoder are fitted without gradients, after the encoder's training.
 
         Args:
-            members: some of `lexical` (TF-IDF and a linear layer), `encoder`, `bag` (the mean of pre-trained word
-                vectors, and a kernel machine), `lexical_vote` (labels of the memories that the retriever returns) and
-                `dense_vote` (labels of the memories whose encodings are nearest).
+            members: some of `lexical` (TF-IDF, linear), `encoder`, `bag` (mean of pre-trained word vectors, kernel
+                machine), `lexical_vote` (of the retriever's memories), `dense_vote` (of the nearest encodings).
             transformer: Hub name or folder of a pre-trained transformer that replaces the BiLSTM.
             train_transformer: train the transformer; otherwise it is frozen, and a kernel machine reads its vectors.
             pooling: reduction of the states of a `transformer` to a text's vector.
@@ -125,8 +119,7 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
             max_ngram: words of the lexical member's longest n-gram of words.
             max_letters: letters of its longest n-gram of letters; 0 = it reads whole words only.
             c: the lexical member's weight of training errors against small weights.
-            few_rows: with fewer validation rows than this, weights are fitted on training rows as well, each classified
-                by members that were fitted without it.
+            few_rows: with fewer validation rows than this, weights are fitted on cross-fitted training rows as well.
             folds: number of parts into which these training rows are divided.
             **shared: options of `ReadsTransformer`, `ReadsSpelling` and `Task`.
         """
@@ -152,8 +145,6 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
         self.max_ngram, self.max_letters, self.c = max_ngram, max_letters, c
         self.few_rows, self.folds = few_rows, folds
         self.uses_memory = bool({"neighbors", "memory"} & self._wanted_inputs)
-        #: stage of the run, for the progress display.
-        self.stage = ""
         #: the table of the last fit.
         self.answer: Answer | None = None
         self._answer_scores: AnswerScores | None = None
@@ -350,23 +341,20 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
         return self.current_epoch >= self.encoder_epochs
 
     def show_stage(self, stage: str) -> None:
-        """Show the stage of the run: on the progress display, or in the log where there is none."""
-        self.stage = stage
-        if self._trainer is None or not self.trainer.is_global_zero:
-            return
-        display = self.trainer.progress_bar_callback
-        if isinstance(display, StageProgress):
-            display.show_stage(stage)
-        else:
+        """Log the stage of the run."""
+        if self._trainer is not None and self.trainer.is_global_zero:
             log.info("%s", stage)
 
     @override
-    def on_train_epoch_start(self) -> None:
-        if self.in_last_epoch:
-            return
-        self.network.pool = None  # a finished run that is trained further
-        if not self.stage:
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        if not self.in_last_epoch:
             self.show_stage(f"stage 1 of 4: the encoder learns without memory, {self.encoder_epochs} epochs")
+
+    @override
+    def on_train_epoch_start(self) -> None:
+        if not self.in_last_epoch:
+            self.network.pool = None  # a finished run that is trained further
 
     @override
     def on_train_batch_start(self, batch: ClassificationBatch, batch_idx: int) -> None:

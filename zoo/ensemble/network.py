@@ -121,8 +121,6 @@ class EnsembleNetwork(nn.Module):
         for name in names:
             self.member(name).fit(readings, target)
 
-    # --- the memory ---
-
     def search(self, memory: EncodedMemory | None, target: Tensor | None) -> None:
         """Search a memory by vectors, whose rows have these classes (negative: none; C and above: new ones)."""
         self.memory, self.memory_target = memory, target
@@ -135,8 +133,6 @@ class EnsembleNetwork(nn.Module):
     ) -> list[NDArray[np.int32]] | None:
         """Rows of the searched memory that are duplicates of each text; with own ids, also the text's own row."""
         return None if self.memory is None else self.memory.memory.excluded_rows(texts, own_ids)
-
-    # --- prediction ---
 
     def forward(self, batch: ClassificationBatch) -> EnsembleOutput:
         """Classify the texts of a batch; see `ClassificationBatch` for the shapes."""
@@ -217,8 +213,6 @@ class EnsembleNetwork(nn.Module):
     def classify(self, readings: Readings, names: Iterable[str]) -> dict[str, Outputs]:
         """The outputs of members."""
         return {name: self.member(name)(readings) for name in names}
-
-    # --- checkpoints ---
 
     def get_extra_state(self) -> PlainDict:
         """The pool, for the state dict."""

@@ -21,15 +21,10 @@ BY_MEMORY_ALONE = "known by memory alone"
 
 
 def rarity_of(target: NDArray[np.int64] | None, num_classes: int, num_new: int) -> Tensor:
-    """Factors by which the votes for new classes count more: float32 [N], at least 1.
+    """Factors [N] of the votes for new classes: classes of few rows are rarely retrieved.
 
-    A class of few rows is rarely retrieved. Its vote counts for more, by the root of the missing share: the whole of it
-    would take too many texts away from the old classes.
-
-    Args:
-        target: int64, classes of all rows of the memory; None = unknown.
-        num_classes: C.
-        num_new: N.
+    `target` has the classes of all rows of the memory. A factor is the root of the missing share: the whole of it would
+    take too many texts away from the old classes.
     """
     if target is None:
         return torch.ones(num_new)
@@ -46,20 +41,10 @@ def with_new_classes(
     pool: Pool,
     rarity: Tensor,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Extend a prediction by classes that only the memory has.
+    """Extend logits [B, C] and contributions that add up to them by N classes that only the memory has.
 
     The votes alone decide how probable a new class is; the rest is divided among the old classes as before:
     p(new) = q(new), p(old) = (1 - q(any new)) p'(old). A new class that none of a text's memories has is impossible.
-
-    Args:
-        logits: float32 [B, C] of the old classes.
-        contributions: member -> [B, C]; they add up to the logits.
-        votes: member -> its memories.
-        pool: fitted on the old classes.
-        rarity: [N], see `rarity_of`.
-
-    Returns:
-        Logits [B, C + N], and contributions that add up to them.
     """
     num_classes, num_new = logits.shape[1], len(rarity)
     weights = pool.weights.get("memory", {})

@@ -1,8 +1,4 @@
-"""Uncalibrated outputs of a member for n texts, and their calibration.
-
-A classifier's scores are calibrated by a temperature, a vote by sharpness and smoothing. Both are fitted on rows that
-the member has not learned from: on its training rows it would be overconfident.
-"""
+"""Uncalibrated outputs of a member for n texts, and their calibration: a temperature, or sharpness and smoothing."""
 
 from __future__ import annotations
 
@@ -91,14 +87,9 @@ class Votes(Outputs):
         num_classes: int,
         rows: NDArray[np.int64] | None = None,
     ) -> None:
-        """Take the memories.
+        """Take scores, True where there is a memory, classes and rows of memories, each [n, K].
 
-        Args:
-            score: float32 [n, K] retrieval scores.
-            mask: bool [n, K], True where there is a memory.
-            target: int64 [n, K], their classes, negative where there is none.
-            num_classes: C.
-            rows: int64 [n, K], their rows in the memory, -1 where there is none; None = they came with the batch.
+        Classes and rows are negative where there is none; rows are None for memories that came with the batch.
         """
         self.rows = rows
         self.score = score.masked_fill(~mask, 0.0)

@@ -115,10 +115,7 @@ def fit_pool(held_out: HeldOut) -> Pool:
 
 
 def fit_weights(log_probabilities: Mapping[str, Tensor], target: Tensor) -> dict[str, float]:
-    """Weights >= 0 of the highest likelihood, without members that are not worth their price, the least useful first.
-
-    The log probabilities are [n, C], the classes [n].
-    """
+    """Weights >= 0 of the highest likelihood of classes [n] by log probabilities [n, C]; 0 below `PRICE`."""
     stacked = {name: values.double() for name, values in log_probabilities.items()}
     kept = list(stacked)
     weights, loss = _maximize_likelihood([stacked[name] for name in kept], target)

@@ -1,7 +1,4 @@
-"""Weights for a memory that has grown: fitted again in seconds, on labelled rows and on the added rows.
-
-No member is fitted on the added rows, and in a vote a row excludes itself: the added rows are held-out rows, too.
-"""
+"""Weights for a memory that has grown: fitted again on labelled rows and on the added rows, which are held-out, too."""
 
 from __future__ import annotations
 
@@ -24,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def refit(model: MemoryEnsemble, data: TextRowsDataModule[Any], memory: Memory | None, rows: Rows) -> str:
-    """Fit calibrations and weights again, see `Refits`; duplicates of the memory or of training rows are skipped.
-
-    Raises:
-        InputError: a row has no label or an unknown one, or no row remains.
-    """
+    """Fit calibrations and weights again, see `Refits`; duplicates of the memory or of training rows are skipped."""
     before = model.network.pool
     if before is None:
         raise InputError(
@@ -68,10 +61,7 @@ def _accuracy(pool: Pool, held_out: HeldOut) -> float:
 
 
 def _classify(
-    model: MemoryEnsemble,
-    split: TextSplit,
-    chosen: NDArray[np.bool_],
-    excludes_duplicates: bool = False,
+    model: MemoryEnsemble, split: TextSplit, chosen: NDArray[np.bool_], excludes_duplicates: bool = False
 ) -> HeldOut:
     """Outputs for the chosen rows [n] of a split whose labels are the training's."""
     network, labels = model.network, label_numbers(split.rows, model.labels)

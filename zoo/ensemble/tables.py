@@ -30,12 +30,7 @@ def read_table(
     network: EnsembleNetwork | None = None,
     rows: NDArray[np.int64] | None = None,
 ) -> Readings:
-    """The inputs of members for the rows of a table, on the CPU.
-
-    Args:
-        network: has the encoder; None = the model's.
-        rows: row numbers; None = all.
-    """
+    """The inputs of members for some rows of a table, or all, on the CPU, by the model's network or another one."""
     network = network or model.network
     rows = np.arange(len(split.rows)) if rows is None else rows
     texts = split.rows.texts.take(rows)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from itertools import compress, islice
 from pathlib import Path
 from typing import TypeAlias
-
-import numpy as np
 
 from callbacks.chart import Cell, write_table
 from callbacks.pictures import write_picture
@@ -17,23 +15,13 @@ from datamodules.core.storage import named_disk_errors, write_json
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import TextColumn
 from zoo.inspection.figures import draw_active, draw_maps
-from zoo.inspection.keywords import (
-    DIRECTIONS,
-    Keywords,
-    Rules,
-    Topic,
-    allocate_topics,
-    find_keywords,
-    words_by_cell,
-)
+from zoo.inspection.keywords import DIRECTIONS, Keywords, Rules, allocate_topics, find_keywords, words_by_cell
 from zoo.saving.saved_model import SavedModel
 from zoo.tasks.predictor import blocks_of, texts_in
 from zoo.tasks.retrieval.predictor import RetrievalPredictor
 
 #: Columns and rows.
 Table: TypeAlias = tuple[list[str], list[list[Cell]]]
-#: Checkpoint and side (`query` or `document`) -> keywords of the text.
-Inspected: TypeAlias = dict[tuple[str, str], Keywords]
 
 
 def inspect(
@@ -50,19 +38,16 @@ def inspect(
     topic_cells: int = 5,
     texts: int = 10_000,
     device: str = "cpu",
-    wandb_project: str | None = None,
 ) -> None:
     """Show gates, cells and keywords of a query and a document, and the topics of cells over many queries.
 
-    For a query and a document: `query_maps.png` (gates, cells and embedding over the words), `query_active.png` (the
-    most active cells), and `keywords.csv`. For many queries: `topics.csv` (the keywords that each query's most active
-    cells pick out) and `topics_by_cell.csv`. All numbers are in `inspection.json`.
+    Writes `query_maps.png`, `query_active.png` (and of the document), `keywords.csv`, `topics.csv`, `inspection.json`.
 
     Args:
         ckpt_path: a checkpoint of an LSTMRNN.
         output: folder for the files.
-        query: a query; read by the encoder of queries.
-        document: a document; read by the encoder of documents. With a query, their cosine is reported.
+        query: a query.
+        document: a document. With a query, their cosine is reported.
         queries: many queries: a table (CSV, TSV, JSONL, Parquet) or a .txt file with one a line.
         compare_with: further checkpoints for the table of keywords, such as that of a network without gates.
         text_column: name or number of the queries' text, in a table.
@@ -72,12 +57,10 @@ def inspect(
         topic_cells: number of a query's most active cells that its keywords are allocated to.
         texts: number of queries that are read.
         device: cpu, cuda, cuda:1, ...
-        wandb_project: log tables and pictures to this project of Weights & Biases; WANDB_MODE=offline needs no account.
     """
     rules = Rules(top, change, share, topic_cells)
     check_count("texts", texts)
-    sides = {"query": query, "document": document}
-    given = {side: text for side, text in sides.items() if text is not None}
+    given = {side: text for side, text in (("query", query), ("document", document)) if text is not None}
     if not given and queries is None:
         raise InputError("zoo inspect: give --query, --document or --queries")
     if not given and compare_with:
@@ -88,7 +71,6 @@ def inspect(
     predictors = {name: _open(name, device) for name in [ckpt_path, *(compare_with or [])]}
     tables: dict[str, Table] = {}
     result: PlainDict = {"checkpoint": ckpt_path, "rules": vars(rules)}
-    pictures: list[Path] = []
     if given:
         inspected = {
             (name, side): find_keywords(predictor.trace([text], queries=side == "query")[0], rules)
@@ -98,7 +80,7 @@ def inspect(
         tables["keywords"] = _keyword_table(inspected)
         result["texts"] = [_plain(*key, keywords) for key, keywords in inspected.items()]
         for side in given:
-            pictures += _draw(inspected[ckpt_path, side], folder, side)
+            _draw(inspected[ckpt_path, side], folder, side)
     if query is not None and document is not None:
         result["relevance"] = {
             name: float(predictor.encode_queries([query])[0] @ predictor.encode([document])[0])
@@ -109,14 +91,15 @@ def inspect(
         blocks = (predictors[ckpt_path].trace(block, queries=True) for block in blocks_of(read))
         traces = (trace for block in blocks for trace in block)
         topics = list(allocate_topics((find_keywords(trace, rules) for trace in traces), rules))
-        tables |= _topic_tables(topics)
+        tables["topics"] = (
+            ["query", "cell", "keywords"],
+            [[topic.text, topic.cell, ", ".join(topic.words)] for topic in topics],
+        )
         result["topics"] = {str(cell): dict(words) for cell, words in words_by_cell(topics).items()}
     write_json(folder / "inspection.json", result)
     for name, table in tables.items():
         write_table(folder / f"{name}.csv", *table)
     _print(tables, result)
-    if wandb_project is not None:
-        _log(wandb_project, folder, tables, pictures)
 
 
 def _open(model: str, device: str) -> RetrievalPredictor:
@@ -128,16 +111,14 @@ def _open(model: str, device: str) -> RetrievalPredictor:
     return predictor
 
 
-def _draw(keywords: Keywords, folder: Path, side: str) -> list[Path]:
-    if not keywords.text.words:
-        return []
-    maps = write_picture(folder / f"{side}_maps.png", partial(draw_maps, keywords.text))
-    active = write_picture(folder / f"{side}_active.png", partial(draw_active, keywords))
-    return [picture for picture in (maps, active) if picture is not None]
+def _draw(keywords: Keywords, folder: Path, side: str) -> None:
+    if keywords.text.words:
+        write_picture(folder / f"{side}_maps.png", partial(draw_maps, keywords.text))
+        write_picture(folder / f"{side}_active.png", partial(draw_active, keywords))
 
 
-def _keyword_table(inspected: Inspected) -> Table:
-    """A row for each word: the number of the most active cells it is credited with (Tables I, II, V to X)."""
+def _keyword_table(inspected: Mapping[tuple[str, str], Keywords]) -> Table:
+    """A row for each word of a checkpoint and side: the number of active cells it is credited with (Table I)."""
     rows: list[list[Cell]] = []
     for (checkpoint, side), keywords in inspected.items():
         for position, word in enumerate(keywords.text.words):
@@ -147,33 +128,14 @@ def _keyword_table(inspected: Inspected) -> Table:
     return ["checkpoint", "side", "position", "word", *DIRECTIONS, "keyword"], rows
 
 
-def _topic_tables(topics: Sequence[Topic]) -> dict[str, Table]:
-    by_text: list[list[Cell]] = [[topic.text, topic.cell, ", ".join(topic.words)] for topic in topics]
-    by_cell: list[list[Cell]] = [
-        [cell, word, count] for cell, words in words_by_cell(topics).items() for word, count in words
-    ]
-    return {
-        "topics": (["query", "cell", "keywords"], by_text),
-        "topics_by_cell": (["cell", "keyword", "queries"], by_cell),
-    }
-
-
 def _plain(checkpoint: str, side: str, keywords: Keywords) -> PlainDict:
     text = keywords.text
     return {
         "checkpoint": checkpoint,
         "side": side,
-        "text": text.text,
         "words": text.words,
         "keywords": list(compress(text.words, keywords.is_keyword)),
-        "directions": [_as_lists(activity._asdict()) for activity in keywords.activities],
-        "parts": _as_lists(text.parts),
-    }
-
-
-def _as_lists(values: Mapping[str, object]) -> PlainDict:
-    return {
-        name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()
+        "parts": {name: values.tolist() for name, values in text.parts.items()},
     }
 
 
@@ -184,17 +146,4 @@ def _print(tables: Mapping[str, Table], result: PlainDict) -> None:
     for name, value in result.get("relevance", {}).items():
         print(f"relevance {value:.4f}  {name}")
     if "topics" in tables:
-        print(f"{len(result['topics'])} cells pick out keywords: topics.csv, topics_by_cell.csv")
-
-
-def _log(project: str, folder: Path, tables: Mapping[str, Table], pictures: Sequence[Path]) -> None:
-    from pytorch_lightning.loggers import WandbLogger
-
-    logger = WandbLogger(project=project, save_dir=str(folder.resolve()), job_type="inspect")
-    for name, (columns, rows) in tables.items():
-        # All are text: a column of a W&B table has one type, and words may look like numbers.
-        data = [["-" if value is None else str(value) for value in row] for row in rows]
-        logger.log_table(f"inspect/{name}", columns=columns, data=data)
-    for picture in pictures:
-        logger.log_image(f"inspect/{picture.stem}", [str(picture)])
-    logger.experiment.finish()
+        print(f"{len(result['topics'])} cells pick out keywords: topics.csv")

@@ -1,12 +1,9 @@
-"""Keywords that a recurrent network finds in a text, and the topics of its cells.
+"""Keywords that a recurrent network finds in a text, and the topics of its cells (Palangi et al. 2016, Section V-A).
 
-The rules are those of Palangi et al. 2016, Section V-A. The embedding of a text is y at its last word; its most active
-cells are the ten with the largest |y| there. A word is credited with each of these cells whose value changes strongly
-at that word. It is a keyword if more than 40 percent of them are credited to it, in both directions if the text is read
-in both. All cells are 0 before the first word and always change there: a direction has no count for the word that it
-reads first, and the other direction decides alone.
-
-The paper does not define a strong change. Here it is one by more than a share of the cell's value at the end.
+A word is credited with each of the text's most active cells whose value changes strongly at it. A keyword is credited
+with more than 40 percent of them, in both directions if the text is read in both. All cells change at the first word: a
+direction has no count for the word that it reads first. The paper does not define a strong change; here it is more than
+a share of the cell's value at the end.
 """
 
 from __future__ import annotations
@@ -48,7 +45,6 @@ class Rules:
 class Activity(NamedTuple):
     """The A most active cells of a text of T words, read in one direction."""
 
-    #: one of `DIRECTIONS`.
     direction: str
     #: int64 [A]: cells, counted from 1 over both directions, the most active first.
     cells: NDArray[np.int64]
@@ -56,25 +52,22 @@ class Activity(NamedTuple):
     values: NDArray[np.float32]
     #: bool [T, A]: whether a word is credited with a cell; False for the word that is read first.
     credited: NDArray[np.bool_]
-    #: number of cells that each word is credited with; None for the word that is read first.
+    #: cells that each word is credited with; None for the word that is read first.
     counts: list[int | None]
 
 
 class Keywords(NamedTuple):
-    """A text with its keywords."""
+    """A text with the activity of each direction, and the keywords among its words."""
 
     text: ReadText
-    #: of each direction.
     activities: list[Activity]
-    #: of each word.
     is_keyword: list[bool]
 
 
 class Topic(NamedTuple):
-    """Keywords of a text that one of its most active cells picks out."""
+    """Keywords of a text that one of its most active cells picks out; cells are numbered as in `Activity`."""
 
     text: str
-    #: counted from 1 over both directions.
     cell: int
     words: list[str]
 

@@ -1,8 +1,4 @@
-"""`zoo reproduce`: a paper's table from one YAML file, every row for every seed, with the paper's figures.
-
-A table (`zoo/reproduce/tables/*.yaml`, or a file of yours) has a base configuration and rows; a row is a set of options
-on top of it.
-"""
+"""`zoo reproduce`: a paper's table from one YAML file, every row for every seed, with the paper's figures."""
 
 from __future__ import annotations
 
@@ -30,13 +26,12 @@ def reproduce(
 ) -> None:
     """Run a paper's table: every row for every seed, with the paper's figures.
 
-    Writes `table.json`, `.md`, `.csv` and `.png`. The same command resumes a killed table; finished runs are kept.
+    Writes `table.json`, `.md` and `.png`. The same command resumes a killed table; finished runs are kept.
 
     Args:
         name: a table's name, or its YAML file.
         data_dir: the folder with the data.
-        test_file: a table of test rows with the training file's columns; null: figures of the validation rows only.
-            Rows whose data set comes with a test use that.
+        test_file: a table of test rows with the training file's columns, for rows whose data set comes without a test.
         rows: names of rows, e.g. "M1,M7"; null: all. A row that another one starts from is run with it.
         seeds: runs of each row; null: the table's own number.
         run_dir: the table's folder; null: runs/reproduce/NAME. A row's runs are ROW/seed-1, ... in it.
@@ -70,12 +65,7 @@ def run_table(
     run_dir: str | None = None,
     encoder: str | None = None,
 ) -> Figures:
-    """Run a table, write its files and print it; arguments as in `reproduce`.
-
-    Raises:
-        InputError: no such table, row or file.
-        RowFailed: runs that failed, after the others are finished; their reasons are in `table.md`.
-    """
+    """Run a table, write its files and print it; raises `RowFailed` at the end if runs failed."""
     if encoder is not None and Path(encoder).is_dir():
         encoder = str(Path(encoder).resolve())
     table = load_table(name, encoder)
@@ -97,7 +87,7 @@ def run_table(
     except Timeout:
         raise InputError(f"{out}: another `zoo reproduce` is at work there; give another --run_dir") from None
     print((out / "table.md").read_text(encoding="utf-8"), end="")
-    print(f"table: {out / 'table.md'} (.json, .csv, .png)")
+    print(f"table: {out / 'table.md'} (.json, .png)")
     if failed := reproduction.failed:
         raise RowFailed(f"{len(failed)} of the runs failed: {', '.join(failed)}")
     return reproduction.report().figures()

@@ -42,10 +42,6 @@ class RowData:
                 if not file.startswith("hub:"):
                     yield name, Path(file)
 
-    def missing(self) -> list[tuple[str, Path]]:
-        """Return those of `paths` that do not exist."""
-        return [(name, file) for name, file in self.paths() if not file.exists()]
-
     def module(self, **changes: object) -> AnyDataModule:
         """Make the data module, with changed options, but without vectors and memories; nothing is read yet."""
         options = {**self._options(), **self.files()}
@@ -68,11 +64,7 @@ class RowData:
 
 
 def read_test(file: Path, data: RowData) -> PlainDict:
-    """Read the test of a row before hours of training, not after; return the options with which `zoo test` reads it.
-
-    Raises:
-        InputError: it can't be read.
-    """
+    """Read the test of a row before hours of training; return the options with which `zoo test` reads it."""
     errors = []
     for columns in ({}, data.table.columns_without_header):
         options = {"test_file": str(file.resolve()), **columns}
@@ -89,8 +81,8 @@ def without_absent_tests(table: Table, folder: Path) -> Table:
     """Remove the test from rows of which only the test's files are missing."""
     rows = dict(table.rows)
     for row in table.rows.values():
-        missing = RowData(table, row, folder).missing()
-        if missing and all(name.startswith("test_") for name, _ in missing):
+        missing = [name for name, file in RowData(table, row, folder).paths() if not file.exists()]
+        if missing and all(name.startswith("test_") for name in missing):
             kept = {key: value for key, value in row.overrides.items() if not key.startswith("data.test_")}
             rows[row.name] = replace(row, overrides=kept)
     return replace(table, rows=rows)

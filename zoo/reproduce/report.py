@@ -1,4 +1,4 @@
-"""Reports of a table as JSON, CSV, Markdown and a picture, with the paper's figures."""
+"""Reports of a table as JSON, Markdown and a picture, with the paper's figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from callbacks.chart import write_table
 from callbacks.pictures import write_picture
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
@@ -48,15 +47,9 @@ class Report:
         return figures
 
     def write(self, out: Path) -> None:
-        """Write `table.json`, `table.csv` and `table.md` into a folder."""
+        """Write `table.json` and `table.md` into a folder."""
         figures = self.figures()
         write_json(out / "table.json", figures)
-        lines = [
-            [row, name, *figure.values()]
-            for row, metrics in figures.items()
-            for name, figure in metrics.items()
-        ]
-        write_table(out / "table.csv", ["row", "metric", "mean", "sd", "n", "paper"], lines)
         text = "\n".join([*self._markdown(figures), *self._comparison()])
         (out / "table.md").write_text(text + "\n", encoding="utf-8")
 

@@ -1,8 +1,6 @@
-"""The runs of a table: every row for every seed.
+"""The runs of a table: for each row and seed a `zoo fit` and a `zoo test` in their own folder and processes.
 
-Each run is a `zoo fit` and a `zoo test` of the checkpoint that was best on validation rows, in its own folder and
-processes: a row that fails does not affect the others, and a killed table resumes at the run where it stopped. For a
-row with `grow`, `zoo memory add` and `zoo memory tune` replace the fit.
+For a row with `grow`, `zoo memory add` and `zoo memory tune` replace the fit.
 """
 
 from __future__ import annotations
@@ -65,14 +63,14 @@ class Reproduction:
         """The rows whose files exist."""
         rows = []
         for row in self.table.with_starts(names):
-            missing = self._data(row).missing()
-            if not missing:
+            missing = next((file for _, file in self._data(row).paths() if not file.exists()), None)
+            if missing is None:
                 rows.append(row)
             elif self.table.skip_absent:
-                self.skipped[row.name] = f"{missing[0][1]} is missing"
+                self.skipped[row.name] = f"{missing} is missing"
             else:
                 raise InputError(
-                    f"{missing[0][1]}: no such file, but row {row.name} of {self.table.name} needs it; name the folder"
+                    f"{missing}: no such file, but row {row.name} of {self.table.name} needs it; name the folder"
                     " that holds it with --data_dir"
                 )
         if not rows:
@@ -91,9 +89,7 @@ class Reproduction:
             if seed <= self.table.seeds_of(row, self.seeds)
         ]
         for row, seed in runs:
-            self._trained(
-                row, seed
-            )  # a finished run with other options or data is refused before hours of training
+            self._trained(row, seed)  # refuses a run with other options or data before hours of training
         for row, seed in runs:
             self._attempt(row, seed)
             self.report().write(self.out)

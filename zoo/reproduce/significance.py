@@ -1,9 +1,7 @@
 """Comparison of two systems query by query: a paired randomization test.
 
-If two systems are equally good, chance decides which of them has which of a query's two values. The test draws the
-signs of the differences at random; p is the share of draws with a mean at least as far from 0 as the measured one
-(M. D. Smucker, J. Allan, B. Carterette, A comparison of statistical significance tests for information retrieval
-evaluation, CIKM 2007).
+Source: M. D. Smucker, J. Allan, B. Carterette, A comparison of statistical significance tests for information retrieval
+evaluation, CIKM 2007.
 """
 
 from __future__ import annotations
@@ -18,21 +16,15 @@ DRAWS = 10_000
 
 
 class Difference(NamedTuple):
-    """The difference of two systems over the queries that both have."""
+    """The mean difference of two systems over the queries that both have, and its two-sided p."""
 
-    #: mean of the first minus that of the second.
     mean: float
-    #: two-sided.
     p: float
     queries: int
 
 
 def compare(first: Mapping[str, float], second: Mapping[str, float]) -> Difference | None:
-    """Test the difference of two systems (query -> figure), with the same draws every time.
-
-    Returns:
-        None if they have no query in common.
-    """
+    """Test the difference of two systems (query -> figure); None if they have no query in common."""
     from scipy.stats import permutation_test
 
     both = sorted(first.keys() & second.keys())

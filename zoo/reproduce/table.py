@@ -1,12 +1,6 @@
 """A paper's table as a YAML file: a base configuration, and rows that are options on top of it.
 
-    description: one line for `zoo reproduce --list`
-    minutes: 60
-    base: base/ag_news.yaml
-    rows:
-      M1: {overrides: {model.features: M1}, paper: 91.9}
-
-`Table` and `Row` describe the other keys.
+The keys are the fields of `Table` and `Row`.
 """
 
 from __future__ import annotations
@@ -38,7 +32,7 @@ SHIPPED = Path(__file__).with_name("tables")
 class Growth(NamedTuple):
     """Growth of the memory of a trained row's model, without training."""
 
-    #: the trained row (`from` in the YAML), of which the checkpoint of the same seed is used.
+    #: the trained row (`from` in the YAML).
     row: str
     #: `data.rows_per_class` of the rows that are added; None (`all` in the YAML) = all rows but the validation rows.
     rows_per_class: int | float | dict[str, int] | None
@@ -51,8 +45,7 @@ class Row:
     name: str
     #: options on top of the table's base, e.g. `model.features: M1`; with `grow`, those of the other row.
     overrides: Mapping[str, Any]
-    #: metric -> the paper's figure as a share of 1 (in the YAML: in percent, and of the table's `paper_metric` if it is
-    #: a single number), or as it is for one of the table's `counts`.
+    #: metric -> the paper's figure as a share of 1, or a count; in the YAML in percent, or a number for `paper_metric`.
     paper: Mapping[str, float] = field(default_factory=dict)
     #: the row whose checkpoint of the same seed this one starts from (`--model.init_from`).
     init_from: str | None = None
@@ -159,14 +152,7 @@ def shipped_tables() -> list[str]:
 
 
 def load_table(name: str, encoder: str | None = None) -> Table:
-    """Read a shipped table or a YAML file.
-
-    Args:
-        encoder: Hub name or folder of a pre-trained transformer that replaces the table's own (its `encoder`).
-
-    Raises:
-        InputError: no such table, its YAML can't be used, or it has no encoder to replace.
-    """
+    """Read a shipped table or a YAML file, with `encoder` in place of the table's own pre-trained transformer."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         if name not in shipped_tables():
