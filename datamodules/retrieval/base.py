@@ -1,8 +1,4 @@
-"""The interface of retrievers, and the lexical ranking that two of them share.
-
-That ranking is Lucene's, its one-byte document lengths included. So an embedded index and an Elasticsearch server
-return the same rows in the same order with the same scores.
-"""
+"""The interface of retrievers, and the lexical ranking that two of them share: Lucene's, with its rounding."""
 
 from __future__ import annotations
 
@@ -96,14 +92,12 @@ class Hits(NamedTuple):
 
 @dataclass(frozen=True)
 class Collection:
-    """The texts that a retriever ranks; their positions are the row numbers of its hits.
-
-    The fingerprint identifies the texts and the ranking. Ids and labels are for indexes that other programs read; no
-    search needs them.
-    """
+    """The texts that a retriever ranks; their positions are the row numbers of its hits."""
 
     texts: Sequence[str]
+    #: identifies the texts and the ranking.
     fingerprint: str
+    #: for other programs that read the index; no search needs ids and labels.
     ids: Sequence[str] | None = None
     labels: Sequence[str | None] | None = None
 
@@ -137,42 +131,29 @@ class Retriever(ABC):
 
     @abstractmethod
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
-        """Build the index of a collection and open it. An interrupted build is resumed or repeated.
+        """Build the index of a collection, with its files in the folder, and open it.
 
-        The files of the index, if it has any, are in the folder. Progress is shown on standard error.
-
-        Raises:
-            InputError: the folder can't be written, or a server or an encoder is missing.
+        An interrupted build is resumed or repeated. Raises an `InputError` if the folder can't be written, or a server
+        or an encoder is missing.
         """
 
     @abstractmethod
     def open(self, folder: Path, fingerprint: str) -> None:
-        """Open the index that `index` built in this folder, of the collection with this fingerprint.
-
-        Raises:
-            InputError: the index is missing, unfinished, damaged or of another collection.
-        """
+        """Open an index; raise an `InputError` if it is missing, unfinished, damaged or of another collection."""
 
     def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
-        """Build the index of a collection that has grown, in another folder; `open` opens it. See `index`.
+        """Build the index of a grown collection, the `start_row` texts of the open index first, in another folder.
 
-        It ranks like an index that `index` builds of the same texts: the `start_row` texts of the open index, then the
-        new ones. The open index stays unchanged, also when `add` is interrupted. Subclasses may process only the new
-        texts; this method indexes all of them.
+        It ranks like an index that `index` builds. The open index stays unchanged. Subclasses may process only the new
+        texts.
         """
         self.index(collection, folder, progress)
 
     @abstractmethod
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
-        """Rank the collection for each query text.
+        """Return at most k hits for each of n query texts; `exclude` has n lists of rows that are not returned.
 
-        Args:
-            texts: n queries. A query without a term of the collection has no hits.
-            k: the maximum number of hits for a query.
-            exclude: n lists of row numbers, which are not returned (such as the query's own row).
-
-        Raises:
-            InputError: arguments out of range, no index is open, or the open index was deleted.
+        Raises an `InputError` for arguments out of range, or if no index is open or the open one was deleted.
         """
 
     @abstractmethod

@@ -30,7 +30,7 @@ class FusedRanking:
     rank_constant: int
 
     def describe(self) -> PlainDict:
-        """See `AnyRanking.describe`."""
+        """See `AnyRanking`."""
         return {
             "similarity": "fused",
             # The class decides where the index of a member is stored.
@@ -47,19 +47,17 @@ class FusedRanking:
 class FusedRetriever(Retriever):
     """Searches with several retrievers and fuses their hits.
 
-    Each member has its own index and returns its best `depth` rows (or k, if that is more). The score of a row is the
-    sum, over the members that return it, of the member's weight times
+    The score of a row is the sum, over the members that return it, of the member's weight times
 
     - `reciprocal_rank`: 1 / (rank_constant + rank), rank = 1, 2, ... (Cormack, Clarke and Buettcher 2009).
-      Only the order counts, so the members' scores need not be comparable.
-    - `score`: s + (1 - s) / depth with s = (score - lowest) / (highest - lowest) within the member's list:
-      1 for its best row, 1 / depth for its worst, so always positive. s = 1 if all scores are equal.
+    - `score`: s + (1 - s) / depth with s = (score - lowest) / (highest - lowest) within the member's list, 1 if all
+      scores are equal.
 
     Args:
         retrievers: two or more members of any kind; an `ElasticsearchRetriever` without `index`.
         method: `reciprocal_rank` or `score`.
         weights: a positive weight for each member; None weights all equally.
-        depth: the number of hits that each member returns.
+        depth: the number of hits that each member returns (or k, if that is more).
         rank_constant: for `reciprocal_rank`; the larger it is, the less the first ranks stand out.
     """
 

@@ -1,10 +1,6 @@
-"""Embeddings of a table, made once: a folder with its rows and a vector for each of them.
+"""Embeddings of a table, made once: a folder with `rows.arrow` (see `Rows.load`) and `vectors.npy`.
 
-    rows.arrow      ids, texts and labels, an Arrow file (`Rows.load`)
-    vectors.npy     float32 [n, d], the rows' vectors in the same order, of length 1; 0 for a text without words
-    manifest.json   sizes and checksums of both, and the encoder
-
-The folder is complete or absent.
+The vectors are float32 [n, d], in the order of the rows, of length 1; 0 for a text without words.
 """
 
 from __future__ import annotations
@@ -62,10 +58,7 @@ class Embeddings:
     ) -> Embeddings:
         """Write rows and their vectors, in blocks [.., size], unless the folder contains these embeddings already.
 
-        Other embeddings are replaced.
-
-        Raises:
-            InputError: the folder contains something else, the disk is full, or a vector is not finite.
+        Other embeddings are replaced; other contents and vectors that are not finite are refused.
         """
         fingerprint = fingerprint_of(
             {"rows": rows.fingerprint, "contents": made_by.contents, "side": made_by.side}

@@ -1,7 +1,6 @@
 """The retriever that searches an Elasticsearch server for texts of similar meaning.
 
-The server also stores each vector's bits with a hash of its text. So no text of the collection is encoded again, be it
-as a query, as a duplicate or after an interruption, and duplicates of a text always have equal scores.
+The server also stores each vector's bits with a hash of its text, so no text of the collection is encoded again.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ _HASHES = 256
 
 
 class ElasticsearchDenseRetriever(ServerRetriever):
-    """Ranks texts by the cosine of their vectors and the query's, on an Elasticsearch 8.13 or newer.
-
-    Scores and ranking are those of `DenseRetriever`, unless `num_candidates` trades exactness for speed.
-    Credentials are given and kept secret as for `ElasticsearchRetriever`.
+    """Ranks texts like `DenseRetriever`, on an Elasticsearch 8.13 or newer; see `ElasticsearchRetriever`.
 
     Args:
         encoder: see `DenseRetriever`, also for the next five.
@@ -47,9 +43,8 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         max_length: the maximum number of tokens of a text.
         device: of the encoder.
         threads: of the encoder on a CPU.
-        num_candidates: None compares a query with every text. A number (such as 100; at least as many as
-            neighbors are retrieved) builds a graph of near vectors (HNSW) and compares a query with about that
-            many texts of each shard: for millions of texts, of which it may miss some near ones.
+        num_candidates: None compares a query with every text. A number (at least that of the neighbors) builds a
+            graph (HNSW) and compares about that many texts of each shard, which may miss some near ones.
         server: see `ServerRetriever`.
     """
 

@@ -1,8 +1,4 @@
-"""The retriever that searches an Elasticsearch server for common words.
-
-Without `index` it builds an own index for each memory, whose documents are the rows of the memory. With
-`index` it reads an existing index and writes nothing to it.
-"""
+"""The retriever that searches an Elasticsearch server for common words."""
 
 from __future__ import annotations
 
@@ -54,12 +50,11 @@ class Document(NamedTuple):
 
 
 class ElasticsearchRetriever(ServerRetriever):
-    """Ranks texts with an Elasticsearch 8 or 9 server.
+    """Ranks texts with an Elasticsearch 8 or 9 server, in an own index for each memory or in an existing `index`.
 
-    Credentials come from the environment: `ELASTICSEARCH_API_KEY`, or `ELASTICSEARCH_USERNAME` and
-    `ELASTICSEARCH_PASSWORD`; `ELASTICSEARCH_CA_CERTS` names a PEM file for https. Those of a URL
-    (`https://user:password@host:9200`) or of `client_args` work, too. They are never printed, logged, pickled or
-    described.
+    Credentials come from the environment (`ELASTICSEARCH_API_KEY`, or `ELASTICSEARCH_USERNAME` and
+    `ELASTICSEARCH_PASSWORD`; `ELASTICSEARCH_CA_CERTS` names a PEM file), from the URL or from `client_args`. They are
+    never printed, logged, pickled or described.
 
     Args:
         similarity: see `Ranking`; not used with `index`, which has its own.
@@ -70,8 +65,7 @@ class ElasticsearchRetriever(ServerRetriever):
         index: an existing index (or alias, or pattern) to retrieve from with `search_documents`.
         text_field: field of the existing index that is searched and returned.
         label_field: its field with the label; None = documents have no labels.
-        id_field: its field with the id; None = Elasticsearch's `_id`, after the name of the document's index if
-            `index` is an alias or a pattern.
+        id_field: its field with the id; None = Elasticsearch's `_id`.
         batch_size: queries in one request.
         threads: the number of concurrent requests.
         server: see `ServerRetriever`.
@@ -161,10 +155,7 @@ class ElasticsearchRetriever(ServerRetriever):
     def search_documents(
         self, texts: Sequence[str], k: int, exclude_duplicates: bool = False
     ) -> list[list[Document]]:
-        """Return at most k documents of the existing index for each query text, best first.
-
-        With `exclude_duplicates`, documents whose text is a duplicate of the query's are excluded.
-        """
+        """Return at most k documents of the existing index for each query text, best first."""
         name = self._existing()
         names = filter(None, self._field_options.values())
         fields = ",".join(f'{{"field":{as_json(field)},"include_unmapped":true}}' for field in names)

@@ -1,7 +1,6 @@
-"""Own indexes on an Elasticsearch server: building, growing, opening and searching them.
+"""Own indexes on an Elasticsearch server, each with the rows of one memory.
 
-An own index contains the rows of one memory. It ranks by score and, where scores are equal, by row number. A search
-requests only these two values of each hit, which doubles the throughput of a search that requests `_id`.
+A search requests only score and row of each hit, which doubles the throughput of a search that requests `_id`.
 """
 
 from __future__ import annotations
@@ -70,8 +69,7 @@ class ServerRetriever(Retriever):
     Args:
         url: one server or several of a cluster, with scheme, host and port.
         index_prefix: own indexes are called `<prefix>-<16 digits>`.
-        shards: of an own index. More than one gives the same ranking (global term statistics), but takes another
-            round of requests.
+        shards: of an own index; the ranking is the same for any number.
         replicas: of an own index.
         timeout: the longest duration of a request, in seconds.
         client_args: further arguments of `elasticsearch.Elasticsearch`.
@@ -129,11 +127,7 @@ class ServerRetriever(Retriever):
 
     @reads_answers
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
-        """See `Retriever.index`; no file is written to `folder`.
-
-        A half loaded index is completed: a document's `_id` is its row number, so none exists twice, even if two
-        processes load the same index at the same time.
-        """
+        """See `Retriever.index`; a half loaded index is completed, and no file is written to `folder`."""
         name = self._own_name(collection.fingerprint)
         self._create(name, collection)
         self._complete(name, collection, 0, progress)
@@ -141,11 +135,7 @@ class ServerRetriever(Retriever):
 
     @reads_answers
     def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
-        """See `Retriever.add`; the new rows are loaded into a clone of the open index.
-
-        In one index for both collections, the new rows would change the term statistics, and with them the rankings of
-        the old collection.
-        """
+        """See `Retriever.add`; the new rows are loaded into a clone, and so don't change the old term statistics."""
         name, source = self._own_name(collection.fingerprint), self._opened()
         old = self._meta(source)
         if old["count"] != start_row:

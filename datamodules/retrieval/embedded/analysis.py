@@ -1,7 +1,6 @@
 """Terms of texts, as Lucene's analyzers `standard`, `english` and `cjk` make them.
 
-`Analyzer.terms` is the definition; `TermIds` returns the terms of many texts as numbers. No token spans white space, so
-both analyse each piece between white space once and look it up afterwards.
+No token spans white space, so each piece between white space is analysed once and looked up afterwards.
 """
 
 from __future__ import annotations
@@ -70,11 +69,7 @@ _ONE_SCRIPT = regex.compile(rf"(?:{_KATAKANA})++|(?:(?=\p{{Script=Hangul}})[\p{{
 
 
 def tokens(text: str) -> list[tuple[int, str, bool]]:
-    """Split any string as Lucene's StandardTokenizer does.
-
-    Returns:
-        (position of the first character, token, True if all of it is Chinese, Japanese or Korean).
-    """
+    """Split as Lucene's StandardTokenizer: start, token, True if all of it is Chinese, Japanese or Korean."""
     results = []
     position = 0
     while position < len(text):
@@ -242,10 +237,7 @@ class TermIds:
         self._piece_ids = array("i")
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the term ids of n texts, int32, and the start of each text, int64 [n + 1].
-
-        Blocks of some thousand texts keep memory low.
-        """
+        """Return the term ids of n texts (some thousands), int32, and the start of each text, int64 [n + 1]."""
         if len(self._pieces) > _MEMO_SIZE or self._piece_chars > 32 * _MEMO_SIZE:
             self._forget_pieces()
         cut = [pieces(text) for text in texts]

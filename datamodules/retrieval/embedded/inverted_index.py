@@ -1,8 +1,6 @@
-"""The arrays of an embedded index, built from texts.
+"""The arrays of an embedded index: the score of every (term, document) pair.
 
-The contribution of a term to the score of a document depends on nothing else, so the index stores it for every
-(term, document) pair. The ids of the texts' terms are stored, too: the index of a grown collection is built from them,
-without analysing the old texts again.
+The ids of the texts' terms are stored, too: a grown index is built without analysing the old texts again.
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ class InvertedIndex(NamedTuple):
 
     @classmethod
     def map(cls, folder: Path) -> InvertedIndex:
-        """Map the files of an index."""
+        """Map an index."""
         arrays = {name: map_array(folder / f"{name}.npy") for name in cls._fields if name != "lookup"}
         return cls(lookup=RowLookup.open(folder), **arrays)
 

@@ -45,11 +45,7 @@ class Queries(NamedTuple):
 def count_terms(ids: Ints, starts: Longs, known: Ints, most: int) -> tuple[Longs, Ints, Floats, bool]:
     """Return starts, terms and counts of `Queries`, and whether a query had more than `most` different terms.
 
-    Args:
-        ids: the queries' terms as numbers, see `TermIds.encode`.
-        starts: where each query begins in `ids`.
-        known: the index's id of each of these numbers, -1 where it has no such term.
-        most: the number of different terms of a query that are used.
+    Ids and starts are those of `TermIds.encode`; `known` has the index's id of each, -1 where it has no such term.
     """
     query_starts = np.zeros(len(starts), np.int64)
     terms = np.empty(len(ids), np.int32)
@@ -80,11 +76,9 @@ def count_terms(ids: Ints, starts: Longs, known: Ints, most: int) -> tuple[Longs
 
 
 class _Terms(NamedTuple):
-    """The n terms of one query, those that can contribute most first."""
+    """The n terms of one query, those that can contribute most first, and their numbers in the query [n]."""
 
-    #: int32 [n]: their ids.
     ids: Ints
-    #: float32 [n]: the number of times that each occurs in the query.
     counts: Floats
     #: float32 [n + 1]: the most that terms i, i + 1, ... contribute together.
     rest: Floats

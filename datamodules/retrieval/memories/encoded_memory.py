@@ -1,7 +1,4 @@
-"""The vectors of a memory's texts by one encoder, stored in the memory's folder.
-
-A version of the memory adds one folder, with the vectors of its new rows.
-"""
+"""The vectors of a memory's texts by one encoder, stored in the memory's folder: for each version its new rows."""
 
 from __future__ import annotations
 

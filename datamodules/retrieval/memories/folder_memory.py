@@ -33,9 +33,7 @@ class FolderMemory(Memory):
     """A memory whose rows are in a local folder; their index is in the same folder or in Elasticsearch.
 
     `memory.json` names the current version. `rows-<n>` has the rows that are new in version n, and the hashes of all
-    rows up to there, so rows keep their numbers and ids. An index belongs to one version, since the scores of old rows
-    change with the statistics of all rows. A version never changes once it is written. The index of an old version may
-    be deleted to save disk; that version can then not be opened.
+    rows up to there. An index belongs to one version. A version never changes once it is written.
     """
 
     def __init__(self, folder: Path, retriever: Retriever, version: int | None = None) -> None:
@@ -63,10 +61,7 @@ class FolderMemory(Memory):
 
     @classmethod
     def build(cls, rows: Rows, retriever: Retriever, folder: Path, progress: bool = True) -> FolderMemory:
-        """Write the rows, index them and open the memory. Rows and indexes that exist are not written again.
-
-        A memory that has grown keeps its versions, but the returned one has the given rows.
-        """
+        """Write and index the rows, unless that is done, and open version 1, which has these rows."""
         if len(rows) == 0:
             raise InputError(f"{rows.source}: a memory needs at least one row")
         _check_ids(rows)
@@ -88,11 +83,7 @@ class FolderMemory(Memory):
         return cls(folder, retriever, version=1)
 
     def copy_to(self, folder: Path) -> FolderMemory:
-        """Copy the memory with all versions, unless the folder exists, and open the current one with this retriever.
-
-        Files are linked where the file system can, since a written file never changes. An index on a server is not
-        copied: both memories use it, and an addition to either makes a new index.
-        """
+        """Copy the memory with all versions, by links where possible, and open it; an index on a server is shared."""
         with storage.lock(folder), storage.lock(self.folder):
             if not folder.exists():
                 partial = folder.with_name(f".{folder.name}.partial")

@@ -1,7 +1,4 @@
-"""A memory: texts with labels that a model can retrieve, and the index that searches them.
-
-A memory is independent of any model. It has versions, so it can grow while a trained model keeps its weights.
-"""
+"""A memory: texts with labels that a model can retrieve, and the index that searches them."""
 
 from __future__ import annotations
 
@@ -77,21 +74,18 @@ class Memory(ABC):
         Args:
             texts: n query texts.
             k: the maximum number of memories for each text.
-            exclude_duplicates: no text retrieves itself or a duplicate (see `retrieval.folding`): labels of training
-                texts must not leak through the memory.
-            own_ids: the ids of the texts, if they are rows of the table that the memory was built from. A text's own
-                row and its duplicates are then excluded even if the memory contains other columns of the rows.
+            exclude_duplicates: no text retrieves itself or a duplicate (see `retrieval.folding`).
+            own_ids: the ids of the texts, if they are rows of the memory's table: also excludes the duplicates of
+                these rows, which may have other texts in the memory.
         """
 
     def contains_duplicates_of(
         self, texts: Rows, same_table: bool, neighbors: Neighbors
     ) -> NDArray[np.bool_]:
-        """Return whether the memory contains a duplicate of each of n texts, bool [n].
+        """Return whether the memory contains a duplicate of each of n texts, bool [n]: here, among their neighbors.
 
-        This version compares the texts' neighbors: a duplicate has all words of a text, so it is among the best.
-
-        With `same_table`, the texts are rows of the table that the memory was built from, and equal ids are duplicates,
-        too. This version ignores it: the table of an existing index is unknown.
+        With `same_table`, the texts are rows of the table that the memory was built from: a `FolderMemory` then takes
+        equal ids as duplicates, too.
         """
         # Row -1 (no memory) reads the appended hash.
         hashes = np.append(fold_hashes(neighbors.memories.texts), np.uint64(0))
@@ -107,21 +101,16 @@ class Memory(ABC):
         keep_ids: bool = False,
         progress: bool = True,
     ) -> Addition:
-        """Add rows: searches return them at once, and a model that uses the memory needs no training.
+        """Add rows, with labels if the memory has labels; an `InputError` leaves the memory unchanged.
 
-        A row is skipped if the memory, or an earlier row of `rows`, has a duplicate with the same label. A duplicate
-        with another label is added: annotators disagree, and a model should get both labels.
+        A row is skipped if the memory, or an earlier row of `rows`, has a duplicate with the same label.
 
         Args:
-            rows: with labels if the memory has labels, without labels otherwise.
+            rows: texts, ids and perhaps labels.
             labels: the labels that may be added, such as those that a model predicts; None = any.
             unknown_labels: `refuse` all rows if one has another label, or `skip` such rows.
-            keep_ids: keep the ids of `rows`. Otherwise the id of a row is VERSION:POSITION: 2:0 is the first of the
-                rows that were given to the addition that made version 2.
+            keep_ids: keep the ids of `rows`. Otherwise the id of a row is VERSION:POSITION, such as 2:0.
             progress: show progress on standard error.
-
-        Raises:
-            InputError: a row is refused, or the memory is read-only. The memory is unchanged.
         """
         if len(rows) == 0:
             raise InputError(f"{rows.source}: no rows to add")
