@@ -10,10 +10,9 @@ from numpy.typing import DTypeLike, NDArray
 
 
 class ArrayWriter:
-    """Writes an .npy file, in little-endian order, block by block; the number of rows is written last.
+    """Writes an .npy file block by block; `row_shape` is only used if there is no block.
 
-    The file is not memory-mapped, because on a full disk a write to a map kills the process instead of raising an
-    error. `row_shape` is the shape of a row if no block is written; otherwise the first block determines it.
+    The file is not memory-mapped: on a full disk a write to a map kills the process instead of raising an error.
     """
 
     def __init__(self, path: Path, dtype: DTypeLike, row_shape: tuple[int, ...] = ()) -> None:

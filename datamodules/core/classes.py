@@ -10,8 +10,7 @@ T = TypeVar("T")
 def imported_subclass(base: type[T], class_path: str) -> type[T] | None:
     """Return `base` or its imported subclass with this name, `NAME` or `MODULE.NAME`; None if there is none.
 
-    The module decides only between classes with equal names. Nothing is imported here, because the name may come from
-    a stranger's checkpoint.
+    The module decides only between classes with equal names. A stranger may have chosen the name: nothing is imported.
     """
     module, _, name = class_path.rpartition(".")
     match = None

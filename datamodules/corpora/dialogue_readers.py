@@ -26,8 +26,6 @@ def with_free_question_marks(text: str) -> str:
 def read_hmn4qa(path: str | Path) -> Dialogues:
     """Read a published file: lines `1 turn`, `2 turn`, ..., then `n question<TAB>answer<TAB>number of the last turn`.
 
-    The number 1 starts a dialogue.
-
     J. Xu et al.: Hierarchical Memory Networks for Answer Selection on Unknown Words, COLING 2016.
     """
     dialogues: list[Dialogue] = []

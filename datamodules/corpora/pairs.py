@@ -1,7 +1,4 @@
-"""Pairs of texts, in lists: a question's candidates with their grades, or texts that match or do not.
-
-A pair is two row numbers of distinct texts, so each text is tokenised and encoded once.
-"""
+"""Pairs of texts, in lists: a question's candidates with their grades, or texts that match or do not."""
 
 from __future__ import annotations
 

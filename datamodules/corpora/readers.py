@@ -90,9 +90,6 @@ def open_lines(path: str | Path, encoding_errors: EncodingErrors | None = None) 
 
     Of lines that are not UTF-8, `strict` refuses the first and names this option, `replace` replaces undecodable bytes
     by U+FFFD. None refuses the first where the user has no such option.
-
-    Raises:
-        InputError: the file is missing, empty or damaged, or not UTF-8.
     """
     number = replaced = 0
     for number, line in enumerate(binary_lines(path), 1):
