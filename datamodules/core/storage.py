@@ -44,10 +44,7 @@ def prepared_folder(cache: Path, kind: str, fingerprint: str, save: Callable[[Pa
 
 
 def build_folder(folder: Path, fingerprint: str, save: Callable[[Path], object]) -> None:
-    """Let `save` write the files of a folder unless it is whole. Other processes that build the same one wait.
-
-    The fingerprint identifies everything that the files depend on; a folder with another one is refused.
-    """
+    """Let `save` write the files of a folder unless it is whole; refuse a folder with another fingerprint."""
     with lock(folder):
         if not is_whole(folder, fingerprint):
             with new_folder(folder, fingerprint) as partial:
@@ -70,10 +67,7 @@ def lock(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def new_folder(folder: Path, fingerprint: str, **facts: object) -> Iterator[Path]:
-    """Yield a temporary folder, which becomes `folder` when the block ends without an exception.
-
-    The caller holds the `lock`, so a temporary folder that exists was left by a killed process and is deleted.
-    """
+    """Yield a temporary folder, which becomes `folder` when the block ends well. The caller holds the `lock`."""
     partial = folder.parent / f".{folder.name}.partial"
     with named_disk_errors(folder):
         shutil.rmtree(partial, ignore_errors=True)
@@ -126,9 +120,7 @@ def check_folder(
 ) -> PlainDict:
     """Return the manifest of a folder; `contents` compares checksums (at the speed of the disk), not only sizes.
 
-    Raises:
-        DamagedError: the folder is unfinished, or a file of it is missing or damaged.
-        InputError: the folder is missing or has another fingerprint; None accepts any.
+    Raises a `DamagedError` if the folder is unfinished or damaged, an `InputError` if it is missing or another one.
     """
     if not folder.exists():
         raise InputError(f"{folder}: does not exist")

@@ -66,8 +66,7 @@ def read_dialogues(
 ) -> Dialogues:
     """Read dialogues from .jsonl (also .gz, .xz) or .parquet, a saved data set or the Hub.
 
-    A record has the list of turns and a question with its answer, or lists of questions and answers. Records of
-    the same dialogue (the same id, or without ids the same turns) are joined. An answer is one token.
+    A record has turns and a question with its answer, or lists of both; records with the same id or turns are joined.
     """
     columns = Columns([turns_column, question_column], answer_column, id_column)
     dialogues: dict[object, Dialogue] = {}

@@ -148,10 +148,7 @@ def read_trec(
 
 
 def read_identified(path: str | Path, text_column: Column | Sequence[Column] | None = None) -> Rows:
-    """Read texts with ids: .jsonl with `id` (or `_id`) and `text`, or .tsv with id and text and no header.
-
-    Several text columns are joined. Raises an `InputError`, see `read_table`, or if two texts have the same id.
-    """
+    """Read texts with ids: .jsonl with `id` (or `_id`) and `text`, or .tsv with id and text and no header."""
     by_number = any(end in (".tsv", ".csv") for end in Path(path).suffixes)
     if text_column is None:
         text_column = 1 if by_number else "text"

@@ -61,8 +61,6 @@ class FusedRetriever(Retriever):
         rank_constant: for `reciprocal_rank`; the larger it is, the less the first ranks stand out.
     """
 
-    ranking: FusedRanking
-
     def __init__(
         self,
         retrievers: list[Retriever],
@@ -92,7 +90,8 @@ class FusedRetriever(Retriever):
         if rank_constant < 0:
             raise InputError(f"rank_constant={rank_constant}: use 0 or more")
         self.retrievers = tuple(retrievers)
-        self.ranking = FusedRanking(self.retrievers, tuple(map(float, weights)), method, depth, rank_constant)
+        shares = tuple(map(float, weights))
+        self.ranking: FusedRanking = FusedRanking(self.retrievers, shares, method, depth, rank_constant)
 
     def _init_args(self) -> PlainDict:
         fields = ("method", "weights", "depth", "rank_constant")
@@ -108,11 +107,11 @@ class FusedRetriever(Retriever):
             else:
                 member.index(replace(collection, fingerprint=fingerprint), own_folder, progress)
 
-    def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
+    def add(self, collection: Collection, folder: Path, progress: bool = True) -> None:
         """Build each member's index of a collection that has grown; see `Retriever.add`."""
         for member, own_folder, fingerprint in self._parts(folder, collection.fingerprint):
             if not is_whole(own_folder, fingerprint):
-                member.add(replace(collection, fingerprint=fingerprint), start_row, own_folder, progress)
+                member.add(replace(collection, fingerprint=fingerprint), own_folder, progress)
 
     def open(self, folder: Path, fingerprint: str) -> None:
         """Open the members' indexes; see `Retriever.open`."""
@@ -121,8 +120,7 @@ class FusedRetriever(Retriever):
 
     def _parts(self, folder: Path, fingerprint: str) -> Iterator[tuple[Retriever, Path, str]]:
         """Yield each member with the folder and the fingerprint of its index."""
-        # The folders lie next to `folder`, which itself is never made: a folder does not show whether the index of a
-        # member on a server is complete.
+        # `folder` itself is never made: it would not show whether the index of a member on a server is complete.
         for number, member in enumerate(self.retrievers):
             own_fingerprint = fingerprint_of({"fused": fingerprint, "member": number})
             yield member, folder.with_name(f"{folder.name}.{number}"), own_fingerprint

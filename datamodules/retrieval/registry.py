@@ -59,7 +59,6 @@ def make_retriever(description: PlainDict) -> Retriever:
 def servers_of(retriever: Retriever) -> Iterator[ServerConnection]:
     """Yield the connections of a retriever and of its members."""
     server: ServerConnection | None = getattr(retriever, "server", None)
-    # A user's own class may have another attribute of this name.
     if server is not None and hasattr(server, "trust"):
         yield server
     for member in retriever.retrievers:

@@ -21,10 +21,7 @@ from datamodules.text.vocabulary import Vocabulary
 
 
 class WordTable:
-    """The vocabulary ids and the first `max_chars` characters of the words of any number of stores.
-
-    With characters, unknown words of different spelling are different words. Without, a word is its vocabulary id.
-    """
+    """The vocabulary ids and characters of the words of stores; without characters, a word is its vocabulary id."""
 
     def __init__(self, vocabulary: Vocabulary, max_chars: int = 16) -> None:
         if max_chars < 1:

@@ -56,11 +56,7 @@ OWN_TOKENIZERS = (*WORD_TOKENIZERS, CHARACTERS)
 
 
 def make_tokenizer(name: str, lowercase: bool) -> Tokenizer:
-    """Make the tokenizer that the user's option names, or raise an `InputError`.
-
-    The name is `words`, `whitespace`, `characters`, or the name on the Hub or the folder of a `transformers` tokenizer,
-    which may fold the case even without `lowercase`.
-    """
+    """Make the tokenizer that the user's option names, or raise an `InputError`."""
     kinds: dict[str, Callable[[str, bool], Tokenizer]] = {
         "words": WordTokenizer,
         "whitespace": WhitespaceTokenizer,

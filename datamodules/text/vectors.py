@@ -78,7 +78,7 @@ def read_vectors(
         if not read_all:
             if not beginnings:
                 break
-            # A file has millions of lines, of which a model needs thousands: the others are not parsed.
+            # A model needs thousands of the file's millions of lines: the others are not parsed.
             if line[: line.find(b" ")] not in beginnings:
                 continue
         fields = line.rstrip().split(b" ")

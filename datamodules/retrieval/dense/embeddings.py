@@ -6,6 +6,7 @@ The vectors are float32 [n, d], in the order of the rows, of length 1; 0 for a t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -56,10 +57,7 @@ class Embeddings:
     def write(
         cls, folder: Path, rows: Rows, blocks: Iterable[NDArray[np.float32]], size: int, made_by: MadeBy
     ) -> Embeddings:
-        """Write rows and their vectors, in blocks [.., size], unless the folder contains these embeddings already.
-
-        Other embeddings are replaced; other contents and vectors that are not finite are refused.
-        """
+        """Write rows and their vectors, in blocks [.., size], unless that is done; other embeddings are replaced."""
         fingerprint = fingerprint_of(
             {"rows": rows.fingerprint, "contents": made_by.contents, "side": made_by.side}
         )
@@ -67,7 +65,10 @@ class Embeddings:
             folder.parent.mkdir(parents=True, exist_ok=True)
         with lock(folder):
             check_output(folder)
-            if not _is_done(folder, fingerprint):
+            is_done = False
+            with suppress(InputError):  # damaged embeddings and those of another table or model are replaced
+                is_done = is_whole(folder, fingerprint)
+            if not is_done:
                 with (
                     new_folder(folder, fingerprint, kind="embeddings", **vars(made_by)) as partial,
                     named_disk_errors(folder, "--output"),
@@ -119,11 +120,3 @@ def check_output(folder: Path) -> None:
         is_replaceable = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     if not is_replaceable:
         raise InputError(f"--output {folder}: exists and contains no embeddings; name another folder")
-
-
-def _is_done(folder: Path, fingerprint: str) -> bool:
-    """Return False also for damaged embeddings and those of another table or model: they are replaced."""
-    try:
-        return is_whole(folder, fingerprint)
-    except InputError:
-        return False

@@ -36,11 +36,6 @@ class _Index(NamedTuple):
     #: the rows of the texts by their hashes.
     lookup: RowLookup
 
-    @property
-    def num_texts(self) -> int:
-        """n."""
-        return len(self.vectors)
-
 
 class DenseRetriever(FolderRetriever[_Index]):
     """Ranks texts by the cosine of their vectors and the query's, exactly and without a server.
@@ -57,8 +52,6 @@ class DenseRetriever(FolderRetriever[_Index]):
         threads: of the encoder on a CPU; None keeps the setting of torch.
     """
 
-    ranking: DenseRanking
-
     def __init__(
         self,
         encoder: str,
@@ -68,7 +61,7 @@ class DenseRetriever(FolderRetriever[_Index]):
         device: str | None = None,
         threads: int | None = None,
     ) -> None:
-        self.ranking = DenseRanking(encoder, pooling, max_length)
+        self.ranking: DenseRanking = DenseRanking(encoder, pooling, max_length)
         self.vectors = TextVectors(self.ranking, batch_size, device, threads)
         super().__init__()
 
@@ -78,10 +71,13 @@ class DenseRetriever(FolderRetriever[_Index]):
     def _build(self, texts: Sequence[str], folder: Path, progress: bool, old: _Index | None) -> None:
         if old is None and len(texts) == 0:
             raise InputError(f"{folder}: an index needs at least one text")
-        size, hashes = self.vectors.size, text_hashes(texts)
+        size = self.vectors.size
         if old is None:
             no_rows = np.empty(0, np.int32)
-            old = _Index(np.empty((0, size), np.float32), no_rows, RowLookup.of(hashes[:0]))
+            old = _Index(np.empty((0, size), np.float32), no_rows, RowLookup.of(np.empty(0, np.uint64)))
+        else:
+            texts = texts[len(old.vectors) :]
+        hashes = text_hashes(texts)
         known = old.lookup.first_rows(hashes)
         unknown = dict.fromkeys(text for text, row in zip(texts, known.tolist(), strict=True) if row < 0)
         number = {text: position for position, text in enumerate(unknown)}

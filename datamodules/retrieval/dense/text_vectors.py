@@ -12,9 +12,8 @@ from tqdm import tqdm
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.dense.embeddings import Embeddings
-from datamodules.retrieval.dense.encoder_loading import load_encoder
 from datamodules.retrieval.dense.ranking import DenseRanking
-from datamodules.retrieval.dense.text_encoder import ProgressBar, TextEncoder, inference
+from datamodules.retrieval.dense.text_encoder import ProgressBar, TextEncoder, inference, load_encoder
 
 
 def look_up_vectors(

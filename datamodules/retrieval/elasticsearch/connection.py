@@ -48,10 +48,7 @@ class _TemporaryError(Exception):
 
 
 class ServerConnection:
-    """Sends requests to a server, again after a pause if an error looks temporary.
-
-    All requests raise an `InputError` if the server can't be reached or refuses. No credentials are pickled.
-    """
+    """Sends requests to a server, again after a pause if an error looks temporary; pickles no credentials."""
 
     def __init__(
         self, url: str | list[str], timeout: float, client_args: PlainDict | None, threads: int
@@ -77,7 +74,7 @@ class ServerConnection:
     def trust(self, strings: Iterable[str]) -> None:
         """Send the credentials of the environment only to servers whose URLs are among the strings.
 
-        A new connection trusts its own servers; those that a stranger's file names must not be trusted.
+        A new connection trusts its own servers. Those of a stranger's file must not be trusted.
         """
         self._trusted = set()
         for string in strings:

@@ -15,20 +15,16 @@ from typing_extensions import override
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.retrieval.base import ExcludedRows, Hits, check_search
+from datamodules.retrieval.base import MOST_HITS, ExcludedRows, Hits, check_search
 from datamodules.retrieval.dense.ranking import LEAST_SCORE, DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
 from datamodules.retrieval.elasticsearch.server_retriever import SORTED, ServerRetriever, reads_answers
 from datamodules.retrieval.folding import text_hashes
 from datamodules.text.pooling import Pooling
 
-#: The largest `num_candidates` that a server accepts, and so the most neighbors of a text.
-MOST_CANDIDATES = 10_000
-
 # Queries in a request (a vector takes some KB as text), and concurrent requests.
 _QUERIES = 64
 _REQUESTS = 2
-# Texts that are encoded together, and hashes that are looked up together.
 _TEXTS = 4096
 _HASHES = 256
 
@@ -48,8 +44,6 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         server: see `ServerRetriever`.
     """
 
-    ranking: DenseRanking
-
     def __init__(
         self,
         encoder: str,
@@ -61,9 +55,9 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         num_candidates: int | None = None,
         **server: Any,
     ) -> None:
-        if num_candidates is not None and not 1 <= num_candidates <= MOST_CANDIDATES:
-            raise InputError(f"num_candidates={num_candidates}: use 1 to {MOST_CANDIDATES}, or null")
-        self.ranking = DenseRanking(encoder, pooling, max_length, num_candidates)
+        if num_candidates is not None and not 1 <= num_candidates <= MOST_HITS:
+            raise InputError(f"num_candidates={num_candidates}: use 1 to {MOST_HITS}, or null")
+        self.ranking: DenseRanking = DenseRanking(encoder, pooling, max_length, num_candidates)
         self.vectors = TextVectors(self.ranking, batch_size, device, threads)
         super().__init__(batch_size=_QUERIES, threads=_REQUESTS, **server)
 
@@ -77,7 +71,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
     @override
     def _open_index(self, name: str) -> None:
         super()._open_index(name)
-        # Numbers in a vector; None if no text has one.
+        # None if no text has a vector.
         self._size: int | None = self._mapping_of(name)["properties"]["vector"].get("dims")
 
     @override
@@ -88,7 +82,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
     @reads_answers
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """See `Retriever.search`; a text without tokens has no hits."""
-        most = self.ranking.num_candidates or MOST_CANDIDATES
+        most = self.ranking.num_candidates or MOST_HITS
         if not 0 <= k <= most:
             raise InputError(f"k={k}: must be 0 to {most}, the most candidates that the server compares")
         check_search(texts, k, exclude)

@@ -57,21 +57,19 @@ class ElasticsearchRetriever(ServerRetriever):
     never printed, logged, pickled or described.
 
     Args:
-        similarity: see `Ranking`; not used with `index`, which has its own.
-        analyzer: see `Ranking`; not used with `index`.
-        k1: see `Ranking`.
-        b: see `Ranking`.
-        mu: see `Ranking`.
+        similarity: see `EmbeddedRetriever`, also for the next four; not used with `index`, which has its own.
+        analyzer: `standard`, `english` or `cjk`.
+        k1: for BM25.
+        b: for BM25.
+        mu: for LMDirichlet.
         index: an existing index (or alias, or pattern) to retrieve from with `search_documents`.
         text_field: field of the existing index that is searched and returned.
-        label_field: its field with the label; None = documents have no labels.
+        label_field: its field with the label; None = no labels.
         id_field: its field with the id; None = Elasticsearch's `_id`.
         batch_size: queries in one request.
         threads: the number of concurrent requests.
         server: see `ServerRetriever`.
     """
-
-    ranking: Ranking
 
     def __init__(
         self,
@@ -88,7 +86,7 @@ class ElasticsearchRetriever(ServerRetriever):
         threads: int = 2,
         **server: Any,
     ) -> None:
-        self.ranking = Ranking(similarity, analyzer, k1, b, mu)
+        self.ranking: Ranking = Ranking(similarity, analyzer, k1, b, mu)
         super().__init__(batch_size=batch_size, threads=threads, **server)
         if index is not None and not index.strip():
             raise InputError("retriever.index='': that would be every index; name one, or omit the option")

@@ -33,7 +33,6 @@ _BULK_BYTES = 8_000_000
 _DEFAULT_WINDOW = 10_000
 # Merging a large index takes minutes and can't be done in parts.
 _MERGE_SECONDS = 3600.0
-# The errors of a server if an index exists that is to be created.
 _EXISTS = ("resource_already_exists_exception", "invalid_index_name_exception")
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -134,17 +133,15 @@ class ServerRetriever(Retriever):
         self.open(folder, collection.fingerprint)
 
     @reads_answers
-    def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
+    def add(self, collection: Collection, folder: Path, progress: bool = True) -> None:
         """See `Retriever.add`; the new rows are loaded into a clone, and so don't change the old term statistics."""
         name, source = self._own_name(collection.fingerprint), self._opened()
         old = self._meta(source)
-        if old["count"] != start_row:
-            raise self._error(source, f"has {old['count']} rows, but rows from {start_row} are to be added")
         self._clone(source, name)
         if self._meta(name) == old:
             meta = {"fingerprint": collection.fingerprint, "count": len(collection.texts), "complete": False}
             self._write_meta(name, {**old, **meta})
-        self._complete(name, collection, start_row, progress)
+        self._complete(name, collection, old["count"], progress)
 
     @reads_answers
     def open(self, folder: Path, fingerprint: str) -> None:
@@ -232,8 +229,7 @@ class ServerRetriever(Retriever):
         # A write to a missing index creates an index with a mapping of the server's.
         if self._meta(name).get("fingerprint") != meta["fingerprint"]:
             raise self._error(name, "was replaced during loading; delete it and run the command again")
-        message = "index %s is loaded; the server merges its segments, from 8.19 on only if 5 %% of its disk are free"
-        log.info(message, name)
+        log.info("index %s is loaded; the server merges its segments", name)
         seconds = max(self.server.timeout, _MERGE_SECONDS)
         settings = {
             "refresh_interval": None,
@@ -257,16 +253,11 @@ class ServerRetriever(Retriever):
         self.server.call(lambda client: client.indices.refresh(index=name))
         written, done = self._count(name) - start_row, 0
         texts = collection.texts[start_row:] if start_row else collection.texts
-        ids, labels = collection.ids, collection.labels
 
         def lines() -> Iterator[bytes]:
             for position, fields in self._documents(name, texts):
                 row = start_row + position
                 source = f'{{"row":{row},"text":{as_json(texts[position])}'
-                if ids is not None:
-                    source += f',"id":{as_json(ids[row])}'
-                if labels is not None:
-                    source += f',"label":{as_json(labels[row])}'
                 yield f'{{"create":{{"_id":"{row}"}}}}\n{source}{fields}}}\n'.encode()
 
         answer = {"filter_path": "items.create.status,items.create.error.type,items.create.error.reason"}
@@ -328,9 +319,9 @@ class ServerRetriever(Retriever):
         self.server.in_threads(search_batch, queries, self.batch_size)
 
 
-def as_json(text: str | None) -> str:
-    """Return the text as a JSON string that can be encoded, null for None."""
-    return _encode(text if text is None or text.isascii() else whole_characters(text))
+def as_json(text: str) -> str:
+    """Return the text as a JSON string that can be encoded."""
+    return _encode(text if text.isascii() else whole_characters(text))
 
 
 def whole_characters(text: str) -> str:

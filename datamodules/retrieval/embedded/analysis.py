@@ -22,9 +22,8 @@ MAX_TOKEN_UNITS = 255
 # Texts are scanned in windows of this many characters, enough for the longest token and its context.
 _WINDOW = 512
 
-# Word boundaries of Unicode's annex 29, as in Lucene's StandardTokenizer. Marks, format characters and joiners belong
-# to the character before them (rule WB4). The colon and the full-width digits are listed because Lucene follows
-# Unicode 9 here.
+# Word boundaries of Unicode's annex 29, as in Lucene's StandardTokenizer. The colon and the full-width digits are
+# listed because Lucene follows Unicode 9 here.
 _MARK = r"[\p{WB=Format}\p{WB=Extend}\p{WB=ZWJ}]*+"
 _LETTER = rf"[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}]{_MARK}"
 _HEBREW = rf"\p{{WB=Hebrew_Letter}}{_MARK}"
@@ -124,7 +123,6 @@ CJK_STOP_WORDS = (ENGLISH_STOP_WORDS - {"an"}) | {"s", "t", "www"}
 _POSSESSIVES = ("'s", "'S", "’s", "’S", "＇s", "＇S")
 _WIDE = regex.compile(r"[\uFF01-\uFF5E]+|[\u30A6-\u30FD]?[\uFF65-\uFF9F]+")
 _WHITE_SPACE = regex.compile(r"[ \t\n\r]+")
-# Limits of the cached terms: the number of pieces, and the characters of a piece.
 _MEMO_SIZE = 1 << 18
 _LONGEST_MEMO = 64
 

@@ -43,11 +43,7 @@ class Statistics(NamedTuple):
 def term_weights(
     ranking: Ranking, statistics: Statistics, rows: NDArray[np.int64], occurrences: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the part of a score that depends on the term only, [terms].
-
-    BM25: idf times (k1 + 1), a float32 value; LMDirichlet: mu times the probability of the term. Rows [terms] are the
-    numbers of documents with the term.
-    """
+    """Return BM25's idf times (k1 + 1), or LMDirichlet's mu times the probability of the term, [terms]."""
     if ranking.similarity == "BM25":
         idf = np.log(1 + (statistics.rows - rows + 0.5) / (rows + 0.5)).astype(np.float32)
         weights: NDArray[np.float64] = (idf * (np.float32(1) + np.float32(ranking.k1))).astype(np.float64)
@@ -57,10 +53,7 @@ def term_weights(
 
 
 def length_weights(ranking: Ranking, statistics: Statistics) -> NDArray[np.float64]:
-    """Return the part of a score that depends on the document only, [256], by the byte of its length.
-
-    BM25: the factor of the term frequency (a float32 value); LMDirichlet: the logarithm that is added.
-    """
+    """Return BM25's factor of the term frequency, or LMDirichlet's logarithm, [256], by the byte of the length."""
     if ranking.similarity == "BM25":
         k1, b = np.float32(ranking.k1), np.float32(ranking.b)
         average = np.float32(statistics.tokens / max(statistics.rows, 1))

@@ -21,7 +21,6 @@ from datamodules.retrieval.memories.folder_memory import FolderMemory
 #: An encoder of n texts: their vectors [n, d], which are 0 for a text without tokens.
 Encode: TypeAlias = Callable[[list[str]], NDArray[np.float32]]
 
-# Texts that are encoded and written together.
 _TEXTS = 4096
 
 

@@ -28,23 +28,12 @@ class Neighbors(NamedTuple):
     memories: Rows
 
 
-class AddOptions(NamedTuple):
-    """Options of `Memory.add`."""
-
-    labels: Sequence[str] | None
-    unknown_labels: UnknownLabels
-    keep_ids: bool
-    progress: bool
-
-
 class Addition(NamedTuple):
     """The result of `Memory.add`."""
 
     #: the memory's version; without a new row it is the old one.
     version: int
-    #: rows of the memory.
     rows: int
-    #: new rows.
     added: int
     #: skipped rows: the memory has a duplicate of the text with the same label.
     duplicates: int
@@ -69,14 +58,10 @@ class Memory(ABC):
         exclude_duplicates: bool = False,
         own_ids: Sequence[str] | None = None,
     ) -> Neighbors:
-        """Retrieve at most k memories for each of n texts.
+        """Retrieve at most k memories for each of n texts, with `exclude_duplicates` none of its duplicates.
 
-        Args:
-            texts: n query texts.
-            k: the maximum number of memories for each text.
-            exclude_duplicates: no text retrieves itself or a duplicate (see `retrieval.folding`).
-            own_ids: the ids of the texts, if they are rows of the memory's table: also excludes the duplicates of
-                these rows, which may have other texts in the memory.
+        Own ids are those of texts that are rows of the memory's table: then the duplicates of these rows, which may
+        have other texts in the memory, are excluded, too.
         """
 
     def contains_duplicates_of(
@@ -84,8 +69,7 @@ class Memory(ABC):
     ) -> NDArray[np.bool_]:
         """Return whether the memory contains a duplicate of each of n texts, bool [n]: here, among their neighbors.
 
-        With `same_table`, the texts are rows of the table that the memory was built from: a `FolderMemory` then takes
-        equal ids as duplicates, too.
+        With `same_table`, the texts are rows of the memory's table: rows with equal ids are duplicates, too.
         """
         # Row -1 (no memory) reads the appended hash.
         hashes = np.append(fold_hashes(neighbors.memories.texts), np.uint64(0))
@@ -103,22 +87,11 @@ class Memory(ABC):
     ) -> Addition:
         """Add rows, with labels if the memory has labels; an `InputError` leaves the memory unchanged.
 
-        A row is skipped if the memory, or an earlier row of `rows`, has a duplicate with the same label.
-
-        Args:
-            rows: texts, ids and perhaps labels.
-            labels: the labels that may be added, such as those that a model predicts; None = any.
-            unknown_labels: `refuse` all rows if one has another label, or `skip` such rows.
-            keep_ids: keep the ids of `rows`. Otherwise the id of a row is VERSION:POSITION, such as 2:0.
-            progress: show progress on standard error.
+        A row is skipped if the memory, or an earlier row of `rows`, has a duplicate with the same label. `labels` are
+        those that may be added, None = any; `unknown_labels` refuses all rows if one has another label, or skips such
+        rows. Unless `keep_ids`, the id of a row is VERSION:POSITION, such as 2:0.
         """
-        if len(rows) == 0:
-            raise InputError(f"{rows.source}: no rows to add")
-        return self._add(rows, AddOptions(labels, unknown_labels, keep_ids, progress))
-
-    @abstractmethod
-    def _add(self, rows: Rows, options: AddOptions) -> Addition:
-        """Add at least one row; see `add`."""
+        raise InputError(f"{self.location()}: this index is only read; add documents with your own tools")
 
     def check_unchanged(self) -> None:
         """Raise an `InputError` if the memory, which is then an existing index, has changed since it was opened."""

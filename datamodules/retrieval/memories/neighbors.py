@@ -38,10 +38,7 @@ def build_neighbors(
     progress: bool = True,
     same_table: bool = False,
 ) -> tuple[Path, str]:
-    """Store the k memories of every text and return folder and fingerprint, for `open_neighbors`.
-
-    With `same_table`, the texts are rows of the table that the memory was built from: equal ids are duplicates, too.
-    """
+    """Store the k memories of every text; return folder and fingerprint. `same_table` excludes equal ids, too."""
     fingerprint = storage.fingerprint_of(
         {
             "texts": texts.fingerprint,
