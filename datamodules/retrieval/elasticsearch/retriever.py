@@ -59,9 +59,9 @@ class ElasticsearchRetriever(ServerRetriever):
     Args:
         similarity: see `EmbeddedRetriever`, also for the next four; not used with `index`, which has its own.
         analyzer: `standard`, `english` or `cjk`.
-        k1: for BM25.
-        b: for BM25.
-        mu: for LMDirichlet.
+        k1: saturation of the term frequency, for BM25.
+        b: weight of the document length, for BM25.
+        mu: pseudo-count in words, for LMDirichlet.
         index: an existing index (or alias, or pattern) to retrieve from with `search_documents`.
         text_field: field of the existing index that is searched and returned.
         label_field: its field with the label; None = no labels.
