@@ -1,7 +1,4 @@
-"""Embeddings of a table, made once: a folder with `rows.arrow` (see `Rows.load`) and `vectors.npy`.
-
-The vectors are float32 [n, d], in the order of the rows, of length 1; 0 for a text without words.
-"""
+"""Embeddings of a table: a folder with its rows and their vectors, float32 [n, d], of length 1 (0 without words)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Neighbors by meaning: texts as vectors of a pre-trained encoder, compared by their angle.
-
-The search is exact. Encoding takes most of the time, so no text is encoded twice.
-"""
+"""Neighbors by meaning: texts as vectors of a pre-trained encoder, compared by their angle."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The retriever that searches an Elasticsearch server for texts of similar meaning.
-
-The server also stores each vector's bits with a hash of its text, so no text of the collection is encoded again.
-"""
+"""The retriever that searches an Elasticsearch server for texts of similar meaning."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The arrays of an embedded index: the score of every (term, document) pair.
-
-The ids of the texts' terms are stored, too: a grown index is built without analysing the old texts again.
-"""
+"""The arrays of an embedded index: the score of every (term, document) pair, and the term ids of the texts."""
 
 from __future__ import annotations
 

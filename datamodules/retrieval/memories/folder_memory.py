@@ -113,6 +113,7 @@ class FolderMemory(Memory):
             pointer = read_pointer(self.folder)
             if self.version != int(pointer["version"]):
                 self._open(int(pointer["version"]))
+            self._clear_leftovers()
             hashes = fold_hashes(rows.texts)
             may_be_added = self._check_labels(rows, labels, unknown_labels)
             positions, addition = self._select_new(rows, hashes, may_be_added)
@@ -188,6 +189,18 @@ class FolderMemory(Memory):
                 " it by its memory with --new_labels true"
             )
         return known
+
+    def _clear_leftovers(self) -> None:
+        """Delete the files of a killed addition, whose rows were never part of the memory."""
+        for partial in self.folder.glob(".*.partial"):
+            shutil.rmtree(partial)
+        unfinished = _rows_folder(self.folder, self.version + 1)
+        if unfinished.exists():
+            fingerprint = _fingerprint(storage.check_folder(unfinished)["fingerprint"], self.retriever)
+            # The indexes of a fused retriever have names that begin with the given name.
+            for index in self.folder.glob(f"{_index_folder(self.folder, fingerprint).name}*"):
+                shutil.rmtree(index)
+            shutil.rmtree(unfinished)
 
     def versions(self) -> list[tuple[int, int]]:
         """Return number and size (in rows) of all versions up to the open one, oldest first."""
