@@ -10,15 +10,12 @@ from numpy.typing import DTypeLike, NDArray
 
 
 class ArrayWriter:
-    """Writes an .npy file, in little-endian order, block by block; the number of rows is written last.
-
-    The file is not memory-mapped, because on a full disk a write to a map kills the process instead of raising an
-    error. `row_shape` is the shape of a row if no block is written; otherwise the first block determines it.
-    """
+    """Writes an .npy file block by block; `row_shape` is only used if there is no block."""
 
     def __init__(self, path: Path, dtype: DTypeLike, row_shape: tuple[int, ...] = ()) -> None:
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._row_shape = row_shape
+        # Not memory-mapped: on a full disk a write to a map kills the process instead of raising an error.
         self._file = path.open("wb")
         self.length = 0
 

@@ -8,11 +8,8 @@ T = TypeVar("T")
 
 
 def imported_subclass(base: type[T], class_path: str) -> type[T] | None:
-    """Return `base` or its imported subclass with this name, `NAME` or `MODULE.NAME`; None if there is none.
-
-    The module decides only between classes with equal names. Nothing is imported here, because the name may come from
-    a stranger's checkpoint.
-    """
+    """Return `base` or its imported subclass `NAME` or `MODULE.NAME`; the module decides between equal names only."""
+    # Nothing is imported here: the name may come from a stranger's checkpoint.
     module, _, name = class_path.rpartition(".")
     match = None
     pending = [base]

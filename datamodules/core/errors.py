@@ -7,10 +7,7 @@ LONGEST = 200
 
 
 class InputError(ValueError):
-    """Input that can't be used. The message is one line that names the file, row or option, and what to do.
-
-    The command line prints it without a traceback and exits with 2.
-    """
+    """Input that can't be used. The message is one line that names the file, row or option, and what to do."""
 
 
 class DamagedError(InputError):

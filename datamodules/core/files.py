@@ -42,9 +42,6 @@ def binary_lines(path: str | Path) -> Iterator[bytes]:
     """Yield the lines of a file, plain or as .gz, .xz, .bz2 or .zip, each with its line end.
 
     If a .zip holds several files, name one like a file in a folder: `glove.6B.zip/glove.6B.100d.txt`.
-
-    Raises:
-        InputError: the file is missing, damaged or can't be read, or a file in a .zip must be named.
     """
     path = Path(path)
     lines = 0

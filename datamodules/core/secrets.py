@@ -17,8 +17,8 @@ _SECRET_KEY = re.compile(
     r"|(^|access|auth|api|hub|hf|refresh|session)_?token)s?$",
     re.IGNORECASE,
 )
-# Up to the last @ before the path, because a password may contain one. It may also contain spaces, but these are
-# part of it only where the value is nothing but a URL.
+# Up to the last @ before the path, because a password may contain one. Spaces are part of it only where the value is
+# nothing but a URL.
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s]+@")
 _WHOLE_URL_LOGIN = re.compile(r"(?<=^http://)[^/]+@|(?<=^https://)[^/]+@")
 # The query of a URL may contain a key.
@@ -35,10 +35,7 @@ _SHORTEST_SECRET = 4
 
 
 def redact(value: Any) -> Any:
-    """Return plain configuration values without secrets.
-
-    Values whose key names a secret (`api_key`, `client_args`, ...), and the login and the query of URLs are removed.
-    """
+    """Return plain values without those whose key names a secret, and without the login and the query of URLs."""
     if isinstance(value, dict):
         return {
             key: None if _is_secret(str(key)) and item is not None else redact(item)

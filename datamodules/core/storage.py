@@ -1,8 +1,4 @@
-"""Folders that are either whole or absent: every cache of the project reaches the disk this way.
-
-`build_folder` shows all steps. Sizes and checksums of the files and the fingerprint of the folder are in its
-`manifest.json`, with which `check_folder` compares them.
-"""
+"""Folders that are either whole or absent; `manifest.json` has their files' sizes and checksums."""
 
 from __future__ import annotations
 
@@ -48,16 +44,7 @@ def prepared_folder(cache: Path, kind: str, fingerprint: str, save: Callable[[Pa
 
 
 def build_folder(folder: Path, fingerprint: str, save: Callable[[Path], object]) -> None:
-    """Build a folder unless it is whole. Other processes that build the same one wait.
-
-    Args:
-        folder: its final path.
-        fingerprint: identifies everything that its contents depend on, see `fingerprint_of`.
-        save: writes the files into the folder that it is given.
-
-    Raises:
-        InputError: the folder can't be written, or it is whole but has another fingerprint.
-    """
+    """Let `save` write the files of a folder unless it is whole; refuse a folder with another fingerprint."""
     with lock(folder):
         if not is_whole(folder, fingerprint):
             with new_folder(folder, fingerprint) as partial:
@@ -80,10 +67,7 @@ def lock(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def new_folder(folder: Path, fingerprint: str, **facts: object) -> Iterator[Path]:
-    """Yield a temporary folder, which becomes `folder` when the block ends without an exception.
-
-    The caller holds the `lock`, so a temporary folder that exists was left by a killed process and is deleted.
-    """
+    """Yield a temporary folder, which becomes `folder` when the block ends well. The caller holds the `lock`."""
     partial = folder.parent / f".{folder.name}.partial"
     with named_disk_errors(folder):
         shutil.rmtree(partial, ignore_errors=True)
@@ -97,10 +81,7 @@ def new_folder(folder: Path, fingerprint: str, **facts: object) -> Iterator[Path
 
 
 def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: object) -> None:
-    """Sync the files of `partial`, write their manifest and rename `partial` to `folder`, which is replaced.
-
-    The facts are further plain values for the manifest.
-    """
+    """Sync the files of `partial`, write their manifest, with the facts, and replace `folder` by `partial`."""
     files = {}
     for path in sorted(partial.iterdir()):
         if path.is_dir():
@@ -137,17 +118,9 @@ def are_whole(cache: Path, parts: Iterable[Sequence[str]]) -> bool:
 def check_folder(
     folder: Path, fingerprint: str | None = None, *, contents: bool = False, advice: str = REBUILD
 ) -> PlainDict:
-    """Return the manifest of a folder after checking that the folder is whole.
+    """Return the manifest of a folder; `contents` compares checksums (at the speed of the disk), not only sizes.
 
-    Args:
-        folder: a folder that `new_folder` made.
-        fingerprint: the expected one; None accepts any.
-        contents: compare checksums (at the speed of the disk), not only sizes.
-        advice: the end of the message about a damaged folder.
-
-    Raises:
-        DamagedError: the folder is unfinished, or a file of it is missing or damaged.
-        InputError: the folder is missing or has another fingerprint.
+    Raises a `DamagedError` if the folder is unfinished or damaged, an `InputError` if it is missing or another one.
     """
     if not folder.exists():
         raise InputError(f"{folder}: does not exist")
@@ -191,10 +164,7 @@ def _damage(file: Path, facts: PlainDict, contents: bool) -> str | None:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path, which becomes `path` when the block ends without an exception.
-
-    A reader finds the old file or the new one, never a part.
-    """
+    """Yield a temporary path, which replaces `path` in one step when the block ends without an exception."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield partial

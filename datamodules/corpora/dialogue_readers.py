@@ -26,8 +26,6 @@ def with_free_question_marks(text: str) -> str:
 def read_hmn4qa(path: str | Path) -> Dialogues:
     """Read a published file: lines `1 turn`, `2 turn`, ..., then `n question<TAB>answer<TAB>number of the last turn`.
 
-    The number 1 starts a dialogue.
-
     J. Xu et al.: Hierarchical Memory Networks for Answer Selection on Unknown Words, COLING 2016.
     """
     dialogues: list[Dialogue] = []
@@ -68,8 +66,7 @@ def read_dialogues(
 ) -> Dialogues:
     """Read dialogues from .jsonl (also .gz, .xz) or .parquet, a saved data set or the Hub.
 
-    A record has the list of turns and a question with its answer, or lists of questions and answers. Records of
-    the same dialogue (the same id, or without ids the same turns) are joined. An answer is one token.
+    A record has turns and a question with its answer, or lists of both; records with the same id or turns are joined.
     """
     columns = Columns([turns_column, question_column], answer_column, id_column)
     dialogues: dict[object, Dialogue] = {}

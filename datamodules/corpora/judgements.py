@@ -109,10 +109,7 @@ class Judgements:
 
 
 def read_judgements(path: str | Path, queries: Rows, documents: Rows) -> Judgements:
-    """Read judgements; of several judgements of a pair the highest grade counts.
-
-    Judgements with unknown ids, and queries without a judgement, are skipped and named in the log.
-    """
+    """Read the judgements of known queries and documents; of several of a pair the highest grade counts."""
     source = str(path)
     query_rows, document_rows = queries.row_of_id(), documents.row_of_id()
     unknown_queries: dict[str, None] = {}
@@ -154,12 +151,8 @@ def judged_pairs(
 ) -> Iterator[tuple[str, str, float, str]]:
     """Yield query, document and grade of each judgement, and its file and line or row for messages.
 
-    The file has lines of three or four fields, separated by white space: `query 0 document grade` (TREC) or
-    `query document grade` (with a line of names, as in BEIR, or without); or it is a .jsonl or .parquet table with
-    columns of these names (see `NAMES`).
-
-    Raises:
-        InputError: another line, or a negative or infinite grade.
+    The file has lines `query 0 document grade` (TREC) or `query document grade` (with a line of names, as in BEIR, or
+    without); or it is a .jsonl or .parquet table with columns of these names (see `NAMES`).
     """
     for query, document, grade, location in _judged_fields(path, encoding_errors):
         if not is_number(grade) or not 0 <= float(grade) < math.inf:

@@ -42,9 +42,6 @@ def read_pairs(
     Without a question column, pairs of equal first texts are one question. With `quotes` = `whole`, quotes are
     characters, except around a whole text in which they are doubled. Labels are numbers of 0 or more to rank by, or 0
     and 1 to classify.
-
-    Raises:
-        InputError: the table can't be read, or a label is not allowed; names file and line.
     """
     texts = [first_column, second_column]
     texts += [column for column in (question_column, id_column) if column is not None]
@@ -129,11 +126,7 @@ def read_quora(path: str | Path, encoding_errors: EncodingErrors = "strict", lab
 def read_trec(
     judgements: str | Path, queries: Rows, documents: Rows, encoding_errors: EncodingErrors = "strict"
 ) -> Pairs:
-    """Read judged pairs of a test collection: see `judged_pairs`, and `read_identified` for the texts.
-
-    Raises:
-        InputError: a line of another kind, a grade below 0, or an id that no text has; names file and line.
-    """
+    """Read judged pairs of a test collection: see `judged_pairs`, and `read_identified` for the texts."""
     query_texts, document_texts = (
         dict(zip(rows.ids, rows.texts, strict=True)) for rows in (queries, documents)
     )
@@ -155,10 +148,7 @@ def read_trec(
 
 
 def read_identified(path: str | Path, text_column: Column | Sequence[Column] | None = None) -> Rows:
-    """Read texts with ids: .jsonl with `id` (or `_id`) and `text`, or .tsv with id and text and no header.
-
-    Several text columns are joined. Raises an `InputError`, see `read_table`, or if two texts have the same id.
-    """
+    """Read texts with ids: .jsonl with `id` (or `_id`) and `text`, or .tsv with id and text and no header."""
     by_number = any(end in (".tsv", ".csv") for end in Path(path).suffixes)
     if text_column is None:
         text_column = 1 if by_number else "text"

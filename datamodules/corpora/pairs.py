@@ -1,7 +1,4 @@
-"""Pairs of texts, in lists: a question's candidates with their grades, or texts that match or do not.
-
-A pair is two row numbers of distinct texts, so each text is tokenised and encoded once.
-"""
+"""Pairs of texts, in lists: a question's candidates with their grades, or texts that match or do not."""
 
 from __future__ import annotations
 
@@ -51,11 +48,7 @@ class Pairs:
         ids: Sequence[str] | None = None,
         source: str = "pairs",
     ) -> Pairs:
-        """Make a table of P pairs of strings.
-
-        Targets are grades, None = unknown. Questions are the ids of the pairs' questions; None = equal first texts are
-        one question. Ids default to row numbers.
-        """
+        """Make a table of P pairs with grades as targets; without questions, equal first texts are one question."""
         repairs = Repairs()
         firsts, first_row = _distinct(repairs.column(list(first), pa.large_string()), source)
         seconds, second_row = _distinct(repairs.column(list(second), pa.large_string()), source)

@@ -46,10 +46,7 @@ def read_blocks(
     class_names: ClassNames | None = None,
     encoding_errors: EncodingErrors | None = None,
 ) -> Iterator[Block]:
-    """Yield the wanted columns of any table in blocks, so that little more than a block is in memory.
-
-    See `read_table` for the arguments and errors, and `open_lines` for `encoding_errors`.
-    """
+    """Yield the wanted columns of any table in blocks; see `read_table`, and `open_lines` for `encoding_errors`."""
     source = str(path)
     if source.startswith(HUB) or Path(path).is_dir():
         dataset = _load_from_hub(source) if source.startswith(HUB) else _load_from_disk(Path(path))
@@ -65,7 +62,6 @@ def read_blocks(
             records = _json_records(lines, path, columns)
         blocks = _blocks_of(records, f"{path}, line")
     num_rows = 0
-    # The bar appears only after three seconds, and only on a terminal.
     with tqdm(desc=f"reading {path}", unit=" rows", unit_scale=True, delay=3, disable=None) as bar:
         for block in blocks:
             num_rows += len(block.numbers)
@@ -90,9 +86,6 @@ def open_lines(path: str | Path, encoding_errors: EncodingErrors | None = None) 
 
     Of lines that are not UTF-8, `strict` refuses the first and names this option, `replace` replaces undecodable bytes
     by U+FFFD. None refuses the first where the user has no such option.
-
-    Raises:
-        InputError: the file is missing, empty or damaged, or not UTF-8.
     """
     number = replaced = 0
     for number, line in enumerate(binary_lines(path), 1):

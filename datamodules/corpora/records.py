@@ -19,12 +19,7 @@ class AnyOf(tuple[str, ...]):
 
 
 class Columns:
-    """The wanted columns of a table: the text's, or several, and perhaps that of the label and that of the id.
-
-    Attributes:
-        wanted: texts, label, id: the order of a record's fields.
-        all_numbers: True if they can be found without a header.
-    """
+    """The wanted columns of a table, in the order of a record's fields: the texts', then the label's, then the id's."""
 
     def __init__(
         self,

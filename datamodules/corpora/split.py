@@ -1,8 +1,7 @@
 """Seeded, stratified samples of a table: validation rows, fewer rows a class, fewer classes.
 
-Rows of a class are ordered by the raw stream of PCG64, which numpy promises to keep (unlike its `permutation`). Each
-class has its own stream. So the sample of a class does not depend on other classes, and a smaller sample is a part of a
-larger one.
+Each class has its own stream of PCG64, which numpy promises to keep: the sample of a class does not depend on other
+classes, and a smaller sample is a part of a larger one.
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ def stratified_split(
 
     An int takes this number of rows of each class, a float below 1 that share of each class (to the nearest row, but at
     least one; a class of a single row stays in training). Groups [n] are equal for rows that must be on one side, such
-    as duplicates; the number of validation rows of a class is then as close as its groups allow.
-
-    Returns:
-        Row numbers for training and for validation, int64, each in ascending order.
+    as duplicates. Returns the ascending row numbers for training and for validation.
     """
     if isinstance(validation, float) and not 0 < validation < 1:
         raise InputError(f"validation {validation}: give a share between 0 and 1, or a whole number of rows")

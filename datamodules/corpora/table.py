@@ -29,29 +29,21 @@ def read_table(
 ) -> Rows:
     """Read texts, with their labels and ids, from a file, a saved data set or the Hub.
 
-    Rows with an empty text and duplicate rows are kept and counted in the log.
-
     Args:
         path: one of
             - a file: .csv, .tsv, .jsonl, .ndjson, .json (one object a line), each also .gz or .xz; .parquet;
             - a folder that `datasets.Dataset.save_to_disk` wrote;
             - `hub:NAME`, `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT` for `datasets.load_dataset`; the split
               is `train` unless given, NAME may also be a local folder.
-        text_column: name or number (from 0) of the text, or several; they are stripped and joined by one
-            space, blank ones skipped.
-        label_column: name or number of the label; None for a table without labels. Labels are stripped;
-            numbers and booleans become strings; a `ClassLabel` becomes its name.
+        text_column: name or number (from 0) of the text, or several, which are joined by one space.
+        label_column: name or number of the label; None for a table without labels.
         id_column: name or number of an id; without one, ids are row numbers from 0.
         header: whether a CSV or TSV file starts with a line of names. None: it does if a wanted column is
             given by name.
         quotes: whether a field of a CSV or TSV file may stand in double quotes, which are doubled inside it
             (RFC 4180; a backslash means itself). None: in CSV they may, in TSV a quote is a character.
         class_names: names that replace labels counted from 1 (and a ClassLabel's own names), or a file of
-            them, one a line, like the `classes.txt` of the published data sets; or a label -> its name, for
-            labels of any other kind.
-
-    Raises:
-        InputError: the table can't be read; names file and line or row.
+            them, one a line; or a label -> its name, for labels of any other kind.
     """
     columns = Columns(text_column, label_column, id_column)
     if isinstance(class_names, (str, Path)):

@@ -1,8 +1,4 @@
-"""The interface of retrievers, and the lexical ranking that two of them share.
-
-That ranking is Lucene's, its one-byte document lengths included. So an embedded index and an Elasticsearch server
-return the same rows in the same order with the same scores.
-"""
+"""The interface of retrievers, and the lexical ranking that two of them share: Lucene's, with its rounding."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ Similarity: TypeAlias = Literal["BM25", "LMDirichlet"]
 ExcludedRows: TypeAlias = "Sequence[Sequence[int] | NDArray[np.int32]]"
 AnalyzerName: TypeAlias = Literal["standard", "english", "cjk"]
 
-#: The number of different terms of a query that all back ends use, because servers refuse long queries.
+#: The number of different terms of a query that are used, because servers refuse long queries.
 MAX_QUERY_TERMS = 512
 #: The largest number of hits for a query: the limit of Elasticsearch.
 MOST_HITS = 10_000
@@ -34,17 +30,12 @@ LAST_ROW = 2**32 - 1
 
 @dataclass(frozen=True)
 class Ranking:
-    """A lexical similarity with its parameters, and the analyzer that splits texts into terms."""
+    """A lexical similarity with its parameters, and the analyzer; see `EmbeddedRetriever`."""
 
-    #: BM25 or LMDirichlet (Dirichlet-smoothed query likelihood).
     similarity: Similarity = "BM25"
-    #: `standard` (UAX#29 words, lower case), `english` (also stop words and Porter's stemmer) or `cjk` (bigrams of
-    #: Chinese, Japanese and Korean characters).
     analyzer: AnalyzerName = "standard"
-    #: for BM25: saturation of the term frequency, and weight of the document length.
     k1: float = 1.2
     b: float = 0.75
-    #: for LMDirichlet: pseudo-count in words.
     mu: float = 2000.0
 
     def __post_init__(self) -> None:
@@ -58,7 +49,7 @@ class Ranking:
             raise InputError(f"mu={self.mu}: must be positive")
 
     def describe(self) -> dict[str, str | float]:
-        """Return the fields that affect the ranking: BM25 has no mu, LMDirichlet neither k1 nor b."""
+        """Return the fields that affect the ranking."""
         unused = ("mu",) if self.similarity == "BM25" else ("k1", "b")
         return {name: value for name, value in asdict(self).items() if name not in unused}
 
@@ -96,28 +87,18 @@ class Hits(NamedTuple):
 
 @dataclass(frozen=True)
 class Collection:
-    """The texts that a retriever ranks; their positions are the row numbers of its hits.
-
-    The fingerprint identifies the texts and the ranking. Ids and labels are for indexes that other programs read; no
-    search needs them.
-    """
+    """The texts that a retriever ranks; their positions are the row numbers of its hits."""
 
     texts: Sequence[str]
+    #: identifies the texts and the ranking.
     fingerprint: str
-    ids: Sequence[str] | None = None
-    labels: Sequence[str | None] | None = None
-
-    def __post_init__(self) -> None:
-        for name, values in (("ids", self.ids), ("labels", self.labels)):
-            if values is not None and len(values) != len(self.texts):
-                raise InputError(f"{len(values)} {name} for {len(self.texts)} texts; give each its own")
 
 
 class Retriever(ABC):
     """Ranks the rows of one collection of texts for query texts.
 
-    A new object is a specification: the options of a user. `search` and `add` need an index, which `index` builds and
-    `open` opens. Your own subclass works like the built-in ones after `zoo --import MODULE`.
+    `search` and `add` need an index, which `index` builds and `open` opens. Your own subclass works like the built-in
+    ones after `zoo --import MODULE`.
     """
 
     ranking: AnyRanking
@@ -137,43 +118,22 @@ class Retriever(ABC):
 
     @abstractmethod
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
-        """Build the index of a collection and open it. An interrupted build is resumed or repeated.
-
-        The files of the index, if it has any, are in the folder. Progress is shown on standard error.
-
-        Raises:
-            InputError: the folder can't be written, or a server or an encoder is missing.
-        """
+        """Build the index of a collection, with its files in the folder, and open it; resume an interrupted build."""
 
     @abstractmethod
     def open(self, folder: Path, fingerprint: str) -> None:
-        """Open the index that `index` built in this folder, of the collection with this fingerprint.
+        """Open an index; raise an `InputError` if it is missing, unfinished, damaged or of another collection."""
 
-        Raises:
-            InputError: the index is missing, unfinished, damaged or of another collection.
-        """
+    def add(self, collection: Collection, folder: Path, progress: bool = True) -> None:
+        """Build the index of a collection that begins with the texts of the open index, which stays unchanged.
 
-    def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
-        """Build the index of a collection that has grown, in another folder; `open` opens it. See `index`.
-
-        It ranks like an index that `index` builds of the same texts: the `start_row` texts of the open index, then the
-        new ones. The open index stays unchanged, also when `add` is interrupted. Subclasses may process only the new
-        texts; this method indexes all of them.
+        Subclasses may process only the new texts.
         """
         self.index(collection, folder, progress)
 
     @abstractmethod
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
-        """Rank the collection for each query text.
-
-        Args:
-            texts: n queries. A query without a term of the collection has no hits.
-            k: the maximum number of hits for a query.
-            exclude: n lists of row numbers, which are not returned (such as the query's own row).
-
-        Raises:
-            InputError: arguments out of range, no index is open, or the open index was deleted.
-        """
+        """Return at most k hits for each of n query texts; `exclude` has n lists of rows that are not returned."""
 
     @abstractmethod
     def close(self) -> None:
@@ -182,10 +142,8 @@ class Retriever(ABC):
 
 def warn_of_long_query() -> None:
     """Warn that the last terms of a query are not used."""
-    text = (
-        f"a query has more than {MAX_QUERY_TERMS} different terms: only the first {MAX_QUERY_TERMS} are used"
-    )
-    warnings.warn(text, stacklevel=4)
+    problem = f"a query has more than {MAX_QUERY_TERMS} different terms"
+    warnings.warn(f"{problem}: only the first {MAX_QUERY_TERMS} are used", stacklevel=4)
 
 
 def check_search(texts: Sequence[str], k: int, exclude: ExcludedRows | None) -> None:

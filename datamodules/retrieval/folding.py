@@ -1,7 +1,4 @@
-"""Hashes of texts, and the folding that makes two texts duplicates of each other.
-
-Duplicates are equal after folding Unicode's compatibility forms, case, punctuation and white space.
-"""
+"""Duplicates: texts that are equal after folding Unicode's compatibility forms, case, punctuation and white space."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ _ASCII_PUNCTUATION = str.maketrans({mark: " " for mark in punctuation if _PUNCTU
 
 
 def text_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each text [n], the same on every machine.
-
-    Two different texts collide with probability n^2 / 2^65: 3e-8 for a million texts.
-    """
+    """Return a 64-bit hash of each text [n]; among a million texts, two collide with probability 3e-8."""
     digests = b"".join(
         blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts
     )

@@ -30,7 +30,7 @@ class FusedRanking:
     rank_constant: int
 
     def describe(self) -> PlainDict:
-        """See `AnyRanking.describe`."""
+        """See `AnyRanking`."""
         return {
             "similarity": "fused",
             # The class decides where the index of a member is stored.
@@ -47,23 +47,19 @@ class FusedRanking:
 class FusedRetriever(Retriever):
     """Searches with several retrievers and fuses their hits.
 
-    Each member has its own index and returns its best `depth` rows (or k, if that is more). The score of a row is the
-    sum, over the members that return it, of the member's weight times
+    The score of a row is the sum, over the members that return it, of the member's weight times
 
     - `reciprocal_rank`: 1 / (rank_constant + rank), rank = 1, 2, ... (Cormack, Clarke and Buettcher 2009).
-      Only the order counts, so the members' scores need not be comparable.
-    - `score`: s + (1 - s) / depth with s = (score - lowest) / (highest - lowest) within the member's list:
-      1 for its best row, 1 / depth for its worst, so always positive. s = 1 if all scores are equal.
+    - `score`: s + (1 - s) / depth with s = (score - lowest) / (highest - lowest) within the member's list, 1 if all
+      scores are equal.
 
     Args:
         retrievers: two or more members of any kind; an `ElasticsearchRetriever` without `index`.
         method: `reciprocal_rank` or `score`.
         weights: a positive weight for each member; None weights all equally.
-        depth: the number of hits that each member returns.
+        depth: the number of hits that each member returns (or k, if that is more).
         rank_constant: for `reciprocal_rank`; the larger it is, the less the first ranks stand out.
     """
-
-    ranking: FusedRanking
 
     def __init__(
         self,
@@ -94,7 +90,8 @@ class FusedRetriever(Retriever):
         if rank_constant < 0:
             raise InputError(f"rank_constant={rank_constant}: use 0 or more")
         self.retrievers = tuple(retrievers)
-        self.ranking = FusedRanking(self.retrievers, tuple(map(float, weights)), method, depth, rank_constant)
+        shares = tuple(map(float, weights))
+        self.ranking: FusedRanking = FusedRanking(self.retrievers, shares, method, depth, rank_constant)
 
     def _init_args(self) -> PlainDict:
         fields = ("method", "weights", "depth", "rank_constant")
@@ -110,11 +107,11 @@ class FusedRetriever(Retriever):
             else:
                 member.index(replace(collection, fingerprint=fingerprint), own_folder, progress)
 
-    def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
+    def add(self, collection: Collection, folder: Path, progress: bool = True) -> None:
         """Build each member's index of a collection that has grown; see `Retriever.add`."""
         for member, own_folder, fingerprint in self._parts(folder, collection.fingerprint):
             if not is_whole(own_folder, fingerprint):
-                member.add(replace(collection, fingerprint=fingerprint), start_row, own_folder, progress)
+                member.add(replace(collection, fingerprint=fingerprint), own_folder, progress)
 
     def open(self, folder: Path, fingerprint: str) -> None:
         """Open the members' indexes; see `Retriever.open`."""
@@ -123,8 +120,7 @@ class FusedRetriever(Retriever):
 
     def _parts(self, folder: Path, fingerprint: str) -> Iterator[tuple[Retriever, Path, str]]:
         """Yield each member with the folder and the fingerprint of its index."""
-        # The folders lie next to `folder`, which itself is never made: a folder does not show whether the index of a
-        # member on a server is complete.
+        # `folder` itself is never made: it would not show whether the index of a member on a server is complete.
         for number, member in enumerate(self.retrievers):
             own_fingerprint = fingerprint_of({"fused": fingerprint, "member": number})
             yield member, folder.with_name(f"{folder.name}.{number}"), own_fingerprint

@@ -46,11 +46,7 @@ def retriever_class(class_path: str) -> type[Retriever]:
 
 
 def make_retriever(description: PlainDict) -> Retriever:
-    """Make the retriever that `Retriever.describe` described in a file: no user has named its servers.
-
-    Raises:
-        InputError: its class is neither built in nor imported.
-    """
+    """Make the retriever that `Retriever.describe` described in a file: no user has named its servers."""
     arguments = dict(description["init_args"])
     if "retrievers" in arguments:
         arguments["retrievers"] = [make_retriever(member) for member in arguments["retrievers"]]
@@ -63,7 +59,6 @@ def make_retriever(description: PlainDict) -> Retriever:
 def servers_of(retriever: Retriever) -> Iterator[ServerConnection]:
     """Yield the connections of a retriever and of its members."""
     server: ServerConnection | None = getattr(retriever, "server", None)
-    # A user's own class may have another attribute of this name.
     if server is not None and hasattr(server, "trust"):
         yield server
     for member in retriever.retrievers:

@@ -1,9 +1,7 @@
 """From row numbers to a batch: texts shortened and padded, and every word of the batch once.
 
-There are three numberings of words. A store's tokens are positions in its lexicon. A `WordTable` numbers the words of
-all lexicons that are bound to it. A batch numbers its own words: 0 is padding, then in order of first occurrence. The
-last step uses a scratch array with one cell per word of the table. A cell with the number of this batch contains the
-word's position, any other cell is stale. So nothing is cleared, sorted or hashed.
+A `WordTable` numbers the words of several lexicons. A batch numbers its own words by a scratch array with one cell per
+word of the table: a cell with the number of this batch contains the word's position, any other cell is stale.
 """
 
 from __future__ import annotations
@@ -23,10 +21,7 @@ from datamodules.text.vocabulary import Vocabulary
 
 
 class WordTable:
-    """The vocabulary ids and the first `max_chars` characters of the words of any number of stores.
-
-    With characters, unknown words of different spelling are different words. Without, a word is its vocabulary id.
-    """
+    """The vocabulary ids and characters of the words of stores; without characters, a word is its vocabulary id."""
 
     def __init__(self, vocabulary: Vocabulary, max_chars: int = 16) -> None:
         if max_chars < 1:

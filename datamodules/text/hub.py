@@ -10,10 +10,7 @@ from datamodules.core.errors import InputError
 
 @cache
 def check_reachable(name: str) -> None:
-    """Raise an `InputError` for a model that is not on this machine while the Hub can't be reached.
-
-    `transformers` would retry the download of each of its files for a while.
-    """
+    """Raise an `InputError` for a model that is not here, at once, if the Hub can't be reached."""
     if os.path.exists(name) or name.count("/") > 1 or name.startswith("."):
         return
     from huggingface_hub import snapshot_download

@@ -56,16 +56,7 @@ OWN_TOKENIZERS = (*WORD_TOKENIZERS, CHARACTERS)
 
 
 def make_tokenizer(name: str, lowercase: bool) -> Tokenizer:
-    """Make the tokenizer that the user's option names.
-
-    Args:
-        name: `words` (UAX #29 words, and each other character that isn't a space), `whitespace`, `characters`, or a
-            `transformers` tokenizer: a name on the Hub or a local folder.
-        lowercase: fold the case of a text before it is split. A `transformers` tokenizer may fold it, too.
-
-    Raises:
-        InputError: there is no such tokenizer.
-    """
+    """Make the tokenizer that the user's option names, or raise an `InputError`."""
     kinds: dict[str, Callable[[str, bool], Tokenizer]] = {
         "words": WordTokenizer,
         "whitespace": WhitespaceTokenizer,
@@ -92,9 +83,8 @@ class CharacterTokenizer(Tokenizer):
         return (list(map(lexicon.__getitem__, text)) for text in self._folded(texts))
 
 
-# Unicode Standard Annex #29, "Word Boundary Rules", as one expression that matches one segment. The comments at the
-# right name the rules. `_X` matches the characters that rule WB4 ignores. All quantifiers are possessive (`++`, `*+`),
-# so a megabyte without a space takes linear time.
+# Unicode Standard Annex #29, "Word Boundary Rules": one segment. The comments at the right name the rules. `_X` matches
+# the characters that rule WB4 ignores. Possessive quantifiers (`++`, `*+`) keep the time linear.
 _X = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*+"
 _LETTER = rf"[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}]{_X}"
 _HEBREW = rf"\p{{WB=Hebrew_Letter}}{_X}"

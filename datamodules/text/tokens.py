@@ -45,11 +45,7 @@ class TokenStore:
         *,
         max_tokens: int = 512,
     ) -> TokenStore:
-        """Tokenise texts into a folder, unless that is done, and open it; see `build_folder`.
-
-        The fingerprint must change when the texts, the tokenizer or the number of tokens that are kept of a text do.
-        Only the lexicon and one block are in memory.
-        """
+        """Tokenise texts into a folder, unless that is done, and open it; see `build_folder`."""
         build_folder(folder, fingerprint, lambda partial: _write(texts, tokenizer, partial, max_tokens))
         return cls.open(folder, fingerprint)
 

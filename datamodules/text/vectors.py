@@ -51,16 +51,9 @@ def read_vectors(
 ) -> VectorFile:
     """Read a GloVe or word2vec text file; without options, all of it.
 
-    The last d fields of a line are the vector. Everything before them, spaces included, is the word. Of
-    lines with the same word the first counts. A first line of two whole numbers is word2vec's header.
-
-    Args:
-        path: a file, plain or compressed; see `binary_lines`.
-        words: keep these words, or their lower-cased forms where the file has only those.
-        most_frequent: also keep this number of words from the start of the file, the most frequent ones.
-
-    Raises:
-        InputError: the file is missing, empty or truncated, or a line is damaged; names file and line.
+    The last d fields of a line are the vector, everything before them, spaces included, is the word. Of lines with the
+    same word the first counts. Kept are `words`, in lower case where the file has only that, and the first
+    `most_frequent` words.
     """
     if most_frequent is not None and most_frequent < 0:
         raise InputError(f"most_frequent={most_frequent}: must be at least 0")
@@ -85,7 +78,7 @@ def read_vectors(
         if not read_all:
             if not beginnings:
                 break
-            # A file has millions of lines, of which a model needs thousands: the others are not parsed.
+            # A model needs thousands of the file's millions of lines: the others are not parsed.
             if line[: line.find(b" ")] not in beginnings:
                 continue
         fields = line.rstrip().split(b" ")

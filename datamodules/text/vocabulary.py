@@ -49,11 +49,10 @@ class Vocabulary:
         characters: bool,
         counts: Mapping[str, int] | None = None,
     ) -> Vocabulary:
-        """Number the words of tokenised texts by falling frequency, equally frequent ones in alphabetical order.
+        """Number the extra words and the `max_words` most frequent words that occur at least `min_count` times.
 
-        Words that occur less than `min_count` times, or are not among the `max_words` most frequent ones, are omitted,
-        unless they are extra words. `characters` numbers the characters of all words, the omitted ones included.
-        `counts` are the frequencies of words, in place of their occurrences.
+        They are sorted by falling frequency, then alphabetically. `characters` numbers the characters of all words.
+        `counts` replaces the frequencies in the texts.
         """
         if min_count < 1 or (max_words is not None and max_words < 0):
             raise InputError(f"min_count={min_count}, max_words={max_words}: use at least 1 and at least 0")

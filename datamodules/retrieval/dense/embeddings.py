@@ -1,15 +1,9 @@
-"""Embeddings of a table, made once: a folder with its rows and a vector for each of them.
-
-    rows.arrow      ids, texts and labels, an Arrow file (`Rows.load`)
-    vectors.npy     float32 [n, d], the rows' vectors in the same order, of length 1; 0 for a text without words
-    manifest.json   sizes and checksums of both, and the encoder
-
-The folder is complete or absent.
-"""
+"""Embeddings of a table: a folder with its rows and their vectors, float32 [n, d], of length 1 (0 without words)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -60,13 +54,7 @@ class Embeddings:
     def write(
         cls, folder: Path, rows: Rows, blocks: Iterable[NDArray[np.float32]], size: int, made_by: MadeBy
     ) -> Embeddings:
-        """Write rows and their vectors, in blocks [.., size], unless the folder contains these embeddings already.
-
-        Other embeddings are replaced.
-
-        Raises:
-            InputError: the folder contains something else, the disk is full, or a vector is not finite.
-        """
+        """Write rows and their vectors, in blocks [.., size], unless that is done; other embeddings are replaced."""
         fingerprint = fingerprint_of(
             {"rows": rows.fingerprint, "contents": made_by.contents, "side": made_by.side}
         )
@@ -74,7 +62,10 @@ class Embeddings:
             folder.parent.mkdir(parents=True, exist_ok=True)
         with lock(folder):
             check_output(folder)
-            if not _is_done(folder, fingerprint):
+            is_done = False
+            with suppress(InputError):  # damaged embeddings and those of another table or model are replaced
+                is_done = is_whole(folder, fingerprint)
+            if not is_done:
                 with (
                     new_folder(folder, fingerprint, kind="embeddings", **vars(made_by)) as partial,
                     named_disk_errors(folder, "--output"),
@@ -126,11 +117,3 @@ def check_output(folder: Path) -> None:
         is_replaceable = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     if not is_replaceable:
         raise InputError(f"--output {folder}: exists and contains no embeddings; name another folder")
-
-
-def _is_done(folder: Path, fingerprint: str) -> bool:
-    """Return False also for damaged embeddings and those of another table or model: they are replaced."""
-    try:
-        return is_whole(folder, fingerprint)
-    except InputError:
-        return False

@@ -1,8 +1,4 @@
-"""Neighbors by meaning: texts as vectors of a pre-trained encoder, compared by their angle.
-
-The search is exact: a million texts of 384 numbers take 1.5 GB of disk and 0.8 GFLOP a query. Encoding takes most of
-the time, so no text is encoded twice, neither as a duplicate nor as a query.
-"""
+"""Neighbors by meaning: texts as vectors of a pre-trained encoder, compared by their angle."""
 
 from __future__ import annotations
 
@@ -30,8 +26,6 @@ _ROWS = 1 << 16
 
 
 class _Index(NamedTuple):
-    """The arrays of an index."""
-
     #: float32 [n, d]: the texts' vectors, of length 1; 0 for a text without tokens.
     vectors: NDArray[np.float32]
     #: int32: the rows of texts without tokens, which are never hits; ascending.
@@ -39,31 +33,21 @@ class _Index(NamedTuple):
     #: the rows of the texts by their hashes.
     lookup: RowLookup
 
-    @property
-    def num_texts(self) -> int:
-        """n."""
-        return len(self.vectors)
-
 
 class DenseRetriever(FolderRetriever[_Index]):
     """Ranks texts by the cosine of their vectors and the query's, exactly and without a server.
 
-    The score of a hit is (1 + cos) / 2, at least `LEAST_SCORE`: positive like the lexical scores, so that
-    models may divide by the best one and take logarithms. Every row is a hit, except texts without tokens.
+    The score of a hit is (1 + cos) / 2, at least `LEAST_SCORE`. Every row is a hit, except texts without tokens.
 
     Args:
-        encoder: a `transformers` encoder, by its name on the Hub or its folder, or a checkpoint of this zoo, such as
-            `runs/m1/checkpoints/best.ckpt`; loaded when it is first needed.
-        pooling: the vector of a text is the `mean` of its tokens' last states, as for most sentence encoders, or the
-            first state (`cls`). A checkpoint has its own pooling.
+        encoder: a `transformers` encoder, by its name on the Hub or its folder, or a checkpoint of this zoo.
+        pooling: the vector of a text is the `mean` of its tokens' last states, or the first state (`cls`). A
+            checkpoint has its own pooling.
         batch_size: texts encoded at once.
-        max_length: the maximum number of tokens of a text, if the encoder reads as many. A checkpoint has the
-            maximum of its training.
+        max_length: the maximum number of tokens of a text. A checkpoint has the maximum of its training.
         device: device of the encoder, such as `cpu` or `cuda:1`; None chooses a GPU if there is one.
         threads: of the encoder on a CPU; None keeps the setting of torch.
     """
-
-    ranking: DenseRanking
 
     def __init__(
         self,
@@ -74,7 +58,7 @@ class DenseRetriever(FolderRetriever[_Index]):
         device: str | None = None,
         threads: int | None = None,
     ) -> None:
-        self.ranking = DenseRanking(encoder, pooling, max_length)
+        self.ranking: DenseRanking = DenseRanking(encoder, pooling, max_length)
         self.vectors = TextVectors(self.ranking, batch_size, device, threads)
         super().__init__()
 
@@ -84,10 +68,13 @@ class DenseRetriever(FolderRetriever[_Index]):
     def _build(self, texts: Sequence[str], folder: Path, progress: bool, old: _Index | None) -> None:
         if old is None and len(texts) == 0:
             raise InputError(f"{folder}: an index needs at least one text")
-        size, hashes = self.vectors.size, text_hashes(texts)
+        size = self.vectors.size
         if old is None:
             no_rows = np.empty(0, np.int32)
-            old = _Index(np.empty((0, size), np.float32), no_rows, RowLookup.of(hashes[:0]))
+            old = _Index(np.empty((0, size), np.float32), no_rows, RowLookup.of(np.empty(0, np.uint64)))
+        else:
+            texts = texts[len(old.vectors) :]
+        hashes = text_hashes(texts)
         known = old.lookup.first_rows(hashes)
         unknown = dict.fromkeys(text for text, row in zip(texts, known.tolist(), strict=True) if row < 0)
         number = {text: position for position, text in enumerate(unknown)}
@@ -145,10 +132,9 @@ def nearest(
     k: int,
     exclude: ExcludedRows | None = None,
 ) -> Hits:
-    """Return the best k of n vectors [n, d] for q queries [q, d], with the scores of `DenseRetriever`; exact.
+    """Return the best k of n vectors [n, d] of length 1 for q queries [q, d], with the scores of `DenseRetriever`.
 
-    Vectors have length 1. `empty` are the rows that are never hits, ascending: texts without tokens. A query of length
-    0 has no hits.
+    The rows `empty`, ascending, are never hits: texts without tokens. A query of length 0 has no hits.
     """
     keys = np.zeros((len(queries), k), np.int64)
     for first in range(0, len(queries), _QUERIES):

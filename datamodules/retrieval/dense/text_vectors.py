@@ -12,9 +12,8 @@ from tqdm import tqdm
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.dense.embeddings import Embeddings
-from datamodules.retrieval.dense.encoder_loading import load_encoder
 from datamodules.retrieval.dense.ranking import DenseRanking
-from datamodules.retrieval.dense.text_encoder import ProgressBar, TextEncoder, inference
+from datamodules.retrieval.dense.text_encoder import ProgressBar, TextEncoder, inference, load_encoder
 
 
 def look_up_vectors(
@@ -23,10 +22,7 @@ def look_up_vectors(
     rows: NDArray[np.integer],
     encode: Callable[[list[str]], NDArray[np.float32]],
 ) -> NDArray[np.float32]:
-    """Return the vectors of texts [n, d]: the `rows` [n] of `known` [m, d], and where a row is -1, the encoded text.
-
-    Equal texts are encoded once.
-    """
+    """Return the vectors of texts [n, d]: the `rows` [n] of `known` [m, d], and where a row is -1, the encoded text."""
     vectors = np.empty((len(texts), known.shape[1]), np.float32)
     vectors[rows >= 0] = known[rows[rows >= 0]]
     unknown = [texts[position] for position in np.flatnonzero(rows < 0).tolist()]
@@ -113,10 +109,7 @@ class TextVectors:
         self._encoder = self._embeddings = None
 
     def of(self, texts: Sequence[str], block: int, queries: bool = False) -> NDArray[np.float32]:
-        """Return the vectors of at least one text [n, d], tokenized in blocks, with progress if it takes long.
-
-        Equal texts are encoded once, by the encoder of queries if they are queries and there is one.
-        """
+        """Return the vectors of at least one text [n, d], tokenized in blocks; equal texts are encoded once."""
 
         def encode(distinct: list[str]) -> NDArray[np.float32]:
             return np.concatenate(list(self.blocks(distinct, block, True, 5, queries)))

@@ -48,11 +48,7 @@ class _TemporaryError(Exception):
 
 
 class ServerConnection:
-    """Sends requests to a server, again after a pause if an error looks temporary; see `ServerRetriever`.
-
-    A pickled connection contains neither a client nor credentials. All requests raise an `InputError` if the server
-    can't be reached or refuses.
-    """
+    """Sends requests to a server, again after a pause if an error looks temporary; pickles no credentials."""
 
     def __init__(
         self, url: str | list[str], timeout: float, client_args: PlainDict | None, threads: int
@@ -78,8 +74,7 @@ class ServerConnection:
     def trust(self, strings: Iterable[str]) -> None:
         """Send the credentials of the environment only to servers whose URLs are among the strings.
 
-        A new connection trusts its own servers. If a file names them (a checkpoint or a memory that somebody else may
-        have written), only those that the user's own options name as well may be trusted.
+        A new connection trusts its own servers. Those of a stranger's file must not be trusted.
         """
         self._trusted = set()
         for string in strings:
@@ -338,13 +333,10 @@ def without_secrets(client_args: PlainDict) -> PlainDict:
 
 
 class _FlatHits(elasticsearch.JsonSerializer):
-    """Reads JSON, with the sort values of a query's hits as one list: score, row, score, row ...
-
-    A list and a dictionary for each hit take the client three times as much CPU time. A quotation mark inside a string
-    is escaped, so only hits contain these bytes.
-    """
+    """Reads JSON, with the sort values of a query's hits as one list (score, row, ...): a third of the CPU time."""
 
     def json_loads(self, data: bytes) -> Any:
+        # A quotation mark inside a string is escaped, so only hits contain these bytes.
         if b'"hits":[{"sort":[' in data:
             data = data.replace(b']},{"sort":[', b",")
             data = data.replace(b'"hits":[{"sort":[', b'"hits":[').replace(b"]}]}", b"]}")

@@ -1,8 +1,4 @@
-"""The retriever that searches an Elasticsearch server for texts of similar meaning.
-
-The server also stores each vector's bits with a hash of its text. So no text of the collection is encoded again, be it
-as a query, as a duplicate or after an interruption, and duplicates of a text always have equal scores.
-"""
+"""The retriever that searches an Elasticsearch server for texts of similar meaning."""
 
 from __future__ import annotations
 
@@ -16,29 +12,22 @@ from typing_extensions import override
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.retrieval.base import ExcludedRows, Hits, check_search
+from datamodules.retrieval.base import MOST_HITS, ExcludedRows, Hits, check_search
 from datamodules.retrieval.dense.ranking import LEAST_SCORE, DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
 from datamodules.retrieval.elasticsearch.server_retriever import SORTED, ServerRetriever, reads_answers
 from datamodules.retrieval.folding import text_hashes
 from datamodules.text.pooling import Pooling
 
-#: The largest `num_candidates` that a server accepts, and so the most neighbors of a text.
-MOST_CANDIDATES = 10_000
-
 # Queries in a request (a vector takes some KB as text), and concurrent requests.
 _QUERIES = 64
 _REQUESTS = 2
-# Texts that are encoded together, and hashes that are looked up together.
 _TEXTS = 4096
 _HASHES = 256
 
 
 class ElasticsearchDenseRetriever(ServerRetriever):
-    """Ranks texts by the cosine of their vectors and the query's, on an Elasticsearch 8.13 or newer.
-
-    Scores and ranking are those of `DenseRetriever`, unless `num_candidates` trades exactness for speed.
-    Credentials are given and kept secret as for `ElasticsearchRetriever`.
+    """Ranks texts like `DenseRetriever`, on an Elasticsearch 8.13 or newer; see `ElasticsearchRetriever`.
 
     Args:
         encoder: see `DenseRetriever`, also for the next five.
@@ -47,13 +36,10 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         max_length: the maximum number of tokens of a text.
         device: of the encoder.
         threads: of the encoder on a CPU.
-        num_candidates: None compares a query with every text. A number (such as 100; at least as many as
-            neighbors are retrieved) builds a graph of near vectors (HNSW) and compares a query with about that
-            many texts of each shard: for millions of texts, of which it may miss some near ones.
+        num_candidates: None compares a query with every text. A number (at least that of the neighbors) builds a
+            graph (HNSW) and compares about that many texts of each shard, which may miss some near ones.
         server: see `ServerRetriever`.
     """
-
-    ranking: DenseRanking
 
     def __init__(
         self,
@@ -66,9 +52,9 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         num_candidates: int | None = None,
         **server: Any,
     ) -> None:
-        if num_candidates is not None and not 1 <= num_candidates <= MOST_CANDIDATES:
-            raise InputError(f"num_candidates={num_candidates}: use 1 to {MOST_CANDIDATES}, or null")
-        self.ranking = DenseRanking(encoder, pooling, max_length, num_candidates)
+        if num_candidates is not None and not 1 <= num_candidates <= MOST_HITS:
+            raise InputError(f"num_candidates={num_candidates}: use 1 to {MOST_HITS}, or null")
+        self.ranking: DenseRanking = DenseRanking(encoder, pooling, max_length, num_candidates)
         self.vectors = TextVectors(self.ranking, batch_size, device, threads)
         super().__init__(batch_size=_QUERIES, threads=_REQUESTS, **server)
 
@@ -82,7 +68,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
     @override
     def _open_index(self, name: str) -> None:
         super()._open_index(name)
-        # Numbers in a vector; None if no text has one.
+        # None if no text has a vector.
         self._size: int | None = self._mapping_of(name)["properties"]["vector"].get("dims")
 
     @override
@@ -93,7 +79,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
     @reads_answers
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """See `Retriever.search`; a text without tokens has no hits."""
-        most = self.ranking.num_candidates or MOST_CANDIDATES
+        most = self.ranking.num_candidates or MOST_HITS
         if not 0 <= k <= most:
             raise InputError(f"k={k}: must be 0 to {most}, the most candidates that the server compares")
         check_search(texts, k, exclude)

@@ -1,8 +1,4 @@
-"""The retriever that searches an Elasticsearch server for common words.
-
-Without `index` it builds an own index for each memory, whose documents are the rows of the memory. With
-`index` it reads an existing index and writes nothing to it.
-"""
+"""The retriever that searches an Elasticsearch server for common words."""
 
 from __future__ import annotations
 
@@ -54,30 +50,26 @@ class Document(NamedTuple):
 
 
 class ElasticsearchRetriever(ServerRetriever):
-    """Ranks texts with an Elasticsearch 8 or 9 server.
+    """Ranks texts with an Elasticsearch 8 or 9 server, in an own index for each memory or in an existing `index`.
 
-    Credentials come from the environment: `ELASTICSEARCH_API_KEY`, or `ELASTICSEARCH_USERNAME` and
-    `ELASTICSEARCH_PASSWORD`; `ELASTICSEARCH_CA_CERTS` names a PEM file for https. Those of a URL
-    (`https://user:password@host:9200`) or of `client_args` work, too. They are never printed, logged, pickled or
-    described.
+    Credentials come from the environment (`ELASTICSEARCH_API_KEY`, or `ELASTICSEARCH_USERNAME` and
+    `ELASTICSEARCH_PASSWORD`; `ELASTICSEARCH_CA_CERTS` names a PEM file), from the URL or from `client_args`. They are
+    never printed, logged, pickled or described.
 
     Args:
-        similarity: see `Ranking`; not used with `index`, which has its own.
-        analyzer: see `Ranking`; not used with `index`.
-        k1: see `Ranking`.
-        b: see `Ranking`.
-        mu: see `Ranking`.
+        similarity: see `EmbeddedRetriever`, also for the next four; not used with `index`, which has its own.
+        analyzer: `standard`, `english` or `cjk`.
+        k1: saturation of the term frequency, for BM25.
+        b: weight of the document length, for BM25.
+        mu: pseudo-count in words, for LMDirichlet.
         index: an existing index (or alias, or pattern) to retrieve from with `search_documents`.
         text_field: field of the existing index that is searched and returned.
-        label_field: its field with the label; None = documents have no labels.
-        id_field: its field with the id; None = Elasticsearch's `_id`, after the name of the document's index if
-            `index` is an alias or a pattern.
+        label_field: its field with the label; None = no labels.
+        id_field: its field with the id; None = Elasticsearch's `_id`.
         batch_size: queries in one request.
         threads: the number of concurrent requests.
         server: see `ServerRetriever`.
     """
-
-    ranking: Ranking
 
     def __init__(
         self,
@@ -94,7 +86,7 @@ class ElasticsearchRetriever(ServerRetriever):
         threads: int = 2,
         **server: Any,
     ) -> None:
-        self.ranking = Ranking(similarity, analyzer, k1, b, mu)
+        self.ranking: Ranking = Ranking(similarity, analyzer, k1, b, mu)
         super().__init__(batch_size=batch_size, threads=threads, **server)
         if index is not None and not index.strip():
             raise InputError("retriever.index='': that would be every index; name one, or omit the option")
@@ -161,10 +153,7 @@ class ElasticsearchRetriever(ServerRetriever):
     def search_documents(
         self, texts: Sequence[str], k: int, exclude_duplicates: bool = False
     ) -> list[list[Document]]:
-        """Return at most k documents of the existing index for each query text, best first.
-
-        With `exclude_duplicates`, documents whose text is a duplicate of the query's are excluded.
-        """
+        """Return at most k documents of the existing index for each query text, best first."""
         name = self._existing()
         names = filter(None, self._field_options.values())
         fields = ",".join(f'{{"field":{as_json(field)},"include_unmapped":true}}' for field in names)

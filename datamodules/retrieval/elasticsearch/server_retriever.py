@@ -1,8 +1,4 @@
-"""Own indexes on an Elasticsearch server: building, growing, opening and searching them.
-
-An own index contains the rows of one memory. It ranks by score and, where scores are equal, by row number. A search
-requests only these two values of each hit, which doubles the throughput of a search that requests `_id`.
-"""
+"""Own indexes on an Elasticsearch server, each with the rows of one memory."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ from datamodules.retrieval.elasticsearch.connection import ServerConnection, wit
 
 log = logging.getLogger(__name__)
 
-#: The end of a query of an own index: sort values only, no stored fields, no total.
+#: The end of a query of an own index: sort values only, which doubles the throughput of a search with `_id`.
 SORTED = '"sort":["_score","row"],"_source":false,"stored_fields":"_none_","track_total_hits":false}\n'
 
 _BULK_ROWS = 2000
@@ -34,7 +30,6 @@ _BULK_BYTES = 8_000_000
 _DEFAULT_WINDOW = 10_000
 # Merging a large index takes minutes and can't be done in parts.
 _MERGE_SECONDS = 3600.0
-# The errors of a server if an index exists that is to be created.
 _EXISTS = ("resource_already_exists_exception", "invalid_index_name_exception")
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -70,8 +65,7 @@ class ServerRetriever(Retriever):
     Args:
         url: one server or several of a cluster, with scheme, host and port.
         index_prefix: own indexes are called `<prefix>-<16 digits>`.
-        shards: of an own index. More than one gives the same ranking (global term statistics), but takes another
-            round of requests.
+        shards: of an own index; the ranking is the same for any number.
         replicas: of an own index.
         timeout: the longest duration of a request, in seconds.
         client_args: further arguments of `elasticsearch.Elasticsearch`.
@@ -129,32 +123,22 @@ class ServerRetriever(Retriever):
 
     @reads_answers
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
-        """See `Retriever.index`; no file is written to `folder`.
-
-        A half loaded index is completed: a document's `_id` is its row number, so none exists twice, even if two
-        processes load the same index at the same time.
-        """
+        """See `Retriever.index`; a half loaded index is completed, and no file is written to `folder`."""
         name = self._own_name(collection.fingerprint)
         self._create(name, collection)
         self._complete(name, collection, 0, progress)
         self.open(folder, collection.fingerprint)
 
     @reads_answers
-    def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
-        """See `Retriever.add`; the new rows are loaded into a clone of the open index.
-
-        In one index for both collections, the new rows would change the term statistics, and with them the rankings of
-        the old collection.
-        """
+    def add(self, collection: Collection, folder: Path, progress: bool = True) -> None:
+        """See `Retriever.add`; the new rows are loaded into a clone, and so don't change the old term statistics."""
         name, source = self._own_name(collection.fingerprint), self._opened()
         old = self._meta(source)
-        if old["count"] != start_row:
-            raise self._error(source, f"has {old['count']} rows, but rows from {start_row} are to be added")
         self._clone(source, name)
         if self._meta(name) == old:
             meta = {"fingerprint": collection.fingerprint, "count": len(collection.texts), "complete": False}
             self._write_meta(name, {**old, **meta})
-        self._complete(name, collection, start_row, progress)
+        self._complete(name, collection, old["count"], progress)
 
     @reads_answers
     def open(self, folder: Path, fingerprint: str) -> None:
@@ -242,8 +226,7 @@ class ServerRetriever(Retriever):
         # A write to a missing index creates an index with a mapping of the server's.
         if self._meta(name).get("fingerprint") != meta["fingerprint"]:
             raise self._error(name, "was replaced during loading; delete it and run the command again")
-        message = "index %s is loaded; the server merges its segments, from 8.19 on only if 5 %% of its disk are free"
-        log.info(message, name)
+        log.info("index %s is loaded; the server merges its segments", name)
         seconds = max(self.server.timeout, _MERGE_SECONDS)
         settings = {
             "refresh_interval": None,
@@ -267,16 +250,11 @@ class ServerRetriever(Retriever):
         self.server.call(lambda client: client.indices.refresh(index=name))
         written, done = self._count(name) - start_row, 0
         texts = collection.texts[start_row:] if start_row else collection.texts
-        ids, labels = collection.ids, collection.labels
 
         def lines() -> Iterator[bytes]:
             for position, fields in self._documents(name, texts):
                 row = start_row + position
                 source = f'{{"row":{row},"text":{as_json(texts[position])}'
-                if ids is not None:
-                    source += f',"id":{as_json(ids[row])}'
-                if labels is not None:
-                    source += f',"label":{as_json(labels[row])}'
                 yield f'{{"create":{{"_id":"{row}"}}}}\n{source}{fields}}}\n'.encode()
 
         answer = {"filter_path": "items.create.status,items.create.error.type,items.create.error.reason"}
@@ -338,9 +316,9 @@ class ServerRetriever(Retriever):
         self.server.in_threads(search_batch, queries, self.batch_size)
 
 
-def as_json(text: str | None) -> str:
-    """Return the text as a JSON string that can be encoded, null for None."""
-    return _encode(text if text is None or text.isascii() else whole_characters(text))
+def as_json(text: str) -> str:
+    """Return the text as a JSON string that can be encoded."""
+    return _encode(text if text.isascii() else whole_characters(text))
 
 
 def whole_characters(text: str) -> str:

@@ -1,7 +1,6 @@
 """Terms of texts, as Lucene's analyzers `standard`, `english` and `cjk` make them.
 
-`Analyzer.terms` is the definition; `TermIds` returns the terms of many texts as numbers. No token spans white space, so
-both analyse each piece between white space once and look it up afterwards.
+No token spans white space, so each piece between white space is analysed once and looked up afterwards.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ MAX_TOKEN_UNITS = 255
 # Texts are scanned in windows of this many characters, enough for the longest token and its context.
 _WINDOW = 512
 
-# Word boundaries of Unicode's annex 29, as in Lucene's StandardTokenizer. Marks, format characters and joiners belong
-# to the character before them (rule WB4). The colon and the full-width digits are listed because Lucene follows
-# Unicode 9 here.
+# Word boundaries of Unicode's annex 29, as in Lucene's StandardTokenizer. The colon and the full-width digits are
+# listed because Lucene follows Unicode 9 here.
 _MARK = r"[\p{WB=Format}\p{WB=Extend}\p{WB=ZWJ}]*+"
 _LETTER = rf"[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}]{_MARK}"
 _HEBREW = rf"\p{{WB=Hebrew_Letter}}{_MARK}"
@@ -70,11 +68,7 @@ _ONE_SCRIPT = regex.compile(rf"(?:{_KATAKANA})++|(?:(?=\p{{Script=Hangul}})[\p{{
 
 
 def tokens(text: str) -> list[tuple[int, str, bool]]:
-    """Split any string as Lucene's StandardTokenizer does.
-
-    Returns:
-        (position of the first character, token, True if all of it is Chinese, Japanese or Korean).
-    """
+    """Split as Lucene's StandardTokenizer: start, token, True if all of it is Chinese, Japanese or Korean."""
     results = []
     position = 0
     while position < len(text):
@@ -129,7 +123,6 @@ CJK_STOP_WORDS = (ENGLISH_STOP_WORDS - {"an"}) | {"s", "t", "www"}
 _POSSESSIVES = ("'s", "'S", "’s", "’S", "＇s", "＇S")
 _WIDE = regex.compile(r"[\uFF01-\uFF5E]+|[\u30A6-\u30FD]?[\uFF65-\uFF9F]+")
 _WHITE_SPACE = regex.compile(r"[ \t\n\r]+")
-# Limits of the cached terms: the number of pieces, and the characters of a piece.
 _MEMO_SIZE = 1 << 18
 _LONGEST_MEMO = 64
 
@@ -242,10 +235,7 @@ class TermIds:
         self._piece_ids = array("i")
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the term ids of n texts, int32, and the start of each text, int64 [n + 1].
-
-        Blocks of some thousand texts keep memory low.
-        """
+        """Return the term ids of n texts (some thousands), int32, and the start of each text, int64 [n + 1]."""
         if len(self._pieces) > _MEMO_SIZE or self._piece_chars > 32 * _MEMO_SIZE:
             self._forget_pieces()
         cut = [pieces(text) for text in texts]

@@ -5,26 +5,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from datamodules.core import storage
 from datamodules.core.errors import InputError
 from datamodules.retrieval.base import Collection, Retriever
 
-
-class FolderIndex(Protocol):
-    """The arrays of an index."""
-
-    @property
-    def num_texts(self) -> int:
-        """The number of indexed texts."""
-
-
-Index = TypeVar("Index", bound=FolderIndex)
+#: The arrays of an index.
+Index = TypeVar("Index")
 
 
 class FolderRetriever(Retriever, Generic[Index]):
-    """Builds an index in a folder, completely or not at all, and maps its files. Ids and labels are not stored."""
+    """Builds an index in a folder, completely or not at all, and maps its files."""
 
     def __init__(self) -> None:
         self._forget()
@@ -35,7 +27,7 @@ class FolderRetriever(Retriever, Generic[Index]):
 
     @abstractmethod
     def _build(self, texts: Sequence[str], folder: Path, progress: bool, old: Index | None) -> None:
-        """Write the index of the texts of `old`, if there is one, and of the given texts, into an empty folder."""
+        """Write the index of the texts, which begin with those of `old` if there is one, into an empty folder."""
 
     @abstractmethod
     def _map(self, folder: Path) -> Index:
@@ -48,13 +40,11 @@ class FolderRetriever(Retriever, Generic[Index]):
             self._build(collection.texts, partial, progress, None)
         self.open(folder, collection.fingerprint)
 
-    def add(self, collection: Collection, start_row: int, folder: Path, progress: bool = True) -> None:
+    def add(self, collection: Collection, folder: Path, progress: bool = True) -> None:
         """See `Retriever.add`."""
         old = self._opened()
-        if old.num_texts != start_row:
-            raise InputError(f"{folder}: the open index has {old.num_texts} texts instead of {start_row}")
         with storage.lock(folder), storage.new_folder(folder, collection.fingerprint) as partial:
-            self._build(collection.texts[start_row:], partial, progress, old)
+            self._build(collection.texts, partial, progress, old)
 
     def open(self, folder: Path, fingerprint: str) -> None:
         """See `Retriever.open`."""

@@ -1,9 +1,4 @@
-"""The arrays of an embedded index, built from texts.
-
-The contribution of a term to the score of a document depends on nothing else, so the index stores it for every
-(term, document) pair. The ids of the texts' terms are stored, too: the index of a grown collection is built from them,
-without analysing the old texts again.
-"""
+"""The arrays of an embedded index: the score of every (term, document) pair, and the term ids of the texts."""
 
 from __future__ import annotations
 
@@ -25,7 +20,6 @@ from datamodules.retrieval.embedded import lucene
 from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
 from datamodules.text.counts import count_tokens
 
-# Arrays by the type of their numbers.
 Bytes: TypeAlias = NDArray[np.uint8]
 Ints: TypeAlias = NDArray[np.int32]
 Longs: TypeAlias = NDArray[np.int64]
@@ -33,7 +27,6 @@ Words: TypeAlias = NDArray[np.uint64]
 Floats: TypeAlias = NDArray[np.float32]
 Doubles: TypeAlias = NDArray[np.float64]
 
-# Texts analysed together, and postings built together: they bound the memory of a build.
 _TEXTS = 4096
 _POSTINGS = 1 << 21
 
@@ -66,18 +59,9 @@ class InvertedIndex(NamedTuple):
 
     @classmethod
     def map(cls, folder: Path) -> InvertedIndex:
-        """Map the files of an index."""
+        """Map an index."""
         arrays = {name: map_array(folder / f"{name}.npy") for name in cls._fields if name != "lookup"}
         return cls(lookup=RowLookup.open(folder), **arrays)
-
-    @property
-    def num_texts(self) -> int:
-        """N."""
-        return len(self.text_starts) - 1
-
-    def all_terms(self) -> list[str]:
-        """Return the terms in the order of their ids."""
-        return self.terms.tobytes().decode().split("\n") if len(self.terms) else []
 
     def find_terms(self, terms: Sequence[str]) -> Ints:
         """Return the ids of terms [n], -1 where no text has the term."""
@@ -102,20 +86,22 @@ def _write_texts(
     texts: Sequence[str], analyzer: Analyzer, folder: Path, progress: bool, old: InvertedIndex | None
 ) -> None:
     """Write the texts' term ids and the dictionary of terms, after those of the old index."""
-    num_texts = len(texts) + (0 if old is None else old.num_texts)
-    if num_texts >= 2**31:
-        raise InputError(f"{folder}: {num_texts} texts, but an index holds at most {2**31 - 1}")
+    if len(texts) >= 2**31:
+        raise InputError(f"{folder}: {len(texts)} texts, but an index holds at most {2**31 - 1}")
+    num_old = 0 if old is None else len(old.text_starts) - 1
     term_ids = TermIds(analyzer)
     starts = [np.zeros(1, np.int64) if old is None else old.text_starts]
     with (
         ArrayWriter(folder / "text_terms.npy", np.int32) as writer,
-        tqdm(total=len(texts), desc="index", unit="text", disable=None if progress else True) as bar,
+        tqdm(
+            total=len(texts) - num_old, desc="index", unit="text", disable=None if progress else True
+        ) as bar,
     ):
         if old is not None:
             writer.write(old.text_terms)
-            for term in old.all_terms():
+            for term in old.terms.tobytes().decode().split("\n") if len(old.terms) else ():
                 term_ids.ids[term]  # a new term gets the next id, which is its old one
-        for first in range(0, len(texts), _TEXTS):
+        for first in range(num_old, len(texts), _TEXTS):
             block = texts[first : first + _TEXTS]
             ids, bounds = term_ids.encode(block)
             starts.append(writer.length + bounds[1:])

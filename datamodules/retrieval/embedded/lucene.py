@@ -1,7 +1,6 @@
-"""Lucene's formulas: the one-byte document length and the contribution of a term to the score of a document.
+"""The formulas of Lucene 9 (SmallFloat, BM25Similarity, LMDirichletSimilarity), rounded alike.
 
-Types and order of operations are those of Lucene 9 (SmallFloat, BM25Similarity, LMDirichletSimilarity), so results are
-rounded alike. Elasticsearch multiplies BM25 by k1 + 1.
+Elasticsearch multiplies BM25 by k1 + 1.
 """
 
 from __future__ import annotations
@@ -35,22 +34,16 @@ def length_bytes(lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 class Statistics(NamedTuple):
-    """Statistics of a collection."""
+    """The number of non-empty documents of a collection (Lucene does not count others), and of all their terms."""
 
-    #: documents with at least one term; Lucene does not count empty ones.
     rows: int
-    #: terms of all documents, repeated ones included.
     tokens: int
 
 
 def term_weights(
     ranking: Ranking, statistics: Statistics, rows: NDArray[np.int64], occurrences: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the part of a score that depends on the term only, [terms].
-
-    BM25: idf times (k1 + 1), a float32 value; LMDirichlet: mu times the probability of the term. Rows and occurrences
-    [terms] are the numbers of documents with the term, and of its occurrences in all documents.
-    """
+    """Return BM25's idf times (k1 + 1), or LMDirichlet's mu times the probability of the term, [terms]."""
     if ranking.similarity == "BM25":
         idf = np.log(1 + (statistics.rows - rows + 0.5) / (rows + 0.5)).astype(np.float32)
         weights: NDArray[np.float64] = (idf * (np.float32(1) + np.float32(ranking.k1))).astype(np.float64)
@@ -60,10 +53,7 @@ def term_weights(
 
 
 def length_weights(ranking: Ranking, statistics: Statistics) -> NDArray[np.float64]:
-    """Return the part of a score that depends on the document only, [256], by the byte of its length.
-
-    BM25: the factor of the term frequency (a float32 value); LMDirichlet: the logarithm that is added.
-    """
+    """Return BM25's factor of the term frequency, or LMDirichlet's logarithm, [256], by the byte of the length."""
     if ranking.similarity == "BM25":
         k1, b = np.float32(ranking.k1), np.float32(ranking.b)
         average = np.float32(statistics.tokens / max(statistics.rows, 1))

@@ -2,8 +2,7 @@
 
 The terms of a query are sorted by the most that they can contribute. Once k hits are known, a text that has only the
 last few terms is no hit if all of these together contribute less than the k-th best score (MaxScore: Turtle and Flood
-1995). So the postings of the first, `essential` terms are added up completely. The others are looked up only for texts
-that can still become hits. The terms are always added in the same order, so the sums do not depend on skipped work.
+1995). So only the postings of the first, `essential` terms are added up completely.
 """
 
 from __future__ import annotations
@@ -43,14 +42,7 @@ class Queries(NamedTuple):
 
 @numba.njit(nogil=True, cache=True)
 def count_terms(ids: Ints, starts: Longs, known: Ints, most: int) -> tuple[Longs, Ints, Floats, bool]:
-    """Return starts, terms and counts of `Queries`, and whether a query had more than `most` different terms.
-
-    Args:
-        ids: the queries' terms as numbers, see `TermIds.encode`.
-        starts: where each query begins in `ids`.
-        known: the index's id of each of these numbers, -1 where it has no such term.
-        most: the number of different terms of a query that are used.
-    """
+    """Return starts, terms and counts of `Queries`, and whether a query had more than `most` different terms."""
     query_starts = np.zeros(len(starts), np.int64)
     terms = np.empty(len(ids), np.int32)
     counts = np.zeros(len(ids), np.float32)
@@ -80,11 +72,9 @@ def count_terms(ids: Ints, starts: Longs, known: Ints, most: int) -> tuple[Longs
 
 
 class _Terms(NamedTuple):
-    """The n terms of one query, those that can contribute most first."""
+    """The n terms of one query, those that can contribute most first, and their numbers in the query [n]."""
 
-    #: int32 [n]: their ids.
     ids: Ints
-    #: float32 [n]: the number of times that each occurs in the query.
     counts: Floats
     #: float32 [n + 1]: the most that terms i, i + 1, ... contribute together.
     rest: Floats
@@ -96,8 +86,8 @@ class _Terms(NamedTuple):
     stops: Longs
 
 
-# Compiled code counts the references to every array of a tuple that it passes on, which takes longer than to look a
-# text up. So tuples are passed to functions that are called once a window, and arrays to those for one text.
+# Compiled code counts the references to all arrays of a tuple that it passes on. So tuples are passed to functions that
+# are called once a window, and arrays to those for one text.
 
 
 @numba.njit(nogil=True, cache=True)
@@ -298,12 +288,9 @@ def _ones(word: np.uint64) -> np.int64:
     return ones
 
 
-# The hits are a heap of their keys, with the worst hit on top.
-
-
 @numba.njit(nogil=True, cache=True)
 def _push(heap: Longs, size: int, key: np.int64) -> int:
-    """Add a hit and return the new size; a full heap loses its worst hit."""
+    """Add a key to the heap, whose top is the worst hit, and return the new size; a full heap loses its top."""
     if size == len(heap):
         _replace_top(heap, key)
         return size

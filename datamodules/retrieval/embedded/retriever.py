@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,9 +27,7 @@ from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
 from datamodules.retrieval.embedded.folder_retriever import FolderRetriever
 from datamodules.retrieval.embedded.inverted_index import InvertedIndex
 
-# Queries that are analysed and searched together.
 _QUERIES = 4096
-# The largest number of different query terms that are kept between searches.
 _MOST_TERMS = 1 << 18
 
 
@@ -39,15 +35,14 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
     """Ranks like Elasticsearch, without a server: the index is a folder on the local disk.
 
     Args:
-        similarity: `BM25` or `LMDirichlet`.
-        analyzer: `standard`, `english` or `cjk`.
+        similarity: `BM25` or `LMDirichlet` (Dirichlet-smoothed query likelihood).
+        analyzer: `standard` (UAX #29 words, lower case), `english` (also stop words and Porter's stemmer) or `cjk`
+            (bigrams of Chinese, Japanese and Korean characters).
         k1: saturation of the term frequency, for BM25.
         b: weight of the document length, for BM25.
         mu: pseudo-count in words, for LMDirichlet.
         threads: threads of a search.
     """
-
-    ranking: Ranking
 
     def __init__(
         self,
@@ -60,7 +55,7 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
     ) -> None:
         if threads < 1:
             raise InputError(f"threads={threads}: use 1 or more")
-        self.ranking = Ranking(similarity, analyzer, k1, b, mu)
+        self.ranking: Ranking = Ranking(similarity, analyzer, k1, b, mu)
         self.threads = threads
         super().__init__()
 
@@ -93,7 +88,7 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
         # In Lucene's LMDirichlet, a text with a term of the query may have the score 0 and is a hit.
         zero_hits = self.ranking.similarity == "LMDirichlet"
         jobs = []
-        with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
+        with ThreadPoolExecutor(self.threads) as pool:
             for first in range(0, len(texts), _QUERIES):
                 last = min(first + _QUERIES, len(texts))
                 excluded = None if exclude is None else exclude[first:last]
@@ -101,13 +96,9 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
                 share = -(-(last - first) // self.threads)
                 for begin in range(first, last, share):
                     part = keys[begin : min(begin + share, last)]
-                    job = partial(maxscore.search, index, queries, begin - first, part, zero_hits)
-                    if pool is None:
-                        job()
-                    else:
-                        jobs.append(pool.submit(job))
-            for submitted in jobs:
-                submitted.result()
+                    jobs.append(pool.submit(maxscore.search, index, queries, begin - first, part, zero_hits))
+            for job in jobs:
+                job.result()
         return Hits.of_keys(keys)
 
     def _queries(

@@ -1,7 +1,4 @@
-"""The vectors of a memory's texts by one encoder, stored in the memory's folder.
-
-A version of the memory adds one folder, with the vectors of its new rows.
-"""
+"""The vectors of a memory's texts by one encoder, stored in the memory's folder: for each version its new rows."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ from datamodules.retrieval.memories.folder_memory import FolderMemory
 #: An encoder of n texts: their vectors [n, d], which are 0 for a text without tokens.
 Encode: TypeAlias = Callable[[list[str]], NDArray[np.float32]]
 
-# Texts that are encoded and written together.
 _TEXTS = 4096
 
 

@@ -22,7 +22,7 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.base import Collection, Retriever
 from datamodules.retrieval.folding import fold_hashes
-from datamodules.retrieval.memories.memory import Addition, AddOptions, Memory, Neighbors
+from datamodules.retrieval.memories.memory import Addition, Memory, Neighbors, UnknownLabels
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +32,7 @@ POINTER = "memory.json"
 class FolderMemory(Memory):
     """A memory whose rows are in a local folder; their index is in the same folder or in Elasticsearch.
 
-    `memory.json` names the current version. `rows-<n>` has the rows that are new in version n, and the hashes of all
-    rows up to there, so rows keep their numbers and ids. An index belongs to one version, since the scores of old rows
-    change with the statistics of all rows. A version never changes once it is written. The index of an old version may
-    be deleted to save disk; that version can then not be opened.
+    `rows-<n>` has the rows that are new in version n, and the hashes of all rows up to there. A version never changes.
     """
 
     def __init__(self, folder: Path, retriever: Retriever, version: int | None = None) -> None:
@@ -59,14 +56,11 @@ class FolderMemory(Memory):
             self.retriever.open(index_folder, self.fingerprint)
         except DamagedError as damage:
             log.warning("%s", str(damage).replace(storage.REBUILD, "the index is rebuilt"))
-            self.retriever.index(_collection(self.rows, self.fingerprint), index_folder)
+            self.retriever.index(Collection(self.rows.texts, self.fingerprint), index_folder)
 
     @classmethod
     def build(cls, rows: Rows, retriever: Retriever, folder: Path, progress: bool = True) -> FolderMemory:
-        """Write the rows, index them and open the memory. Rows and indexes that exist are not written again.
-
-        A memory that has grown keeps its versions, but the returned one has the given rows.
-        """
+        """Write and index the rows, unless that is done, and open version 1, which has these rows."""
         if len(rows) == 0:
             raise InputError(f"{rows.source}: a memory needs at least one row")
         _check_ids(rows)
@@ -81,18 +75,14 @@ class FolderMemory(Memory):
                 index_folder = _index_folder(folder, fingerprint)
                 # A whole index is not built again: another process may have opened it.
                 if not storage.is_whole(index_folder, fingerprint):
-                    retriever.index(_collection(version_rows, fingerprint), index_folder, progress)
+                    retriever.index(Collection(version_rows.texts, fingerprint), index_folder, progress)
             # The ranking is stored, too, since an encoder's files may be replaced by others.
             described = {"retriever": retriever.describe(), "ranking": retriever.ranking.describe()}
             write_pointer(folder, {"version": current, **described})
         return cls(folder, retriever, version=1)
 
     def copy_to(self, folder: Path) -> FolderMemory:
-        """Copy the memory with all versions, unless the folder exists, and open the current one with this retriever.
-
-        Files are linked where the file system can, since a written file never changes. An index on a server is not
-        copied: both memories use it, and an addition to either makes a new index.
-        """
+        """Copy the memory with all versions, by links where possible, and open it; an index on a server is shared."""
         with storage.lock(folder), storage.lock(self.folder):
             if not folder.exists():
                 partial = folder.with_name(f".{folder.name}.partial")
@@ -107,7 +97,16 @@ class FolderMemory(Memory):
         return len(self.rows)
 
     @override
-    def _add(self, rows: Rows, options: AddOptions) -> Addition:
+    def add(
+        self,
+        rows: Rows,
+        labels: Sequence[str] | None = None,
+        unknown_labels: UnknownLabels = "refuse",
+        keep_ids: bool = False,
+        progress: bool = True,
+    ) -> Addition:
+        if len(rows) == 0:
+            raise InputError(f"{rows.source}: no rows to add")
         # The rows follow those of the current version, whichever version is open. Until the pointer is switched, the
         # current version stays current, even if the process is killed.
         with storage.lock(self.folder):
@@ -116,18 +115,19 @@ class FolderMemory(Memory):
                 self._open(int(pointer["version"]))
             self._clear_leftovers()
             hashes = fold_hashes(rows.texts)
-            positions, addition = self._select_new(rows, hashes, options)
+            may_be_added = self._check_labels(rows, labels, unknown_labels)
+            positions, addition = self._select_new(rows, hashes, may_be_added)
             if addition.added == 0:
                 return addition
             new = rows.select(positions)
-            if not options.keep_ids:
+            if not keep_ids:
                 ids = [f"{addition.version}:{position}" for position in positions]
                 new = Rows.from_lists(new.texts, new.table.column("label").to_pylist(), ids, rows.source)
             grown = Rows(Rows.concat([self.rows, new]).table, rows.source)
             _check_ids(grown)
             all_hashes = np.concatenate([self._lookup.keys_by_row(), hashes[positions]])
             _write_rows(self.folder, addition.version, new, grown.fingerprint, all_hashes)
-            self._add_to_index(grown, options.progress)
+            self._add_to_index(grown, progress)
             write_pointer(self.folder, {**pointer, "version": addition.version})
             self._open(addition.version)
         return addition
@@ -137,19 +137,17 @@ class FolderMemory(Memory):
         fingerprint = _fingerprint(grown.fingerprint, self.retriever)
         index_folder = _index_folder(self.folder, fingerprint)
         try:
-            self.retriever.add(_collection(grown, fingerprint), len(self.rows), index_folder, progress)
+            self.retriever.add(Collection(grown.texts, fingerprint), index_folder, progress)
         except BaseException:
             with suppress(InputError):  # the server may be unreachable; the first error is the one to report
                 self._open(self.version)
             raise
 
     def _select_new(
-        self, rows: Rows, hashes: NDArray[np.uint64], options: AddOptions
+        self, rows: Rows, hashes: NDArray[np.uint64], may_be_added: NDArray[np.bool_]
     ) -> tuple[list[int], Addition]:
         """Return the positions of the rows to add; `hashes` [n] are those of their texts."""
-        may_be_added = self._check_labels(rows, options)
         labels = rows.table.column("label").to_pylist()
-        # The labels of each text so far, by the text's hash.
         labels_of: dict[int, set[str | None]] = {}
         positions: list[int] = []
         duplicates = relabelled = 0
@@ -168,7 +166,9 @@ class FolderMemory(Memory):
         version = self.version + bool(added)
         return positions, Addition(version, len(self) + added, added, duplicates, relabelled, unknown)
 
-    def _check_labels(self, rows: Rows, options: AddOptions) -> NDArray[np.bool_]:
+    def _check_labels(
+        self, rows: Rows, allowed: Sequence[str] | None, unknown_labels: UnknownLabels
+    ) -> NDArray[np.bool_]:
         """Return which rows have a label that may be added, bool [n]; refuse rows that don't fit."""
         labels = rows.table.column("label")
         memory_has_labels = bool(self.labels())
@@ -178,10 +178,10 @@ class FolderMemory(Memory):
             if memory_has_labels:
                 problem = "has no label; give it one"
             raise InputError(f"{_name_row(rows, int(unfit[0]))} {problem}")
-        if options.labels is None or not memory_has_labels:
+        if allowed is None or not memory_has_labels:
             return np.ones(len(rows), bool)
-        known: NDArray[np.bool_] = pc.is_in(labels, pa.array(options.labels, pa.string())).to_numpy()
-        if options.unknown_labels == "refuse" and not known.all():
+        known: NDArray[np.bool_] = pc.is_in(labels, pa.array(allowed, pa.string())).to_numpy()
+        if unknown_labels == "refuse" and not known.all():
             position = int(np.argmin(known))
             raise InputError(
                 f"{_name_row(rows, position)} has the label {labels[position].as_py()!r}, which the model cannot"
@@ -254,7 +254,6 @@ class FolderMemory(Memory):
     ) -> Neighbors:
         exclude = self.excluded_rows(texts, own_ids) if exclude_duplicates else None
         hits = self.retriever.search(texts, k, exclude)
-        # Only the retrieved rows are returned, numbered from 0: the result needs no more of the memory.
         rows, inverse = np.unique(hits.rows, return_inverse=True)
         start = int(rows.size > 0 and rows[0] == -1)
         return Neighbors(
@@ -266,10 +265,6 @@ class FolderMemory(Memory):
 
 def _fingerprint(rows_fingerprint: str, retriever: Retriever) -> str:
     return storage.fingerprint_of({"rows": rows_fingerprint, **retriever.ranking.describe()})
-
-
-def _collection(rows: Rows, fingerprint: str) -> Collection:
-    return Collection(rows.texts, fingerprint, rows.ids, rows.table.column("label").to_pylist())
 
 
 def _name_row(rows: Rows, position: int) -> str:

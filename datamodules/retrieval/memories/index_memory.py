@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -11,7 +11,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.base import Hits
-from datamodules.retrieval.memories.memory import AddOptions, Memory, Neighbors
+from datamodules.retrieval.memories.memory import Memory, Neighbors
 
 if TYPE_CHECKING:
     from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
@@ -36,10 +36,6 @@ class IndexMemory(Memory):
         # Neighbors of two states of an index belong to no memory that a model could be tested with.
         if self._current_fingerprint() != self.fingerprint:
             raise InputError(f"{self.location()}: changed during retrieval; run the command again")
-
-    @override
-    def _add(self, rows: Rows, options: AddOptions) -> NoReturn:
-        raise InputError(f"{self.location()}: this index is only read; add documents with your own tools")
 
     @override
     def labels(self) -> list[str]:

@@ -1,7 +1,4 @@
-"""A memory: texts with labels that a model can retrieve, and the index that searches them.
-
-A memory is independent of any model. It has versions, so it can grow while a trained model keeps its weights.
-"""
+"""A memory: texts with labels that a model can retrieve, and the index that searches them."""
 
 from __future__ import annotations
 
@@ -31,23 +28,12 @@ class Neighbors(NamedTuple):
     memories: Rows
 
 
-class AddOptions(NamedTuple):
-    """Options of `Memory.add`."""
-
-    labels: Sequence[str] | None
-    unknown_labels: UnknownLabels
-    keep_ids: bool
-    progress: bool
-
-
 class Addition(NamedTuple):
     """The result of `Memory.add`."""
 
     #: the memory's version; without a new row it is the old one.
     version: int
-    #: rows of the memory.
     rows: int
-    #: new rows.
     added: int
     #: skipped rows: the memory has a duplicate of the text with the same label.
     duplicates: int
@@ -72,26 +58,18 @@ class Memory(ABC):
         exclude_duplicates: bool = False,
         own_ids: Sequence[str] | None = None,
     ) -> Neighbors:
-        """Retrieve at most k memories for each of n texts.
+        """Retrieve at most k memories for each of n texts, with `exclude_duplicates` none of its duplicates.
 
-        Args:
-            texts: n query texts.
-            k: the maximum number of memories for each text.
-            exclude_duplicates: no text retrieves itself or a duplicate (see `retrieval.folding`): labels of training
-                texts must not leak through the memory.
-            own_ids: the ids of the texts, if they are rows of the table that the memory was built from. A text's own
-                row and its duplicates are then excluded even if the memory contains other columns of the rows.
+        Own ids are those of texts that are rows of the memory's table: then the duplicates of these rows, which may
+        have other texts in the memory, are excluded, too.
         """
 
     def contains_duplicates_of(
         self, texts: Rows, same_table: bool, neighbors: Neighbors
     ) -> NDArray[np.bool_]:
-        """Return whether the memory contains a duplicate of each of n texts, bool [n].
+        """Return whether the memory contains a duplicate of each of n texts, bool [n]: here, among their neighbors.
 
-        This version compares the texts' neighbors: a duplicate has all words of a text, so it is among the best.
-
-        With `same_table`, the texts are rows of the table that the memory was built from, and equal ids are duplicates,
-        too. This version ignores it: the table of an existing index is unknown.
+        With `same_table`, the texts are rows of the memory's table: rows with equal ids are duplicates, too.
         """
         # Row -1 (no memory) reads the appended hash.
         hashes = np.append(fold_hashes(neighbors.memories.texts), np.uint64(0))
@@ -107,29 +85,13 @@ class Memory(ABC):
         keep_ids: bool = False,
         progress: bool = True,
     ) -> Addition:
-        """Add rows: searches return them at once, and a model that uses the memory needs no training.
+        """Add rows, with labels if the memory has labels; an `InputError` leaves the memory unchanged.
 
-        A row is skipped if the memory, or an earlier row of `rows`, has a duplicate with the same label. A duplicate
-        with another label is added: annotators disagree, and a model should get both labels.
-
-        Args:
-            rows: with labels if the memory has labels, without labels otherwise.
-            labels: the labels that may be added, such as those that a model predicts; None = any.
-            unknown_labels: `refuse` all rows if one has another label, or `skip` such rows.
-            keep_ids: keep the ids of `rows`. Otherwise the id of a row is VERSION:POSITION: 2:0 is the first of the
-                rows that were given to the addition that made version 2.
-            progress: show progress on standard error.
-
-        Raises:
-            InputError: a row is refused, or the memory is read-only. The memory is unchanged.
+        A row is skipped if the memory, or an earlier row of `rows`, has a duplicate with the same label. `labels` are
+        those that may be added, None = any; `unknown_labels` refuses all rows if one has another label, or skips such
+        rows. Unless `keep_ids`, the id of a row is VERSION:POSITION, such as 2:0.
         """
-        if len(rows) == 0:
-            raise InputError(f"{rows.source}: no rows to add")
-        return self._add(rows, AddOptions(labels, unknown_labels, keep_ids, progress))
-
-    @abstractmethod
-    def _add(self, rows: Rows, options: AddOptions) -> Addition:
-        """Add at least one row; see `add`."""
+        raise InputError(f"{self.location()}: this index is only read; add documents with your own tools")
 
     def check_unchanged(self) -> None:
         """Raise an `InputError` if the memory, which is then an existing index, has changed since it was opened."""

@@ -1,8 +1,7 @@
 """Texts that differ in a few characters, by MinHash.
 
-A text's signature has the least hash of its character n-grams for each of many hash functions. The share of equal
-hashes in two signatures estimates the share of n-grams that both texts have (A. Broder, "On the resemblance and
-containment of documents", 1997).
+The share of equal hashes in two signatures estimates the share of character n-grams that both texts have (A. Broder,
+"On the resemblance and containment of documents", 1997).
 """
 
 from __future__ import annotations
@@ -38,10 +37,7 @@ def are_near(first: NDArray[np.uint32], second: NDArray[np.uint32]) -> NDArray[n
 
 
 def have_near_duplicates(texts: Iterable[str], neighbors: Neighbors) -> NDArray[np.bool_]:
-    """Return whether a near-duplicate of each of n texts is among its neighbors, bool [n].
-
-    A near-duplicate in the memory has most words of the text, so it is among the best neighbors.
-    """
+    """Return whether a near-duplicate of each of n texts is among its neighbors, bool [n]."""
     own = signatures(texts)
     # Row -1 (no memory) reads the appended signature, which is near to nothing.
     memories = np.concatenate([signatures(neighbors.memories.texts), np.zeros((1, _HASHES), np.uint32)])

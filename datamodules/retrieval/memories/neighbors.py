@@ -1,7 +1,4 @@
-"""The neighbors of the rows of a table, stored with their texts and labels in a folder of the cache.
-
-Retrieval runs once, before training, in blocks of queries. A killed run resumes at the block where it stopped.
-"""
+"""The neighbors of the rows of a table, retrieved once, in blocks, and stored in a folder of the cache."""
 
 from __future__ import annotations
 
@@ -41,14 +38,7 @@ def build_neighbors(
     progress: bool = True,
     same_table: bool = False,
 ) -> tuple[Path, str]:
-    """Store the k memories of every text in `cache/neighbors-<fingerprint>`, unless they are stored.
-
-    With `same_table`, the texts are rows of the table that the memory was built from: equal ids are duplicates, too.
-    For the other arguments see `Memory.search`.
-
-    Returns:
-        Folder and fingerprint, for `open_neighbors`.
-    """
+    """Store the k memories of every text; return folder and fingerprint. `same_table` excludes equal ids, too."""
     fingerprint = storage.fingerprint_of(
         {
             "texts": texts.fingerprint,

@@ -18,11 +18,7 @@ def is_memory(location: str | None) -> bool:
 
 
 def open_memory(location: str, retriever: Retriever | None = None, version: int | None = None) -> Memory:
-    """Open a memory by its `Memory.location`, with the retriever and at the version given or stored in its folder.
-
-    Raises:
-        InputError: the memory or its version is missing, or its ranking differs from the retriever's.
-    """
+    """Open a memory by its `Memory.location`, with the retriever and at the version given or stored in its folder."""
     if location.startswith("index:"):
         if retriever is None or not is_existing_index(retriever):
             raise InputError(

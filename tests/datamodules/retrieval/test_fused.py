@@ -176,7 +176,7 @@ def test_a_grown_index_ranks_like_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
 ) -> None:
     def grow(fused: FusedRetriever) -> None:
-        fused.add(Collection(TEXTS, "grown"), 60, tmp_path / "new", progress=False)
+        fused.add(Collection(TEXTS, "grown"), tmp_path / "new", progress=False)
 
     fused, whole = nested(tiny_encoder), nested(tiny_encoder)
     fused.index(Collection(TEXTS[:60], "f"), tmp_path / "old", progress=False)

@@ -16,7 +16,7 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import DenseRetriever, ElasticsearchDenseRetriever, FusedRetriever
 from datamodules.retrieval.base import Collection
-from datamodules.retrieval.dense import encoder_loading
+from datamodules.retrieval.dense import text_encoder
 from tests.zoo.conftest import Result, sentences
 from zoo.knn_bilstm import KNNNetwork
 
@@ -141,5 +141,5 @@ def test_mistakes_are_named(fit: Fit, tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "encoder.pt").write_bytes(b"weights")
     fails("encoder.pt", r"'encoder\.pt': not a file of a known kind; use a checkpoint \(\.ckpt\) or a folder")
     checkpoint = encoder_of(fit)
-    monkeypatch.setattr(encoder_loading, "FILE_ENCODERS", "none")
+    monkeypatch.setattr(text_encoder, "FILE_ENCODERS", "none")
     fails(checkpoint, r"not a file of a known kind; use a folder")

@@ -213,24 +213,18 @@ def test_many_excluded_rows(elasticsearch_url: str, index_prefix: str) -> None:
 @pytest.mark.server
 def test_index_describes_itself_and_opens_again(elasticsearch_url: str, index_prefix: str) -> None:
     retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
-    ids, labels = ["one", "two"], ["x", None]
-    retriever.index(Collection(["red", "blue"], FINGERPRINT, ids=ids, labels=labels), Path(), progress=False)
+    retriever.index(Collection(["red", "blue"], FINGERPRINT), Path(), progress=False)
     name = f"{index_prefix}-{FINGERPRINT[:16]}"
     with Elasticsearch(elasticsearch_url) as client:
         sources = [hit["_source"] for hit in client.search(index=name, sort="row")["hits"]["hits"]]
         mapping = client.indices.get_mapping(index=name)[name]["mappings"]
-    assert sources == [
-        {"row": 0, "text": "red", "id": "one", "label": "x"},
-        {"row": 1, "text": "blue", "id": "two", "label": None},
-    ]
+    assert sources == [{"row": 0, "text": "red"}, {"row": 1, "text": "blue"}]
     meta = mapping["_meta"]["memory_zoo"]
     assert (meta["fingerprint"], meta["count"], meta["complete"]) == (FINGERPRINT, 2, True)
     assert set(mapping["properties"]) == {"row", "text"}
     again = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
     again.open(Path(), FINGERPRINT)
     assert again.search(["blue"], 1).rows.tolist() == [[1]]
-    with pytest.raises(InputError, match="1 labels for 2 texts"):
-        again.index(Collection(["red", "blue"], "other" * 4, labels=["x"]), Path(), progress=False)
 
 
 @pytest.mark.server
@@ -273,9 +267,7 @@ def test_add_grows_the_collection(elasticsearch_url: str, index_prefix: str) -> 
     whole = built(elasticsearch_url, f"{index_prefix}-whole").search(TEXTS, 10)
     retriever = built(elasticsearch_url, index_prefix, TEXTS[:200])
     before = retriever.search(TEXTS, 10)
-    with pytest.raises(InputError, match="has 200 rows, but rows from 150"):
-        retriever.add(Collection(TEXTS, grown), 150, Path(), progress=False)
-    retriever.add(Collection(TEXTS, grown), 200, Path(), progress=False)
+    retriever.add(Collection(TEXTS, grown), Path(), progress=False)
     same(before, retriever.search(TEXTS, 10))
     again = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
     again.open(Path(), grown)
@@ -502,7 +494,7 @@ def test_existing_index_is_only_read(elasticsearch_url: str, news: str) -> None:
         with pytest.raises(InputError, match="read only"):
             retriever.index(Collection(TEXTS, FINGERPRINT), Path())
         with pytest.raises(InputError, match="read only"):
-            retriever.add(Collection(TEXTS, FINGERPRINT), 5, Path())
+            retriever.add(Collection(TEXTS, FINGERPRINT), Path())
         reading = ("/_msearch", "/_search", "/_field_caps")
         for request in between.requests:
             assert request.method == "GET" or request.path.partition("?")[0].endswith(reading), request.path

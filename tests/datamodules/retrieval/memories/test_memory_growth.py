@@ -326,12 +326,10 @@ def test_the_index_of_a_grown_collection_is_the_index_of_all_its_texts(tmp_path:
     grown, whole = EmbeddedRetriever(), EmbeddedRetriever()
     grown.index(Collection(texts[:250], "old"), tmp_path / "old", progress=False)
     grown = pickle.loads(pickle.dumps(grown))
-    grown.add(Collection(texts, "f"), 250, tmp_path / "grown", progress=False)
+    grown.add(Collection(texts, "f"), tmp_path / "grown", progress=False)
     whole.index(Collection(texts, "f"), tmp_path / "whole", progress=False)
     for path in (tmp_path / "whole").iterdir():
         assert (tmp_path / "grown" / path.name).read_bytes() == path.read_bytes(), path.name
-    with pytest.raises(InputError, match="has 250 texts instead of 200"):
-        grown.add(Collection(texts, "f"), 200, tmp_path / "other", progress=False)
 
 
 def test_a_back_end_that_can_not_append_builds_again(tmp_path: Path) -> None:
