@@ -92,6 +92,9 @@ class Collection:
     texts: Sequence[str]
     #: identifies the texts and the ranking.
     fingerprint: str
+    #: of each text, for other programs that read the index; no search needs them.
+    ids: Sequence[str] | None = None
+    labels: Sequence[str | None] | None = None
 
 
 class Retriever(ABC):

@@ -250,11 +250,16 @@ class ServerRetriever(Retriever):
         self.server.call(lambda client: client.indices.refresh(index=name))
         written, done = self._count(name) - start_row, 0
         texts = collection.texts[start_row:] if start_row else collection.texts
+        ids, labels = collection.ids, collection.labels
 
         def lines() -> Iterator[bytes]:
             for position, fields in self._documents(name, texts):
                 row = start_row + position
                 source = f'{{"row":{row},"text":{as_json(texts[position])}'
+                if ids is not None:
+                    source += f',"id":{as_json(ids[row])}'
+                if labels is not None:
+                    source += f',"label":{as_json(labels[row])}'
                 yield f'{{"create":{{"_id":"{row}"}}}}\n{source}{fields}}}\n'.encode()
 
         answer = {"filter_path": "items.create.status,items.create.error.type,items.create.error.reason"}

@@ -56,7 +56,7 @@ class FolderMemory(Memory):
             self.retriever.open(index_folder, self.fingerprint)
         except DamagedError as damage:
             log.warning("%s", str(damage).replace(storage.REBUILD, "the index is rebuilt"))
-            self.retriever.index(Collection(self.rows.texts, self.fingerprint), index_folder)
+            self.retriever.index(_collection(self.rows, self.fingerprint), index_folder)
 
     @classmethod
     def build(cls, rows: Rows, retriever: Retriever, folder: Path, progress: bool = True) -> FolderMemory:
@@ -75,7 +75,7 @@ class FolderMemory(Memory):
                 index_folder = _index_folder(folder, fingerprint)
                 # A whole index is not built again: another process may have opened it.
                 if not storage.is_whole(index_folder, fingerprint):
-                    retriever.index(Collection(version_rows.texts, fingerprint), index_folder, progress)
+                    retriever.index(_collection(version_rows, fingerprint), index_folder, progress)
             # The ranking is stored, too, since an encoder's files may be replaced by others.
             described = {"retriever": retriever.describe(), "ranking": retriever.ranking.describe()}
             write_pointer(folder, {"version": current, **described})
@@ -137,7 +137,7 @@ class FolderMemory(Memory):
         fingerprint = _fingerprint(grown.fingerprint, self.retriever)
         index_folder = _index_folder(self.folder, fingerprint)
         try:
-            self.retriever.add(Collection(grown.texts, fingerprint), index_folder, progress)
+            self.retriever.add(_collection(grown, fingerprint), index_folder, progress)
         except BaseException:
             with suppress(InputError):  # the server may be unreachable; the first error is the one to report
                 self._open(self.version)
@@ -265,6 +265,10 @@ class FolderMemory(Memory):
 
 def _fingerprint(rows_fingerprint: str, retriever: Retriever) -> str:
     return storage.fingerprint_of({"rows": rows_fingerprint, **retriever.ranking.describe()})
+
+
+def _collection(rows: Rows, fingerprint: str) -> Collection:
+    return Collection(rows.texts, fingerprint, rows.ids, rows.table.column("label").to_pylist())
 
 
 def _name_row(rows: Rows, position: int) -> str:

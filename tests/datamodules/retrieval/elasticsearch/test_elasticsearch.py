@@ -213,12 +213,16 @@ def test_many_excluded_rows(elasticsearch_url: str, index_prefix: str) -> None:
 @pytest.mark.server
 def test_index_describes_itself_and_opens_again(elasticsearch_url: str, index_prefix: str) -> None:
     retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
-    retriever.index(Collection(["red", "blue"], FINGERPRINT), Path(), progress=False)
+    ids, labels = ["one", "two"], ["x", None]
+    retriever.index(Collection(["red", "blue"], FINGERPRINT, ids=ids, labels=labels), Path(), progress=False)
     name = f"{index_prefix}-{FINGERPRINT[:16]}"
     with Elasticsearch(elasticsearch_url) as client:
         sources = [hit["_source"] for hit in client.search(index=name, sort="row")["hits"]["hits"]]
         mapping = client.indices.get_mapping(index=name)[name]["mappings"]
-    assert sources == [{"row": 0, "text": "red"}, {"row": 1, "text": "blue"}]
+    assert sources == [
+        {"row": 0, "text": "red", "id": "one", "label": "x"},
+        {"row": 1, "text": "blue", "id": "two", "label": None},
+    ]
     meta = mapping["_meta"]["memory_zoo"]
     assert (meta["fingerprint"], meta["count"], meta["complete"]) == (FINGERPRINT, 2, True)
     assert set(mapping["properties"]) == {"row", "text"}
