@@ -60,7 +60,7 @@ class Charts(ValidationReport):
     """Writes charts of the evidence behind predictions: `charts/NAME.csv` and `.png` in the run folder, and to W&B.
 
     The task defines the charts: weights and labels of memories by rank, the turns of a dialogue that are read, the
-    ranks of relevant texts (the collection is encoded once more), the interaction of the words of a pair.
+    ranks of relevant texts (the collection is encoded once more).
     """
 
     @override

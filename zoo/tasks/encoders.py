@@ -1,7 +1,4 @@
-"""Options that models of several tasks share because they read words or texts in the same way.
-
-Each class precedes the task among a model's bases: `class KNNBiLSTM(ReadsSpelling, FrozenEncoder, ClassificationTask)`.
-"""
+"""Options of models of several tasks: `class KNNBiLSTM(ReadsSpelling, FrozenEncoder, ClassificationTask)`."""
 
 from __future__ import annotations
 
@@ -69,9 +66,8 @@ class ReadsWordVectors(Task):
         Args:
             word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
             train_word_vectors: train the word vectors too. Vectors that are not pre-trained are always trained.
-            sparse_updates: update only the rows of a batch's words in a training step, with the same result (see
-                `zoo.layers.row_adam`); None = where that is faster and the optimizer allows it: tables of many words,
-                on one CPU.
+            sparse_updates: update only the rows of a batch's words in a training step, with the same result; None =
+                where that is faster and the optimizer allows it: tables of many words, on one CPU.
             **shared: options of the task.
         """
         super().__init__(**shared)
@@ -103,7 +99,6 @@ class ReadsWordVectors(Task):
 
     @override
     def adapt_optimizer(self, optimizer: Optimizer) -> Optimizer:
-        # Large tables are updated by rows.
         tables, wanted = self._row_tables(), self.sparse_updates
         update_densely(tables)
         reason = why_dense(optimizer)
@@ -198,9 +193,8 @@ class ReadsTransformer(Task):
         Args:
             transformer: Hub name or folder of a pre-trained transformer that replaces the model's own encoder or word
                 vectors; the data's tokens are then its own.
-            lora_rank: train low-rank adapters of this rank instead of the transformer's weights (`zoo.layers.lora`):
-                a tenth of the optimizer's memory, and a learning rate of 1e-4 to 1e-3 instead of 1e-5. It needs
-                `pip install "memory-zoo[lora]"`. None = the weights themselves are trained.
+            lora_rank: train low-rank adapters of this rank, at a learning rate of 1e-4 to 1e-3; they need
+                `pip install "memory-zoo[lora]"`. None = train the transformer's weights themselves.
             **shared: options of the task.
         """
         super().__init__(**shared)
@@ -214,7 +208,6 @@ class ReadsTransformer(Task):
 
     @override
     def check_data(self, data: AnyDataModule) -> None:
-        # The transformer's own tokens, and no more of them than it can read.
         super().check_data(data)
         transformer, tokenizer = self.transformer, data.options.tokenizer
         if transformer is None:
@@ -240,10 +233,7 @@ class ReadsTransformer(Task):
             )
 
     def tokens_at_once(self, lengths: dict[str, int]) -> tuple[int, str]:
-        """The largest number of tokens that the transformer reads together, and the options that set it.
-
-        `lengths`: option of the data -> number of tokens kept of a text.
-        """
+        """Largest number of tokens read together, and its options; `lengths`: option -> tokens kept of a text."""
         longest = max(lengths, key=lengths.__getitem__)
         return lengths[longest], f"data.{longest}"
 
@@ -303,8 +293,7 @@ class FrozenEncoder(ReadsTransformer):
         """Choose the encoder.
 
         Args:
-            freeze_encoder: do not train the encoder, as `freeze` with its name. All texts are then encoded once, and an
-                epoch takes a fraction of the time.
+            freeze_encoder: do not train the encoder: all texts are encoded once, and an epoch takes far less time.
             **shared: options of `ReadsTransformer` and the task.
         """
         super().__init__(**shared)
@@ -335,7 +324,6 @@ class FrozenEncoder(ReadsTransformer):
 
     @override
     def on_fit_start(self) -> None:
-        # Encode everything once if the encoder is frozen.
         super().on_fit_start()
         parts = self.frozen_parts() if self.encoder_is_frozen else None
         data = self.data

@@ -84,11 +84,8 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     def records(self, source: str, batch_size: int = 256) -> Iterator[PlainDict] | Iterator[str]:
         """The output of `zoo predict`: a JSON object each, or lines; further arguments become its options.
 
-        A source that cannot be read is an `InputError`.
-
         Args:
-            source: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for such lines from
-                standard input.
+            source: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for standard input.
             batch_size: rows that pass through the network together.
         """
 
@@ -113,10 +110,9 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     def encode(
         self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None, queries: bool = False
     ) -> NDArray[np.float32]:
-        """The texts' vectors [n, size], of length 1; 0 for a text without words.
+        """The texts' vectors [n, size], of length 1, or 0 without words; raises an `InputError` without a text encoder.
 
         `bar` is updated by the number of finished texts. `queries` counts only where the model `has_query_side`.
-        Raises an `InputError` if the model has no text encoder.
         """
         raise InputError(f"a {type(self.model).__name__} has no text encoder")
 
@@ -194,10 +190,7 @@ def texts_in(source: str, columns: Mapping[str, Any]) -> Iterator[str]:
 
 
 def texts_and_ids_in(source: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """The texts of a source of `Predictor.records`, each with its id; None where `columns` names no ids.
-
-    `columns` has `text_column` and further arguments of `read_table`. A source that cannot be read is an `InputError`.
-    """
+    """The texts of a source of `Predictor.records`, each with its id if the arguments of `read_table` name ids."""
     has_ids = columns.get("id_column") is not None
     if source != "-" and not source.endswith(".txt"):
         rows = read_table(source, label_column=None, **columns)

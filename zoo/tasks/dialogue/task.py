@@ -80,9 +80,8 @@ class DialogueTask(Task):
         Args:
             loss: `joint`: cross entropy of the mean of the read-outs, as in the paper; `each`: the sum of the
                 cross entropies of the read-outs. A model with one read-out has no choice.
-            sentence_loss: weight of another term, minus the logarithm of the last hop's attention on the turns that
-                hold the answer: without it this attention learns slowly, and the pointer cannot reach turns that it
-                drops. 0 = the paper's loss.
+            sentence_loss: weight of another term, minus the logarithm of the last hop's attention on the turns with the
+                answer, which otherwise learns slowly. 0 = the paper's loss.
             **shared: options of all models, see `Task`.
         """
         super().__init__(**shared)

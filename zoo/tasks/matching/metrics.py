@@ -13,15 +13,10 @@ NAMES = ("map", "mrr", "ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10", "p@1")
 
 
 def measure_lists(score: Tensor, target: Tensor, query: Tensor) -> Tensor:
-    """Measure rankings of candidates, each the mean over all orders of its tied candidates.
+    """Measure rankings of P candidates: float64 [B, len(NAMES)], 0 for a list without a relevant candidate.
 
-    Args:
-        score: [P]; higher is ranked before lower, nan last.
-        target: [P]: grades; above 0 = relevant.
-        query: int64 [P]: the list of each candidate, 0..B-1, in any order; every list has a candidate.
-
-    Returns:
-        float64 [B, len(NAMES)]; 0 for a list without a relevant candidate.
+    A score of nan ranks last; a grade above 0 is relevant; `query` int64 [P] is the list of each candidate, 0..B-1, in
+    any order; every list has a candidate.
     """
     order = query.argsort(stable=True)
     query, score, target = query[order], score[order].float(), target[order]
@@ -36,10 +31,7 @@ def measure_lists(score: Tensor, target: Tensor, query: Tensor) -> Tensor:
 
 
 def area_under_curve(score: Tensor, target: Tensor) -> float | None:
-    """Probability that a positive's score is above a negative's, where ties count half; None without either kind.
-
-    `score` [P]: nan is below all numbers; `target` [P]: above 0 = positive.
-    """
+    """Probability that a score [P] of a target above 0 exceeds one of the others, ties half; None without either."""
     from sklearn.metrics import roc_auc_score  # slow to import, and of no use to other tasks
 
     is_positive = (target > 0).cpu().numpy()
@@ -50,10 +42,7 @@ def area_under_curve(score: Tensor, target: Tensor) -> float | None:
 
 
 class MatchingScores(RowMeansWithLoss):
-    """Base of the metrics of pairs: loss and AUC.
-
-    AUC compares all scores with all scores, so these are gathered from all processes.
-    """
+    """Base of the metrics of pairs: loss and AUC, for which the scores are gathered from all processes."""
 
     pairs: Tensor
     graded: Tensor
@@ -75,16 +64,10 @@ class MatchingScores(RowMeansWithLoss):
         loss: Tensor,
         is_duplicate: Tensor | None = None,
     ) -> None:
-        """Count a batch.
+        """Count a batch of P pairs, with the terms of the loss [n].
 
-        Args:
-            score: [P].
-            target: [P] grades; nan = unknown, not counted.
-            weight: [P], 0 for pairs that only pad a batch.
-            query: int64 [P]: the list (question) of each pair; a list is in one batch only.
-            loss: [n]: the terms of the loss, of counted pairs.
-            is_duplicate: bool [P]: pairs that scores without duplicates skip, in a ranking all of a question or none;
-                None = none.
+        Grades of nan are unknown; weights of 0 pad a batch; `query` int64 [P] is the list of each pair, which is in one
+        batch only. `is_duplicate` bool [P]: pairs that scores without duplicates skip, all of a question or none.
         """
         counted = (weight > 0) & ~target.isnan()
         score, target, query = score[counted].detach().float(), target[counted].float(), query[counted]
@@ -112,8 +95,7 @@ class MatchingScores(RowMeansWithLoss):
 class RankingScores(MatchingScores):
     """MAP, MRR, NDCG@k, P@1 of questions' candidates, all candidates of a question in one batch.
 
-    A question without a relevant candidate has no good or bad ranking. Such questions are counted, and excluded from
-    the means, or kept there as zeros, as in some publications.
+    Questions without a relevant candidate are counted, and excluded from the means, or kept as zeros as in some papers.
     """
 
     questions_without_positive: Tensor

@@ -14,10 +14,7 @@ CHOICE = NAMES.index("ndcg@10")
 
 
 class RetrievalScores(RowMeans):
-    """NDCG@k, MAP, MRR and recall of rankings, for one or several mixtures of two scores.
-
-    Queries without a relevant document have no good or bad ranking: they are counted, and excluded from the means.
-    """
+    """NDCG@k, MAP, MRR and recall for mixtures of two scores; the means exclude queries without relevant documents."""
 
     without: Tensor
     empty: Tensor
@@ -45,16 +42,9 @@ class RetrievalScores(RowMeans):
         is_empty: Tensor,
         is_duplicate: Tensor | None = None,
     ) -> None:
-        """Count a batch of B queries.
+        """Count a batch of B queries with the numbers `row`, by the scores [B, D] of each mixture.
 
-        Args:
-            scores: of each mixture [B, D].
-            judged: of the batch.
-            row: int64 [B], numbers of the queries.
-            weight: [B], 0 for queries that only pad a batch.
-            loss: [B].
-            is_empty: bool [B], queries without a word.
-            is_duplicate: bool [B], queries that scores without duplicates skip; None = none.
+        Weights of 0 pad a batch; bool [B]: queries without a word, and those that scores without duplicates skip.
         """
         has_relevant = torch.bincount(judged.query[judged.grade > 0], minlength=len(row)) > 0
         counted = (weight > 0) & has_relevant

@@ -3,10 +3,8 @@
 Documents that the model ranks high, and that nobody judged to be relevant, are hard for it in its present state (ANCE:
 L. Xiong et al., "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text Retrieval", ICLR 2021).
 
-The training waits while the texts are encoded. During the search it continues with the old negatives for a fixed number
-of steps, so that the result does not depend on the speed of the machine. One process builds a refresh, a folder that is
-whole or absent, and all processes read it. A checkpoint names the refresh that its run trains with, and the next one:
-a run that was killed at any moment resumes with the same result as an uninterrupted run.
+During the search, the training continues with the old negatives for a fixed number of steps. A checkpoint names the
+refresh that its run trains with, and the next one: a killed run resumes with the result of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -39,9 +37,8 @@ _ADVICE = "restore the folder from a backup, or start a new run with --model.ini
 class RefreshedNegatives(Callback):
     """Draws `retrieved` negatives from the documents that the model in training ranks high.
 
-    The data's `skip_hits` and `highest_hit_score` apply, and relevant documents are excluded. Until the first refresh,
-    the negatives are those of the data's retriever. A refresh is in the run folder, in `negatives/step-...`, with 8
-    bytes per hit; it may be deleted when no checkpoint that names it is needed.
+    The data's `skip_hits` and `highest_hit_score` apply. Until the first refresh, the negatives are those of the data's
+    retriever. Folders `negatives/step-...` of a run hold 8 bytes per hit; they may go if no needed checkpoint names them.
     """
 
     def __init__(
@@ -60,8 +57,8 @@ class RefreshedNegatives(Callback):
             every_n_steps: refresh after every n-th step instead.
             start_epoch: no refresh before this epoch, counted from 0: the hits of an untrained model are arbitrary.
             num_hits: number of hits per query that are not known to be relevant.
-            search_steps: number of training steps during the search, after which the training waits for its end; 0 = it
-                waits at once. None = one for each 5 million pairs of a query and a document.
+            search_steps: training steps during the search, after which the training waits for its end; None = one for
+                each 5 million pairs of a query and a document.
             block: documents, or queries, that pass through the network together.
         """
         if every_n_epochs is not None and every_n_steps is not None:
