@@ -45,8 +45,7 @@ MOST_HOPS = 4
 def soft_weights(energy: Tensor, count: Tensor) -> Tensor:
     """Weigh memories by attention (Equation 3): float32 [B, K]; a row adds up to 1, or is 0 without a memory.
 
-    `energy` float32 [B, K] is q.d_i times the sharpness; `count` float32 [B, K] the number of times that each memory is
-    read, 0 = no memory.
+    `energy` [B, K] is q.d_i times the sharpness; `count` [B, K] how often each memory is read, 0 = no memory.
     """
     mask = count > 0
     repeated = energy + count.clamp(min=1).log()
@@ -56,8 +55,8 @@ def soft_weights(energy: Tensor, count: Tensor) -> Tensor:
 class HardRead(nn.Module):
     """One memory, drawn by its attention: Gumbel-softmax in training, the arg max in evaluation.
 
-    At a high temperature, training reads mixtures of memories, which never occur in evaluation. A falling temperature
-    avoids that, and so does straight-through: the drawn memory alone is read, with the gradient of the mixture.
+    Training at a high temperature reads mixtures of memories. A falling temperature avoids that, and so does
+    straight-through: the drawn memory alone is read, with the gradient of the mixture.
     """
 
     def __init__(self, tau: float, straight_through: bool) -> None:
@@ -124,10 +123,9 @@ class MemoryNetwork(nn.Module):
     ) -> None:
         """Join the parts; see `MemNet` for the other arguments.
 
-        `text` is matrix A, `memory` matrix B of the attention (None: A), and `output` the matrix of the memories that
-        are summed (None: that of the attention). `label` [labels, d] are initial vectors of the memories' labels (None:
-        not read). Without `read`, attention is soft. Without `expand`, a text is expanded to q + o, and the classifier
-        reads no q.
+        `text` is matrix A, `memory` matrix B (None: A), and `output` that of the sum (None: that of the attention);
+        `label` [labels, d] are initial vectors of the memories' labels. Without `read`, attention is soft. Without
+        `expand`, a text is expanded to q + o, and the classifier reads no q.
         """
         super().__init__()
         self.text, self.memory, self.output = text, memory, output
@@ -179,10 +177,9 @@ class MemoryNetwork(nn.Module):
 
 
 def fill_ranks(mask: Tensor) -> Tensor:
-    """The number of times that each memory is read if the retrieved ones fill all K ranks, in turn from the best.
+    """Counts [B, K]: how often the memories of bool [B, K] are read if they fill all K ranks, in turn from the best.
 
-    The paper repeats memories at random where a search returns fewer than K. `mask` bool [B, K] is True where there is
-    a memory. Returns float32 [B, K], 0 where there is none.
+    The paper repeats memories at random where a search returns fewer than K.
     """
     ranks, retrieved = mask.shape[1], mask.sum(dim=1, keepdim=True).clamp(min=1)
     rank = mask.cumsum(dim=1) - 1
@@ -212,20 +209,16 @@ class MemNet(ReadsWordVectors, ClassificationTask):
 
         Args:
             hops: H, the number of times that the memories are read, 0 to 4; with 0, none are retrieved.
-            sharpness: factor of q.d_i before the softmax. Means of many vectors are short, so with the paper's 1 the
-                attention is nearly the same on all memories.
-            score_power: p: adds p log(s_i / s_1), of the retriever's scores, to q.d_i; the paper's 0 ignores the
-                scores.
-            text_dropout: probability of hiding a training text from expansion and classifier, which otherwise rely on
-                the text alone: it is soon memorized, while memories look in training as they do later. The paper has
-                none.
+            sharpness: factor of q.d_i before the softmax; with the paper's 1, all memories get nearly the same attention.
+            score_power: p: adds p log(s_i / s_1), of the retriever's scores, to q.d_i; the paper's 0 ignores them.
+            text_dropout: probability of hiding a training text, which is soon memorized, from expansion and classifier;
+                the paper has none.
             tie_matrices: encode texts and memories by one matrix (A = B).
             label_vectors: add a vector of its label to each memory's.
-            bigrams: rows of a table of vectors of word pairs, which join the mean of a text (not of its memories);
-                pairs share rows by their hash. 0 = words alone, as in the paper.
+            bigrams: rows of a hashed table of vectors of word pairs, which join the mean of a text (not of its
+                memories). 0 = words alone, as in the paper.
             dropout: probability of zeroing a component of a word's vector in training; the paper has none.
-            duplicate_memories: repeat the memories of a text with fewer than K until there are K, as in the paper,
-                instead of masking.
+            duplicate_memories: repeat the memories of a text until there are K, as in the paper, instead of masking.
             log_attention: log the mean attention by hop and rank next to the scores.
             **shared: options of `ReadsWordVectors` and `Task`.
         """
@@ -326,11 +319,9 @@ class ExpaNet(MemNet):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            read: `soft`, attention over all memories; or `hard`, one memory: a Gumbel-softmax draw in training, the
-                arg max in evaluation.
+            read: `soft`: attention over all memories; `hard`: one, a Gumbel-softmax draw in training, later the arg max.
             tau: temperature of the draw.
-            final_tau: temperature at the end of the training; it falls by the same factor in each step. None = it is
-                constant, as in the paper.
+            final_tau: temperature at the end; it falls by the same factor in each step. None = `tau`, as in the paper.
             straight_through: read the drawn memory alone, with the gradient of the mixture that the paper reads.
             **shared: options of `MemNet`, `ReadsWordVectors` and `Task`.
         """

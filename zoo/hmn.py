@@ -41,11 +41,8 @@ def encode_positions(vectors: Tensor, words: Tensor, position: Tensor, counts: T
     l_gj = (1 - j/J) - (g/d)(1 - 2j/J) is a sum of two products of a function of j and a function of g. Two weighted
     sums of vectors suffice, without a vector for each occurrence of a word.
 
-    Args:
-        vectors: [U, D], tables of d = `size` columns side by side.
-        words: int64 [n], the words of all texts, rows of `vectors`.
-        position: int64 [n], positions in their text from 1: j.
-        counts: int64 [S], words of each text: J.
+    `vectors` [U, D] are tables of d = `size` columns side by side; `words` [n] are the words of all texts, at positions
+    j [n] in their text, from 1; `counts` [S] is J.
     """
     share = position.to(vectors.dtype) / counts.repeat_interleave(counts)
     starts = counts.cumsum(0) - counts
@@ -169,11 +166,7 @@ class WordMemory(nn.Module):
 
 
 def positions_of_turns(batch: DialogueBatch, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """The positions in the dialogue of the words of `kept` turns, int64 [P, k]; -1 = none.
-
-    Returns positions [P, M], where M is k times the words of the longest turn, and bool [P, M], True where there is a
-    word.
-    """
+    """Positions [P, M] of the words of `kept` turns [P, k], -1 = none; and bool [P, M], True where there is a word."""
     is_word = batch.text != 0
     counts = torch.zeros_like(batch.age).scatter_add(1, batch.turn, is_word.long())  # [B, N]
     starts = counts.cumsum(dim=1) - counts
@@ -269,8 +262,7 @@ class HMN(MemNN):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            readout: source of the answers: `sentence` (p_S), `word` (p_W) or `joint` (both). All are trained together
-                and measured; this one selects the epoch.
+            readout: source of the answers, which selects the epoch: `sentence` (p_S), `word` (p_W) or `joint` (both).
             word_memory: encoder of the words in context: `bigru`, `gru`, or `embedding`, the word vectors alone.
             k: number of sentences that are kept for the attention on words.
             **shared: options of `MemNN`, `DialogueTask` and `Task`.

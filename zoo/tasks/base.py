@@ -90,7 +90,7 @@ class Task(pl.LightningModule):
         Args:
             init_from: a checkpoint, run, exported folder or name on the Hugging Face Hub whose weights the model starts
                 from, as far as they fit; the log lists them. `--ckpt_path` resumes a run instead.
-            optimizer: makes the optimizer; with a trained table of word vectors, `fused=True` saves most of a step on CPUs.
+            optimizer: makes the optimizer; with trained word vectors, `fused=True` saves most of a step on CPUs.
             lr_scheduler: makes a schedule, stepped once an epoch.
             freeze: names of parts of the network that are not trained, also as shell patterns, such as `encoder` or
                 `encoder.transformer.encoder.layer.[0-3]`; they have no dropout either.

@@ -14,7 +14,7 @@ _UNIT = 2.0**-32
 
 
 class DialogueScores(CountedScores):
-    """Errors, accuracy, loss and mean probability of the right answer, by read-out; answers that are no choice are errors."""
+    """Errors, accuracy, loss, probability of the right answer, by read-out; answers that are no choice are errors."""
 
     errors: Tensor
     probability: Tensor

@@ -38,7 +38,7 @@ class RefreshedNegatives(Callback):
     """Draws `retrieved` negatives from the documents that the model in training ranks high.
 
     The data's `skip_hits` and `highest_hit_score` apply. Until the first refresh, the negatives are those of the data's
-    retriever. Folders `negatives/step-...` of a run hold 8 bytes per hit; they may go if no needed checkpoint names them.
+    retriever. Folders `negatives/step-...` of a run hold 8 bytes per hit; delete them if no checkpoint names them.
     """
 
     def __init__(
