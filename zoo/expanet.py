@@ -29,7 +29,7 @@ from datamodules.state import DataState
 from zoo.layers.bags import TextBag
 from zoo.layers.text_dropout import TextDropout
 from zoo.layers.vote import relative_scores
-from zoo.tasks.base import check_choice, check_probability, check_sizes
+from zoo.tasks.base import check_choice, check_not_negative, check_positive, check_probability, check_sizes
 from zoo.tasks.classification.metrics import AttentionScores, ClassificationScores
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
 from zoo.tasks.encoders import ReadsWordVectors
@@ -209,7 +209,7 @@ class MemNet(ReadsWordVectors, ClassificationTask):
 
         Args:
             hops: H, the number of times that the memories are read, 0 to 4; with 0, none are retrieved.
-            sharpness: factor of q.d_i before the softmax; with the paper's 1, all memories get nearly the same attention.
+            sharpness: factor of q.d_i before the softmax; with the paper's 1, all memories get almost equal attention.
             score_power: p: adds p log(s_i / s_1), of the retriever's scores, to q.d_i; the paper's 0 ignores them.
             text_dropout: probability of hiding a training text, which is soon memorized, from expansion and classifier;
                 the paper has none.
@@ -226,13 +226,9 @@ class MemNet(ReadsWordVectors, ClassificationTask):
         check_sizes(word_size=self.word_size)
         if not 0 <= hops <= MOST_HOPS:
             raise InputError(f"model.hops={hops}: use 0 (no memory) to {MOST_HOPS}")
-        if not sharpness > 0 or score_power < 0:
-            raise InputError(
-                f"model.sharpness={sharpness}, model.score_power={score_power}: use more than 0, and 0 or more"
-            )
+        check_positive(sharpness=sharpness)
+        check_not_negative(score_power=score_power, bigrams=bigrams)
         check_probability(text_dropout=text_dropout)
-        if bigrams < 0:
-            raise InputError(f"model.bigrams={bigrams}: must be 0 (no word pairs) or more")
         self.uses_memory = hops > 0
         self.hops, self.sharpness, self.score_power = hops, sharpness, score_power
         self.tie_matrices, self.label_vectors = tie_matrices, label_vectors
@@ -319,7 +315,7 @@ class ExpaNet(MemNet):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            read: `soft`: attention over all memories; `hard`: one, a Gumbel-softmax draw in training, later the arg max.
+            read: `soft`: attention over all memories; `hard`: one, a Gumbel-softmax draw in training, else the arg max.
             tau: temperature of the draw.
             final_tau: temperature at the end; it falls by the same factor in each step. None = `tau`, as in the paper.
             straight_through: read the drawn memory alone, with the gradient of the mixture that the paper reads.
@@ -327,9 +323,9 @@ class ExpaNet(MemNet):
         """
         super().__init__(**shared)
         check_choice("read", read, ("soft", "hard"))
-        for name, value in (("tau", tau), ("final_tau", final_tau)):
-            if value is not None and not value > 0:
-                raise InputError(f"model.{name}={value}: must be more than 0")
+        check_positive(tau=tau)
+        if final_tau is not None:
+            check_positive(final_tau=final_tau)
         self.read, self.tau, self.final_tau = read, tau, final_tau
         self.straight_through = straight_through
 

@@ -25,11 +25,10 @@ from torch.nn import functional
 from typing_extensions import override
 
 from datamodules.batch import DialogueBatch, DialogueSpec
-from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.layers.gru import AllStatesGRU
 from zoo.layers.open_words import DEVIATION, OpenWords
-from zoo.tasks.base import check_choice, check_sizes
+from zoo.tasks.base import check_choice, check_not_negative, check_sizes
 from zoo.tasks.dialogue.task import DialogueOutput, DialogueTask, Pointer, Readout
 
 WordMemoryKind: TypeAlias = Literal["bigru", "gru", "embedding"]
@@ -234,8 +233,7 @@ class MemNN(DialogueTask):
         """
         super().__init__(**shared)
         check_sizes(word_size=word_size, hops=hops)
-        if word_dropout < 0:
-            raise InputError(f"model.word_dropout={word_dropout}: must be 0 or more")
+        check_not_negative(word_dropout=word_dropout)
         self.word_size, self.hops = word_size, hops
         self.temporal_encoding, self.word_dropout = temporal_encoding, word_dropout
 

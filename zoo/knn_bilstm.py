@@ -32,11 +32,11 @@ from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.layers.text_dropout import TextDropout
 from zoo.layers.vote import vote
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint
-from zoo.tasks.base import check_choice, check_probability
+from zoo.tasks.base import check_choice, check_not_negative, check_probability
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
 from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, FrozenParts, ReadsSpelling
-from zoo.training.warm_start import FEW_ROWS, shared_rows
+from zoo.training.warm_start import describe_rows, shared_rows
 
 log = logging.getLogger("zoo")
 
@@ -198,7 +198,6 @@ class KNNNetwork(nn.Module):
 
 def weighted_sums(weights: Tensor, values: Tensor) -> Tensor:
     """Sums of values [B, K, d] with weights [B, K, I]: float32 [B, I*d] whatever the precision."""
-    # Under autocast the product would be rounded to half precision: a vote of .3 to .3008.
     with torch.autocast(weights.device.type, enabled=False):
         return (weights.float().transpose(1, 2) @ values.float()).flatten(1)
 
@@ -243,8 +242,7 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
         check_choice("attention", attention, ("cosine", "softmax"))
         check_choice("pooling", pooling, ("mean", "cls"))
         check_probability(text_dropout=text_dropout)
-        if num_perspectives < 0:
-            raise InputError(f"model.num_perspectives={num_perspectives}: must be 0 or more")
+        check_not_negative(num_perspectives=num_perspectives)
         self.uses_memory = features != "M1"
         self.features, self.num_perspectives, self.attention = features, num_perspectives, attention
         self.hidden_size, self.dropout, self.pooling = hidden_size, dropout, pooling
@@ -368,11 +366,7 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
         classifier.weight[here[:, None], to] = weights["network.classifier.weight"][there[:, None], source]
         classifier.bias[here] = weights["network.classifier.bias"][there]
         features = ", ".join(dict.fromkeys(str(names[column][0]) for column, _ in columns))
-        shared = [labels[row] for row, _ in rows]
-        listed = (
-            ", ".join(shared) if len(shared) <= FEW_ROWS else f"{len(shared):,} of {len(labels):,} labels"
-        )
-        return [f"classifier ({features}) for {listed}"]
+        return [describe_rows(f"classifier ({features})", labels, [row for row, _ in rows])]
 
 
 def column_names(sizes: Mapping[str, int], memory_labels: Sequence[str]) -> list[tuple[Hashable, ...]]:

@@ -495,6 +495,13 @@ def check_positive(**values: float) -> None:
             raise InputError(f"model.{name}={value}: must be above 0")
 
 
+def check_not_negative(**values: float) -> None:
+    """Raise an `InputError` for values below 0."""
+    for name, value in values.items():
+        if value < 0:
+            raise InputError(f"model.{name}={value}: must be 0 or more")
+
+
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise an `InputError` for a value that is not one of an option's choices."""
     if value not in choices:

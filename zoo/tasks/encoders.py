@@ -91,8 +91,6 @@ class ReadsWordVectors(Task):
         """Sizes of a character LSTM."""
         return {}
 
-    # --- updates by rows ---
-
     def _row_tables(self) -> list[RowTable]:
         tables = (module for module in self.network.modules() if isinstance(module, RowTable))
         return [table for table in tables if table.table.requires_grad]

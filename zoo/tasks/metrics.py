@@ -82,8 +82,3 @@ class RowMeansWithLoss(RowMeans):
     def mean_loss(self) -> Tensor:
         """The mean of the terms of the loss."""
         return self.loss_sum / self.loss_terms.clamp(min=1)
-
-
-def joined(state: list[Tensor] | Tensor) -> Tensor:
-    """A state of several tensors as one; gathered from several processes, it is one already."""
-    return state if isinstance(state, Tensor) else torch.cat(state)

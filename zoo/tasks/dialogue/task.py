@@ -14,9 +14,8 @@ from typing_extensions import override
 from callbacks.chart import Chart
 from datamodules.base import AnyDataModule
 from datamodules.batch import DialogueBatch, DialogueSpec
-from datamodules.core.errors import InputError
 from datamodules.dialogue import DialogueDataModule
-from zoo.tasks.base import Task, check_choice
+from zoo.tasks.base import Task, check_choice, check_not_negative
 from zoo.tasks.dialogue.charts import charts_of
 from zoo.tasks.dialogue.metrics import DialogueScores
 from zoo.tasks.dialogue.predictor import DialoguePredictor
@@ -86,8 +85,7 @@ class DialogueTask(Task):
         """
         super().__init__(**shared)
         check_choice("loss", loss, ("joint", "each"))
-        if sentence_loss < 0:
-            raise InputError(f"model.sentence_loss={sentence_loss}: must be 0 or more")
+        check_not_negative(sentence_loss=sentence_loss)
         self.loss, self.sentence_loss = loss, sentence_loss
         #: the read-out of the model's answers.
         self.readout: Readout = self.readouts[0]

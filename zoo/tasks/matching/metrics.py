@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torchmetrics.utilities import dim_zero_cat
 
-from zoo.tasks.metrics import PARTS, RowMeansWithLoss, joined
+from zoo.tasks.metrics import PARTS, RowMeansWithLoss
 from zoo.tasks.ranking_measures import Judged, measure_rankings
 
 #: Measures of the ranking of a question's candidates.
@@ -86,7 +87,7 @@ class MatchingScores(RowMeansWithLoss):
         """Metric name -> value; AUC if there are pairs of two grades."""
         scores = {"loss": self.mean_loss}
         if self.graded == 0 and self.pairs > 0:
-            area = area_under_curve(joined(self.score), joined(self.target))
+            area = area_under_curve(dim_zero_cat(self.score), dim_zero_cat(self.target))
             if area is not None:
                 scores["auc"] = self.loss_sum.new_tensor(area)
         return {**scores, "pairs": self.pairs.double()}

@@ -23,7 +23,7 @@ from datamodules.matching.tables import read_pair_table
 from datamodules.retrieval import is_existing_index
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.vocabulary import Vocabulary
-from zoo.tasks.predictor import Predictor, as_record, as_texts, blocks_of, texts_in
+from zoo.tasks.predictor import Predictor, as_record, as_texts, blocks_of, memory_of, texts_in
 
 if TYPE_CHECKING:
     from zoo.tasks.matching.task import MatchingOutput, MatchingTask  # noqa: F401 - as a string below
@@ -95,7 +95,7 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
         check_count("candidates", candidates, MOST_HITS)
         check_count("batch_size", batch_size)
         if self.memory is None:
-            self.memory = self.open_memory(self.data)
+            self.memory = memory_of(self.data).open()
         if not questions:
             return []
         neighbors = self.memory.search(questions, candidates)

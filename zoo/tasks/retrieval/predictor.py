@@ -25,7 +25,7 @@ from datamodules.retrieval import Memory
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text.tokens import TokenStore
-from zoo.tasks.predictor import Predictor, as_texts, blocks_of, evaluating, on_device, texts_in
+from zoo.tasks.predictor import Predictor, as_texts, blocks_of, evaluating, memory_of, on_device, texts_in
 
 if TYPE_CHECKING:
     from zoo.tasks.retrieval.task import RetrievalTask
@@ -68,7 +68,6 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
     example = 'model.predict("a query")[0]'
     has_query_side = True
 
-    # The encoded collection.
     _documents: Any = None
 
     @classmethod
@@ -88,7 +87,7 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
     @cached_property
     def _mixed_memory(self) -> Memory | None:
         """The memory whose retrieval scores the model mixes with its own; None = it mixes none."""
-        return (self.memory or self.open_memory(self.data)) if self.model.mix_retriever else None
+        return (self.memory or memory_of(self.data).open()) if self.model.mix_retriever else None
 
     def predict(
         self, queries: str | Sequence[str], k: int = 10, batch_size: int = 256

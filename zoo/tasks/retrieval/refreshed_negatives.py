@@ -82,7 +82,6 @@ class RefreshedNegatives(Callback):
         #: that of the next refresh, and the step after which it is used.
         self.next_version: str | None = None
         self.due = 0
-        # The search, in the process that builds.
         self._search: Future[None] | None = None
 
     @override
@@ -95,8 +94,6 @@ class RefreshedNegatives(Callback):
         self.version, self.next_version, self.due = (
             state_dict[name] for name in ("version", "next_version", "due")
         )
-
-    # --- intervals ---
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -162,8 +159,6 @@ class RefreshedNegatives(Callback):
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._finish_search()
-
-    # --- a refresh ---
 
     def refresh(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start a refresh: encode with the model as it is, and start the search."""

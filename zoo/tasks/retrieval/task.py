@@ -73,8 +73,6 @@ class RetrievalTask(Task):
     def example_spec(cls) -> tuple[ClickSpec, str]:
         return ClickSpec(10_000, num_chars=60, trigrams=list(range(50_000))), "50,000 trigrams"
 
-    # --- training ---
-
     def loss_terms(self, score: Tensor, batch: ClickBatch) -> Tensor:
         """-log of exp(gamma R+) / sum of exp(gamma R) over all candidates (Equation 5): [B], from relevance [N, M]."""
         logits: Tensor = self.gamma * score.float()[batch.query]
@@ -92,8 +90,6 @@ class RetrievalTask(Task):
         if isinstance(optimizer, ScheduledNesterov) and optimizer.total_steps is None:
             optimizer.total_steps = int(self.trainer.estimated_stepping_batches)
         return super().adapt_optimizer(optimizer)
-
-    # --- ranking ---
 
     def encode_collection(
         self, dataset: RankingDataset, block: int, process: int = 0, processes: int = 1
@@ -137,8 +133,6 @@ class RetrievalTask(Task):
         if batch.candidate is not None:
             scores = [each.masked_fill(~batch.candidate, -torch.inf) for each in scores]
         return scores
-
-    # --- evaluation ---
 
     @override
     def new_scores(self) -> RetrievalScores:
@@ -193,9 +187,8 @@ class RetrievalTask(Task):
             weights = self.mixture.new_tensor(MIXTURES)
         ranked = self.ranking_scores(batch, self._documents, weights)
         judged = Judged(batch.judged_query, batch.judged_document, batch.grade)
-        empty = ~(batch.text != 0).any(dim=1)
         loss = self.ranking_loss(ranked[0], judged)
-        scores.update(ranked, judged, batch.row, batch.weight, loss, empty, batch.is_duplicate)
+        scores.update(ranked, judged, batch.row, batch.weight, loss, batch.is_duplicate)
 
     def ranking_loss(self, score: Tensor, judged: Judged) -> Tensor:
         """The training loss with all other documents as negatives: the mean over a query's relevant ones [B]."""
