@@ -16,7 +16,7 @@ from datamodules.base import AnyDataModule
 from datamodules.batch import DialogueBatch, DialogueSpec
 from datamodules.dialogue import DialogueDataModule
 from zoo.tasks.base import Task, check_choice, check_not_negative
-from zoo.tasks.dialogue.charts import charts_of
+from zoo.tasks.dialogue.charts import attention_chart
 from zoo.tasks.dialogue.metrics import DialogueScores
 from zoo.tasks.dialogue.predictor import DialoguePredictor
 
@@ -143,7 +143,7 @@ class DialogueTask(Task):
         assert isinstance(data, DialogueDataModule)
         split = data.split("validation")
         answers = DialoguePredictor(self, data).predict_split(split)
-        return charts_of(list(islice(answers, rows)), split.dialogues)
+        yield attention_chart(list(islice(answers, rows)), split.dialogues)
 
     @override
     def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
