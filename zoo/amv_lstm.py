@@ -29,7 +29,7 @@ from zoo.layers.encoders import TransformerTokens, WordEncoder
 from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask, word_overlap
 from zoo.layers.lstm import AllStatesLSTM
 from zoo.tasks.base import check_choice, check_sizes
-from zoo.tasks.encoders import FrozenEncoder, FrozenParts, ReadsWordVectors
+from zoo.tasks.encoders import FrozenEncoder, ReadsWordVectors
 from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 
 Attention: TypeAlias = Literal["none", "question", "answer", "both"]
@@ -253,8 +253,7 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
         Args:
             attention: texts whose words are weighted before the BiLSTM reads them: none (MV-LSTM), the first
                 (`question`), the second (`answer`), or both, each with a vector v of its own.
-            attention_scale: sum of a text's weights: 1 (`paper`), or the number of words (`length`): equal weights then
-                change nothing.
+            attention_scale: sum of a text's weights: 1 (`paper`), or its number of words (`length`).
             interaction: compare states of one direction (`directions`), or `concatenated` states; both are published.
             similarity: of two states, see `Interactions`; the paper's is cosine.
             slices: interactions of two states for `similarity="tensor"`.
@@ -263,9 +262,8 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
             shared_encoder: read both texts with one BiLSTM; two need more data than WikiQA has.
             mlp_size: hidden units between interactions and score.
             overlap: add the shares of common words, see `word_overlap`, to the interactions. The paper has none.
-            dropout: on word vectors (the same for all occurrences in a batch) and before the last layer; the paper's 0.
-            **shared: options of `ReadsWordVectors`, `FrozenEncoder`, `MatchingTask` (Equations 5 and 6 are `hinge` and
-                `cross_entropy`) and `Task`.
+            dropout: on word vectors (the same for all occurrences in a batch) and before the last layer; 0 in the paper.
+            **shared: options of the bases; Equations 5 and 6 are `MatchingTask`'s losses `hinge` and `cross_entropy`.
         """
         super().__init__(**shared)
         check_choice("attention", attention, ("none", "question", "answer", "both"))
@@ -307,6 +305,6 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
         )
 
     @override
-    def frozen_parts(self) -> FrozenParts | None:
+    def text_encoder(self) -> nn.Module | None:
         # Word vectors are looked up as quickly as vectors of texts.
-        return None if self.transformer is None else FrozenParts(self.network.words, {"vectors": "tokens"})
+        return None if self.transformer is None else self.network.words

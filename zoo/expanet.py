@@ -177,10 +177,7 @@ class MemoryNetwork(nn.Module):
 
 
 def fill_ranks(mask: Tensor) -> Tensor:
-    """Counts [B, K]: how often the memories of bool [B, K] are read if they fill all K ranks, in turn from the best.
-
-    The paper repeats memories at random where a search returns fewer than K.
-    """
+    """Counts [B, K] of reads if the memories fill all K ranks, in turn from the best; the paper repeats at random."""
     ranks, retrieved = mask.shape[1], mask.sum(dim=1, keepdim=True).clamp(min=1)
     rank = mask.cumsum(dim=1) - 1
     return ((ranks - rank - 1).div(retrieved, rounding_mode="floor") + 1) * mask.float()
@@ -211,12 +208,10 @@ class MemNet(ReadsWordVectors, ClassificationTask):
             hops: H, the number of times that the memories are read, 0 to 4; with 0, none are retrieved.
             sharpness: factor of q.d_i before the softmax; with the paper's 1, all memories get almost equal attention.
             score_power: p: adds p log(s_i / s_1), of the retriever's scores, to q.d_i; the paper's 0 ignores them.
-            text_dropout: probability of hiding a training text, which is soon memorized, from expansion and classifier;
-                the paper has none.
+            text_dropout: probability of hiding a training text, which is soon memorized; 0 in the paper.
             tie_matrices: encode texts and memories by one matrix (A = B).
             label_vectors: add a vector of its label to each memory's.
-            bigrams: rows of a hashed table of vectors of word pairs, which join the mean of a text (not of its
-                memories). 0 = words alone, as in the paper.
+            bigrams: rows of a hashed table of vectors of word pairs, which join the mean of a text; 0 in the paper.
             dropout: probability of zeroing a component of a word's vector in training; the paper has none.
             duplicate_memories: repeat the memories of a text until there are K, as in the paper, instead of masking.
             log_attention: log the mean attention by hop and rank next to the scores.

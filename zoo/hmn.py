@@ -227,8 +227,7 @@ class MemNN(DialogueTask):
             word_size: d, of words, sentences and states.
             hops: R, the number of times that the sentences are read.
             temporal_encoding: encode the age of each sentence (T_A, T_C).
-            word_dropout: strength s: in training, a word of n training dialogues is unknown with probability
-                s / (s + n). 0 = never, as in the paper.
+            word_dropout: s: in training, a word of n dialogues is unknown with probability s / (s + n); 0 in the paper.
             **shared: options of `DialogueTask` and `Task`.
         """
         super().__init__(**shared)

@@ -35,7 +35,7 @@ from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint
 from zoo.tasks.base import check_choice, check_not_negative, check_probability
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
-from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, FrozenParts, ReadsSpelling
+from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, ReadsSpelling
 from zoo.training.warm_start import describe_rows, shared_rows
 
 log = logging.getLogger("zoo")
@@ -283,8 +283,9 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
         )
 
     @override
-    def frozen_parts(self) -> FrozenParts:
-        return FrozenParts(self.network.encoder, {"pooling": self.pooling})
+    def text_encoder(self) -> BiLSTMEncoder | TransformerEncoder:
+        encoder: BiLSTMEncoder | TransformerEncoder = self.network.encoder
+        return encoder
 
     @property
     @override

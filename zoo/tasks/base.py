@@ -1,4 +1,4 @@
-"""Base of all models: when the network is made, how it is saved, trained and measured."""
+"""Base of all models, whose networks are made when the data is known or a checkpoint is restored."""
 
 from __future__ import annotations
 
@@ -48,11 +48,7 @@ MAX_CLASS_SCORES = 300
 
 
 class Task(pl.LightningModule):
-    """Base of all models; the network is made when the data is known (`setup`), or when a checkpoint is restored.
-
-    It keeps its `WordEncoder` in an attribute `words` and a pre-trained transformer in an attribute `transformer`, its
-    own or a part's: checkpoints find them there.
-    """
+    """Base of all models; checkpoints find a network's `WordEncoder` in `words`, and a transformer in `transformer`."""
 
     #: the task's name on the Hugging Face Hub; "" where it has none.
     pipeline_tag: ClassVar[str] = ""
@@ -94,8 +90,7 @@ class Task(pl.LightningModule):
             lr_scheduler: makes a schedule, stepped once an epoch.
             freeze: names of parts of the network that are not trained, also as shell patterns, such as `encoder` or
                 `encoder.transformer.encoder.layer.[0-3]`; they have no dropout either.
-            learning_rates: learning rates of parts of the network, by the same patterns; the last pattern that matches
-                a weight counts. All other weights have the optimizer's own rate; a schedule applies to all.
+            learning_rates: rates of parts by such patterns; the last match counts, and others have the optimizer's.
             compile: backend of `torch.compile` for training, such as `inductor`; null: none. It needs a C++ compiler,
                 pays on GPUs, and adds a minute or more to the first steps.
         """
@@ -118,7 +113,6 @@ class Task(pl.LightningModule):
         self._is_finite: Tensor | bool = True
         #: the checkpoint that `zoo fit` resumes from: with sharded weights, Lightning checks it too late.
         self.resumed_from: str | None = None
-        # Sum of an epoch's losses so far, and their number of texts.
         self._epoch_loss: Tensor | float = 0.0
         self._epoch_count = 0
 
@@ -128,11 +122,7 @@ class Task(pl.LightningModule):
     def build_network(
         self, spec: Any, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> nn.Module:
-        """Make the network for data with this description.
-
-        `word_vectors` [num_words, d] are pre-trained values of the word table; `transformer_config` is that of a
-        checkpoint's transformer. Both may be None.
-        """
+        """Make the network; `word_vectors` [num_words, d] are pre-trained; the config is a checkpoint's, or None."""
 
     @property
     def vector_size(self) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from pytorch_lightning.trainer.states import TrainerFn
@@ -16,7 +16,6 @@ from datamodules.base import AnyDataModule
 from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
-from datamodules.core.types import PlainDict
 from datamodules.encodings import EncodedTexts
 from datamodules.options import VectorOptions
 from datamodules.text.hub import check_reachable
@@ -125,9 +124,8 @@ class ReadsWordVectors(Task):
             return
         super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
-    # Postponed updates are applied at the same points of every run, whatever callbacks read the weights.
-
     def _settle(self) -> None:
+        """Apply postponed updates, at the same points of every run, whatever callbacks read the weights."""
         for table in self._row_tables():
             if table.settle is not None:
                 table.settle(None)
@@ -272,15 +270,6 @@ class EncodesMemory(Task):
         return fingerprint_of({**settings, "weights": self._digests[1], "vocabulary": vocabulary})
 
 
-class FrozenParts(NamedTuple):
-    """A frozen encoder."""
-
-    #: called with the fields of a `TextBatch`.
-    encoder: nn.Module
-    #: everything besides weights that its results depend on.
-    settings: PlainDict
-
-
 class FrozenEncoder(ReadsTransformer):
     """A model whose encoder may be frozen: all texts then pass through it once."""
 
@@ -307,8 +296,8 @@ class FrozenEncoder(ReadsTransformer):
         """Return whether the whole encoder is frozen."""
         return any(matches(self.encoder_name, pattern) for pattern in self.freeze_patterns)
 
-    def frozen_parts(self) -> FrozenParts | None:
-        """The encoder if it is frozen; None where encoding takes no time."""
+    def text_encoder(self) -> nn.Module | None:
+        """The encoder, called with the fields of a `TextBatch`; None where encoding takes no time."""
         raise NotImplementedError
 
     @override
@@ -323,17 +312,20 @@ class FrozenEncoder(ReadsTransformer):
     @override
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        parts = self.frozen_parts() if self.encoder_is_frozen else None
+        encoder = self.text_encoder() if self.encoder_is_frozen else None
         data = self.data
-        if parts is None or data is None:
+        if encoder is None or data is None:
             return
-        encoder = parts.encoder
 
         @torch.no_grad()
         def encode(batch: TextBatch) -> Tensor:
             vectors: Tensor = encoder(*(field.to(self.device) for field in batch))
             return vectors
 
-        settings = {**parts.settings, "weights": digests_of(encoder.state_dict())}
+        settings = {
+            "encoder": type(encoder).__name__,
+            "pooling": self.hparams.get("pooling"),
+            "weights": digests_of(encoder.state_dict()),
+        }
         contents = self.batch_contents("train")
         self._encoded_texts = data.encode_texts(encode, fingerprint_of(settings), contents)

@@ -37,11 +37,7 @@ class Judged(NamedTuple):
 
 
 def measure_rankings(score: Tensor, judged: Judged, names: Sequence[str]) -> Tensor:
-    """Measure rankings by score [B, D]: float64 [B, len(names)], 0 for a query without a relevant document.
-
-    Scores of nan rank last; documents that are not judged have grade 0; names are `map`, `mrr`, `ndcg@k`, `p@1` and
-    `recall@k`.
-    """
+    """Measure rankings by score [B, D], nan last: float64 [B, len(names)], 0 without a relevant document."""
     rankings = _TiedRankings(score, judged)
     return torch.stack([rankings.measure(name) for name in names], dim=1)
 

@@ -22,17 +22,13 @@ class ClassificationScores(RowMeansWithLoss):
         super().__init__(["accuracy"])
         self.labels = list(labels)
         n = len(self.labels)
-        # Rows by class; a confusion matrix would be larger than the network where there are many classes. The last of
-        # the true classes are the unknown labels.
+        # Rows by class: a confusion matrix of many classes is large. The last of the true classes are unknown labels.
         self.add_counts(correct=(n,), true=(n + 1,), predicted=(n,))
 
     def update(
         self, logits: Tensor, target: Tensor, weight: Tensor, is_duplicate: Tensor | None = None
     ) -> None:
-        """Count a batch of logits [B, C]; a target of C is an unknown label, and weights of 0 pad a batch.
-
-        `is_duplicate` bool [B]: rows that the accuracy without duplicates skips; None = none.
-        """
+        """Count a batch of logits [B, C]; a target of C is an unknown label, and rows of weight 0 only pad."""
         n = len(self.labels)
         counted = (weight > 0) & (target >= 0)
         prediction = logits.argmax(dim=1)

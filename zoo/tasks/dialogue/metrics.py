@@ -23,18 +23,13 @@ class DialogueScores(CountedScores):
     unanswerable: Tensor
 
     def __init__(self, readouts: tuple[str, ...], readout: str) -> None:
-        """Make room for all read-outs of a model; `readout` is the source of its answers."""
         super().__init__()
         self.readouts, self.readout = readouts, readout
         n = len(readouts)
         self.add_counts(errors=(n,), probability=(n,), loss=(), questions=(), unanswerable=())
 
     def update(self, choices: Mapping[str, Tensor], answer: Tensor, weight: Tensor, loss: Tensor) -> None:
-        """Count a batch of P questions; `choices`: read-out -> probabilities [P, choices].
-
-        An answer of -1 is no choice, and one of -100 unknown and not counted; weights of 0 pad a batch; `loss` is
-        anything where no choice is right.
-        """
+        """Count questions; `choices`: read-out -> [P, choices]; an answer of -1 is no choice, one of -100 unknown."""
         counted = (weight > 0) & (answer != NO_ANSWER)
         known = counted & (answer >= 0)
         for i, name in enumerate(self.readouts):

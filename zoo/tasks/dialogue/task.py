@@ -77,8 +77,7 @@ class DialogueTask(Task):
         """Choose the loss.
 
         Args:
-            loss: `joint`: cross entropy of the mean of the read-outs, as in the paper; `each`: the sum of the
-                cross entropies of the read-outs. A model with one read-out has no choice.
+            loss: `joint`: cross entropy of the mean of the read-outs, as in the paper; `each`: the sum of theirs.
             sentence_loss: weight of another term, minus the logarithm of the last hop's attention on the turns with the
                 answer, which otherwise learns slowly. 0 = the paper's loss.
             **shared: options of all models, see `Task`.

@@ -14,11 +14,7 @@ NAMES = ("map", "mrr", "ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10", "p@1")
 
 
 def measure_lists(score: Tensor, target: Tensor, query: Tensor) -> Tensor:
-    """Measure rankings of P candidates: float64 [B, len(NAMES)], 0 for a list without a relevant candidate.
-
-    A score of nan ranks last; a grade above 0 is relevant; `query` int64 [P] is the list of each candidate, 0..B-1, in
-    any order; every list has a candidate.
-    """
+    """Measure rankings of lists 0..B-1, `query` [P]: float64 [B, len(NAMES)], 0 without a relevant candidate."""
     order = query.argsort(stable=True)
     query, score, target = query[order], score[order].float(), target[order]
     size = torch.bincount(query)
@@ -65,11 +61,7 @@ class MatchingScores(RowMeansWithLoss):
         loss: Tensor,
         is_duplicate: Tensor | None = None,
     ) -> None:
-        """Count a batch of P pairs, with the terms of the loss [n].
-
-        Grades of nan are unknown; weights of 0 pad a batch; `query` int64 [P] is the list of each pair, which is in one
-        batch only. `is_duplicate` bool [P]: pairs that scores without duplicates skip, all of a question or none.
-        """
+        """Count P pairs, whole lists `query`, with terms [n] of the loss; nan grades are unknown, weights of 0 pad."""
         counted = (weight > 0) & ~target.isnan()
         score, target, query = score[counted].detach().float(), target[counted].float(), query[counted]
         self.add_loss(loss)
@@ -94,10 +86,7 @@ class MatchingScores(RowMeansWithLoss):
 
 
 class RankingScores(MatchingScores):
-    """MAP, MRR, NDCG@k, P@1 of questions' candidates, all candidates of a question in one batch.
-
-    Questions without a relevant candidate are counted, and excluded from the means, or kept as zeros as in some papers.
-    """
+    """MAP, MRR, NDCG@k, P@1; the means exclude questions without a relevant candidate, or keep them as zeros."""
 
     questions_without_positive: Tensor
 

@@ -41,10 +41,7 @@ class RetrievalScores(RowMeans):
         loss: Tensor,
         is_duplicate: Tensor | None = None,
     ) -> None:
-        """Count a batch of B queries with the numbers `row`, by the scores [B, D] of each mixture.
-
-        Weights of 0 pad a batch; `is_duplicate` bool [B]: queries that scores without duplicates skip.
-        """
+        """Count a batch of queries, numbers `row` [B], by scores [B, D] of each mixture; those of weight 0 pad."""
         has_relevant = torch.bincount(judged.query[judged.grade > 0], minlength=len(row)) > 0
         counted = (weight > 0) & has_relevant
         values = torch.stack([measure_rankings(score, judged, NAMES) for score in scores])

@@ -190,8 +190,7 @@ class RefreshedNegatives(Callback):
             "num_hits": self.num_hits,
         }
         fingerprint = fingerprint_of(description)
-        # Another model at the same step, of a run that was resumed with other options, has another folder: a
-        # checkpoint may still name the first.
+        # A run that was resumed with other options has another folder: a checkpoint may still name the first.
         name = f"step-{trainer.global_step}-{fingerprint[:8]}"
         folder = _folder(trainer) / name
         if not is_whole(folder, fingerprint):
@@ -242,7 +241,6 @@ class RefreshedNegatives(Callback):
 def _search(
     folder: Path, fingerprint: str, embedded: Embedded, judgements: Judgements, num_hits: int
 ) -> None:
-    """Write the hits of a refresh."""
     hits = find_hits(embedded, judgements, num_hits)
 
     def save(partial: Path) -> None:
@@ -258,5 +256,4 @@ def _data_of(trainer: pl.Trainer) -> ClickthroughDataModule:
 
 
 def _folder(trainer: pl.Trainer) -> Path:
-    """The folder of a run's refreshes."""
     return Path(trainer.default_root_dir).absolute() / "negatives"

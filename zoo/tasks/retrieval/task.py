@@ -94,10 +94,7 @@ class RetrievalTask(Task):
     def encode_collection(
         self, dataset: RankingDataset, block: int, process: int = 0, processes: int = 1
     ) -> Any:
-        """The documents of a collection in the form that `score` reads: here their embeddings, float32 [D, d].
-
-        A process encodes its share of blocks of `block` documents; the other rows are 0.
-        """
+        """Encode documents, `block` at a time, for `score`: here float32 [D, d], 0 for those of other processes."""
         blocks = dataset.document_blocks(block)[process::processes]
         # A run has the progress bar of the epoch.
         hidden = None if self._trainer is None else True
