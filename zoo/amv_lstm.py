@@ -262,7 +262,7 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
             shared_encoder: read both texts with one BiLSTM; two need more data than WikiQA has.
             mlp_size: hidden units between interactions and score.
             overlap: add the shares of common words, see `word_overlap`, to the interactions. The paper has none.
-            dropout: on word vectors (the same for all occurrences in a batch) and before the last layer; 0 in the paper.
+            dropout: on word vectors (one mask for a word in a batch) and before the last layer; 0 in the paper.
             **shared: options of the bases; Equations 5 and 6 are `MatchingTask`'s losses `hinge` and `cross_entropy`.
         """
         super().__init__(**shared)
