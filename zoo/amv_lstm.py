@@ -29,7 +29,7 @@ from zoo.layers.encoders import TransformerTokens, WordEncoder
 from zoo.layers.interactions import cosine_interaction, dot_interaction, pair_mask, word_overlap
 from zoo.layers.lstm import AllStatesLSTM
 from zoo.tasks.base import check_choice, check_sizes
-from zoo.tasks.encoders import FrozenEncoder, FrozenParts, ReadsWordVectors
+from zoo.tasks.encoders import FrozenEncoder, ReadsWordVectors
 from zoo.tasks.matching.task import MatchingOutput, MatchingTask
 
 Attention: TypeAlias = Literal["none", "question", "answer", "both"]
@@ -58,9 +58,8 @@ class Texts(NamedTuple):
 class WordAttention(nn.Module):
     """Attention on the words of a text (Equation 4): alpha_t = softmax_t(v . w_t), w'_t = alpha_t w_t.
 
-    As published, the weights of a text add up to 1, so the BiLSTM reads a text of 20 words at a twentieth of its scale,
-    but a text without attention at full scale. `scale="length"` multiplies them by the number of words: equal weights,
-    with which the training starts (v = 0), then change nothing.
+    As published, the weights of a text add up to 1. `scale="length"` multiplies them by the number of words: equal
+    weights, with which the training starts (v = 0), then change nothing.
     """
 
     def __init__(self, size: int, scale: AttentionScale) -> None:
@@ -129,10 +128,9 @@ class Interactions(nn.Module):
 
 
 def k_max(interaction: Tensor, mask: Tensor, k: int, none: Tensor) -> Tensor:
-    """The k largest interactions of each kind, largest first: float32 [P, R * k].
+    """The k largest of the interactions [P, R, T, S] of each kind, largest first: float32 [P, R * k].
 
-    `interaction` is float32 [P, R, T, S]; `mask` bool [P, T, S] is True where both positions hold a word; `none`
-    float32 [R] is the value of missing interactions, where a pair has fewer than k.
+    `mask` bool [P, T, S] marks pairs of words; `none` [R] is the value where a pair has fewer than k.
     """
     flat = interaction.masked_fill(~mask.unsqueeze(1), -torch.inf).flatten(2)  # [P, R, T*S]
     largest = flat.topk(min(k, flat.shape[2]), dim=2).values
@@ -255,10 +253,8 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
         Args:
             attention: texts whose words are weighted before the BiLSTM reads them: none (MV-LSTM), the first
                 (`question`), the second (`answer`), or both, each with a vector v of its own.
-            attention_scale: sum of a text's weights: 1 (`paper`), which shrinks the inputs of the BiLSTM by about the
-                text's length, or the number of words (`length`), so that equal weights change nothing.
-            interaction: compare forward with forward and backward with backward states (`directions`), or the
-                `concatenated` states. Both are published.
+            attention_scale: sum of a text's weights: 1 (`paper`), or its number of words (`length`).
+            interaction: compare states of one direction (`directions`), or `concatenated` states; both are published.
             similarity: of two states, see `Interactions`; the paper's is cosine.
             slices: interactions of two states for `similarity="tensor"`.
             k: number of strongest interactions, of each kind, that make the score.
@@ -266,10 +262,8 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
             shared_encoder: read both texts with one BiLSTM; two need more data than WikiQA has.
             mlp_size: hidden units between interactions and score.
             overlap: add the shares of common words, see `word_overlap`, to the interactions. The paper has none.
-            dropout: on word vectors, the same for all occurrences of a word in a batch, and before the last layer; the
-                paper has none.
-            **shared: options of `ReadsWordVectors`, `FrozenEncoder` (whose token vectors replace the word vectors),
-                `MatchingTask` (Equations 5 and 6 are `hinge` and `cross_entropy`) and `Task`.
+            dropout: on word vectors (one mask for a word in a batch) and before the last layer; 0 in the paper.
+            **shared: options of the bases; Equations 5 and 6 are `MatchingTask`'s losses `hinge` and `cross_entropy`.
         """
         super().__init__(**shared)
         check_choice("attention", attention, ("none", "question", "answer", "both"))
@@ -311,6 +305,6 @@ class AMVLSTM(ReadsWordVectors, FrozenEncoder, MatchingTask):
         )
 
     @override
-    def frozen_parts(self) -> FrozenParts | None:
+    def text_encoder(self) -> nn.Module | None:
         # Word vectors are looked up as quickly as vectors of texts.
-        return None if self.transformer is None else FrozenParts(self.network.words, {"vectors": "tokens"})
+        return None if self.transformer is None else self.network.words

@@ -29,7 +29,7 @@ from datamodules.state import DataState
 from zoo.layers.bags import TextBag
 from zoo.layers.text_dropout import TextDropout
 from zoo.layers.vote import relative_scores
-from zoo.tasks.base import check_choice, check_probability, check_sizes
+from zoo.tasks.base import check_choice, check_not_negative, check_positive, check_probability, check_sizes
 from zoo.tasks.classification.metrics import AttentionScores, ClassificationScores
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
 from zoo.tasks.encoders import ReadsWordVectors
@@ -45,8 +45,7 @@ MOST_HOPS = 4
 def soft_weights(energy: Tensor, count: Tensor) -> Tensor:
     """Weigh memories by attention (Equation 3): float32 [B, K]; a row adds up to 1, or is 0 without a memory.
 
-    `energy` float32 [B, K] is q.d_i times the sharpness; `count` float32 [B, K] the number of times that each memory is
-    read, 0 = no memory.
+    `energy` [B, K] is q.d_i times the sharpness; `count` [B, K] how often each memory is read, 0 = no memory.
     """
     mask = count > 0
     repeated = energy + count.clamp(min=1).log()
@@ -56,8 +55,8 @@ def soft_weights(energy: Tensor, count: Tensor) -> Tensor:
 class HardRead(nn.Module):
     """One memory, drawn by its attention: Gumbel-softmax in training, the arg max in evaluation.
 
-    At a high temperature, training reads mixtures of memories, which never occur in evaluation. A falling temperature
-    avoids that, and so does straight-through: the drawn memory alone is read, with the gradient of the mixture.
+    Training at a high temperature reads mixtures of memories. A falling temperature avoids that, and so does
+    straight-through: the drawn memory alone is read, with the gradient of the mixture.
     """
 
     def __init__(self, tau: float, straight_through: bool) -> None:
@@ -124,10 +123,9 @@ class MemoryNetwork(nn.Module):
     ) -> None:
         """Join the parts; see `MemNet` for the other arguments.
 
-        `text` is matrix A, `memory` matrix B of the attention (None: A), and `output` the matrix of the memories that
-        are summed (None: that of the attention). `label` [labels, d] are initial vectors of the memories' labels (None:
-        not read). Without `read`, attention is soft. Without `expand`, a text is expanded to q + o, and the classifier
-        reads no q.
+        `text` is matrix A, `memory` matrix B (None: A), and `output` that of the sum (None: that of the attention);
+        `label` [labels, d] are initial vectors of the memories' labels. Without `read`, attention is soft. Without
+        `expand`, a text is expanded to q + o, and the classifier reads no q.
         """
         super().__init__()
         self.text, self.memory, self.output = text, memory, output
@@ -179,11 +177,7 @@ class MemoryNetwork(nn.Module):
 
 
 def fill_ranks(mask: Tensor) -> Tensor:
-    """The number of times that each memory is read if the retrieved ones fill all K ranks, in turn from the best.
-
-    The paper repeats memories at random where a search returns fewer than K. `mask` bool [B, K] is True where there is
-    a memory. Returns float32 [B, K], 0 where there is none.
-    """
+    """Counts [B, K] of reads if the memories fill all K ranks, in turn from the best; the paper repeats at random."""
     ranks, retrieved = mask.shape[1], mask.sum(dim=1, keepdim=True).clamp(min=1)
     rank = mask.cumsum(dim=1) - 1
     return ((ranks - rank - 1).div(retrieved, rounding_mode="floor") + 1) * mask.float()
@@ -212,20 +206,14 @@ class MemNet(ReadsWordVectors, ClassificationTask):
 
         Args:
             hops: H, the number of times that the memories are read, 0 to 4; with 0, none are retrieved.
-            sharpness: factor of q.d_i before the softmax. Means of many vectors are short, so with the paper's 1 the
-                attention is nearly the same on all memories.
-            score_power: p: adds p log(s_i / s_1), of the retriever's scores, to q.d_i; the paper's 0 ignores the
-                scores.
-            text_dropout: probability of hiding a training text from expansion and classifier, which otherwise rely on
-                the text alone: it is soon memorized, while memories look in training as they do later. The paper has
-                none.
+            sharpness: factor of q.d_i before the softmax; with the paper's 1, all memories get almost equal attention.
+            score_power: p: adds p log(s_i / s_1), of the retriever's scores, to q.d_i; the paper's 0 ignores them.
+            text_dropout: probability of hiding a training text, which is soon memorized; 0 in the paper.
             tie_matrices: encode texts and memories by one matrix (A = B).
             label_vectors: add a vector of its label to each memory's.
-            bigrams: rows of a table of vectors of word pairs, which join the mean of a text (not of its memories);
-                pairs share rows by their hash. 0 = words alone, as in the paper.
+            bigrams: rows of a hashed table of vectors of word pairs, which join the mean of a text; 0 in the paper.
             dropout: probability of zeroing a component of a word's vector in training; the paper has none.
-            duplicate_memories: repeat the memories of a text with fewer than K until there are K, as in the paper,
-                instead of masking.
+            duplicate_memories: repeat the memories of a text until there are K, as in the paper, instead of masking.
             log_attention: log the mean attention by hop and rank next to the scores.
             **shared: options of `ReadsWordVectors` and `Task`.
         """
@@ -233,13 +221,9 @@ class MemNet(ReadsWordVectors, ClassificationTask):
         check_sizes(word_size=self.word_size)
         if not 0 <= hops <= MOST_HOPS:
             raise InputError(f"model.hops={hops}: use 0 (no memory) to {MOST_HOPS}")
-        if not sharpness > 0 or score_power < 0:
-            raise InputError(
-                f"model.sharpness={sharpness}, model.score_power={score_power}: use more than 0, and 0 or more"
-            )
+        check_positive(sharpness=sharpness)
+        check_not_negative(score_power=score_power, bigrams=bigrams)
         check_probability(text_dropout=text_dropout)
-        if bigrams < 0:
-            raise InputError(f"model.bigrams={bigrams}: must be 0 (no word pairs) or more")
         self.uses_memory = hops > 0
         self.hops, self.sharpness, self.score_power = hops, sharpness, score_power
         self.tie_matrices, self.label_vectors = tie_matrices, label_vectors
@@ -326,19 +310,17 @@ class ExpaNet(MemNet):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            read: `soft`, attention over all memories; or `hard`, one memory: a Gumbel-softmax draw in training, the
-                arg max in evaluation.
+            read: `soft`: attention over all memories; `hard`: one, a Gumbel-softmax draw in training, else the arg max.
             tau: temperature of the draw.
-            final_tau: temperature at the end of the training; it falls by the same factor in each step. None = it is
-                constant, as in the paper.
+            final_tau: temperature at the end; it falls by the same factor in each step. None = `tau`, as in the paper.
             straight_through: read the drawn memory alone, with the gradient of the mixture that the paper reads.
             **shared: options of `MemNet`, `ReadsWordVectors` and `Task`.
         """
         super().__init__(**shared)
         check_choice("read", read, ("soft", "hard"))
-        for name, value in (("tau", tau), ("final_tau", final_tau)):
-            if value is not None and not value > 0:
-                raise InputError(f"model.{name}={value}: must be more than 0")
+        check_positive(tau=tau)
+        if final_tau is not None:
+            check_positive(final_tau=final_tau)
         self.read, self.tau, self.final_tau = read, tau, final_tau
         self.straight_through = straight_through
 

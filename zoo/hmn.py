@@ -25,11 +25,10 @@ from torch.nn import functional
 from typing_extensions import override
 
 from datamodules.batch import DialogueBatch, DialogueSpec
-from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from zoo.layers.gru import AllStatesGRU
 from zoo.layers.open_words import DEVIATION, OpenWords
-from zoo.tasks.base import check_choice, check_sizes
+from zoo.tasks.base import check_choice, check_not_negative, check_sizes
 from zoo.tasks.dialogue.task import DialogueOutput, DialogueTask, Pointer, Readout
 
 WordMemoryKind: TypeAlias = Literal["bigru", "gru", "embedding"]
@@ -41,11 +40,8 @@ def encode_positions(vectors: Tensor, words: Tensor, position: Tensor, counts: T
     l_gj = (1 - j/J) - (g/d)(1 - 2j/J) is a sum of two products of a function of j and a function of g. Two weighted
     sums of vectors suffice, without a vector for each occurrence of a word.
 
-    Args:
-        vectors: [U, D], tables of d = `size` columns side by side.
-        words: int64 [n], the words of all texts, rows of `vectors`.
-        position: int64 [n], positions in their text from 1: j.
-        counts: int64 [S], words of each text: J.
+    `vectors` [U, D] are tables of d = `size` columns side by side; `words` [n] are the words of all texts, at positions
+    j [n] in their text, from 1; `counts` [S] is J.
     """
     share = position.to(vectors.dtype) / counts.repeat_interleave(counts)
     starts = counts.cumsum(0) - counts
@@ -169,11 +165,7 @@ class WordMemory(nn.Module):
 
 
 def positions_of_turns(batch: DialogueBatch, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """The positions in the dialogue of the words of `kept` turns, int64 [P, k]; -1 = none.
-
-    Returns positions [P, M], where M is k times the words of the longest turn, and bool [P, M], True where there is a
-    word.
-    """
+    """Positions [P, M] of the words of `kept` turns [P, k], -1 = none; and bool [P, M], True where there is a word."""
     is_word = batch.text != 0
     counts = torch.zeros_like(batch.age).scatter_add(1, batch.turn, is_word.long())  # [B, N]
     starts = counts.cumsum(dim=1) - counts
@@ -235,14 +227,12 @@ class MemNN(DialogueTask):
             word_size: d, of words, sentences and states.
             hops: R, the number of times that the sentences are read.
             temporal_encoding: encode the age of each sentence (T_A, T_C).
-            word_dropout: strength s: in training, a word of n training dialogues is unknown with probability
-                s / (s + n). 0 = never, as in the paper.
+            word_dropout: s: in training, a word of n dialogues is unknown with probability s / (s + n); 0 in the paper.
             **shared: options of `DialogueTask` and `Task`.
         """
         super().__init__(**shared)
         check_sizes(word_size=word_size, hops=hops)
-        if word_dropout < 0:
-            raise InputError(f"model.word_dropout={word_dropout}: must be 0 or more")
+        check_not_negative(word_dropout=word_dropout)
         self.word_size, self.hops = word_size, hops
         self.temporal_encoding, self.word_dropout = temporal_encoding, word_dropout
 
@@ -269,8 +259,7 @@ class HMN(MemNN):
         """Configure the model; its network is built when the data is known.
 
         Args:
-            readout: source of the answers: `sentence` (p_S), `word` (p_W) or `joint` (both). All are trained together
-                and measured; this one selects the epoch.
+            readout: source of the answers, which selects the epoch: `sentence` (p_S), `word` (p_W) or `joint` (both).
             word_memory: encoder of the words in context: `bigru`, `gru`, or `embedding`, the word vectors alone.
             k: number of sentences that are kept for the attention on words.
             **shared: options of `MemNN`, `DialogueTask` and `Task`.

@@ -32,11 +32,11 @@ from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.layers.text_dropout import TextDropout
 from zoo.layers.vote import vote
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint
-from zoo.tasks.base import check_choice, check_probability
+from zoo.tasks.base import check_choice, check_not_negative, check_probability
 from zoo.tasks.classification.predictor import ClassificationPredictor
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
-from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, FrozenParts, ReadsSpelling
-from zoo.training.warm_start import FEW_ROWS, shared_rows
+from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, ReadsSpelling
+from zoo.training.warm_start import describe_rows, shared_rows
 
 log = logging.getLogger("zoo")
 
@@ -69,10 +69,9 @@ class MultiPerspectiveCosine(nn.Module):
         self.size = size
 
     def forward(self, text: Tensor, memories: Tensor, memory: Tensor) -> Tensor:
-        """Compare texts with their memories: s_k^i = cosine(W_i * h, W_i * h'_k), float32 [B, K, I] in -1..1.
+        """Compare texts h [B, l] with rows `memory` [B, K] of distinct memories h' [M, l]: float32 [B, K, I] in -1..1.
 
-        `text` [B, l] has the texts' vectors h, `memories` [M, l] the distinct memories' h', and `memory` [B, K] rows
-        of `memories`.
+        s_k^i = cosine(W_i * h, W_i * h'_k).
         """
         # In float32 whatever the precision: squares of half-precision numbers over- and underflow.
         with torch.autocast(text.device.type, enabled=False):
@@ -88,24 +87,18 @@ class MultiPerspectiveCosine(nn.Module):
 class SharpAttention(nn.Module):
     """Weights over a text's memories that add up to 1, in place of the paper's raw similarities.
 
-    w_k^i = softmax_k(tau_i s_k^i + p log(score_k / score_1)): a sharp mix of the similarity and the retrieval score,
-    with a tau learned for each perspective. Raw cosines of a trained encoder hardly differ between memories, so their
-    sum counts memories rather than weights them.
+    w_k^i = softmax_k(tau_i s_k^i + p log(score_k / score_1)), with a tau learned for each perspective. Raw cosines of
+    a trained encoder hardly differ between memories, so their sum counts memories rather than weights them.
     """
 
     def __init__(self, num_perspectives: int, score_power: float = 3.0) -> None:
         super().__init__()
-        # tau = 1: at first the retriever's scores decide nearly alone. The encoder has fitted the training texts, so
-        # its cosines discriminate better in training than later.
+        # tau = 1: at first the retriever's scores decide nearly alone.
         self.log_tau = nn.Parameter(torch.zeros(max(num_perspectives, 1)))
         self.score_power = score_power
 
     def forward(self, similarity: Tensor, score: Tensor, mask: Tensor) -> Tensor:
-        """Weigh memories: float32 [B, K, I], 0 for a text without memories.
-
-        `similarity` is float32 [B, K, I], `score` float32 [B, K] from the retriever; `mask` bool [B, K] is True where
-        there is a memory.
-        """
+        """Weigh the memories of bool [B, K] by similarity [B, K, I] and retrieval score [B, K]: float32 [B, K, I]."""
         views = [
             vote(similarity[:, :, i], score, mask, tau, self.score_power)
             for i, tau in enumerate(self.log_tau.exp())
@@ -124,11 +117,10 @@ class KNNNetwork(nn.Module):
         num_perspectives: int,
         attention: Attention,
         text_dropout: float,
-        detach_memories: bool,
     ) -> None:
         """Make the parts; see `KNNBiLSTM` for the options."""
         super().__init__()
-        self.encoder, self.detach_memories = encoder, detach_memories
+        self.encoder = encoder
         self.drop_text = TextDropout(text_dropout)
         self.features = FEATURES[features]
         self.num_memory_classes = len(spec.memory_labels)
@@ -154,10 +146,7 @@ class KNNNetwork(nn.Module):
                 self.classifier.weight[:, start : start + self.sizes["label"]] = vote_for_own_class
 
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
-        """Classify the texts of a batch; see `ClassificationBatch` for the shapes.
-
-        A memory's weight is the mean over the perspectives; with `attention="cosine"`, of its similarity to the text.
-        """
+        """Classify the texts of a batch; a memory's weight is the mean over its perspectives."""
         if self.features == ("text",):
             text = self.encode_texts(batch)
             return ClassificationOutput(self._classify([text]), torch.zeros_like(batch.memory_score))
@@ -198,8 +187,7 @@ class KNNNetwork(nn.Module):
         texts[:n, :length] = batch.text
         texts[n : n + m, :memory_length] = batch.memory_text
         encoded = self.encoder(batch.word, batch.char, texts)
-        memories = encoded[n:]
-        return encoded[:n], memories.detach() if self.detach_memories else memories
+        return encoded[:n], encoded[n:]
 
     def _classify(self, features: list[Tensor]) -> Tensor:
         # Scores are float32 whatever the precision.
@@ -210,7 +198,6 @@ class KNNNetwork(nn.Module):
 
 def weighted_sums(weights: Tensor, values: Tensor) -> Tensor:
     """Sums of values [B, K, d] with weights [B, K, I]: float32 [B, I*d] whatever the precision."""
-    # Under autocast the product would be rounded to half precision: a vote of .3 to .3008.
     with torch.autocast(weights.device.type, enabled=False):
         return (weights.float().transpose(1, 2) @ values.float()).flatten(1)
 
@@ -231,7 +218,6 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
         pooling: Pooling = "mean",
         attention: Attention = "cosine",
         text_dropout: float = 0.0,
-        detach_memories: bool = False,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
         **shared: Any,
     ) -> None:
@@ -245,13 +231,9 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
             dropout: on word vectors; the paper has none.
             pooling: reduction of the states of a `transformer` to a text's vector.
             attention: weights of the memories: `cosine`, the paper's raw similarities, or `softmax`, sharp weights from
-                similarity and retrieval score that add up to 1 (see `SharpAttention`); the memories' labels then count
-                as a vote from the first step on.
-            text_dropout: probability of hiding the text feature of a training example from the classifier, which
-                otherwise relies on the text alone: the encoder has memorized it, while the memories look in training as
-                they do later. The paper has none.
-            detach_memories: no gradient through the memories' encodings: the encoder learns from the texts alone, as in
-                M1, and the head learns to read memories that it cannot change.
+                similarity and retrieval score that add up to 1: the memories' labels are a vote from the first step on.
+            text_dropout: probability of hiding the text feature of a training example, which the encoder memorizes;
+                without it, the classifier hardly learns to read memories. The paper has none.
             optimizer: makes the optimizer; the paper's is Adam at 1e-4.
             **shared: options of `ReadsSpelling`, `FrozenEncoder` and `Task`. The paper keeps pre-trained vectors fixed.
         """
@@ -260,12 +242,11 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
         check_choice("attention", attention, ("cosine", "softmax"))
         check_choice("pooling", pooling, ("mean", "cls"))
         check_probability(text_dropout=text_dropout)
-        if num_perspectives < 0:
-            raise InputError(f"model.num_perspectives={num_perspectives}: must be 0 or more")
+        check_not_negative(num_perspectives=num_perspectives)
         self.uses_memory = features != "M1"
         self.features, self.num_perspectives, self.attention = features, num_perspectives, attention
         self.hidden_size, self.dropout, self.pooling = hidden_size, dropout, pooling
-        self.text_dropout, self.detach_memories = text_dropout, detach_memories
+        self.text_dropout = text_dropout
         self.memory_weight = "cosine similarity" if attention == "cosine" else "weight"
         self._encoded_memory: EncodedMemory | None = None
 
@@ -299,12 +280,12 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
             self.num_perspectives,
             self.attention,
             self.text_dropout,
-            self.detach_memories,
         )
 
     @override
-    def frozen_parts(self) -> FrozenParts:
-        return FrozenParts(self.network.encoder, {"pooling": self.pooling})
+    def text_encoder(self) -> BiLSTMEncoder | TransformerEncoder:
+        encoder: BiLSTMEncoder | TransformerEncoder = self.network.encoder
+        return encoder
 
     @property
     @override
@@ -367,10 +348,7 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
         checkpoint[CHECKPOINT_KEY]["head"] = self.network.sizes
 
     def take_head(self, checkpoint: Checkpoint) -> list[str]:
-        """Take the columns of common features for common labels; see `TransfersHead`.
-
-        Columns of other features become 0, so that the model starts as a copy of the other one, unless they vote.
-        """
+        """Take the columns of common features for common labels; others become 0, unless they vote."""
         assert self.data_state is not None
         facts, other = self.data_state.facts, checkpoint.data.facts
         labels: list[str] = facts["labels"]
@@ -389,18 +367,11 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
         classifier.weight[here[:, None], to] = weights["network.classifier.weight"][there[:, None], source]
         classifier.bias[here] = weights["network.classifier.bias"][there]
         features = ", ".join(dict.fromkeys(str(names[column][0]) for column, _ in columns))
-        shared = [labels[row] for row, _ in rows]
-        listed = (
-            ", ".join(shared) if len(shared) <= FEW_ROWS else f"{len(shared):,} of {len(labels):,} labels"
-        )
-        return [f"classifier ({features}) for {listed}"]
+        return [describe_rows(f"classifier ({features})", labels, [row for row, _ in rows])]
 
 
 def column_names(sizes: Mapping[str, int], memory_labels: Sequence[str]) -> list[tuple[Hashable, ...]]:
-    """Name of each column of the classifier's weight, from the features' widths in their order.
-
-    The columns of a vector have positions; those of a vote, the perspective and the class.
-    """
+    """Name of each column of the classifier's weight: its feature and its position, or perspective and class."""
     names: list[tuple[Hashable, ...]] = []
     for feature, size in sizes.items():
         if feature == "label":

@@ -78,10 +78,7 @@ MODELS = {name: Entry(f"zoo.{module}", task, paper) for name, module, task, pape
 
 
 def model_class(name: str) -> type[Task]:
-    """The model with this name, of the zoo or of an imported module, which may precede the name.
-
-    Raises an `InputError` if there is none.
-    """
+    """The model with this name, of the zoo or of an imported module; raises an `InputError` if there is none."""
     short = name.rpartition(".")[2]
     if short in MODELS:
         kind: type[Task] = getattr(import_module(MODELS[short].module), short)

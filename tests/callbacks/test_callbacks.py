@@ -201,16 +201,12 @@ def test_charts_of_a_classifier(fit: Callable[..., Path]) -> None:
     """Each chart is a table and a picture, and training is the same as without charts."""
     plain, watched = fit("plain"), fit("watched", *CHARTS)
     folder = watched / "charts"
-    names = ["attention", "attention_by_rank", "retrieval"]
+    names = ["attention", "retrieval"]
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         f"{name}.{kind}" for name in names for kind in ("csv", "png")
     )
     for picture in folder.glob("*.png"):
         assert picture.read_bytes().startswith(b"\x89PNG")
-    shares = [
-        float(line["share of the cosine similarity"]) for line in read(folder / "attention_by_rank.csv")
-    ]
-    assert sum(shares) == pytest.approx(1, abs=0.01)  # every text has all of its memories here
     hits = [float(line["texts with such a memory up to here"]) for line in read(folder / "retrieval.csv")]
     assert hits == sorted(hits)
 
@@ -238,7 +234,6 @@ def test_same_label_by_rank() -> None:
     """Of two texts, one has a memory with its label at the first rank, one at the second."""
     charts = charts_by_name([prediction("a", "b"), prediction("a", "b")], ["a", "b"])
     assert charts["retrieval"].rows == [(1, 0.5, 0.5), (2, 0.5, 1.0)]
-    assert charts["attention_by_rank"].rows == [(1, 0.75), (2, 0.25)]
     assert charts["attention"].rows[0] == ["t", 3.0, -1.0]
     assert charts["attention"].marked == [[0], [1]]
     assert charts_by_name([prediction()], ["a"]) == {}
@@ -247,4 +242,3 @@ def test_same_label_by_rank() -> None:
 def test_missing_memories_have_no_weight() -> None:
     charts = charts_by_name([prediction("a", "b"), prediction(), prediction("b")], ["a"] * 3)
     assert charts["attention"].rows == [["t", 3.0, -1.0], ["t", 3.0, None]]
-    assert charts["attention_by_rank"].rows == [(1, 0.875), (2, 0.25)]

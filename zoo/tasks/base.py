@@ -1,4 +1,4 @@
-"""Base of all models: when the network is made, how it is saved, trained and measured."""
+"""Base of all models, whose networks are made when the data is known or a checkpoint is restored."""
 
 from __future__ import annotations
 
@@ -48,12 +48,7 @@ MAX_CLASS_SCORES = 300
 
 
 class Task(pl.LightningModule):
-    """Base of all models.
-
-    A network is made when the data is known (`setup`), or when a checkpoint is restored. It keeps its `WordEncoder` in
-    an attribute `words` and a pre-trained transformer in an attribute `transformer`, its own or a part's: checkpoints
-    find them there. Methods that one or two models need are protocols next to their uses: `warm_start.TransfersHead`.
-    """
+    """Base of all models; checkpoints find a network's `WordEncoder` in `words`, and a transformer in `transformer`."""
 
     #: the task's name on the Hugging Face Hub; "" where it has none.
     pipeline_tag: ClassVar[str] = ""
@@ -91,15 +86,13 @@ class Task(pl.LightningModule):
         Args:
             init_from: a checkpoint, run, exported folder or name on the Hugging Face Hub whose weights the model starts
                 from, as far as they fit; the log lists them. `--ckpt_path` resumes a run instead.
-            optimizer: makes the optimizer. Adam's `fused=True` computes the same in one pass: with a trained table of
-                word vectors, PyTorch's default version takes most of a step on a CPU.
+            optimizer: makes the optimizer; with trained word vectors, `fused=True` saves most of a step on CPUs.
             lr_scheduler: makes a schedule, stepped once an epoch.
             freeze: names of parts of the network that are not trained, also as shell patterns, such as `encoder` or
                 `encoder.transformer.encoder.layer.[0-3]`; they have no dropout either.
-            learning_rates: learning rates of parts of the network, by the same patterns; the last pattern that matches
-                a weight counts. All other weights have the optimizer's own rate; a schedule applies to all.
-            compile: backend of `torch.compile` for training, such as `inductor`; null: none. Names of weights stay as
-                they are. It needs a C++ compiler, pays on GPUs, and adds a minute or more to the first steps.
+            learning_rates: rates of parts by such patterns; the last match counts, and others have the optimizer's.
+            compile: backend of `torch.compile` for training, such as `inductor`; null: none. It needs a C++ compiler,
+                pays on GPUs, and adds a minute or more to the first steps.
         """
         super().__init__()
         if optimizer is None:  # as YAML may have it
@@ -120,7 +113,6 @@ class Task(pl.LightningModule):
         self._is_finite: Tensor | bool = True
         #: the checkpoint that `zoo fit` resumes from: with sharded weights, Lightning checks it too late.
         self.resumed_from: str | None = None
-        # Sum of an epoch's losses so far, and their number of texts.
         self._epoch_loss: Tensor | float = 0.0
         self._epoch_count = 0
 
@@ -130,11 +122,7 @@ class Task(pl.LightningModule):
     def build_network(
         self, spec: Any, word_vectors: Tensor | None, transformer_config: PlainDict | None
     ) -> nn.Module:
-        """Make the network for data with this description.
-
-        `word_vectors` [num_words, d] are pre-trained values of the word table, or None. `transformer_config` is the
-        configuration of the transformer whose weights a checkpoint holds, or None.
-        """
+        """Make the network; `word_vectors` [num_words, d] are pre-trained; the config is a checkpoint's, or None."""
 
     @property
     def vector_size(self) -> int | None:
@@ -142,10 +130,7 @@ class Task(pl.LightningModule):
         return None
 
     def check_data(self, data: AnyDataModule) -> None:
-        """Raise an `InputError` that names the option to change if a data module does not fit this model.
-
-        `zoo fit` and `zoo prepare` call it before anything is read; `setup` calls it again.
-        """
+        """Raise an `InputError` that names the option to change if the data do not fit; called before they are read."""
         if data.spec_type is not self.spec_type:
             raise InputError(
                 f"{type(self).__name__} is a model for {self.task}; a {type(data).__name__} has other data"
@@ -156,16 +141,10 @@ class Task(pl.LightningModule):
         return BatchContents(strings=self.reads_strings)
 
     def read_memory(self, data: AnyDataModule, memory: Memory | None, num_texts: int | None = None) -> None:
-        """Take from the open memory (None: there is none) what batches do not carry; called before texts are predicted.
-
-        `num_texts` is their number; None = many.
-        """
+        """Take from the open memory, if any, what batches lack, before `num_texts` texts (None: many) are predicted."""
 
     def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:
-        """Names of the rows of a weight, by which `init_from` takes the rows that both models have.
-
-        The weight and the data are this model's, or another model's. None where the rows are identified by their order.
-        """
+        """Names of the rows of a weight of this or another model, by which `init_from` matches them; None: by order."""
         if name.endswith(".words.table"):
             return data.vocabulary["words"] or ()
         if name.endswith(".char_table.weight"):
@@ -183,10 +162,7 @@ class Task(pl.LightningModule):
 
     @abstractmethod
     def new_scores(self) -> Metric:
-        """The metrics of a table.
-
-        `compute` returns name -> value, or a vector of values for the metric's `labels`, NaN where a class has none.
-        """
+        """The metrics of a table; `compute` returns name -> value, or values of its `labels`, NaN where it has none."""
 
     @abstractmethod
     def count(self, scores: Any, batch: Any) -> None:
@@ -262,7 +238,6 @@ class Task(pl.LightningModule):
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # A checkpoint holds everything that makes the model again: name, sizes, labels, vocabulary, memory.
         assert self.data_state is not None
         transformer = transformer_of(self.network)
         checkpoint[CHECKPOINT_KEY] = Checkpoint(
@@ -341,10 +316,7 @@ class Task(pl.LightningModule):
         return self.network(batch)
 
     def log_loss(self, loss: Tensor, count: int) -> None:
-        """Log the loss of a step on `count` texts as `train/loss`, and its mean over the epoch as `train/loss_epoch`.
-
-        Lightning writes one step in `log_every_n_steps`; the mean is written in shorter runs as well.
-        """
+        """Log the loss of a step on `count` texts as `train/loss`, and the epoch's mean as `train/loss_epoch`."""
         self.log("train/loss", loss, prog_bar=True, batch_size=count)
         # Lightning's own mean takes a third of a millisecond of every step.
         self._epoch_loss = self._epoch_loss + count * loss.detach()
@@ -367,9 +339,8 @@ class Task(pl.LightningModule):
 
     @override
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        # Random draws of a step (dropout) depend on the run's seed, the epoch, the step and the process. Nothing that
-        # a process did before, an earlier epoch or a callback, changes the result, and a resumed run equals an
-        # uninterrupted one. Without `seed_everything`, nothing is fixed.
+        # Random draws of a step depend on seed, epoch, step and process alone: a resumed run equals an uninterrupted
+        # one. Without `seed_everything`, nothing is fixed.
         if (seed := os.environ.get("PL_GLOBAL_SEED")) is not None:
             state = [int(seed), self.current_epoch, batch_idx, self.global_rank]
             torch.manual_seed(int(np.random.SeedSequence(state).generate_state(1)[0]))
@@ -508,14 +479,17 @@ def check_probability(**values: float) -> None:
 
 
 def check_positive(**values: float) -> None:
-    """Refuse values that are not above 0.
-
-    Raises:
-        InputError: names the option.
-    """
+    """Raise an `InputError` for values that are not above 0."""
     for name, value in values.items():
         if not value > 0:
             raise InputError(f"model.{name}={value}: must be above 0")
+
+
+def check_not_negative(**values: float) -> None:
+    """Raise an `InputError` for values below 0."""
+    for name, value in values.items():
+        if value < 0:
+            raise InputError(f"model.{name}={value}: must be 0 or more")
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:

@@ -1,13 +1,10 @@
-"""Options that models of several tasks share because they read words or texts in the same way.
-
-Each class precedes the task among a model's bases: `class KNNBiLSTM(ReadsSpelling, FrozenEncoder, ClassificationTask)`.
-"""
+"""Options of models of several tasks: `class KNNBiLSTM(ReadsSpelling, FrozenEncoder, ClassificationTask)`."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from pytorch_lightning.trainer.states import TrainerFn
@@ -19,7 +16,6 @@ from datamodules.base import AnyDataModule
 from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
-from datamodules.core.types import PlainDict
 from datamodules.encodings import EncodedTexts
 from datamodules.options import VectorOptions
 from datamodules.text.hub import check_reachable
@@ -69,9 +65,8 @@ class ReadsWordVectors(Task):
         Args:
             word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
             train_word_vectors: train the word vectors too. Vectors that are not pre-trained are always trained.
-            sparse_updates: update only the rows of a batch's words in a training step, with the same result (see
-                `zoo.layers.row_adam`); None = where that is faster and the optimizer allows it: tables of many words,
-                on one CPU.
+            sparse_updates: update only the rows of a batch's words in a training step, with the same result; None =
+                where that is faster and the optimizer allows it: tables of many words, on one CPU.
             **shared: options of the task.
         """
         super().__init__(**shared)
@@ -95,15 +90,12 @@ class ReadsWordVectors(Task):
         """Sizes of a character LSTM."""
         return {}
 
-    # --- updates by rows ---
-
     def _row_tables(self) -> list[RowTable]:
         tables = (module for module in self.network.modules() if isinstance(module, RowTable))
         return [table for table in tables if table.table.requires_grad]
 
     @override
     def adapt_optimizer(self, optimizer: Optimizer) -> Optimizer:
-        # Large tables are updated by rows.
         tables, wanted = self._row_tables(), self.sparse_updates
         update_densely(tables)
         reason = why_dense(optimizer)
@@ -132,9 +124,8 @@ class ReadsWordVectors(Task):
             return
         super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
-    # Postponed updates are applied at the same points of every run, whatever callbacks read the weights.
-
     def _settle(self) -> None:
+        """Apply postponed updates, at the same points of every run, whatever callbacks read the weights."""
         for table in self._row_tables():
             if table.settle is not None:
                 table.settle(None)
@@ -198,9 +189,8 @@ class ReadsTransformer(Task):
         Args:
             transformer: Hub name or folder of a pre-trained transformer that replaces the model's own encoder or word
                 vectors; the data's tokens are then its own.
-            lora_rank: train low-rank adapters of this rank instead of the transformer's weights (`zoo.layers.lora`):
-                a tenth of the optimizer's memory, and a learning rate of 1e-4 to 1e-3 instead of 1e-5. It needs
-                `pip install "memory-zoo[lora]"`. None = the weights themselves are trained.
+            lora_rank: train low-rank adapters of this rank, at a learning rate of 1e-4 to 1e-3; they need
+                `pip install "memory-zoo[lora]"`. None = train the transformer's weights themselves.
             **shared: options of the task.
         """
         super().__init__(**shared)
@@ -214,7 +204,6 @@ class ReadsTransformer(Task):
 
     @override
     def check_data(self, data: AnyDataModule) -> None:
-        # The transformer's own tokens, and no more of them than it can read.
         super().check_data(data)
         transformer, tokenizer = self.transformer, data.options.tokenizer
         if transformer is None:
@@ -240,10 +229,7 @@ class ReadsTransformer(Task):
             )
 
     def tokens_at_once(self, lengths: dict[str, int]) -> tuple[int, str]:
-        """The largest number of tokens that the transformer reads together, and the options that set it.
-
-        `lengths`: option of the data -> number of tokens kept of a text.
-        """
+        """Largest number of tokens read together, and its options; `lengths`: option -> tokens kept of a text."""
         longest = max(lengths, key=lengths.__getitem__)
         return lengths[longest], f"data.{longest}"
 
@@ -284,15 +270,6 @@ class EncodesMemory(Task):
         return fingerprint_of({**settings, "weights": self._digests[1], "vocabulary": vocabulary})
 
 
-class FrozenParts(NamedTuple):
-    """A frozen encoder."""
-
-    #: called with the fields of a `TextBatch`.
-    encoder: nn.Module
-    #: everything besides weights that its results depend on.
-    settings: PlainDict
-
-
 class FrozenEncoder(ReadsTransformer):
     """A model whose encoder may be frozen: all texts then pass through it once."""
 
@@ -303,8 +280,7 @@ class FrozenEncoder(ReadsTransformer):
         """Choose the encoder.
 
         Args:
-            freeze_encoder: do not train the encoder, as `freeze` with its name. All texts are then encoded once, and an
-                epoch takes a fraction of the time.
+            freeze_encoder: do not train the encoder: all texts are encoded once, and an epoch takes far less time.
             **shared: options of `ReadsTransformer` and the task.
         """
         super().__init__(**shared)
@@ -320,8 +296,8 @@ class FrozenEncoder(ReadsTransformer):
         """Return whether the whole encoder is frozen."""
         return any(matches(self.encoder_name, pattern) for pattern in self.freeze_patterns)
 
-    def frozen_parts(self) -> FrozenParts | None:
-        """The encoder if it is frozen; None where encoding takes no time."""
+    def text_encoder(self) -> nn.Module | None:
+        """The encoder, called with the fields of a `TextBatch`; None where encoding takes no time."""
         raise NotImplementedError
 
     @override
@@ -335,19 +311,21 @@ class FrozenEncoder(ReadsTransformer):
 
     @override
     def on_fit_start(self) -> None:
-        # Encode everything once if the encoder is frozen.
         super().on_fit_start()
-        parts = self.frozen_parts() if self.encoder_is_frozen else None
+        encoder = self.text_encoder() if self.encoder_is_frozen else None
         data = self.data
-        if parts is None or data is None:
+        if encoder is None or data is None:
             return
-        encoder = parts.encoder
 
         @torch.no_grad()
         def encode(batch: TextBatch) -> Tensor:
             vectors: Tensor = encoder(*(field.to(self.device) for field in batch))
             return vectors
 
-        settings = {**parts.settings, "weights": digests_of(encoder.state_dict())}
+        settings = {
+            "encoder": type(encoder).__name__,
+            "pooling": self.hparams.get("pooling"),
+            "weights": digests_of(encoder.state_dict()),
+        }
         contents = self.batch_contents("train")
         self._encoded_texts = data.encode_texts(encode, fingerprint_of(settings), contents)

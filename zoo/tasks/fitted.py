@@ -1,7 +1,4 @@
-"""Models that are fitted to the training rows in one step, without gradients: the references of every table.
-
-Their fitted values are part of the state dict, so that the same commands train, test and load them.
-"""
+"""Models that are fitted to the training rows in one step, without gradients; state dicts hold the fitted values."""
 
 from __future__ import annotations
 

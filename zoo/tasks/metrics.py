@@ -1,7 +1,4 @@
-"""Bases of the metrics.
-
-They are exact on any number of processes: sums of whole numbers do not depend on their order.
-"""
+"""Bases of the metrics; sums of whole numbers make them exact on any number of processes."""
 
 from __future__ import annotations
 
@@ -36,20 +33,14 @@ class RowMeans(CountedScores):
     sums_without_duplicates: Tensor
 
     def __init__(self, names: Sequence[str], parts: int = 1, variants: tuple[int, ...] = ()) -> None:
-        """Make room for named values, in whole numbers of `parts` parts of 1.
-
-        `variants` is the shape of further dimensions of the sums: variants of a model that are measured together.
-        """
+        """Make room for named values, in units of 1 / `parts`, of a model or of several `variants` of it (a shape)."""
         super().__init__()
         self.names, self.parts = list(names), parts
         shape = (*variants, len(self.names))
         self.add_counts(rows=(), sums=shape, rows_without_duplicates=(), sums_without_duplicates=shape)
 
     def add_rows(self, values: Tensor, counted: Tensor, is_duplicate: Tensor | None) -> None:
-        """Add values [*variants, n, names] of n rows, of which bool [n] `counted` count.
-
-        `is_duplicate` bool [n] marks rows with a duplicate elsewhere; None = none.
-        """
+        """Add values [*variants, n, names] of n rows; bool [n]: counted rows, and those with duplicates elsewhere."""
         parts = (values.double() * self.parts).round().long()
         others = counted if is_duplicate is None else counted & ~is_duplicate
         self.rows += counted.sum()
@@ -91,8 +82,3 @@ class RowMeansWithLoss(RowMeans):
     def mean_loss(self) -> Tensor:
         """The mean of the terms of the loss."""
         return self.loss_sum / self.loss_terms.clamp(min=1)
-
-
-def joined(state: list[Tensor] | Tensor) -> Tensor:
-    """A state of several tensors as one; gathered from several processes, it is one already."""
-    return state if isinstance(state, Tensor) else torch.cat(state)

@@ -22,6 +22,7 @@ from datamodules.core.files import existing_file
 from datamodules.core.types import PlainDict
 from datamodules.corpora.table import read_table
 from datamodules.dataset import BatchDataset
+from datamodules.memory_source import MemorySource
 from datamodules.retrieval import Memory, Retriever
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 
@@ -61,19 +62,7 @@ class Predictor(ABC, Generic[ModelT, DataT]):
         """A predictor with its memory, or with another memory folder, in a version of it; None = the current one."""
         if memory is None and version is None and not cls.needs_memory(data):
             return cls(model, data)
-        return cls(model, data, cls.open_memory(data, memory, version, retriever))
-
-    @staticmethod
-    def open_memory(
-        data: AnyDataModule,
-        memory: str | None = None,
-        version: int | None = None,
-        retriever: Retriever | None = None,
-    ) -> Memory:
-        """Open the memory of a model, or another folder; see `open`."""
-        if data.memory is None:
-            raise InputError(f"a {type(data).__name__} has no memory; omit --memory")
-        return data.memory.open(memory, version, retriever)
+        return cls(model, data, memory_of(data).open(memory, version, retriever))
 
     @classmethod
     def needs_memory(cls, data: DataT) -> bool:
@@ -84,11 +73,8 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     def records(self, source: str, batch_size: int = 256) -> Iterator[PlainDict] | Iterator[str]:
         """The output of `zoo predict`: a JSON object each, or lines; further arguments become its options.
 
-        A source that cannot be read is an `InputError`.
-
         Args:
-            source: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for such lines from
-                standard input.
+            source: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for standard input.
             batch_size: rows that pass through the network together.
         """
 
@@ -101,8 +87,6 @@ class Predictor(ABC, Generic[ModelT, DataT]):
                 output = self.model(on_device(batch, self.model))
             yield batch, output
 
-    # --- models with a text encoder ---
-
     @property
     def vector_size(self) -> int:
         """Size of a vector of `encode`; raises an `InputError` if the model has no text encoder."""
@@ -113,10 +97,9 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     def encode(
         self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None, queries: bool = False
     ) -> NDArray[np.float32]:
-        """The texts' vectors [n, size], of length 1; 0 for a text without words.
+        """The texts' vectors [n, size], of length 1, or 0 without words; raises an `InputError` without a text encoder.
 
         `bar` is updated by the number of finished texts. `queries` counts only where the model `has_query_side`.
-        Raises an `InputError` if the model has no text encoder.
         """
         raise InputError(f"a {type(self.model).__name__} has no text encoder")
 
@@ -125,6 +108,13 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     ) -> NDArray[np.float32]:
         """The texts' vectors as queries; those of `encode`, unless the model `has_query_side`."""
         return self.encode(texts, batch_size, bar, queries=True)
+
+
+def memory_of(data: AnyDataModule) -> MemorySource:
+    """The memory of a model's data; raises an `InputError` if it has none."""
+    if data.memory is None:
+        raise InputError(f"a {type(data).__name__} has no memory; omit --memory")
+    return data.memory
 
 
 def as_texts(texts: str | Sequence[str], what: str = "text") -> list[str]:
@@ -194,10 +184,7 @@ def texts_in(source: str, columns: Mapping[str, Any]) -> Iterator[str]:
 
 
 def texts_and_ids_in(source: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """The texts of a source of `Predictor.records`, each with its id; None where `columns` names no ids.
-
-    `columns` has `text_column` and further arguments of `read_table`. A source that cannot be read is an `InputError`.
-    """
+    """The texts of a source of `Predictor.records`, each with its id if the arguments of `read_table` name ids."""
     has_ids = columns.get("id_column") is not None
     if source != "-" and not source.endswith(".txt"):
         rows = read_table(source, label_column=None, **columns)

@@ -13,11 +13,7 @@ MOST_RANKS = 50
 
 
 def hits_by_rank(ranked: Sequence[Sequence[float]], relevant: Sequence[int]) -> Iterator[Chart]:
-    """The share of queries with a relevant text up to a rank, and of all relevant texts that are ranked so high.
-
-    `ranked` has the grades of each query's texts, best first; `relevant` has the number of texts that are relevant to
-    it. Queries without one are skipped; without any query there is no chart.
-    """
+    """The shares of queries with a relevant text, and of the relevant texts, up to each rank, from ranked grades."""
     known = [(grades, total) for grades, total in zip(ranked, relevant, strict=True) if total]
     ranks = min(MOST_RANKS, max((len(grades) for grades, _ in known), default=0))
     if not ranks:

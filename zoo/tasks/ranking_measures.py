@@ -37,16 +37,7 @@ class Judged(NamedTuple):
 
 
 def measure_rankings(score: Tensor, judged: Judged, names: Sequence[str]) -> Tensor:
-    """Measure rankings, each the mean over all orders of its tied documents.
-
-    Args:
-        score: [B, D]; higher is ranked before lower, nan last.
-        judged: known grades of documents; the others have grade 0.
-        names: `map`, `mrr`, `ndcg@k`, `p@1` or `recall@k`.
-
-    Returns:
-        float64 [B, len(names)]; 0 for a query without a relevant document.
-    """
+    """Measure rankings by score [B, D], nan last: float64 [B, len(names)], 0 without a relevant document."""
     rankings = _TiedRankings(score, judged)
     return torch.stack([rankings.measure(name) for name in names], dim=1)
 
@@ -58,7 +49,6 @@ class _TiedRankings:
         score = score.float().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
         self.queries, self.documents = score.shape
         is_relevant = judged.grade > 0
-        # Of all relevant documents, ranked or not.
         self.relevant_query, self.grade = judged.query[is_relevant], judged.grade[is_relevant].double()
         self.total = torch.bincount(self.relevant_query, minlength=self.queries)
         is_ranked = is_relevant & (judged.document >= 0)

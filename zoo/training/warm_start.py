@@ -131,9 +131,9 @@ def _log(
     """Log the weights that were taken, those that are new and those that were not used."""
     known = taken.whole | taken.rows.keys() | set(taken.head_weights)
     new = [name for name in own if name not in known]
-    rows = [_describe_rows(name, names, here) for name, (names, here) in taken.rows.items()]
+    rows = [describe_rows(name, names, here) for name, (names, here) in taken.rows.items()]
     fresh = [
-        _describe_rows(name, names, sorted({*range(len(names))} - {*here}))
+        describe_rows(name, names, sorted({*range(len(names))} - {*here}))
         for name, (names, here) in taken.rows.items()
     ]
     # A state dict has a weight that two modules share twice.
@@ -192,7 +192,7 @@ def numbered(numbers: Iterable[int], context: object) -> list[Hashable]:
     return [(fingerprint, number) for number in numbers]
 
 
-def _describe_rows(name: str, names: Sequence[Hashable], rows: Sequence[int]) -> str:
+def describe_rows(name: str, names: Sequence[Hashable], rows: Sequence[int]) -> str:
     """Describe rows of a weight, by their names if it has few."""
     if len(names) <= FEW_ROWS and all(isinstance(entry, str) for entry in names):
         return f"{_short(name)} for {', '.join(str(names[row]) for row in rows)}"

@@ -321,8 +321,10 @@ class ServerRetriever(Retriever):
         self.server.in_threads(search_batch, queries, self.batch_size)
 
 
-def as_json(text: str) -> str:
-    """Return the text as a JSON string that can be encoded."""
+def as_json(text: str | None) -> str:
+    """Return the text as a JSON string that can be encoded; None as null."""
+    if text is None:
+        return "null"
     return _encode(text if text.isascii() else whole_characters(text))
 
 

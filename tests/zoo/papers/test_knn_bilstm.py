@@ -326,20 +326,6 @@ def test_impossible_options(options: dict[str, Any], words: str) -> None:
         KNNBiLSTM(**options)
 
 
-def test_detached_memories_have_no_gradient() -> None:
-    spec = ClassificationSpec(U, 0, list("ab"), list("ab"), K)
-    grads = []
-    for detach in (False, True):
-        torch.manual_seed(0)
-        # M3 reads the text only through its similarity to the memories.
-        network = KNNBiLSTM(characters=False, features="M2", detach_memories=detach).build_network(
-            spec, None, None
-        )
-        text, memories = network.encode(make_batch())
-        grads.append((text.requires_grad, memories.requires_grad))
-    assert grads == [(True, True), (True, False)]
-
-
 # --- in addition to the paper: sharp weights and text dropout ---
 
 

@@ -160,29 +160,16 @@ def test_the_dashboard_shows_the_pairs_of_the_first_questions(
 
 def test_charts_of_pairs(fit: Callable[..., Path]) -> None:
     """Each chart is a table and a picture of the model's predictions."""
-    predictor = matcher(fit("--trainer.callbacks=callbacks.Charts"))
+    fit("--trainer.callbacks=callbacks.Charts")
     folder = Path("run/charts")
-    names = ["hits", "interaction"]
-    assert sorted(path.name for path in folder.iterdir()) == sorted(
-        f"{name}.{kind}" for name in names for kind in ("csv", "png")
-    )
+    assert sorted(path.name for path in folder.iterdir()) == ["hits.csv", "hits.png"]
     hits = [[float(value) for value in line] for line in read_csv(folder / "hits.csv")[1:]]
     assert hits[-1][1:] == [1.0, 1.0]  # all candidates are there
     assert all(earlier <= later for earlier, later in zip(hits[0][1:], hits[-1][1:], strict=True))
-    head, *lines = read_csv(folder / "interaction.csv")
-    interaction = predictor.interaction(" ".join(line[0] for line in lines), " ".join(head[1:]))
-    assert interaction is not None
-    first, second, values = interaction
-    assert (first, second) == ([line[0] for line in lines], head[1:])
-    assert values.tolist() == [
-        pytest.approx([float(value) for value in line[1:]], abs=1e-5) for line in lines
-    ]
-    (prediction,) = predictor.predict([(" ".join(first), " ".join(second))])
-    assert prediction.words[0].strength == pytest.approx(values.max())
 
 
 def test_charts_of_pairs_to_classify(zoo_command: Command, tmp_path: Path) -> None:
-    """Nothing is ranked, and a DSSM compares no words."""
+    """Nothing is ranked."""
     train = write_pairs(tmp_path / "classified.tsv", pair_rows(40, seed=1))
     result = zoo_command(
         "fit", "--model=DSSM", *SMALL[6:], "--data.goal=classification", "--data.characters=true",
@@ -199,26 +186,6 @@ def test_hits_by_rank() -> None:
     (chart,) = hits_by_rank([[2, 0, 1], [0, 0], [0]], [3, 0, 1])
     assert chart.rows == [(1, 0.5, 1 / 6), (2, 0.5, 1 / 6), (3, 0.5, 1 / 3)]
     assert not list(hits_by_rank([[0]], [0]))
-
-
-def test_the_interaction_of_texts_that_are_cut_or_empty(fit: Callable[..., Path], tiny_bert: Path) -> None:
-    lengths = ["--data.first_length=5", "--data.second_length=6"]
-    plain = matcher(fit(*lengths))
-    interaction = plain.interaction("the plum " * 9, "a plum " * 9)
-    assert interaction is not None
-    assert (interaction[0], interaction[1]) == (["the", "plum"] * 2 + ["the"], ["a", "plum"] * 3)
-    assert interaction[2].shape == (5, 6)
-    empty = plain.interaction("", "a plum")
-    assert empty is not None
-    assert empty[0] == []
-    bert = matcher(fit("--model.transformer", tiny_bert, "--data.tokenizer", tiny_bert, *lengths))
-    interaction = bert.interaction("the plum " * 9, "a plum")
-    assert interaction is not None
-    assert (interaction[0], interaction[1], interaction[2].shape) == (
-        ["the", "plum", "the"],
-        ["a", "plum"],
-        (3, 2),
-    )
 
 
 def read_csv(path: Path) -> list[list[str]]:

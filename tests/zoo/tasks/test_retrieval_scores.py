@@ -91,7 +91,7 @@ def counted(order: list[int], score: Tensor, judged: Judged, mixtures: int = 1) 
         part = Judged(judged.query[own] * 0, judged.document[own], judged.grade[own])
         given = [score[row : row + 1] * (1 if number == 0 else -1) for number in range(mixtures)]
         nothing = torch.zeros(1, dtype=torch.bool)
-        scores.update(given, part, torch.tensor([row]), torch.ones(1), torch.ones(1), nothing, nothing)
+        scores.update(given, part, torch.tensor([row]), torch.ones(1), torch.ones(1), nothing)
     return scores
 
 

@@ -20,23 +20,9 @@ def charts_of(
     ranks = max((len(prediction.memories) for prediction in predictions), default=0)
     if not ranks:
         return
-    yield _attention_by_rank(predictions, ranks, weight)
     yield _attention_map(predictions, labels, ranks, weight)
     if any(memory.label is not None for prediction in predictions for memory in prediction.memories):
         yield _same_label(predictions, labels, ranks)
-
-
-def _attention_by_rank(predictions: Sequence[Prediction], ranks: int, weight: str) -> Chart:
-    """The mean share of the weight at each rank, over the texts that have a memory there."""
-    shares = np.full((len(predictions), ranks), np.nan)
-    for row, prediction in enumerate(predictions):
-        weights = np.abs([memory.weight for memory in prediction.memories])
-        shares[row, : len(weights)] = weights / max(weights.sum(initial=0.0), 1e-30)
-    value = f"share of the {weight}"
-    means = [(rank, float(np.nanmean(column))) for rank, column in enumerate(shares.T, start=1)]
-    return Chart(
-        "attention_by_rank", f"Memories' {value}, by rank", ["rank", value], means, "lines", value=value
-    )
 
 
 def _attention_map(

@@ -12,10 +12,7 @@ from zoo.tasks.metrics import RowMeansWithLoss
 
 
 class ClassificationScores(RowMeansWithLoss):
-    """Accuracy, micro- and macro-F1, scores of each class, and loss.
-
-    A label that the model does not know is a class that it never predicts: such a row is an error, and has no loss.
-    """
+    """Accuracy, F1, scores of each class, and loss; a row with an unknown label is an error, and has no loss."""
 
     correct: Tensor
     true: Tensor
@@ -25,21 +22,13 @@ class ClassificationScores(RowMeansWithLoss):
         super().__init__(["accuracy"])
         self.labels = list(labels)
         n = len(self.labels)
-        # Rows by class; a confusion matrix would be larger than the network where there are many classes. The last of
-        # the true classes are the unknown labels.
+        # Rows by class: a confusion matrix of many classes is large. The last of the true classes are unknown labels.
         self.add_counts(correct=(n,), true=(n + 1,), predicted=(n,))
 
     def update(
         self, logits: Tensor, target: Tensor, weight: Tensor, is_duplicate: Tensor | None = None
     ) -> None:
-        """Count a batch.
-
-        Args:
-            logits: [B, C].
-            target: [B] classes; C = unknown label.
-            weight: [B], 0 for rows that only pad a batch.
-            is_duplicate: bool [B], rows that the accuracy without duplicates skips; None = none.
-        """
+        """Count a batch of logits [B, C]; a target of C is an unknown label, and rows of weight 0 only pad."""
         n = len(self.labels)
         counted = (weight > 0) & (target >= 0)
         prediction = logits.argmax(dim=1)
@@ -52,10 +41,7 @@ class ClassificationScores(RowMeansWithLoss):
         self.add_loss(functional.cross_entropy(logits[known].float(), target[known], reduction="none"))
 
     def compute(self) -> dict[str, Tensor]:
-        """Metric name -> value, float64; F1, precision and recall of the classes [C].
-
-        A class without rows and without predictions has NaN there, and is excluded from the mean.
-        """
+        """Metric name -> value; F1, precision, recall are [C], NaN for a class without rows and predictions."""
         n = len(self.labels)
         correct, true, predicted = self.correct.double(), self.true.double(), self.predicted.double()
         f1 = 2 * correct / (true[:n] + predicted).clamp(min=1)
@@ -93,10 +79,7 @@ class AttentionScores(ClassificationScores):
         self.add_counts(texts=(num_memories,))  # with a memory of each rank
 
     def update_attention(self, hop_weight: Tensor, mask: Tensor, weight: Tensor) -> None:
-        """Count attention [B, H, K] on the memories of a batch, in addition to `update`.
-
-        `mask` bool [B, K] is True where there is a memory, in order of rank; `weight` is as in `update`.
-        """
+        """Count attention [B, H, K] on the memories of a batch; `mask` bool [B, K]: True where there is a memory."""
         counted = weight > 0
         self.attention += hop_weight[counted].double().sum(dim=0)
         self.texts += mask[counted].sum(dim=0)

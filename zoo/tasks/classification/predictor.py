@@ -82,11 +82,7 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
     example = 'model.predict(["a text"])[0]'
 
     def predict(self, texts: str | Sequence[str], batch_size: int = 256) -> list[Prediction]:
-        """Classify texts, `batch_size` of them at a time: label, probabilities and retrieved memories of each.
-
-        Raises:
-            InputError: a text is not a string, or the batch size is below 1.
-        """
+        """Classify texts, `batch_size` at a time; raises an `InputError` if one is not a string."""
         texts = as_texts(texts)
         check_count("batch_size", batch_size)
         predictions = self._predictions(iter(texts), batch_size, len(texts))

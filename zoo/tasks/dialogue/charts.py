@@ -1,8 +1,8 @@
-"""Charts of the turns that a model of dialogues reads for questions with known answers."""
+"""A chart of the turns that a model of dialogues reads for questions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,27 +14,9 @@ from zoo.tasks.dialogue.predictor import Answer
 MOST_QUESTIONS = 30
 
 
-def charts_of(answers: Sequence[tuple[Answer, str | None]], dialogues: Dialogues) -> Iterator[Chart]:
-    """Charts of predicted answers to the first questions of the dialogues, each with the right one."""
-    yield _attention_map(answers[:MOST_QUESTIONS], dialogues)
-    known = [(answer, right) for answer, right in answers if right is not None]
-    if not known:
-        return
-    ranks = range(1, 1 + max(len(answer.turns) for answer, _ in known))
-    hits = [[right in turn.text.split() for turn in answer.turns] for answer, right in known]
-    shares = [sum(any(hit[:rank]) for hit in hits) / len(hits) for rank in ranks]
-    yield Chart(
-        "kept_turns",
-        "Questions whose answer is in a turn that is kept, by rank",
-        ["rank", "questions whose answer is in a turn up to here"],
-        list(zip(ranks, shares, strict=True)),
-        "lines",
-        value="share of the questions",
-    )
-
-
-def _attention_map(answers: Sequence[tuple[Answer, str | None]], dialogues: Dialogues) -> Chart:
-    """Attention on the turns that were kept, turns with the answer marked."""
+def attention_chart(answers: Sequence[tuple[Answer, str | None]], dialogues: Dialogues) -> Chart:
+    """Attention on the turns that were kept for questions, each with its right answer; turns with the answer marked."""
+    answers = answers[:MOST_QUESTIONS]
     starts = dialogues.turn_offsets
     dialogue_of = np.repeat(np.arange(len(dialogues)), np.diff(dialogues.question_offsets))[: len(answers)]
     turns = int(np.diff(starts)[dialogue_of].max(initial=0))

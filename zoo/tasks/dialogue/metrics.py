@@ -14,11 +14,7 @@ _UNIT = 2.0**-32
 
 
 class DialogueScores(CountedScores):
-    """Errors, accuracy, loss and mean probability of the right answer, for each read-out of a model.
-
-    An answer that is no choice (neither in the dialogue nor in the vocabulary) is an error, of probability 0 and
-    without a loss.
-    """
+    """Errors, accuracy, loss, probability of the right answer, by read-out; answers that are no choice are errors."""
 
     errors: Tensor
     probability: Tensor
@@ -27,21 +23,13 @@ class DialogueScores(CountedScores):
     unanswerable: Tensor
 
     def __init__(self, readouts: tuple[str, ...], readout: str) -> None:
-        """Make room for all read-outs of a model; `readout` is the source of its answers."""
         super().__init__()
         self.readouts, self.readout = readouts, readout
         n = len(readouts)
         self.add_counts(errors=(n,), probability=(n,), loss=(), questions=(), unanswerable=())
 
     def update(self, choices: Mapping[str, Tensor], answer: Tensor, weight: Tensor, loss: Tensor) -> None:
-        """Count a batch of P questions.
-
-        Args:
-            choices: read-out -> probabilities [P, choices].
-            answer: int64 [P]; -1 = no choice, -100 = unknown and not counted.
-            weight: [P], 0 for rows that only pad a batch.
-            loss: [P], anything where no choice is right.
-        """
+        """Count questions; `choices`: read-out -> [P, choices]; an answer of -1 is no choice, one of -100 unknown."""
         counted = (weight > 0) & (answer != NO_ANSWER)
         known = counted & (answer >= 0)
         for i, name in enumerate(self.readouts):

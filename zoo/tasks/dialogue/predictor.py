@@ -140,7 +140,7 @@ class _Evidence:
         #: of the dialogue in the batch.
         self.dialogue = int(batch.dialogue[row])
         #: numbers of the turns that were read, in the table; and of the dialogue's first turn.
-        self.numbers = dataset.kept[first + self.dialogue].tolist()
+        self.numbers: list[int] = dataset.kept[first + self.dialogue].tolist()
         self.first = int(dataset.split.dialogues.turn_offsets[first + self.dialogue])
 
     def turns(self) -> list[ReadTurn]:
@@ -169,11 +169,9 @@ class _Evidence:
 
     def turn_of(self, position: int) -> int:
         """Number of the turn, in the table, of a word of the dialogue."""
-        number: int = self.numbers[int(self.batch.turn[self.dialogue, position])]
-        return number
+        return self.numbers[int(self.batch.turn[self.dialogue, position])]
 
     def word_at(self, position: int) -> str:
-        """A word of the dialogue."""
         words = self.dataset.split.turn_tokens.words(self.turn_of(position))
         return words[int(self.batch.place[self.dialogue, position]) - 1]
 

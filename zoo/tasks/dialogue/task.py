@@ -14,10 +14,9 @@ from typing_extensions import override
 from callbacks.chart import Chart
 from datamodules.base import AnyDataModule
 from datamodules.batch import DialogueBatch, DialogueSpec
-from datamodules.core.errors import InputError
 from datamodules.dialogue import DialogueDataModule
-from zoo.tasks.base import Task, check_choice
-from zoo.tasks.dialogue.charts import charts_of
+from zoo.tasks.base import Task, check_choice, check_not_negative
+from zoo.tasks.dialogue.charts import attention_chart
 from zoo.tasks.dialogue.metrics import DialogueScores
 from zoo.tasks.dialogue.predictor import DialoguePredictor
 
@@ -78,17 +77,14 @@ class DialogueTask(Task):
         """Choose the loss.
 
         Args:
-            loss: `joint`: cross entropy of the mean of the read-outs, as in the paper; `each`: the sum of the
-                cross entropies of the read-outs. A model with one read-out has no choice.
-            sentence_loss: weight of another term, minus the logarithm of the last hop's attention on the turns that
-                hold the answer: without it this attention learns slowly, and the pointer cannot reach turns that it
-                drops. 0 = the paper's loss.
+            loss: `joint`: cross entropy of the mean of the read-outs, as in the paper; `each`: the sum of theirs.
+            sentence_loss: weight of another term, minus the logarithm of the last hop's attention on the turns with the
+                answer, which otherwise learns slowly. 0 = the paper's loss.
             **shared: options of all models, see `Task`.
         """
         super().__init__(**shared)
         check_choice("loss", loss, ("joint", "each"))
-        if sentence_loss < 0:
-            raise InputError(f"model.sentence_loss={sentence_loss}: must be 0 or more")
+        check_not_negative(sentence_loss=sentence_loss)
         self.loss, self.sentence_loss = loss, sentence_loss
         #: the read-out of the model's answers.
         self.readout: Readout = self.readouts[0]
@@ -146,7 +142,7 @@ class DialogueTask(Task):
         assert isinstance(data, DialogueDataModule)
         split = data.split("validation")
         answers = DialoguePredictor(self, data).predict_split(split)
-        return charts_of(list(islice(answers, rows)), split.dialogues)
+        yield attention_chart(list(islice(answers, rows)), split.dialogues)
 
     @override
     def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:

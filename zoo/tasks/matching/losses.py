@@ -10,10 +10,7 @@ from datamodules.batch import MatchingBatch
 
 
 def hinge_terms(score: Tensor, batch: MatchingBatch, margin: float) -> Tensor:
-    """Hinge of each list: max(0, margin - better + worse), the mean over all its pairs of candidates of two grades.
-
-    A list of one grade has no such pair, and no term.
-    """
+    """Hinge of each list of two or more grades: the mean of max(0, margin - better + worse) over its candidates."""
     scores, grades, mask = _dense(score, batch)
     better = (grades[:, :, None] > grades[:, None, :]) & mask[:, :, None] & mask[:, None, :]
     missing = functional.relu(margin - scores[:, :, None] + scores[:, None, :]) * better
@@ -23,10 +20,7 @@ def hinge_terms(score: Tensor, batch: MatchingBatch, margin: float) -> Tensor:
 
 
 def softmax_terms(score: Tensor, batch: MatchingBatch) -> Tensor:
-    """Cross entropy of each list: of the softmax over its candidates' scores, against its normalized grades.
-
-    A list without a positive has no term.
-    """
+    """Cross entropy of each list with a positive: of its candidates' softmax, against its normalized grades."""
     scores, grades, mask = _dense(score, batch)
     total = grades.sum(dim=1)
     counted = total > 0

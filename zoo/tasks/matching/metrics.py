@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torchmetrics.utilities import dim_zero_cat
 
-from zoo.tasks.metrics import PARTS, RowMeansWithLoss, joined
+from zoo.tasks.metrics import PARTS, RowMeansWithLoss
 from zoo.tasks.ranking_measures import Judged, measure_rankings
 
 #: Measures of the ranking of a question's candidates.
@@ -13,16 +14,7 @@ NAMES = ("map", "mrr", "ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10", "p@1")
 
 
 def measure_lists(score: Tensor, target: Tensor, query: Tensor) -> Tensor:
-    """Measure rankings of candidates, each the mean over all orders of its tied candidates.
-
-    Args:
-        score: [P]; higher is ranked before lower, nan last.
-        target: [P]: grades; above 0 = relevant.
-        query: int64 [P]: the list of each candidate, 0..B-1, in any order; every list has a candidate.
-
-    Returns:
-        float64 [B, len(NAMES)]; 0 for a list without a relevant candidate.
-    """
+    """Measure rankings of lists 0..B-1, `query` [P]: float64 [B, len(NAMES)], 0 without a relevant candidate."""
     order = query.argsort(stable=True)
     query, score, target = query[order], score[order].float(), target[order]
     size = torch.bincount(query)
@@ -36,10 +28,7 @@ def measure_lists(score: Tensor, target: Tensor, query: Tensor) -> Tensor:
 
 
 def area_under_curve(score: Tensor, target: Tensor) -> float | None:
-    """Probability that a positive's score is above a negative's, where ties count half; None without either kind.
-
-    `score` [P]: nan is below all numbers; `target` [P]: above 0 = positive.
-    """
+    """Probability that a score [P] of a target above 0 exceeds one of the others, ties half; None without either."""
     from sklearn.metrics import roc_auc_score  # slow to import, and of no use to other tasks
 
     is_positive = (target > 0).cpu().numpy()
@@ -50,10 +39,7 @@ def area_under_curve(score: Tensor, target: Tensor) -> float | None:
 
 
 class MatchingScores(RowMeansWithLoss):
-    """Base of the metrics of pairs: loss and AUC.
-
-    AUC compares all scores with all scores, so these are gathered from all processes.
-    """
+    """Base of the metrics of pairs: loss and AUC, for which the scores are gathered from all processes."""
 
     pairs: Tensor
     graded: Tensor
@@ -75,17 +61,7 @@ class MatchingScores(RowMeansWithLoss):
         loss: Tensor,
         is_duplicate: Tensor | None = None,
     ) -> None:
-        """Count a batch.
-
-        Args:
-            score: [P].
-            target: [P] grades; nan = unknown, not counted.
-            weight: [P], 0 for pairs that only pad a batch.
-            query: int64 [P]: the list (question) of each pair; a list is in one batch only.
-            loss: [n]: the terms of the loss, of counted pairs.
-            is_duplicate: bool [P]: pairs that scores without duplicates skip, in a ranking all of a question or none;
-                None = none.
-        """
+        """Count P pairs, whole lists `query`, with terms [n] of the loss; nan grades are unknown, weights of 0 pad."""
         counted = (weight > 0) & ~target.isnan()
         score, target, query = score[counted].detach().float(), target[counted].float(), query[counted]
         self.add_loss(loss)
@@ -103,18 +79,14 @@ class MatchingScores(RowMeansWithLoss):
         """Metric name -> value; AUC if there are pairs of two grades."""
         scores = {"loss": self.mean_loss}
         if self.graded == 0 and self.pairs > 0:
-            area = area_under_curve(joined(self.score), joined(self.target))
+            area = area_under_curve(dim_zero_cat(self.score), dim_zero_cat(self.target))
             if area is not None:
                 scores["auc"] = self.loss_sum.new_tensor(area)
         return {**scores, "pairs": self.pairs.double()}
 
 
 class RankingScores(MatchingScores):
-    """MAP, MRR, NDCG@k, P@1 of questions' candidates, all candidates of a question in one batch.
-
-    A question without a relevant candidate has no good or bad ranking. Such questions are counted, and excluded from
-    the means, or kept there as zeros, as in some publications.
-    """
+    """MAP, MRR, NDCG@k, P@1; the means exclude questions without a relevant candidate, or keep them as zeros."""
 
     questions_without_positive: Tensor
 

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 from typing_extensions import override
@@ -25,7 +23,7 @@ from datamodules.matching.tables import read_pair_table
 from datamodules.retrieval import is_existing_index
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.vocabulary import Vocabulary
-from zoo.tasks.predictor import Predictor, as_record, as_texts, blocks_of, texts_in
+from zoo.tasks.predictor import Predictor, as_record, as_texts, blocks_of, memory_of, texts_in
 
 if TYPE_CHECKING:
     from zoo.tasks.matching.task import MatchingOutput, MatchingTask  # noqa: F401 - as a string below
@@ -76,11 +74,7 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
         return is_existing_index(data.retriever)
 
     def predict(self, pairs: Sequence[tuple[str, str]], batch_size: int = 256) -> list[PairPrediction]:
-        """Score pairs of first and second texts.
-
-        Raises:
-            InputError: one is not a pair of strings, or the batch size is below 1.
-        """
+        """Score pairs of first and second texts; raises an `InputError` if one is not a pair of strings."""
         check_count("batch_size", batch_size)
         for number, pair in enumerate(pairs):
             if isinstance(pair, str) or len(as_texts(pair, f"pair {number}: text")) != 2:
@@ -96,16 +90,12 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
     def answer(
         self, questions: str | Sequence[str], candidates: int = 20, batch_size: int = 256
     ) -> list[list[Candidate]]:
-        """Retrieve candidates for each question from the memory and order them, best first.
-
-        Raises:
-            InputError: there is no memory; a question is not a string, or a number is below 1.
-        """
+        """Order candidates from the memory for each question, best first; raises an `InputError` without a memory."""
         questions = as_texts(questions, "question")
         check_count("candidates", candidates, MOST_HITS)
         check_count("batch_size", batch_size)
         if self.memory is None:
-            self.memory = self.open_memory(self.data)
+            self.memory = memory_of(self.data).open()
         if not questions:
             return []
         neighbors = self.memory.search(questions, candidates)
@@ -124,10 +114,7 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
     def predict_split(
         self, split: MatchingSplit, lists: int | None = None, at_once: int | None = None
     ) -> dict[int, PairPrediction]:
-        """Predictions for the pairs of the first lists (None: all): row number -> prediction, list by list.
-
-        A list has all pairs of a question, or one pair to classify; `at_once` of them pass through the network at once.
-        """
+        """Predictions for the pairs of the first lists (None: all), `at_once` lists at a time: row -> prediction."""
         predictions: dict[int, PairPrediction] = {}
         with self.data.temporary_dataset(split, self.model.batch_contents("predict")) as dataset:
             for batch, output in self.outputs(dataset, at_once or max(1, len(dataset)), lists):
@@ -153,26 +140,6 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
             )
             for position, row in enumerate(batch.row.tolist())
         }
-
-    def interaction(self, first: str, second: str) -> tuple[list[str], list[str], NDArray[np.float32]] | None:
-        """Both texts' words, and the strength of their interaction [T, S]; None where the model compares no words."""
-        split = self.data.split_of(Pairs.from_lists([first], [second], source="a pair"))
-        with self.data.temporary_dataset(split, self.model.batch_contents("predict")) as dataset:
-            ((batch, output),) = self.outputs(dataset, 1)
-        if output.interaction is None:
-            return None
-        vocabulary = self.data.words.vocabulary
-        before, around = len(vocabulary.prefix), len(vocabulary.prefix) + len(vocabulary.suffix)
-        words, positions = [], []
-        for tokens, text in (
-            (split.first_tokens, batch.first_text),
-            (split.second_tokens, batch.second_text),
-        ):
-            # Only the beginning of a long text is read.
-            length = max(0, int((text != 0).sum()) - around)
-            words.append(tokens.words(0)[:length])
-            positions.append(slice(before, before + length))
-        return words[0], words[1], output.interaction[0, positions[0], positions[1]].float().cpu().numpy()
 
     def _predictions(self, pairs: Iterable[tuple[str, str]], batch_size: int) -> Iterator[PairPrediction]:
         for block in blocks_of(pairs, batch_size):

@@ -14,7 +14,7 @@ from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
 from datamodules.matching import MatchingDataModule
 from datamodules.matching.options import MatchingOptions
-from zoo.tasks.base import Task, check_choice
+from zoo.tasks.base import Task, check_choice, check_positive
 from zoo.tasks.matching.losses import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.matching.metrics import MatchingScores, PairScores, RankingScores
 from zoo.tasks.matching.predictor import MatchingPredictor
@@ -62,17 +62,15 @@ class MatchingTask(Task):
 
         Args:
             loss: `hinge`: a better candidate's score should be `margin` above a worse one's; `softmax`: the softmax
-                over a question's candidates should equal its grades; `cross_entropy`: each pair by itself, the only
-                choice for pairs to classify. None = the loss of the model's paper, or cross entropy for pairs to
-                classify.
+                over a question's candidates should equal its grades; `cross_entropy`: each pair by itself. None = that
+                of the model's paper, or cross entropy for pairs to classify, which have no other.
             margin: of the hinge.
             **shared: options of all models, see `Task`.
         """
         super().__init__(**shared)
         if loss is not None:
             check_choice("loss", loss, ("hinge", "softmax", "cross_entropy"))
-        if not margin > 0:
-            raise InputError(f"model.margin={margin}: must be above 0")
+        check_positive(margin=margin)
         self.chosen_loss, self.margin = loss, margin
 
     def loss_for(self, goal: str) -> Loss:
@@ -151,33 +149,17 @@ class MatchingTask(Task):
     @override
     def charts(self, data: AnyDataModule, rows: int) -> Iterator[Chart]:
         assert isinstance(data, MatchingDataModule)
-        split, predictor = data.split("validation"), MatchingPredictor(self, data)
-        predictions = predictor.predict_split(split, rows, at_once=_LISTS)
-        target, question = split.pairs.target, split.pairs.question
-        if self.spec is not None and self.spec.goal == "ranking":
-            ranked: dict[int, list[tuple[float, float]]] = {}
-            for row, prediction in predictions.items():
-                ranked.setdefault(int(question[row]), []).append((-prediction.score, float(target[row])))
-            # Among equal scores, the worse first.
-            grades = [[grade for _, grade in sorted(candidates)] for candidates in ranked.values()]
-            yield from hits_by_rank(grades, [sum(grade > 0 for grade in each) for each in grades])
-        # The first pair that matches, word by word.
-        for prediction in (predictions[row] for row in predictions if target[row] > 0):
-            words = predictor.interaction(prediction.first, prediction.second)
-            if words is None:
-                return  # the model compares no words, in no pair
-            first, second, values = words
-            if first and second:
-                yield Chart(
-                    "interaction",
-                    "Interaction of the words of the first matching pair",
-                    ["word of the first text", *second],
-                    [[word, *line] for word, line in zip(first, values.tolist(), strict=True)],
-                    "map",
-                    value="interaction",
-                    across="word of the second text",
-                )
-                return
+        assert self.spec is not None
+        if self.spec.goal != "ranking":
+            return
+        split, ranked = data.split("validation"), dict[int, list[tuple[float, float]]]()
+        predictions = MatchingPredictor(self, data).predict_split(split, rows, at_once=_LISTS)
+        for row, prediction in predictions.items():
+            candidates = ranked.setdefault(int(split.pairs.question[row]), [])
+            candidates.append((-prediction.score, float(split.pairs.target[row])))
+        # Among equal scores, the worse first.
+        grades = [[grade for _, grade in sorted(candidates)] for candidates in ranked.values()]
+        yield from hits_by_rank(grades, [sum(grade > 0 for grade in each) for each in grades])
 
     @override
     def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:

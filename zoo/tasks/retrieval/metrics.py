@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torchmetrics.utilities import dim_zero_cat
 
-from zoo.tasks.metrics import PARTS, RowMeans, joined
+from zoo.tasks.metrics import PARTS, RowMeans
 from zoo.tasks.ranking_measures import Judged, measure_rankings
 
 NAMES = ("ndcg@1", "ndcg@3", "ndcg@10", "map", "mrr", "recall@100")
@@ -14,13 +15,9 @@ CHOICE = NAMES.index("ndcg@10")
 
 
 class RetrievalScores(RowMeans):
-    """NDCG@k, MAP, MRR and recall of rankings, for one or several mixtures of two scores.
-
-    Queries without a relevant document have no good or bad ranking: they are counted, and excluded from the means.
-    """
+    """NDCG@k, MAP, MRR and recall for mixtures of two scores; the means exclude queries without relevant documents."""
 
     without: Tensor
-    empty: Tensor
     loss: Tensor
     query: list[Tensor]
     choice: list[Tensor]
@@ -28,7 +25,7 @@ class RetrievalScores(RowMeans):
     def __init__(self, mixtures: int = 1) -> None:
         """Make room for a number of rankings; the results are those of the highest NDCG@10."""
         super().__init__(NAMES, PARTS, (mixtures,))
-        self.add_counts(without=(), empty=(), loss=())
+        self.add_counts(without=(), loss=())
         self.add_state("query", [], dist_reduce_fx="cat")
         self.add_state("choice", [], dist_reduce_fx="cat")
         self.best = 0
@@ -42,40 +39,24 @@ class RetrievalScores(RowMeans):
         row: Tensor,
         weight: Tensor,
         loss: Tensor,
-        is_empty: Tensor,
         is_duplicate: Tensor | None = None,
     ) -> None:
-        """Count a batch of B queries.
-
-        Args:
-            scores: of each mixture [B, D].
-            judged: of the batch.
-            row: int64 [B], numbers of the queries.
-            weight: [B], 0 for queries that only pad a batch.
-            loss: [B].
-            is_empty: bool [B], queries without a word.
-            is_duplicate: bool [B], queries that scores without duplicates skip; None = none.
-        """
+        """Count a batch of queries, numbers `row` [B], by scores [B, D] of each mixture; those of weight 0 pad."""
         has_relevant = torch.bincount(judged.query[judged.grade > 0], minlength=len(row)) > 0
         counted = (weight > 0) & has_relevant
         values = torch.stack([measure_rankings(score, judged, NAMES) for score in scores])
         self.add_rows(values, counted, is_duplicate)
         self.without += ((weight > 0) & ~has_relevant).sum()
-        self.empty += ((weight > 0) & is_empty).sum()
         self.loss += (loss[counted].double() * PARTS).round().long().sum()
         self.query.append(row[counted])
         self.choice.append(values[:, counted, CHOICE].T)  # [queries, mixtures]
 
     def compute(self) -> dict[str, Tensor]:
         """Metric name -> value; the means are over `queries`. Without one, there are no means."""
-        counts = {
-            "queries": self.rows.double(),
-            "queries_without_relevant": self.without.double(),
-            "empty_queries": self.empty.double(),
-        }
+        counts = {"queries": self.rows.double(), "queries_without_relevant": self.without.double()}
         if self.rows == 0:
             return counts
         self.best = int(self.sums[:, CHOICE].argmax())
-        choice = joined(self.choice)[:, self.best]
-        self.by_query = dict(zip(joined(self.query).tolist(), choice.tolist(), strict=True))
+        choice = dim_zero_cat(self.choice)[:, self.best]
+        self.by_query = dict(zip(dim_zero_cat(self.query).tolist(), choice.tolist(), strict=True))
         return {**self.means(self.best), "loss": self.loss.double() / PARTS / self.rows, **counts}

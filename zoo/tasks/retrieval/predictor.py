@@ -25,7 +25,7 @@ from datamodules.retrieval import Memory
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text.tokens import TokenStore
-from zoo.tasks.predictor import Predictor, as_texts, blocks_of, evaluating, on_device, texts_in
+from zoo.tasks.predictor import Predictor, as_texts, blocks_of, evaluating, memory_of, on_device, texts_in
 
 if TYPE_CHECKING:
     from zoo.tasks.retrieval.task import RetrievalTask
@@ -63,15 +63,11 @@ class TracesStates(Protocol):
 
 
 class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
-    """Ranks a collection for queries, and embeds texts.
-
-    The collection is the corpus of the training, or a memory that replaces it. It is encoded for the first query.
-    """
+    """Ranks the corpus of the training, or a memory that replaces it, for queries; embeds texts."""
 
     example = 'model.predict("a query")[0]'
     has_query_side = True
 
-    # The encoded collection.
     _documents: Any = None
 
     @classmethod
@@ -91,16 +87,12 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
     @cached_property
     def _mixed_memory(self) -> Memory | None:
         """The memory whose retrieval scores the model mixes with its own; None = it mixes none."""
-        return (self.memory or self.open_memory(self.data)) if self.model.mix_retriever else None
+        return (self.memory or memory_of(self.data).open()) if self.model.mix_retriever else None
 
     def predict(
         self, queries: str | Sequence[str], k: int = 10, batch_size: int = 256
     ) -> list[list[RankedDocument]]:
-        """The best k documents of the collection for each query, best first; among equal scores the earlier one.
-
-        Raises:
-            InputError: there is no collection, a query is not a string, or a number is below 1.
-        """
+        """The best k documents of the collection for each query, best first; among equal scores the earlier one."""
         queries = as_texts(queries, "query")
         check_count("k", k, MOST_HITS)
         check_count("batch_size", batch_size)
@@ -113,10 +105,7 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
     def rank_split(
         self, split: ClickSplit, k: int, queries: int | None = None, batch_size: int = 256, keep: bool = False
     ) -> list[list[RankedDocument]]:
-        """The best k documents for the first queries of a split (None: all).
-
-        `keep` keeps the encoded documents for the next call, which must have the same.
-        """
+        """The best k documents for a split's first queries (None: all); `keep` keeps the documents for later calls."""
         with self.data.words.forgetting():
             dataset = self.data.ranking_dataset(split, self.model.batch_contents("predict"))
             with evaluating(self.model):

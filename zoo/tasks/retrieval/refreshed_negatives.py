@@ -3,10 +3,8 @@
 Documents that the model ranks high, and that nobody judged to be relevant, are hard for it in its present state (ANCE:
 L. Xiong et al., "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text Retrieval", ICLR 2021).
 
-The training waits while the texts are encoded. During the search it continues with the old negatives for a fixed number
-of steps, so that the result does not depend on the speed of the machine. One process builds a refresh, a folder that is
-whole or absent, and all processes read it. A checkpoint names the refresh that its run trains with, and the next one:
-a run that was killed at any moment resumes with the same result as an uninterrupted run.
+During the search, the training continues with the old negatives for a fixed number of steps. A checkpoint names the
+refresh that its run trains with, and the next one: a killed run resumes with the result of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -39,9 +37,8 @@ _ADVICE = "restore the folder from a backup, or start a new run with --model.ini
 class RefreshedNegatives(Callback):
     """Draws `retrieved` negatives from the documents that the model in training ranks high.
 
-    The data's `skip_hits` and `highest_hit_score` apply, and relevant documents are excluded. Until the first refresh,
-    the negatives are those of the data's retriever. A refresh is in the run folder, in `negatives/step-...`, with 8
-    bytes per hit; it may be deleted when no checkpoint that names it is needed.
+    The data's `skip_hits` and `highest_hit_score` apply. Until the first refresh, the negatives are those of the data's
+    retriever. Folders `negatives/step-...` of a run hold 8 bytes per hit; delete them if no checkpoint names them.
     """
 
     def __init__(
@@ -60,8 +57,8 @@ class RefreshedNegatives(Callback):
             every_n_steps: refresh after every n-th step instead.
             start_epoch: no refresh before this epoch, counted from 0: the hits of an untrained model are arbitrary.
             num_hits: number of hits per query that are not known to be relevant.
-            search_steps: number of training steps during the search, after which the training waits for its end; 0 = it
-                waits at once. None = one for each 5 million pairs of a query and a document.
+            search_steps: training steps during the search, after which the training waits for its end; None = one for
+                each 5 million pairs of a query and a document.
             block: documents, or queries, that pass through the network together.
         """
         if every_n_epochs is not None and every_n_steps is not None:
@@ -85,7 +82,6 @@ class RefreshedNegatives(Callback):
         #: that of the next refresh, and the step after which it is used.
         self.next_version: str | None = None
         self.due = 0
-        # The search, in the process that builds.
         self._search: Future[None] | None = None
 
     @override
@@ -98,8 +94,6 @@ class RefreshedNegatives(Callback):
         self.version, self.next_version, self.due = (
             state_dict[name] for name in ("version", "next_version", "due")
         )
-
-    # --- intervals ---
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -166,8 +160,6 @@ class RefreshedNegatives(Callback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._finish_search()
 
-    # --- a refresh ---
-
     def refresh(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start a refresh: encode with the model as it is, and start the search."""
         assert isinstance(pl_module, RetrievalTask)
@@ -198,8 +190,7 @@ class RefreshedNegatives(Callback):
             "num_hits": self.num_hits,
         }
         fingerprint = fingerprint_of(description)
-        # Another model at the same step, of a run that was resumed with other options, has another folder: a
-        # checkpoint may still name the first.
+        # A run that was resumed with other options has another folder: a checkpoint may still name the first.
         name = f"step-{trainer.global_step}-{fingerprint[:8]}"
         folder = _folder(trainer) / name
         if not is_whole(folder, fingerprint):
@@ -250,7 +241,6 @@ class RefreshedNegatives(Callback):
 def _search(
     folder: Path, fingerprint: str, embedded: Embedded, judgements: Judgements, num_hits: int
 ) -> None:
-    """Write the hits of a refresh."""
     hits = find_hits(embedded, judgements, num_hits)
 
     def save(partial: Path) -> None:
@@ -266,5 +256,4 @@ def _data_of(trainer: pl.Trainer) -> ClickthroughDataModule:
 
 
 def _folder(trainer: pl.Trainer) -> Path:
-    """The folder of a run's refreshes."""
     return Path(trainer.default_root_dir).absolute() / "negatives"

@@ -1,8 +1,4 @@
-"""Base of the models that rank the documents of a collection: steps, loss, scores.
-
-A model is measured by its ranking of the collection: an evaluation encodes all documents once, shared among the
-processes, and compares each query with all of them.
-"""
+"""Base of the models that rank the documents of a collection, all encoded once an evaluation: steps, loss, scores."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from datamodules.clickthrough import ClickthroughDataModule
 from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import InputError
 from zoo.saving.checkpoint import CHECKPOINT_KEY
-from zoo.tasks.base import Task
+from zoo.tasks.base import Task, check_positive
 from zoo.tasks.ranking_charts import MOST_RANKS, hits_by_rank
 from zoo.tasks.ranking_measures import Judged
 from zoo.tasks.retrieval.metrics import RetrievalScores
@@ -56,14 +52,12 @@ class RetrievalTask(Task):
 
         Args:
             gamma: factor of the relevance in the loss.
-            mix_retriever: add the retriever's score to the model's: relevance + lambda s / s_max, where s_max is the
-                score of the query's best hit. lambda is selected on validation queries after each epoch. The data
-                needs `num_hits`.
+            mix_retriever: add the retriever's score: relevance + lambda s / s_max, where s_max is that of the query's
+                best hit; validation queries select lambda after each epoch. The data needs `num_hits`.
             **shared: options of all models, see `Task`.
         """
         super().__init__(**shared)
-        if not gamma > 0:
-            raise InputError(f"model.gamma={gamma}: must be above 0")
+        check_positive(gamma=gamma)
         self.gamma, self.mix_retriever = gamma, mix_retriever
         self.register_buffer("mixture", torch.zeros(()))
         self._documents: Any = None
@@ -79,13 +73,8 @@ class RetrievalTask(Task):
     def example_spec(cls) -> tuple[ClickSpec, str]:
         return ClickSpec(10_000, num_chars=60, trigrams=list(range(50_000))), "50,000 trigrams"
 
-    # --- training ---
-
     def loss_terms(self, score: Tensor, batch: ClickBatch) -> Tensor:
-        """-log of the relevant document's share: exp(gamma R+) / sum of exp(gamma R) over all candidates (Equation 5).
-
-        `score` [N, M] is the relevance of the batch's documents to its queries. Returns float32 [B].
-        """
+        """-log of exp(gamma R+) / sum of exp(gamma R) over all candidates (Equation 5): [B], from relevance [N, M]."""
         logits: Tensor = self.gamma * score.float()[batch.query]
         logits = logits.masked_fill(~batch.candidate, torch.finfo(torch.float32).min)
         return functional.cross_entropy(logits, batch.positive, reduction="none")
@@ -102,16 +91,10 @@ class RetrievalTask(Task):
             optimizer.total_steps = int(self.trainer.estimated_stepping_batches)
         return super().adapt_optimizer(optimizer)
 
-    # --- ranking ---
-
     def encode_collection(
         self, dataset: RankingDataset, block: int, process: int = 0, processes: int = 1
     ) -> Any:
-        """The documents of a collection in the form that `score` reads: here their embeddings, float32 [D, d].
-
-        `block` documents pass through the network together. A process encodes its share of the blocks; the other rows
-        are 0.
-        """
+        """Encode documents, `block` at a time, for `score`: here float32 [D, d], 0 for those of other processes."""
         blocks = dataset.document_blocks(block)[process::processes]
         # A run has the progress bar of the epoch.
         hidden = None if self._trainer is None else True
@@ -134,10 +117,7 @@ class RetrievalTask(Task):
     def ranking_scores(
         self, batch: QueryBatch, documents: Any, weights: Tensor | None = None
     ) -> list[Tensor]:
-        """The final scores of all documents, for each weight of the retriever's score: [B, D] each.
-
-        `documents` is the result of `encode_collection`; without `weights`, the selected weight counts.
-        """
+        """The final scores of all documents for each weight of the retriever's (None: the selected): [B, D] each."""
         score = self.score(batch, documents)
         if self.mix_retriever:
             if batch.hit is None or batch.hit_score is None:
@@ -150,8 +130,6 @@ class RetrievalTask(Task):
         if batch.candidate is not None:
             scores = [each.masked_fill(~batch.candidate, -torch.inf) for each in scores]
         return scores
-
-    # --- evaluation ---
 
     @override
     def new_scores(self) -> RetrievalScores:
@@ -206,9 +184,8 @@ class RetrievalTask(Task):
             weights = self.mixture.new_tensor(MIXTURES)
         ranked = self.ranking_scores(batch, self._documents, weights)
         judged = Judged(batch.judged_query, batch.judged_document, batch.grade)
-        empty = ~(batch.text != 0).any(dim=1)
         loss = self.ranking_loss(ranked[0], judged)
-        scores.update(ranked, judged, batch.row, batch.weight, loss, empty, batch.is_duplicate)
+        scores.update(ranked, judged, batch.row, batch.weight, loss, batch.is_duplicate)
 
     def ranking_loss(self, score: Tensor, judged: Judged) -> Tensor:
         """The training loss with all other documents as negatives: the mean over a query's relevant ones [B]."""
@@ -253,10 +230,7 @@ class RetrievalTask(Task):
 
 
 def retriever_scores(hit: Tensor, score: Tensor, documents: int) -> Tensor:
-    """A retriever's scores divided by the score of its best hit, float32 [B, D]; 0 for documents that are no hits.
-
-    `hit` int64 [B, H], -1 = none, has the scores `score` float32 [B, H].
-    """
+    """Scores [B, H] of hits int64 [B, H], -1 = none, over that of the best: float32 [B, D], 0 for other documents."""
     shares = score / score.amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
     scores = shares.new_zeros(len(hit), documents + 1)
     return scores.scatter(1, hit.remainder(documents + 1), shares * (hit >= 0))[:, :documents]

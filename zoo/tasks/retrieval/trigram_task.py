@@ -29,8 +29,8 @@ class TrigramRetrieval(RetrievalTask):
         """Choose the common parts of both towers.
 
         Args:
-            num_trigrams: number of buckets that letter trigrams are hashed into, each with its own weights in the first
-                layer; None = each trigram of the training texts has its own, as in the paper, and others are ignored.
+            num_trigrams: buckets that letter trigrams are hashed into; None = as in the paper, each trigram of the
+                training texts has its own weights, and others are ignored.
             tied: one network for queries and documents; the paper has two.
             word_dropout: probability of dropping a word of a text in training; the paper has 0.
             **shared: options of `RetrievalTask` and `Task`.
