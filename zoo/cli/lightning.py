@@ -45,14 +45,7 @@ class ZooCLI(LightningCLI):
     """LightningCLI with a run folder: configuration, metrics, checkpoints and summary in one place."""
 
     def __init__(self, command: str, saved: SavedModel | None, strings: set[str], options: list[str]) -> None:
-        """Parse the options, make model, data and trainer, and run the command.
-
-        Args:
-            command: fit, validate, test or prepare.
-            saved: the trained model that the command starts from.
-            strings: all strings in the user's own options.
-            options: those of the trained model, then the user's own.
-        """
+        """Run a command from the model `saved`; `strings` are all strings in the user's own options."""
         self.command, self.saved, self.strings = command, saved, strings
         is_run = command != "prepare"
         if is_run:

@@ -39,15 +39,10 @@ _IRRELEVANT = (
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the command line.
+    """Run the command line with these arguments, or those of the process, and return the exit code.
 
-    Args:
-        args: the arguments; None = those of the process.
-
-    Returns:
-        The exit code: 0; 1 if rows of a table failed, or the program did; 2 if the user has to correct something; 128
-        plus its number if a signal ended the command: 130 for an interrupt, 143 for SIGTERM, 141 if the reader of the
-        output has ended.
+    1: rows of a table failed, or the program did. 2: the user has to correct something. 128 plus its number: a signal
+    ended the command, or the reader of its output has ended (SIGPIPE).
     """
     if args is None:
         args = sys.argv[1:]

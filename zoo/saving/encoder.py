@@ -15,11 +15,7 @@ from zoo.saving.saved_model import SavedModel
 
 
 class SavedEncoder:
-    """Encodes texts as in the model's training; see `datamodules.retrieval.dense.text_encoder.TextEncoder`.
-
-    Raises:
-        InputError: the model cannot be read, or encodes no texts.
-    """
+    """Encodes texts as in the model's training; see `datamodules.retrieval.dense.text_encoder.TextEncoder`."""
 
     def __init__(self, model: str, device: torch.device) -> None:
         saved = SavedModel.open(model)

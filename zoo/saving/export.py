@@ -38,17 +38,7 @@ class EncodesMemories(Protocol):
 
 
 def export(source: str | Path, folder: str | Path) -> Path:
-    """Write a trained model as a folder: weights, configuration, vocabulary, memory, model card; no pickle.
-
-    Names of the tables that the model was trained on are kept, without their folders.
-
-    Args:
-        source: see `SavedModel.open`.
-        folder: to make.
-
-    Raises:
-        InputError: the model cannot be read, its memory is missing, or the folder exists.
-    """
+    """Write a trained model as a new folder: weights, configuration, vocabulary, memory, model card; no pickle."""
     folder = Path(folder)
     if folder.exists():
         raise InputError(f"{folder}: exists; name a new folder")

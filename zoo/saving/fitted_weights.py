@@ -50,11 +50,7 @@ class Entry(NamedTuple):
 
 
 def read_entries(file: Path) -> list[Entry]:
-    """Return all entries of a file, oldest first; none if it does not exist.
-
-    Raises:
-        DamagedError: the file is damaged.
-    """
+    """Return all entries of a file, oldest first; none if it does not exist."""
     try:
         contents = json.loads(file.read_text(encoding="utf-8"))
         if contents["checksum"] != fingerprint_of({"entries": contents["entries"]}):

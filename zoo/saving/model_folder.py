@@ -64,11 +64,7 @@ def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def read_model(folder: Path) -> Checkpoint:
-    """Read the checkpoint that `write_model` wrote; each file is compared with its checksum.
-
-    Raises:
-        InputError: the folder is no exported model, or a file is missing or damaged.
-    """
+    """Read what `write_model` wrote; raises an `InputError` if a file is missing or its checksum has changed."""
     from safetensors.torch import load_file
 
     check_folder(folder, KIND, contents=True, advice=_ADVICE)

@@ -52,14 +52,7 @@ class SavedModel:
 
     @classmethod
     def open(cls, source: str | Path) -> SavedModel:
-        """Open a model.
-
-        Args:
-            source: a run folder, a checkpoint file, an exported folder, or the name of a model on the Hub.
-
-        Raises:
-            InputError: there is none, or it is damaged.
-        """
+        """Open a run folder, a checkpoint file, an exported folder, or the name of a model on the Hub."""
         path = local_path(source)
         if path.is_dir():
             return cls(source, path, model_folder.read_model(path))
@@ -88,11 +81,7 @@ class SavedModel:
 
     @property
     def own_memory(self) -> Path:
-        """The folder of the model's own memory, which may not exist.
-
-        An exported model has its memory here. Runs on the same rows share a memory in the cache, until the first
-        addition to one of them copies it here.
-        """
+        """The folder of the memory of an exported model, or of a run since its first addition."""
         return self.file(MEMORY)
 
     @cached_property
@@ -211,11 +200,7 @@ def load(
 
 
 def local_path(source: str | Path) -> Path:
-    """Return the checkpoint file or model folder of a path or a name on the Hub; a run has its best checkpoint.
-
-    Raises:
-        InputError: there is no such model, or the Hub cannot be reached.
-    """
+    """Return the checkpoint file or model folder of a path or a name on the Hub; a run has its best checkpoint."""
     path = Path(source)
     if (best := path / _BEST).is_file():
         return best

@@ -25,11 +25,7 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def freeze_parts(network: nn.Module, patterns: Iterable[str]) -> None:
-    """Freeze parts: no gradients and, as in evaluation, no dropout.
-
-    Raises:
-        InputError: a pattern matches nothing.
-    """
+    """Freeze parts: no gradients and, as in evaluation, no dropout."""
     for pattern in patterns:
         matching_parameters(network, pattern, "model.freeze")
         for name, parameter in network.named_parameters():
@@ -41,11 +37,7 @@ def freeze_parts(network: nn.Module, patterns: Iterable[str]) -> None:
 
 
 def matching_parameters(network: nn.Module, pattern: str, option: str) -> set[str]:
-    """Return the names of the parameters that a pattern matches.
-
-    Raises:
-        InputError: there are none; lists the names that exist.
-    """
+    """Return the names of the parameters that a pattern matches; raises an `InputError` if there are none."""
     names = {name for name, _ in network.named_parameters() if matches(name, pattern)}
     if not names:
         # Two levels of names, since a message has room for few.
@@ -60,13 +52,7 @@ def matching_parameters(network: nn.Module, pattern: str, option: str) -> set[st
 def parameter_groups(network: nn.Module, rates: Mapping[str, float] | None) -> list[dict[str, Any]]:
     """Return the parameter groups of an optimizer: all trained weights, grouped by learning rate.
 
-    Args:
-        network: the network.
-        rates: pattern -> learning rate; the last pattern that matches a weight counts, all others have the optimizer's
-            own rate.
-
-    Raises:
-        InputError: nothing is trained, or a pattern matches nothing.
+    Of the patterns in `rates`, the last that matches a weight counts; other weights have the optimizer's own rate.
     """
     trained = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
     if not trained:

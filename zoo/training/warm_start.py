@@ -56,22 +56,11 @@ class Taken(NamedTuple):
 
 
 def start_from(model: Task, source: str, verbose: bool = True) -> set[str]:
-    """Copy the weights that fit from a trained model into one that has just been made.
+    """Copy the weights that fit from a trained model into one that has just been made, and return their names.
 
     Weights of equal name and shape are taken whole; of weights whose rows have names (`Task.row_names`: words,
-    characters, labels), the rows that both models have; of a head, what the model takes itself (`TransfersHead`). All
-    others keep their fresh values. Adapters of a transformer are added to its weights.
-
-    Args:
-        model: a task with its network.
-        source: of the other model, see `SavedModel.open`.
-        verbose: log what was taken.
-
-    Returns:
-        Names of the weights that were taken whole, and of tables of words that were taken in part.
-
-    Raises:
-        InputError: there is no such model, nothing of it fits, or it was trained on rows of the validation.
+    characters, labels), the rows that both models have; of a head, what the model takes itself (`TransfersHead`).
+    The returned names include those of word tables that were taken in part.
     """
     checkpoint = SavedModel.open(source).checkpoint
     weights = without_adapters(checkpoint.tensors)
