@@ -8,14 +8,7 @@ from datamodules.core.errors import InputError, check_count
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.retrieval import (
-    FolderMemory,
-    IndexMemory,
-    Memory,
-    Retriever,
-    is_existing_index,
-    open_memory,
-)
+from datamodules.retrieval import FolderMemory, IndexMemory, Memory, Retriever, is_existing_index, open_memory
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.retrieval.dense.embeddings import Embeddings
 from zoo.cli.vectors import for_embeddings

@@ -1,11 +1,4 @@
-"""`zoo memory`: the contents of a memory, and its growth while the model stays as it is.
-
-    zoo memory add MODEL more.csv     predictions use the new rows at once
-    zoo memory tune MODEL dev.csv     weights of the memory, fitted again in seconds
-    zoo memory show MODEL             versions, labels, back end
-
-MODEL is a run folder, a checkpoint or an exported folder; `add` and `show` also take a memory folder.
-"""
+"""`zoo memory`: the contents of a memory, and its growth while the model stays as it is."""
 
 from __future__ import annotations
 

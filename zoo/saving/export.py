@@ -25,6 +25,16 @@ from zoo.saving.saved_model import MEMORY, OWN, SavedModel
 
 #: Options that describe how the training started, whose effect is in the weights.
 _STARTED_WITH = ("init_from", "freeze", "lora_rank")
+_USE = """\
+## Use
+
+```python
+import zoo
+
+model = zoo.load("this-folder-or-its-name-on-the-hub")
+print({example})
+```
+"""
 
 
 @runtime_checkable
@@ -117,15 +127,8 @@ def model_card(saved: SavedModel, memory: Memory | None) -> str:
     lines = ["---", "library_name: memory-zoo"]
     if kind.pipeline_tag:
         lines.append(f"pipeline_tag: {kind.pipeline_tag}")
-    lines += [
-        "tags:",
-        "- memory-zoo",
-        f"- {kind.task}",
-        "---",
-        "",
-        f"# {checkpoint.model} for {kind.task}",
-        "",
-    ]
+    lines += ["tags:", "- memory-zoo", f"- {kind.task}", "---", ""]
+    lines += [f"# {checkpoint.model} for {kind.task}", ""]
     if paper := paper_of(kind):
         lines += [f"Paper: {paper}", ""]
     lines += [f"Trained on `{trained_on}` with Memory Zoo (`pip install memory-zoo`).", ""]
@@ -135,23 +138,8 @@ def model_card(saved: SavedModel, memory: Memory | None) -> str:
     if isinstance(memory, FolderMemory):
         lines += [f"It reads a memory of {len(memory):,} texts (version {memory.version}) in `{MEMORY}`.", ""]
     elif memory is not None:
-        lines += [
-            f"It reads a memory that is not part of it, and needs access to it: {memory.location()}.",
-            "",
-        ]
-    lines += _scores(_summary(saved))
-    lines += [
-        "## Use",
-        "",
-        "```python",
-        "import zoo",
-        "",
-        'model = zoo.load("this-folder-or-its-name-on-the-hub")',
-        f"print({kind.predictor_type.example})",
-        "```",
-        "",
-    ]
-    return "\n".join(lines)
+        lines += [f"It needs access to a memory that is not part of it: {memory.location()}.", ""]
+    return "\n".join([*lines, *_scores(_summary(saved)), _USE.format(example=kind.predictor_type.example)])
 
 
 def _scores(summary: PlainDict) -> list[str]:

@@ -1,8 +1,6 @@
 """A model as a folder to share: weights as safetensors, everything else as JSON; no pickle.
 
-`config.json` has class and options of the model, the state of its data and the description of its network;
-`vocabulary.json` words, characters and tokenizer; `memory/` a copy of the memory, if it is a folder; `manifest.json`
-size and checksum of each file outside of the memory, which has manifests of its own; `README.md` is the model card.
+`manifest.json` has size and checksum of each file outside of `memory/`, which has manifests of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A trained model on disk: a run folder, a checkpoint, an exported folder, or a name on the Hugging Face Hub.
 
-Everything that uses a trained model opens it here, and reads each file once. What changes after the training lies next
-to the model and is switched in one step: its own `memory` (see `FolderMemory`), and `weights.json`.
+What changes after the training lies next to the model: its own `memory` (see `FolderMemory`), and `weights.json`.
 """
 
 from __future__ import annotations
@@ -70,8 +69,6 @@ class SavedModel:
         with explained_by(self.source):
             return datamodules.find(self.checkpoint.data.kind)
 
-    # --- memory ---
-
     def file(self, name: str) -> Path:
         """Return a file of the model: in its folder, or next to a checkpoint that is in no run folder."""
         if self.path.is_dir():
@@ -116,8 +113,6 @@ class SavedModel:
         own = {str(self.own_memory), *(() if trained is None or trained.rows is None else (trained.path,))}
         version = memory.version if isinstance(memory, FolderMemory) else 0
         return OWN if location in own else location, version
-
-    # --- model, data, predictor ---
 
     def make_model(self) -> Task:
         """Make the model with the weights of its training, in evaluation mode."""
@@ -177,14 +172,11 @@ def load(
     """Load a trained model for prediction; only the model and its memory are needed.
 
     Args:
-        source: a run folder (`runs/NAME`), a checkpoint that `zoo fit` wrote, a folder that `zoo export` wrote, or the
-            name of a model on the Hugging Face Hub, `user/name`.
-        memory: a memory folder to use instead of the model's. A matching model finds the candidates of single questions
-            there.
+        source: a run folder (`runs/NAME`), a checkpoint, an exported folder, or a name on the Hub, `user/name`.
+        memory: a memory folder to use instead of the model's.
         retriever: back end and ranking to use instead (credentials, another server).
         device: where to run the network.
-        memory_version: version of a memory that has grown: 1 gives the predictions from before all additions; None uses
-            the current version.
+        memory_version: of a memory that has grown: 1 is from before all additions; None uses the current version.
 
     Returns:
         A `Predictor` of the model's kind: a `ClassificationPredictor`, a `MatchingPredictor`, ...

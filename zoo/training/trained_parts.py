@@ -1,7 +1,6 @@
-"""Trained and frozen parts of a network, and their learning rates; parts are named by shell patterns.
+"""Trained and frozen parts of a network, and their learning rates.
 
-A pattern matches names of modules and parameters in the network (`encoder`, `encoder.lstm`,
-`encoder.transformer.encoder.layer.[0-3]`, `*.words`), with everything inside.
+Shell patterns (`encoder.lstm`, `*.layer.[0-3]`, `*.words`) match modules and parameters, with everything inside.
 """
 
 from __future__ import annotations

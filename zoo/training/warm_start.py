@@ -156,17 +156,16 @@ def check_frozen(model: Task, taken: Collection[str]) -> None:
         for name, parameter in model.named_parameters()
         if id(parameter) not in trained and name not in given and name not in taken
     ]
-    if not fresh:
-        return
-    if model.init_from is None:
+    if fresh and model.init_from is None:
         raise InputError(
             f"model.freeze: the weights of {_short(fresh[0])} are fresh, so nothing would ever train them; name a"
             " trained model with model.init_from"
         )
-    raise InputError(
-        f"model.init_from={model.init_from}: has no {_short(fresh[0])} of this shape, and freezing would leave it"
-        " untrained; give both models the same options, or freeze less"
-    )
+    if fresh:
+        raise InputError(
+            f"model.init_from={model.init_from}: has no {_short(fresh[0])} of this shape, and freezing would leave it"
+            " untrained; give both models the same options, or freeze less"
+        )
 
 
 def shared_rows(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:

@@ -74,7 +74,7 @@ def test_the_registry_agrees_with_the_classes(name: str) -> None:
         ("MemoryEnsemble", ["classification", "members", "hidden_size"]),
         ("HMN", ["dialogue", "readout"]),
         ("LSTMRNN", ["retrieval", "Palangi", "tied"]),
-        ("TransformerMatcher", ["matching", "those of its transformer", "mode"]),
+        ("TransformerMatcher", ["matching", "transformer", "mode"]),
         ("Majority", ["classification", "options"]),
     ],
 )
@@ -86,7 +86,7 @@ def test_list_of_one_model(name: str, parts: list[str], zoo_command: Zoo) -> Non
     facts = dict(line.split(maxsplit=1) for line in lines if len(line.split()) > 1)
     assert facts["task"] == MODELS[name].task
     assert facts["paper"] == MODELS[name].paper
-    assert {"parameters", "options"} <= {line.split()[0] for line in lines}
+    assert "options" in facts
     for part in parts:
         assert part in result.out
 
