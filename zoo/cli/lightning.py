@@ -65,8 +65,6 @@ class ZooCLI(LightningCLI):
         if not is_run:
             self.datamodule.prepare_data()
 
-    # --- options ---
-
     @override
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         # It raises an error, which `zoo.cli.errors` explains in one line.
@@ -101,7 +99,6 @@ class ZooCLI(LightningCLI):
 
     @override
     def before_instantiate_classes(self) -> None:
-        # Choose the run folder and the W&B run.
         if self.subcommand in ("fit", None):
             self._name_tokens()
         if self.subcommand != "fit":
@@ -155,8 +152,6 @@ class ZooCLI(LightningCLI):
             logger.init_args.id = self.wandb_id
             logger.init_args.resume = "allow"
             logger.init_args.save_dir = str(self.run_dir.resolve())  # W&B writes from a process of its own
-
-    # --- model, data, trainer ---
 
     @override
     def instantiate_classes(self) -> None:
@@ -262,8 +257,6 @@ class ZooCLI(LightningCLI):
             ModelCheckpoint(folder, "best", monitor=monitor, mode="max", enable_version_counter=False),
             ModelCheckpoint(folder, "last", enable_version_counter=False),
         ]
-
-    # --- run ---
 
     @override
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:

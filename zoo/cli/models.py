@@ -14,7 +14,11 @@ def list_models(name: str | None = None) -> None:
         name: of a model; null lists all.
     """
     if name is not None:
-        _describe(name)
+        from zoo.saving.saved_model import option_names
+
+        kind = model_class(name)
+        print(f"{kind.__name__}\n  task        {kind.task}\n  paper       {paper_of(kind)}")
+        print(f"  options     {', '.join(option_names(kind))}")
         return
     width = max(map(len, MODELS))
     by_task = sorted(MODELS.items(), key=lambda item: item[1].task)
@@ -23,14 +27,6 @@ def list_models(name: str | None = None) -> None:
         for model, entry in entries:
             print(f"  {model:{width}}  {entry.paper}")
     print("`zoo list NAME` shows the options of a model")
-
-
-def _describe(name: str) -> None:
-    from zoo.saving.saved_model import option_names
-
-    kind = model_class(name)
-    print(f"{kind.__name__}\n  task        {kind.task}\n  paper       {paper_of(kind)}")
-    print(f"  options     {', '.join(option_names(kind))}")
 
 
 def export_model(ckpt_path: str, folder: str, push: str | None = None, private: bool = False) -> None:

@@ -66,10 +66,7 @@ def encode(
 
 
 def for_embeddings(retriever: Retriever, embeddings: Embeddings) -> Retriever:
-    """Return the retriever that searches embeddings, a `DenseRetriever` in place of the default.
-
-    Raises an `InputError` if it ranks by words, or by vectors of another encoder.
-    """
+    """Return the retriever that searches embeddings, or raise an `InputError` if it ranks by anything else."""
     if retriever.describe() == EmbeddedRetriever().describe():
         retriever = DenseRetriever(embeddings.made_by.encoder)
     users = list(_vectors_of(retriever))

@@ -111,15 +111,6 @@ def _without_folder(files: object) -> object:
     return Path(files).name if isinstance(files, str) and "/" in files and ":" not in files else files
 
 
-def _summary(saved: SavedModel) -> PlainDict:
-    """Return `summary.json` of the run; {} if there is none."""
-    file = saved.file("summary.json")
-    if saved.path.is_dir() or not file.is_file():
-        return {}
-    summary: PlainDict = json.loads(file.read_text(encoding="utf-8"))
-    return summary
-
-
 def model_card(saved: SavedModel, memory: Memory | None) -> str:
     """Return the README of an exported model: task, training data, memory, scores and use."""
     kind, checkpoint = saved.kind, saved.checkpoint
@@ -139,10 +130,15 @@ def model_card(saved: SavedModel, memory: Memory | None) -> str:
         lines += [f"It reads a memory of {len(memory):,} texts (version {memory.version}) in `{MEMORY}`.", ""]
     elif memory is not None:
         lines += [f"It needs access to a memory that is not part of it: {memory.location()}.", ""]
-    return "\n".join([*lines, *_scores(_summary(saved)), _USE.format(example=kind.predictor_type.example)])
+    return "\n".join([*lines, *_scores(saved), _USE.format(example=kind.predictor_type.example)])
 
 
-def _scores(summary: PlainDict) -> list[str]:
+def _scores(saved: SavedModel) -> list[str]:
+    """Return a table of the scores in `summary.json`, if the model is a run's."""
+    file = saved.file("summary.json")
+    if saved.path.is_dir() or not file.is_file():
+        return []
+    summary: PlainDict = json.loads(file.read_text(encoding="utf-8"))
     scores = {
         name.removeprefix("val/"): value
         for name, value in summary.get("metrics", {}).items()
