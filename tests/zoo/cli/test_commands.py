@@ -150,7 +150,8 @@ def test_search_for_more_than_there_can_be(zoo_command: Zoo, train_csv: Path) ->
 
 @pytest.mark.parametrize("start", STARTS)
 def test_packages_in_the_current_folder_hide_none_of_the_zoo(start: str) -> None:
-    for name in ("datamodules", "callbacks", "zoo"):
+    # Python itself imports a folder `zoo` for `-m zoo`.
+    for name in ("datamodules", "callbacks", *(["zoo"] if start == "zoo" else [])):
         Path(name).mkdir()
         Path(name, "__init__.py").write_text(f"raise RuntimeError('the wrong {name}')")
     done = run_process("list", "KNNBiLSTM", start=start)
