@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from datamodules.base import AnyDataModule
-from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
+from datamodules.batch import ClassificationBatch, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.state import DataState
 from datamodules.text.tokenization import CHARACTERS
@@ -57,13 +57,6 @@ class TextOnly(ClassificationTask):
 
 class CharactersOnly(TextOnly):
     """Base of the classifiers whose words, in the data's vocabulary, are characters."""
-
-    @classmethod
-    @override
-    def example_spec(cls) -> tuple[ClassificationSpec, str]:
-        spec, _ = super().example_spec()
-        # Two more: padding and the unknown character.
-        return spec._replace(num_words=72), "70 characters and 4 classes"
 
     @override
     def row_names(self, name: str, weight: Tensor, data: DataState) -> Sequence[Hashable] | None:

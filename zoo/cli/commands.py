@@ -75,11 +75,7 @@ def usage() -> str:
 
 
 def run(name: str, options: Sequence[str]) -> None:
-    """Run a command.
-
-    Raises:
-        InputError: there is no such command, or whatever the command refuses.
-    """
+    """Run a command; raises an `InputError` if there is none of this name."""
     if name not in COMMANDS:
         raise InputError(f"zoo {name}: no such command; there are {', '.join(COMMANDS)}")
     command = COMMANDS[name]

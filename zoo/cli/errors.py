@@ -8,8 +8,6 @@ import sys
 
 from datamodules.core.errors import LONGEST, InputError, excerpt, reason
 
-#: Maximum number of characters of a message.
-_LONGEST_LINE = 1000
 #: Errors of its code are refusals of the user's options.
 _LIGHTNING = ("pytorch_lightning.", "lightning_fabric.")
 _PEER_IS_GONE = re.compile(r"Connection (closed|reset) by peer")
@@ -17,19 +15,12 @@ _REFUSALS = (ValueError, TypeError, RuntimeError, KeyError, ImportError, Attribu
 
 
 def explain(error: BaseException, command: str) -> str | None:
-    """Return the message for an error of the user's, in one line; None for any other error that ended a command."""
-    line = _explained(error, command)
-    return None if line is None else excerpt(line, _LONGEST_LINE)
-
-
-def _explained(error: BaseException, command: str) -> str | None:
+    """Return the message for an error of the user's; None for any other error that ended a command."""
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, ValueError) and (cause := _cause(error)) is not None:
         # The parser wraps errors of the classes that it makes.
         return str(cause)
-    if _is(error, "jsonargparse", "ArgumentError"):
-        return f"{_of_the_parser(str(error))}; see `zoo {command} --help`"
     if _is(error, "torch.multiprocessing.spawn", "ProcessRaisedException"):
         # An error of a forked process arrives as its printed traceback.
         refused = re.search(r"InputError: (.*)", str(error))
@@ -53,7 +44,8 @@ def _explained(error: BaseException, command: str) -> str | None:
         return f"{option}: {reason(error)}"
     if isinstance(error, _REFUSALS) and module.startswith("torch.optim"):
         return f"--model.optimizer: {reason(error)}"
-    if isinstance(error, _REFUSALS) and module.startswith("jsonargparse"):
+    is_of_parser = isinstance(error, _REFUSALS) and module.startswith("jsonargparse")
+    if is_of_parser or _is(error, "jsonargparse", "ArgumentError"):
         return f"{_of_the_parser(str(error))}; see `zoo {command} --help`"
     if isinstance(error, UnicodeDecodeError):
         # Readers of tables name file and row themselves.

@@ -45,14 +45,7 @@ class ZooCLI(LightningCLI):
     """LightningCLI with a run folder: configuration, metrics, checkpoints and summary in one place."""
 
     def __init__(self, command: str, saved: SavedModel | None, strings: set[str], options: list[str]) -> None:
-        """Parse the options, make model, data and trainer, and run the command.
-
-        Args:
-            command: fit, validate, test or prepare.
-            saved: the trained model that the command starts from.
-            strings: all strings in the user's own options.
-            options: those of the trained model, then the user's own.
-        """
+        """Run a command from the model `saved`; `strings` are all strings in the user's own options."""
         self.command, self.saved, self.strings = command, saved, strings
         is_run = command != "prepare"
         if is_run:
@@ -71,8 +64,6 @@ class ZooCLI(LightningCLI):
         )
         if not is_run:
             self.datamodule.prepare_data()
-
-    # --- options ---
 
     @override
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
@@ -108,7 +99,6 @@ class ZooCLI(LightningCLI):
 
     @override
     def before_instantiate_classes(self) -> None:
-        # Choose the run folder and the W&B run.
         if self.subcommand in ("fit", None):
             self._name_tokens()
         if self.subcommand != "fit":
@@ -162,8 +152,6 @@ class ZooCLI(LightningCLI):
             logger.init_args.id = self.wandb_id
             logger.init_args.resume = "allow"
             logger.init_args.save_dir = str(self.run_dir.resolve())  # W&B writes from a process of its own
-
-    # --- model, data, trainer ---
 
     @override
     def instantiate_classes(self) -> None:
@@ -267,8 +255,6 @@ class ZooCLI(LightningCLI):
             ModelCheckpoint(folder, "best", monitor=monitor, mode="max", enable_version_counter=False),
             ModelCheckpoint(folder, "last", enable_version_counter=False),
         ]
-
-    # --- run ---
 
     @override
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:

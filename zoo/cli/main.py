@@ -12,13 +12,15 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, excerpt
 from datamodules.core.secrets import hide, redact_arguments, secrets_of
 from zoo import __version__
 from zoo.cli import commands
 from zoo.cli.errors import explain
 from zoo.cli.signals import end_children, ending_signal, raising_sigterm
 
+#: Maximum number of characters of an error message.
+_LONGEST = 1000
 #: Warnings of Lightning and PyTorch that concern no user.
 _IRRELEVANT = (
     # Between Lightning and PyTorch.
@@ -39,15 +41,10 @@ _IRRELEVANT = (
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the command line.
+    """Run the command line with these arguments, or those of the process, and return the exit code.
 
-    Args:
-        args: the arguments; None = those of the process.
-
-    Returns:
-        The exit code: 0; 1 if rows of a table failed, or the program did; 2 if the user has to correct something; 128
-        plus its number if a signal ended the command: 130 for an interrupt, 143 for SIGTERM, 141 if the reader of the
-        output has ended.
+    1: rows of a table failed, or the program did. 2: the user has to correct something. 128 plus its number: a signal
+    ended the command, or the reader of its output has ended (SIGPIPE).
     """
     if args is None:
         args = sys.argv[1:]
@@ -84,7 +81,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if (line := explain(error, args[0])) is None:
             print(hide(traceback.format_exc(), secrets), end="", file=sys.stderr)
             return 1
-        _report(f"zoo: error: {_without_secrets(error, line, secrets)}")
+        _report(f"zoo: error: {excerpt(_without_secrets(error, line, secrets), _LONGEST)}")
         return 2
     return 0
 

@@ -23,10 +23,9 @@ MEASURES = {
 
 
 def measure(judgements: str, runs: list[str], compare_by: str = "ndcg@10") -> None:
-    """Measure TREC runs, and test the difference of each from the first one.
+    """Measure TREC runs as trec_eval does, and test the difference of each from the first one.
 
-    The figures are those of trec_eval, which orders documents of equal scores by their ids. Queries without a relevant
-    document are skipped; a query that a run lacks counts 0.
+    Queries without a relevant document are skipped; a query that a run lacks counts 0.
 
     Args:
         judgements: lines `query 0 document grade` or `query document grade`.

@@ -8,14 +8,7 @@ from datamodules.core.errors import InputError, check_count
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.retrieval import (
-    FolderMemory,
-    IndexMemory,
-    Memory,
-    Retriever,
-    is_existing_index,
-    open_memory,
-)
+from datamodules.retrieval import FolderMemory, IndexMemory, Memory, Retriever, is_existing_index, open_memory
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.retrieval.dense.embeddings import Embeddings
 from zoo.cli.vectors import for_embeddings
@@ -34,13 +27,10 @@ def index(
 ) -> None:
     """Build a memory: read a table, index its texts, keep both in a folder.
 
-    Interrupted, run it again: a half-built memory is never taken for a whole one.
-
     Args:
         memory: folder to make.
         file: table of memories (CSV, TSV, JSONL, Parquet, a saved data set, hub:NAME).
-        embeddings: in place of a table, the folder that `zoo encode` made of one: its rows are found by their vectors,
-            exactly and without a server unless the retriever is another that compares vectors.
+        embeddings: in place of a table, the folder that `zoo encode` made of one: its vectors are compared.
         text_column: name or number of the text, or several.
         label_column: name or number of the label; null for texts without labels.
         id_column: name or number of an id.
@@ -62,20 +52,14 @@ def index(
     print(f"{memory}: {len(built)} memories" + (f", {len(labels)} labels" if labels else ", no labels"))
 
 
-def search(
-    query: str,
-    memory: str | None = None,
-    k: int = 10,
-    retriever: Retriever | None = None,
-) -> None:
+def search(query: str, memory: str | None = None, k: int = 10, retriever: Retriever | None = None) -> None:
     """Print the best memories for some words.
 
     Args:
         query: the words.
         memory: a folder that `zoo index` built; not needed for an Elasticsearch index of your own.
         k: how many memories.
-        retriever: null takes what the folder was built with; an ElasticsearchRetriever with an index
-            searches that index.
+        retriever: null takes that of the folder; an ElasticsearchRetriever with an index searches that index.
     """
     check_count("k", k, MOST_HITS)
     if retriever is not None and is_existing_index(retriever):

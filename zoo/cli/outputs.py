@@ -10,11 +10,7 @@ from datamodules.core.storage import named_disk_errors
 
 
 def check_output(output: str, inputs: Iterable[str]) -> Path:
-    """Return the path of an output file after making its folder.
-
-    Raises:
-        InputError: the path is no file's, or is one of the command's inputs: the output would replace it.
-    """
+    """Make the folder of an output file; raises an `InputError` for a path that is no file's, or an input's."""
     path = Path(output)
     if not path.name or "\0" in output:
         raise InputError(f"--output {output!r}: names no file; name one")

@@ -62,13 +62,9 @@ def predict(
 
     Args:
         ckpt_path: a run folder, a checkpoint, an exported folder or a name on the Hub.
-        input: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for such lines from standard
-            input.
-        model: the opened `ckpt_path`.
-        options: of the model's kind of predictor, see its `records`.
+        input: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for standard input.
         output: the JSONL file; null writes to standard output.
-        memory: a memory folder to use instead of the model's (see `zoo index`); a matching model finds candidates
-            there.
+        memory: a memory folder to use instead of the model's (see `zoo index`).
         batch_size: rows that pass through the network together.
         device: cpu, cuda, cuda:1, ...
         retriever: back end to use instead of the model's.

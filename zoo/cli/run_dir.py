@@ -21,15 +21,7 @@ _BEFORE_START = (_LOCK, "wandb_id")
 
 
 def check_run_dir(folder: Path, resumes: bool) -> None:
-    """Check a folder before anything is prepared.
-
-    Args:
-        folder: the user's choice.
-        resumes: whether the run of this folder is resumed.
-
-    Raises:
-        InputError: it is a file, or a folder with other files than a run's: only a run is moved aside.
-    """
+    """Raise an `InputError` for a file or a folder with files of others, unless its run is resumed."""
     with named_disk_errors(folder, "--run_dir"):
         if folder.exists() and not folder.is_dir():
             raise InputError(f"--run_dir {folder}: is a file; name a folder")
@@ -48,10 +40,7 @@ def check_run_dir(folder: Path, resumes: bool) -> None:
 
 @contextmanager
 def run_dir(folder: Path, resumes: bool) -> Iterator[None]:
-    """Lock the folder during a run; an earlier run is moved aside, unless this one resumes it.
-
-    A run that is refused before it starts leaves the folder as it was. For arguments and errors, see `check_run_dir`.
-    """
+    """Lock the folder during a run; an earlier run is moved aside, but back if this one is refused before it starts."""
     check_run_dir(folder, resumes)
     was_there = folder.is_dir()
     earlier = None

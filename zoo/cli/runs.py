@@ -1,7 +1,4 @@
-"""`zoo fit`, `validate`, `test` and `prepare`: checks and configuration, before Lightning is imported.
-
-They take a model and its data from YAML and from options; an option overrides the YAML's value of the same name.
-"""
+"""`zoo fit`, `validate`, `test` and `prepare`: checks and configuration, before Lightning is imported."""
 
 from __future__ import annotations
 

@@ -33,14 +33,13 @@ def encode(
     """Write the embeddings of a table's texts, with its ids: a folder that `zoo index --embeddings` takes.
 
     The folder has `vectors.npy` (float32, a row for each text, of length 1; 0 for a text without words), `rows.arrow`
-    (ids, texts and labels in the same order) and `manifest.json`. It is there whole or not at all: interrupted, run
-    the command again.
+    (ids, texts and labels in the same order) and `manifest.json`.
 
     Args:
-        ckpt_path: a checkpoint of a model that encodes texts, such as KNNBiLSTM or LSTMRNN.
+        ckpt_path: a model that encodes texts, such as a KNNBiLSTM or an LSTMRNN.
         input: a table (CSV, TSV, JSONL, Parquet, a saved data set, hub:NAME).
-        output: folder to make; embeddings that are there are replaced, nothing else is.
-        side: of a model with an encoder for queries and one for documents: which one.
+        output: folder to make; only earlier embeddings are replaced.
+        side: the encoder, of a model with one for queries and one for documents.
         text_column: name or number of the text, or several, which are joined.
         id_column: name or number of an id; null numbers the rows.
         label_column: name or number of a label, for a memory with labels.
@@ -67,11 +66,7 @@ def encode(
 
 
 def for_embeddings(retriever: Retriever, embeddings: Embeddings) -> Retriever:
-    """Return the retriever that searches embeddings; the default, which ranks by words, becomes a `DenseRetriever`.
-
-    Raises:
-        InputError: the retriever ranks by words, or by vectors of another encoder.
-    """
+    """Return the retriever that searches embeddings, or raise an `InputError` if it ranks by anything else."""
     if retriever.describe() == EmbeddedRetriever().describe():
         retriever = DenseRetriever(embeddings.made_by.encoder)
     users = list(_vectors_of(retriever))

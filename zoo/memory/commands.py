@@ -1,11 +1,4 @@
-"""`zoo memory`: the contents of a memory, and its growth while the model stays as it is.
-
-    zoo memory add MODEL more.csv     predictions use the new rows at once
-    zoo memory tune MODEL dev.csv     weights of the memory, fitted again in seconds
-    zoo memory show MODEL             versions, labels, back end
-
-MODEL is a run folder, a checkpoint or an exported folder; `add` and `show` also take a memory folder.
-"""
+"""`zoo memory`: the contents of a memory, and its growth while the model stays as it is."""
 
 from __future__ import annotations
 
@@ -43,13 +36,11 @@ def add(
 
     Duplicates of rows in the memory (case, punctuation and white space folded, same label) are skipped and counted; a
     duplicate with another label is kept next to the old row. The old version stays: see `memory_version` of `zoo
-    predict`. Interrupted, the memory is unchanged: run the command again. A memory that runs on the same table share is
-    first copied next to the model, so that the predictions of the other runs stay as they are.
+    predict`. A memory that other runs share is first copied next to the model.
 
     Args:
         model: a run folder, a checkpoint or an exported folder; or a memory folder.
-        file: table of labelled texts (CSV, TSV, JSONL, Parquet, a saved dataset, hub:NAME); without labels if the
-            memory has none.
+        file: table of texts (CSV, TSV, JSONL, Parquet, a saved dataset, hub:NAME), labelled if the memory is.
         text_column: name or number of the text, or several; null: as for the first rows of the memory.
         label_column: name or number of the label; null: as for the first rows.
         id_column: name or number of an id; null names the rows VERSION:POSITION.
@@ -126,9 +117,8 @@ def tune(
 ) -> None:
     """Fit the weights of a model's memory again, on labelled rows: after it has grown, or to start with.
 
-    It takes seconds: only the calibration and the weights of the members are fitted. They are written to `weights.json`
-    next to the model and used from the memory's present version on; without the file, the model has the weights of its
-    training.
+    The calibration and the weights of the members are written to `weights.json` next to the model, and used from the
+    memory's present version on; without the file, the model has the weights of its training.
 
     Args:
         model: a run folder, a checkpoint or an exported folder.
@@ -194,13 +184,7 @@ def show(model: str, memory: str | None = None, retriever: Retriever | None = No
 def open_model_memory(
     model: str, retriever: Retriever | None = None, memory: str | None = None
 ) -> tuple[Memory, SavedModel | None]:
-    """Open the current version of a memory, and the model that reads it; None if a memory folder was named.
-
-    For arguments, see `show`.
-
-    Raises:
-        InputError: there is none, it cannot be opened, or it belongs to another model.
-    """
+    """Open the current version of a memory, and the model that reads it; None if a memory folder was named."""
     if not is_model(model):
         if memory is not None:
             raise InputError(f"{model}: is a memory folder; give a model, or omit --memory")

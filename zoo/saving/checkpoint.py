@@ -48,11 +48,7 @@ class Checkpoint:
 
     @classmethod
     def from_contents(cls, contents: Mapping[str, Any], source: str | Path) -> Checkpoint:
-        """Return the checkpoint with the contents of a Lightning checkpoint.
-
-        Raises:
-            InputError: a part is missing or has another form.
-        """
+        """Read the contents of a Lightning checkpoint; raises an `InputError` if a part is missing or damaged."""
         if CHECKPOINT_KEY not in contents:
             raise InputError(f"{source}: not a Memory Zoo checkpoint; give one that `zoo fit` wrote")
         try:
@@ -106,11 +102,7 @@ class Checkpoint:
 
 
 def read_contents(path: Path) -> dict[str, Any]:
-    """Return the contents of a checkpoint file, tensors on the CPU.
-
-    Raises:
-        InputError: no such file, truncated or damaged.
-    """
+    """Read a checkpoint file, tensors on the CPU; raises an `InputError` if it is missing or damaged."""
     if not path.is_file():
         raise InputError(f"{path}: no such checkpoint")
 

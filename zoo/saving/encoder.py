@@ -15,11 +15,7 @@ from zoo.saving.saved_model import SavedModel
 
 
 class SavedEncoder:
-    """Encodes texts as in the model's training; see `datamodules.retrieval.dense.text_encoder.TextEncoder`.
-
-    Raises:
-        InputError: the model cannot be read, or encodes no texts.
-    """
+    """Encodes texts as in the model's training; see `datamodules.retrieval.dense.text_encoder.TextEncoder`."""
 
     def __init__(self, model: str, device: torch.device) -> None:
         saved = SavedModel.open(model)
@@ -30,8 +26,7 @@ class SavedEncoder:
             self.size = self.predictor.vector_size
         except InputError as error:
             raise InputError(f"encoder {model!r}: {error}; use that of a KNNBiLSTM or an LSTMRNN") from None
-        has_query_side = self.predictor.has_query_side
-        self.query_encoder = self.predictor.encode_queries if has_query_side else None
+        self.query_encoder = self.predictor.encode_queries if self.predictor.has_query_side else None
 
     def __call__(self, texts: list[str], batch_size: int, bar: tqdm[NoReturn]) -> NDArray[np.float32]:
         """Return the vectors [n, size] of the texts, with length 1; 0 for a text without words."""

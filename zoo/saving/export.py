@@ -25,6 +25,16 @@ from zoo.saving.saved_model import MEMORY, OWN, SavedModel
 
 #: Options that describe how the training started, whose effect is in the weights.
 _STARTED_WITH = ("init_from", "freeze", "lora_rank")
+_USE = """\
+## Use
+
+```python
+import zoo
+
+model = zoo.load("this-folder-or-its-name-on-the-hub")
+print({example})
+```
+"""
 
 
 @runtime_checkable
@@ -38,17 +48,7 @@ class EncodesMemories(Protocol):
 
 
 def export(source: str | Path, folder: str | Path) -> Path:
-    """Write a trained model as a folder: weights, configuration, vocabulary, memory, model card; no pickle.
-
-    Names of the tables that the model was trained on are kept, without their folders.
-
-    Args:
-        source: see `SavedModel.open`.
-        folder: to make.
-
-    Raises:
-        InputError: the model cannot be read, its memory is missing, or the folder exists.
-    """
+    """Write a trained model as a new folder: weights, configuration, vocabulary, memory, model card; no pickle."""
     folder = Path(folder)
     if folder.exists():
         raise InputError(f"{folder}: exists; name a new folder")
@@ -111,15 +111,6 @@ def _without_folder(files: object) -> object:
     return Path(files).name if isinstance(files, str) and "/" in files and ":" not in files else files
 
 
-def _summary(saved: SavedModel) -> PlainDict:
-    """Return `summary.json` of the run; {} if there is none."""
-    file = saved.file("summary.json")
-    if saved.path.is_dir() or not file.is_file():
-        return {}
-    summary: PlainDict = json.loads(file.read_text(encoding="utf-8"))
-    return summary
-
-
 def model_card(saved: SavedModel, memory: Memory | None) -> str:
     """Return the README of an exported model: task, training data, memory, scores and use."""
     kind, checkpoint = saved.kind, saved.checkpoint
@@ -127,15 +118,8 @@ def model_card(saved: SavedModel, memory: Memory | None) -> str:
     lines = ["---", "library_name: memory-zoo"]
     if kind.pipeline_tag:
         lines.append(f"pipeline_tag: {kind.pipeline_tag}")
-    lines += [
-        "tags:",
-        "- memory-zoo",
-        f"- {kind.task}",
-        "---",
-        "",
-        f"# {checkpoint.model} for {kind.task}",
-        "",
-    ]
+    lines += ["tags:", "- memory-zoo", f"- {kind.task}", "---", ""]
+    lines += [f"# {checkpoint.model} for {kind.task}", ""]
     if paper := paper_of(kind):
         lines += [f"Paper: {paper}", ""]
     lines += [f"Trained on `{trained_on}` with Memory Zoo (`pip install memory-zoo`).", ""]
@@ -145,26 +129,16 @@ def model_card(saved: SavedModel, memory: Memory | None) -> str:
     if isinstance(memory, FolderMemory):
         lines += [f"It reads a memory of {len(memory):,} texts (version {memory.version}) in `{MEMORY}`.", ""]
     elif memory is not None:
-        lines += [
-            f"It reads a memory that is not part of it, and needs access to it: {memory.location()}.",
-            "",
-        ]
-    lines += _scores(_summary(saved))
-    lines += [
-        "## Use",
-        "",
-        "```python",
-        "import zoo",
-        "",
-        'model = zoo.load("this-folder-or-its-name-on-the-hub")',
-        f"print({kind.predictor_type.example})",
-        "```",
-        "",
-    ]
-    return "\n".join(lines)
+        lines += [f"It needs access to a memory that is not part of it: {memory.location()}.", ""]
+    return "\n".join([*lines, *_scores(saved), _USE.format(example=kind.predictor_type.example)])
 
 
-def _scores(summary: PlainDict) -> list[str]:
+def _scores(saved: SavedModel) -> list[str]:
+    """Return a table of the scores in `summary.json`, if the model is a run's."""
+    file = saved.file("summary.json")
+    if saved.path.is_dir() or not file.is_file():
+        return []
+    summary: PlainDict = json.loads(file.read_text(encoding="utf-8"))
     scores = {
         name.removeprefix("val/"): value
         for name, value in summary.get("metrics", {}).items()

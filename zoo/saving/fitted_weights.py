@@ -1,7 +1,6 @@
 """Weights that were fitted after the training, to a version of a memory: a file next to the model.
 
-`zoo memory tune` writes an entry; no checkpoint changes. An entry is used from the memory's version that it was fitted
-to until the next entry, so an old version of the memory keeps the predictions that it had.
+An entry is used from its version of the memory until the next entry: an old version keeps its predictions.
 """
 
 from __future__ import annotations
@@ -50,11 +49,7 @@ class Entry(NamedTuple):
 
 
 def read_entries(file: Path) -> list[Entry]:
-    """Return all entries of a file, oldest first; none if it does not exist.
-
-    Raises:
-        DamagedError: the file is damaged.
-    """
+    """Return all entries of a file, oldest first; none if it does not exist."""
     try:
         contents = json.loads(file.read_text(encoding="utf-8"))
         if contents["checksum"] != fingerprint_of({"entries": contents["entries"]}):

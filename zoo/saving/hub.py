@@ -18,11 +18,7 @@ def is_hub_name(source: str) -> bool:
 
 @cache
 def download(name: str) -> Path:
-    """Download the files of a repository, once per process, and return their folder.
-
-    Raises:
-        InputError: the Hub cannot be reached, or has no such model.
-    """
+    """Download the files of a repository, once per process, and return their folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
@@ -40,13 +36,7 @@ def download(name: str) -> Path:
 
 
 def push(folder: Path, name: str, private: bool = False) -> str:
-    """Upload a model folder to a repository, which is created if it does not exist, and return its URL.
-
-    The login is that of `huggingface-cli login` or $HF_TOKEN.
-
-    Raises:
-        InputError: the Hub cannot be reached, or refuses.
-    """
+    """Upload a model folder with the login of `huggingface-cli login` or $HF_TOKEN, and return its URL."""
     from huggingface_hub import HfApi
 
     try:

@@ -1,8 +1,6 @@
 """A model as a folder to share: weights as safetensors, everything else as JSON; no pickle.
 
-`config.json` has class and options of the model, the state of its data and the description of its network;
-`vocabulary.json` words, characters and tokenizer; `memory/` a copy of the memory, if it is a folder; `manifest.json`
-size and checksum of each file outside of the memory, which has manifests of its own; `README.md` is the model card.
+`manifest.json` has size and checksum of each file outside of `memory/`, which has manifests of its own.
 """
 
 from __future__ import annotations
@@ -64,11 +62,7 @@ def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def read_model(folder: Path) -> Checkpoint:
-    """Read the checkpoint that `write_model` wrote; each file is compared with its checksum.
-
-    Raises:
-        InputError: the folder is no exported model, or a file is missing or damaged.
-    """
+    """Read what `write_model` wrote; raises an `InputError` if a file is missing or its checksum has changed."""
     from safetensors.torch import load_file
 
     check_folder(folder, KIND, contents=True, advice=_ADVICE)

@@ -1,7 +1,6 @@
 """A trained model on disk: a run folder, a checkpoint, an exported folder, or a name on the Hugging Face Hub.
 
-Everything that uses a trained model opens it here, and reads each file once. What changes after the training lies next
-to the model and is switched in one step: its own `memory` (see `FolderMemory`), and `weights.json`.
+What changes after the training lies next to the model: its own `memory` (see `FolderMemory`), and `weights.json`.
 """
 
 from __future__ import annotations
@@ -52,14 +51,7 @@ class SavedModel:
 
     @classmethod
     def open(cls, source: str | Path) -> SavedModel:
-        """Open a model.
-
-        Args:
-            source: a run folder, a checkpoint file, an exported folder, or the name of a model on the Hub.
-
-        Raises:
-            InputError: there is none, or it is damaged.
-        """
+        """Open a run folder, a checkpoint file, an exported folder, or the name of a model on the Hub."""
         path = local_path(source)
         if path.is_dir():
             return cls(source, path, model_folder.read_model(path))
@@ -77,8 +69,6 @@ class SavedModel:
         with explained_by(self.source):
             return datamodules.find(self.checkpoint.data.kind)
 
-    # --- memory ---
-
     def file(self, name: str) -> Path:
         """Return a file of the model: in its folder, or next to a checkpoint that is in no run folder."""
         if self.path.is_dir():
@@ -88,11 +78,7 @@ class SavedModel:
 
     @property
     def own_memory(self) -> Path:
-        """The folder of the model's own memory, which may not exist.
-
-        An exported model has its memory here. Runs on the same rows share a memory in the cache, until the first
-        addition to one of them copies it here.
-        """
+        """The folder of the memory of an exported model, or of a run since its first addition."""
         return self.file(MEMORY)
 
     @cached_property
@@ -127,8 +113,6 @@ class SavedModel:
         own = {str(self.own_memory), *(() if trained is None or trained.rows is None else (trained.path,))}
         version = memory.version if isinstance(memory, FolderMemory) else 0
         return OWN if location in own else location, version
-
-    # --- model, data, predictor ---
 
     def make_model(self) -> Task:
         """Make the model with the weights of its training, in evaluation mode."""
@@ -188,14 +172,11 @@ def load(
     """Load a trained model for prediction; only the model and its memory are needed.
 
     Args:
-        source: a run folder (`runs/NAME`), a checkpoint that `zoo fit` wrote, a folder that `zoo export` wrote, or the
-            name of a model on the Hugging Face Hub, `user/name`.
-        memory: a memory folder to use instead of the model's. A matching model finds the candidates of single questions
-            there.
+        source: a run folder (`runs/NAME`), a checkpoint, an exported folder, or a name on the Hub, `user/name`.
+        memory: a memory folder to use instead of the model's.
         retriever: back end and ranking to use instead (credentials, another server).
         device: where to run the network.
-        memory_version: version of a memory that has grown: 1 gives the predictions from before all additions; None uses
-            the current version.
+        memory_version: of a memory that has grown: 1 is from before all additions; None uses the current version.
 
     Returns:
         A `Predictor` of the model's kind: a `ClassificationPredictor`, a `MatchingPredictor`, ...
@@ -211,11 +192,7 @@ def load(
 
 
 def local_path(source: str | Path) -> Path:
-    """Return the checkpoint file or model folder of a path or a name on the Hub; a run has its best checkpoint.
-
-    Raises:
-        InputError: there is no such model, or the Hub cannot be reached.
-    """
+    """Return the checkpoint file or model folder of a path or a name on the Hub; a run has its best checkpoint."""
     path = Path(source)
     if (best := path / _BEST).is_file():
         return best

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from math import isclose
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import pytorch_lightning as pl
@@ -154,11 +154,6 @@ class Task(pl.LightningModule):
         return None
 
     # --- written by each kind of task ---
-
-    @classmethod
-    @abstractmethod
-    def example_spec(cls) -> tuple[NamedTuple, str]:
-        """Data of a usual size, and its description: `zoo list` prints the sizes of models for it."""
 
     @abstractmethod
     def new_scores(self) -> Metric:

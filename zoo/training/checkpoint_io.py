@@ -12,11 +12,7 @@ from zoo.saving.checkpoint import write_contents
 
 
 class WholeCheckpoints(TorchCheckpointIO):
-    """Writes Lightning's checkpoints in one step.
-
-    Lightning writes to the system's temporary folder first; where that is another file system, a killed process or a
-    full disk leaves half a file in place of a good one.
-    """
+    """Leaves no half of a file in place of a good one where the system's temporary folder is on another disk."""
 
     @override
     def save_checkpoint(

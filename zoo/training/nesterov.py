@@ -28,16 +28,7 @@ class ScheduledNesterov(torch.optim.SGD):
         outer_share: float = 0.02,
         total_steps: int | None = None,
     ) -> None:
-        """Set the schedule.
-
-        Args:
-            params: parameters or parameter groups.
-            lr: step size.
-            momentum: between the first and the last updates.
-            outer_momentum: of the first and the last updates.
-            outer_share: share of the first updates among all, and of the last.
-            total_steps: the number of updates; None = the trainer's.
-        """
+        """Use `outer_momentum` in the first and last `outer_share` of `total_steps` (None: the trainer's)."""
         if not 0 < outer_momentum < 1 or not 0 < momentum < 1 or not 0 <= outer_share <= 0.5:
             raise InputError(
                 f"model.optimizer: momentum={momentum}, outer_momentum={outer_momentum}: must be between 0 and 1;"

@@ -35,11 +35,7 @@ def check_shapes(model: Task, checkpoint: Checkpoint) -> None:
 
 
 def check_training(model: Task, checkpoint: Checkpoint) -> None:
-    """Refuse to resume where the state of the optimizer would not fit.
-
-    Raises:
-        InputError: another strategy, another optimizer, or other parts are trained.
-    """
+    """Raise an `InputError` if strategy, optimizer or trained parts are others than those of the checkpoint."""
     if is_sharded(model.trainer.strategy) != checkpoint.extras["is_sharded"]:
         raise InputError(
             "the checkpoint was trained with sharded weights (FSDP) and this run has whole ones, or the reverse; resume"

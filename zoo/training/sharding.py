@@ -26,11 +26,7 @@ def is_sharded(strategy: object) -> bool:
 
 
 def shard(model: Task) -> None:
-    """Shard the initial weights of a model's network: one layer of its transformer at a time, and the rest together.
-
-    Raises:
-        InputError: the model, the trainer or one of its callbacks does not support sharding.
-    """
+    """Shard the weights of a model's network: one layer of its transformer at a time, and the rest together."""
     from torch.distributed.fsdp import fully_shard
 
     transformer = transformer_of(model.network)

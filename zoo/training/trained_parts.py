@@ -1,7 +1,6 @@
-"""Trained and frozen parts of a network, and their learning rates; parts are named by shell patterns.
+"""Trained and frozen parts of a network, and their learning rates.
 
-A pattern matches names of modules and parameters in the network (`encoder`, `encoder.lstm`,
-`encoder.transformer.encoder.layer.[0-3]`, `*.words`), with everything inside.
+Shell patterns (`encoder.lstm`, `*.layer.[0-3]`, `*.words`) match modules and parameters, with everything inside.
 """
 
 from __future__ import annotations
@@ -25,11 +24,7 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def freeze_parts(network: nn.Module, patterns: Iterable[str]) -> None:
-    """Freeze parts: no gradients and, as in evaluation, no dropout.
-
-    Raises:
-        InputError: a pattern matches nothing.
-    """
+    """Freeze parts: no gradients and, as in evaluation, no dropout."""
     for pattern in patterns:
         matching_parameters(network, pattern, "model.freeze")
         for name, parameter in network.named_parameters():
@@ -41,11 +36,7 @@ def freeze_parts(network: nn.Module, patterns: Iterable[str]) -> None:
 
 
 def matching_parameters(network: nn.Module, pattern: str, option: str) -> set[str]:
-    """Return the names of the parameters that a pattern matches.
-
-    Raises:
-        InputError: there are none; lists the names that exist.
-    """
+    """Return the names of the parameters that a pattern matches; raises an `InputError` if there are none."""
     names = {name for name, _ in network.named_parameters() if matches(name, pattern)}
     if not names:
         # Two levels of names, since a message has room for few.
@@ -60,13 +51,7 @@ def matching_parameters(network: nn.Module, pattern: str, option: str) -> set[st
 def parameter_groups(network: nn.Module, rates: Mapping[str, float] | None) -> list[dict[str, Any]]:
     """Return the parameter groups of an optimizer: all trained weights, grouped by learning rate.
 
-    Args:
-        network: the network.
-        rates: pattern -> learning rate; the last pattern that matches a weight counts, all others have the optimizer's
-            own rate.
-
-    Raises:
-        InputError: nothing is trained, or a pattern matches nothing.
+    Of the patterns in `rates`, the last that matches a weight counts; other weights have the optimizer's own rate.
     """
     trained = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
     if not trained:

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
@@ -56,22 +56,11 @@ class Taken(NamedTuple):
 
 
 def start_from(model: Task, source: str, verbose: bool = True) -> set[str]:
-    """Copy the weights that fit from a trained model into one that has just been made.
+    """Copy the weights that fit from a trained model into one that has just been made, and return their names.
 
     Weights of equal name and shape are taken whole; of weights whose rows have names (`Task.row_names`: words,
-    characters, labels), the rows that both models have; of a head, what the model takes itself (`TransfersHead`). All
-    others keep their fresh values. Adapters of a transformer are added to its weights.
-
-    Args:
-        model: a task with its network.
-        source: of the other model, see `SavedModel.open`.
-        verbose: log what was taken.
-
-    Returns:
-        Names of the weights that were taken whole, and of tables of words that were taken in part.
-
-    Raises:
-        InputError: there is no such model, nothing of it fits, or it was trained on rows of the validation.
+    characters, labels), the rows that both models have; of a head, what the model takes itself (`TransfersHead`).
+    The returned names include those of word tables that were taken in part.
     """
     checkpoint = SavedModel.open(source).checkpoint
     weights = without_adapters(checkpoint.tensors)
@@ -98,7 +87,7 @@ def start_from(model: Task, source: str, verbose: bool = True) -> set[str]:
             f"model.init_from={source}: is a {checkpoint.model}, none of whose weights fit this {type(model).__name__}"
         )
     if verbose:
-        _log(source, model, own, checkpoint.weights, taken)
+        _log(source, model, {*own}, {*checkpoint.weights}, taken)
     tables = {name for name in taken.rows if name.endswith(TABLES)}
     heads = {name for name in taken.head_weights if _has_all_rows(model, name, own[name], checkpoint.data)}
     return taken.whole | tables | heads
@@ -125,9 +114,7 @@ def _take(model: Task, name: str, parameter: Tensor, value: Tensor, state: DataS
         taken.rows[name] = names, here
 
 
-def _log(
-    source: str, model: Task, own: Mapping[str, Tensor], other: Mapping[str, Tensor], taken: Taken
-) -> None:
+def _log(source: str, model: Task, own: set[str], other: set[str], taken: Taken) -> None:
     """Log the weights that were taken, those that are new and those that were not used."""
     known = taken.whole | taken.rows.keys() | set(taken.head_weights)
     new = [name for name in own if name not in known]
@@ -137,14 +124,14 @@ def _log(
         for name, (names, here) in taken.rows.items()
     ]
     # A state dict has a weight that two modules share twice.
-    known |= {name for name, _ in model.named_parameters(remove_duplicate=False)} - own.keys()
+    known |= {name for name, _ in model.named_parameters(remove_duplicate=False)} - own
     known |= {name for name, _ in model.named_buffers()}
-    unused = other.keys() - {plain_name(name) for name in known}
-    log.info("%s: taken: %s", source, "; ".join([*_summarize(taken.whole, own), *rows, *taken.head]))
+    unused = other - {plain_name(name) for name in known}
+    log.info("%s: taken: %s", source, "; ".join([*_summarize(taken.whole), *rows, *taken.head]))
     if new or fresh:
-        log.info("new here: %s", "; ".join([*_summarize(new, own), *fresh]))
+        log.info("new here: %s", "; ".join([*_summarize(new), *fresh]))
     if unused:
-        log.info("not used: %s", "; ".join(_summarize(unused, other)))
+        log.info("not used: %s", "; ".join(_summarize(unused)))
 
 
 def _has_all_rows(model: Task, name: str, weight: Tensor, state: DataState) -> bool:
@@ -161,23 +148,21 @@ def check_frozen(model: Task, taken: Collection[str]) -> None:
     given = {name for name, _ in model.named_parameters() if ".transformer." in name}
     if model.data is not None and model.data.words.vectors() is not None:
         given |= {name for name, _ in model.named_parameters() if name.endswith(".words.table")}
-    trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     fresh = [
         name
         for name, parameter in model.named_parameters()
-        if id(parameter) not in trained and name not in given and name not in taken
+        if not parameter.requires_grad and name not in given and name not in taken
     ]
-    if not fresh:
-        return
-    if model.init_from is None:
+    if fresh and model.init_from is None:
         raise InputError(
             f"model.freeze: the weights of {_short(fresh[0])} are fresh, so nothing would ever train them; name a"
             " trained model with model.init_from"
         )
-    raise InputError(
-        f"model.init_from={model.init_from}: has no {_short(fresh[0])} of this shape, and freezing would leave it"
-        " untrained; give both models the same options, or freeze less"
-    )
+    if fresh:
+        raise InputError(
+            f"model.init_from={model.init_from}: has no {_short(fresh[0])} of this shape, and freezing would leave it"
+            " untrained; give both models the same options, or freeze less"
+        )
 
 
 def shared_rows(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:
@@ -203,20 +188,6 @@ def _short(name: str) -> str:
     return plain_name(name).removeprefix("network.")
 
 
-def _summarize(
-    names: Iterable[str], universe: Mapping[str, nn.Parameter] | Mapping[str, Tensor]
-) -> list[str]:
-    """Return names of weights; a module all of whose weights are given is listed by its own name."""
-    chosen, listed = set(names), dict[str, None]()
-    for name in universe:
-        if name not in chosen:
-            continue
-        parts = name.split(".")
-        for end in range(2, len(parts) + 1):
-            prefix = ".".join(parts[:end])
-            inside = (other for other in universe if other == prefix or other.startswith(prefix + "."))
-            if all(other in chosen for other in inside):
-                break
-        # "parameter" prevents misreading: AMVLSTM has a parameter `none`.
-        listed[_short(prefix) if "." in _short(name) else f"parameter {_short(prefix)}"] = None
-    return list(listed)
+def _summarize(names: Iterable[str]) -> list[str]:
+    """Return names of weights, cut to two levels of modules."""
+    return sorted({".".join(_short(name).split(".")[:2]) for name in names})

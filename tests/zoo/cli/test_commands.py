@@ -74,7 +74,7 @@ def test_the_registry_agrees_with_the_classes(name: str) -> None:
         ("MemoryEnsemble", ["classification", "members", "hidden_size"]),
         ("HMN", ["dialogue", "readout"]),
         ("LSTMRNN", ["retrieval", "Palangi", "tied"]),
-        ("TransformerMatcher", ["matching", "those of its transformer", "mode"]),
+        ("TransformerMatcher", ["matching", "transformer", "mode"]),
         ("Majority", ["classification", "options"]),
     ],
 )
@@ -86,7 +86,7 @@ def test_list_of_one_model(name: str, parts: list[str], zoo_command: Zoo) -> Non
     facts = dict(line.split(maxsplit=1) for line in lines if len(line.split()) > 1)
     assert facts["task"] == MODELS[name].task
     assert facts["paper"] == MODELS[name].paper
-    assert {"parameters", "options"} <= {line.split()[0] for line in lines}
+    assert "options" in facts
     for part in parts:
         assert part in result.out
 
@@ -108,12 +108,12 @@ def test_unknown_commands_and_missing_options(zoo_command: Zoo) -> None:
 
 def test_help_of_classes(zoo_command: Zoo) -> None:
     for option, words in {
-        "--data.help=ClassificationDataModule": "name or number of the label",
+        "--data.help=ClassificationDataModule": "name or number (from 0) of the label",
         "--model.help=KNNBiLSTM": "num_perspectives",
     }.items():
         result = zoo_command("fit", option)
         assert result.code == 0, result.err
-        assert words in result.out
+        assert words in " ".join(result.out.split())
 
 
 # --- memories ---
@@ -150,7 +150,8 @@ def test_search_for_more_than_there_can_be(zoo_command: Zoo, train_csv: Path) ->
 
 @pytest.mark.parametrize("start", STARTS)
 def test_packages_in_the_current_folder_hide_none_of_the_zoo(start: str) -> None:
-    for name in ("datamodules", "callbacks", "zoo"):
+    # Python itself imports a folder `zoo` for `-m zoo`.
+    for name in ("datamodules", "callbacks", *(["zoo"] if start == "zoo" else [])):
         Path(name).mkdir()
         Path(name, "__init__.py").write_text(f"raise RuntimeError('the wrong {name}')")
     done = run_process("list", "KNNBiLSTM", start=start)

@@ -60,11 +60,11 @@ def test_the_vectors_are_the_models(zoo_command: Command, model: str) -> None:
         (documents, predictor.encode([*texts.values()])),
         (queries, predictor.encode_queries([*texts.values()])),
     ):
-        # What a program without this project reads.
-        found = np.load(folder / "vectors.npy")
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found, expected, atol=1e-6)
-        np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+        # Programs without this project read the files.
+        vectors = np.load(folder / "vectors.npy")
+        assert vectors.dtype == np.float32
+        np.testing.assert_allclose(vectors, expected, atol=1e-6)
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
         rows = pa.ipc.open_file(folder / "rows.arrow").read_all()
         assert dict(zip(rows["id"].to_pylist(), rows["text"].to_pylist(), strict=True)) == texts
     assert np.abs(np.load(documents / "vectors.npy") - np.load(queries / "vectors.npy")).max() > 0.01
@@ -153,9 +153,9 @@ def test_an_index_takes_them_and_encodes_queries_alone(
     same_ranking(checkpoint, memory.retriever, queries)  # type: ignore[attr-defined]
     result = zoo_command("search", "where is rain", "--memory=memory", "--k=2")
     assert result.code == 0, result.err
-    found = memory.search(["where is rain"], 2)
+    neighbors = memory.search(["where is rain"], 2)
     shown = [line.split(maxsplit=1)[1] for line in result.out.splitlines()]
-    assert shown == [found.memories.texts[row] for row in found.rows[0].tolist()]
+    assert shown == [neighbors.memories.texts[row] for row in neighbors.rows[0].tolist()]
     # The index is the one that encoding makes.
     retriever = DenseRetriever(str(Path(checkpoint).absolute()), device="cpu")
     retriever.index(Collection([*titles(CORPUS).values()], "f"), Path("again"), progress=False)
@@ -243,8 +243,8 @@ def test_on_a_server(
     same_ranking(checkpoint, memory.retriever, queries)  # type: ignore[attr-defined]
     result = zoo_command("search", "where is rain", "--memory=memory", "--k=2")
     assert result.code == 0, result.err
-    found = memory.search(["where is rain"], 2).memories.texts[:]
-    assert {line.split(maxsplit=1)[1] for line in result.out.splitlines()} == set(found)
+    expected = memory.search(["where is rain"], 2).memories.texts[:]
+    assert {line.split(maxsplit=1)[1] for line in result.out.splitlines()} == set(expected)
 
     other = trained(zoo_command, CORPUS, "large", hidden_size=8)
     retriever: Any = ElasticsearchDenseRetriever(

@@ -1,4 +1,4 @@
-"""What a user can put right is one line and exit code 2, whoever refuses it: Lightning, the parser, the system."""
+"""Errors that the user can correct are one line and exit code 2: ours, Lightning's, the parser's, the system's."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_options_of_fit(option: str, word: str, zoo_command: Command, train_csv:
 
 
 class AbsentLogger(CSVLogger):
-    """As one whose package is not installed."""
+    """A logger that cannot be used, such as one whose package is not installed."""
 
     def __init__(self, save_dir: str) -> None:
         raise ModuleNotFoundError("no package 'absent'; pip install absent")
@@ -119,7 +119,7 @@ def test_optimizers_that_can_not_be_had(
 def test_a_checkpoint_of_another_model(
     fit: Callable[..., Path], zoo_command: Command, train_csv: Path
 ) -> None:
-    """Before anything that the two disagree on is complained of."""
+    """The class is checked before the options, which differ as well."""
     last = fit("run", "--model.features=M1") / "checkpoints" / "last.ckpt"
     options = ["--model=MemNet", "--data.num_memories=0", f"--ckpt_path={last}", "--trainer.max_epochs=2"]
     line = refused(
@@ -147,7 +147,7 @@ def test_a_checkpoint_of_another_optimizer(
 
 @pytest.mark.parametrize("label", ["--2", "9" * 5000, "²", "-"])
 def test_labels_that_look_like_numbers(label: str, fit: Callable[..., Path], tmp_path: Path) -> None:
-    """They are no mistake: they are sorted as words."""
+    """Mixed types are valid labels, sorted as words."""
     rows = [(text, label if number % 2 else "1") for number, (text, _) in enumerate(sentences(60, seed=1))]
     run = fit("run", "--data.train_file", write_table(tmp_path / "labels.csv", rows))
     assert set(zoo.load(run / "checkpoints" / "last.ckpt").data.spec.labels) == {label, "1"}
@@ -261,7 +261,7 @@ def test_a_cache_that_is_removed_meanwhile(
 
 @pytest.mark.slow
 def test_a_missing_file_with_two_devices(tmp_path: Path) -> None:
-    """Of the processes, one speaks."""
+    """Only one of the processes prints the message."""
     options = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp", "--run_dir=run"]
     command = [sys.executable, "-m", "zoo", "fit", *SMALL, "--data.train_file=gone.csv", *options]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}

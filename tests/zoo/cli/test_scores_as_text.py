@@ -1,4 +1,4 @@
-"""What `zoo test` prints of its scores."""
+"""The scores that `zoo test` prints."""
 
 from __future__ import annotations
 

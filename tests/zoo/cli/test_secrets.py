@@ -182,7 +182,7 @@ def test_what_wandb_records_of_the_command_line_holds_no_secret(
 def test_an_error_of_ours_shows_no_secret(
     train_csv: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What is no user's mistake is a traceback, with everything that errors quote."""
+    """Errors of the program print a traceback, which quotes values."""
 
     def fail(*_: object, **__: object) -> None:
         raise AssertionError(f"url=https://elastic:{SECRET} word@search:9200, api_key='{SECRET}'")
@@ -208,7 +208,7 @@ def test_arguments_without_secrets_can_be_parsed_still() -> None:
 
 
 def test_the_search_for_a_secret_would_find_one(fit: Callable[..., Path], tmp_path: Path) -> None:
-    """What a checkpoint holds is not compressed, so that looking at bytes is enough."""
+    """Checkpoints are not compressed: it is enough to search their bytes."""
     table = write_table(tmp_path / "train.csv", [(f"{SECRET} {i}", LABELS[i % 2]) for i in range(40)])
     run = fit("run", "--data.train_file", table)
     assert SECRET.encode() in (run / "checkpoints" / "best.ckpt").read_bytes()

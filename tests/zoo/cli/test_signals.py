@@ -1,4 +1,4 @@
-"""How commands end that something stops: a signal, a full disk, a loss that is no number."""
+"""Ends of commands by a signal, a full disk, or a loss that is not finite."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
 
 
 def long_fit(train_csv: Path, *options: object) -> list[object]:
-    """A fit that goes on until it is stopped."""
+    """A fit that runs until it is stopped."""
     return ["fit", *SMALL, "--data.train_file", train_csv, "--trainer.max_epochs=100000", *options]
 
 
@@ -94,7 +94,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def refused_fit(zoo_command: Callable[..., Result], train_csv: Path, *options: object) -> str:
-    """What `zoo fit` says that refuses its options."""
+    """The message of a `zoo fit` that refuses its options."""
     result = zoo_command("fit", *SMALL, "--data.train_file", train_csv, "--trainer.max_epochs=1", *options)
     assert result.code == 2, result.err
     (line,) = result.err.splitlines()
@@ -163,7 +163,7 @@ def test_a_full_disk_leaves_the_good_checkpoint(tmp_path: Path) -> None:
 def test_checkpoints_are_written_beside_their_place(
     fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Whatever folder the system has for temporary files; what a killed process left there is deleted."""
+    """The temporary folder may be on another disk; files of a killed process are deleted."""
     replaced: list[tuple[Path, Path]] = []
     replace = Path.replace
     monkeypatch.setattr(

@@ -231,8 +231,8 @@ def test_columns_are_those_of_the_training_table(fit: Fit, zoo_command: Zoo, tmp
     assert "'words'" in refusal(zoo_command("memory", "add", checkpoint, second))
     columns = ("--text_column=name", "--label_column=class")
     assert zoo_command("memory", "add", checkpoint, second, *columns).code == 0
-    found = zoo.load(checkpoint).predict(["tungsten", "durian"])
-    assert [[(m.text, m.label) for m in p.memories] for p in found] == [
+    predictions = zoo.load(checkpoint).predict(["tungsten", "durian"])
+    assert [[(m.text, m.label) for m in p.memories] for p in predictions] == [
         [("tungsten", "metal")],
         [("durian", "fruit")],
     ]

@@ -33,7 +33,7 @@ def weights(run: Path) -> dict[str, Any]:
 
 
 def differ(one: Path, other: Path) -> bool:
-    """Whether two runs have other weights."""
+    """Return True if the weights of two runs differ."""
     first, second = weights(one), weights(other)
     return first.keys() != second.keys() or any(
         value.shape != second[name].shape or not torch.equal(value, second[name])

@@ -69,7 +69,7 @@ def test_a_transformers_empty_text_has_no_vector(tiny_bert: Path, fit: Fit, tmp_
     )
     retriever = DenseRetriever(checkpoint, device="cpu")
     retriever.index(Collection(["rain", "", "gold ring"], "fingerprint"), tmp_path / "index", progress=False)
-    assert [sorted(found.tolist()) for found in retriever.search(["rain", ""], 3).rows] == [
+    assert [sorted(rows.tolist()) for rows in retriever.search(["rain", ""], 3).rows] == [
         [-1, 0, 2],
         [-1] * 3,
     ]

@@ -1,4 +1,4 @@
-"""A model as a folder: alone on another machine, found to be damaged, from the Hub."""
+"""A model as a folder: alone on another machine, damaged, from the Hub."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_it_works_alone(exported: tuple[Path, list[Any]], zoo_command: Command, 
 
 
 def test_what_is_in_it(exported: tuple[Path, list[Any]]) -> None:
-    """No pickle, no path of the machine, a checksum for every file; a card that says what it is."""
+    """No pickle, no path of the machine, a checksum for every file, a model card."""
     folder, _ = exported
     files = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
     assert not [name for name in files if name.endswith((".ckpt", ".pt", ".bin", ".pkl"))]
@@ -233,7 +233,7 @@ def test_no_upload_without_a_connection(
     exported: tuple[Path, list[Any]], monkeypatch: pytest.MonkeyPatch, zoo_command: Command, tmp_path: Path
 ) -> None:
     class Unreachable(Exception):
-        """As the client of the Hub's client has it: of no class that this project knows."""
+        """An error of the HTTP library, whose class the zoo does not import."""
 
     class Api:
         def create_repo(self, name: str, **options: Any) -> str:
@@ -271,7 +271,7 @@ def test_upload(
 
 
 def test_a_model_of_frozen_parts_loads_without_its_start(fit: Callable[..., Path], tmp_path: Path) -> None:
-    """What a training began with is no matter of an exported model."""
+    """Options on the start of the training are not exported."""
     start = fit("start", "--model.features=M1") / "checkpoints" / "best.ckpt"
     run = fit("run", "--model.features=M1", f"--model.init_from={start}", "--model.freeze_encoder=true")
     expected = zoo.load(run).predict(TEXTS)

@@ -58,15 +58,6 @@ class ClassificationTask(Task):
                 f" --data.num_memories{instead}"
             )
 
-    @classmethod
-    @override
-    def example_spec(cls) -> tuple[ClassificationSpec, str]:
-        classes = ["a", "b", "c", "d"]
-        spec = ClassificationSpec(
-            10_000, num_chars=100, labels=classes, memory_labels=classes, num_memories=5
-        )
-        return spec, "10,000 words and 4 classes"
-
     @property
     def labels(self) -> list[str]:
         """The classes that the model predicts, in the order of its logits."""

@@ -89,11 +89,6 @@ class DialogueTask(Task):
         #: the read-out of the model's answers.
         self.readout: Readout = self.readouts[0]
 
-    @classmethod
-    @override
-    def example_spec(cls) -> tuple[DialogueSpec, str]:
-        return DialogueSpec(1_000, num_turns=16), "1,000 words and 16 turns"
-
     @override
     def new_scores(self) -> DialogueScores:
         return DialogueScores(self.readouts, self.readout)

@@ -105,12 +105,6 @@ class MatchingTask(Task):
                 " pair at a time: use model.loss=cross_entropy"
             )
 
-    @classmethod
-    @override
-    def example_spec(cls) -> tuple[MatchingSpec, str]:
-        spec = MatchingSpec(10_000, num_chars=100, goal="ranking", first_length=32, second_length=64)
-        return spec, "10,000 words"
-
     @override
     def new_scores(self) -> MatchingScores:
         assert self.spec is not None

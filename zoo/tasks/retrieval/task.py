@@ -68,11 +68,6 @@ class RetrievalTask(Task):
         if self.mix_retriever and data.options.num_hits == 0:
             raise InputError("model.mix_retriever: set the number of hits to mix in with data.num_hits")
 
-    @classmethod
-    @override
-    def example_spec(cls) -> tuple[ClickSpec, str]:
-        return ClickSpec(10_000, num_chars=60, trigrams=list(range(50_000))), "50,000 trigrams"
-
     def loss_terms(self, score: Tensor, batch: ClickBatch) -> Tensor:
         """-log of exp(gamma R+) / sum of exp(gamma R) over all candidates (Equation 5): [B], from relevance [N, M]."""
         logits: Tensor = self.gamma * score.float()[batch.query]
