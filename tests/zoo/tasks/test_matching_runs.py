@@ -16,7 +16,6 @@ from datamodules.retrieval import EmbeddedRetriever, FolderMemory
 from tests.zoo.conftest import Result, pair_rows, write_pairs
 from tests.zoo.processes import DDP, zoo_process
 from zoo.tasks.matching.predictor import MatchingPredictor
-from zoo.tasks.ranking_charts import hits_by_rank
 
 Command = Callable[..., Result]
 #: A classifier's options have no place here.
@@ -156,36 +155,6 @@ def test_the_dashboard_shows_the_pairs_of_the_first_questions(
     (scored,) = predictor.predict([(rows[0][0], rows[0][1])])
     assert rows[0][3] == pytest.approx(scored.score, abs=1e-5)
     assert rows[0][4].startswith(f"{scored.words[0].strength:+.3f} {scored.words[0].first} - ")
-
-
-def test_charts_of_pairs(fit: Callable[..., Path]) -> None:
-    """Each chart is a table and a picture of the model's predictions."""
-    fit("--trainer.callbacks=callbacks.Charts")
-    folder = Path("run/charts")
-    assert sorted(path.name for path in folder.iterdir()) == ["hits.csv", "hits.png"]
-    hits = [[float(value) for value in line] for line in read_csv(folder / "hits.csv")[1:]]
-    assert hits[-1][1:] == [1.0, 1.0]  # all candidates are there
-    assert all(earlier <= later for earlier, later in zip(hits[0][1:], hits[-1][1:], strict=True))
-
-
-def test_charts_of_pairs_to_classify(zoo_command: Command, tmp_path: Path) -> None:
-    """Nothing is ranked."""
-    train = write_pairs(tmp_path / "classified.tsv", pair_rows(40, seed=1))
-    result = zoo_command(
-        "fit", "--model=DSSM", *SMALL[6:], "--data.goal=classification", "--data.characters=true",
-        "--model.optimizer=torch.optim.Adam", "--model.optimizer.lr=0.02", "--data.train_file", train,
-        "--data.validation_split=0.2", "--trainer.max_epochs=1", "--run_dir=run",
-        "--trainer.callbacks=callbacks.Charts",
-    )  # fmt: skip
-    assert result.code == 0, result.err
-    assert list(Path("run/charts").iterdir()) == []
-
-
-def test_hits_by_rank() -> None:
-    """Queries with two of three relevant texts ranked, without a relevant text, and with none ranked."""
-    (chart,) = hits_by_rank([[2, 0, 1], [0, 0], [0]], [3, 0, 1])
-    assert chart.rows == [(1, 0.5, 1 / 6), (2, 0.5, 1 / 6), (3, 0.5, 1 / 3)]
-    assert not list(hits_by_rank([[0]], [0]))
 
 
 def read_csv(path: Path) -> list[list[str]]:

@@ -139,20 +139,6 @@ def test_documents_are_ranked_for_queries(fit: Callable[..., Path], collection: 
     )
 
 
-def test_charts_of_a_ranking(fit: Callable[..., Path], collection: Collection) -> None:
-    checkpoint = fit("--trainer.callbacks=callbacks.Charts")
-    folder = checkpoint.parents[1] / "charts"
-    assert sorted(path.name for path in folder.iterdir()) == ["hits.csv", "hits.png"]
-    _, *lines = (folder / "hits.csv").read_text().splitlines()
-    ranks, hits, found = np.array([line.split(",") for line in lines], float).T
-    assert ranks.tolist() == list(range(1, 51))
-    assert hits[-1] == found[-1] == 1.0  # there are 50 documents
-    # The share of queries whose best document is relevant is no worse than by chance.
-    assert 0 < hits[0] <= hits[1] <= 1
-    assert (np.diff(hits) >= 0).all()
-    assert (np.diff(found) >= 0).all()
-
-
 def test_another_collection_replaces_the_corpus(fit: Callable[..., Path], tmp_path: Path) -> None:
     checkpoint = fit()
     rows = Rows.from_lists(["a new plum", "old copper"], ids=["x", "y"])

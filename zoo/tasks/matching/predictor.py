@@ -111,13 +111,11 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
             for rows, scores in zip(neighbors.rows, neighbors.scores, strict=True)
         ]
 
-    def predict_split(
-        self, split: MatchingSplit, lists: int | None = None, at_once: int | None = None
-    ) -> dict[int, PairPrediction]:
-        """Predictions for the pairs of the first lists (None: all), `at_once` lists at a time: row -> prediction."""
+    def predict_split(self, split: MatchingSplit, lists: int | None = None) -> dict[int, PairPrediction]:
+        """Predictions for the pairs of the first lists (None: all): row -> prediction."""
         predictions: dict[int, PairPrediction] = {}
         with self.data.temporary_dataset(split, self.model.batch_contents("predict")) as dataset:
-            for batch, output in self.outputs(dataset, at_once or max(1, len(dataset)), lists):
+            for batch, output in self.outputs(dataset, max(1, len(dataset)), lists):
                 predictions |= self._of_batch(split, batch, output)
         return predictions
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from torch import Tensor
 from typing_extensions import override
 
-from callbacks.chart import Chart
 from datamodules.base import AnyDataModule
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.errors import InputError
@@ -18,12 +16,8 @@ from zoo.tasks.base import Task, check_choice, check_positive
 from zoo.tasks.matching.losses import cross_entropy_terms, hinge_terms, softmax_terms
 from zoo.tasks.matching.metrics import MatchingScores, PairScores, RankingScores
 from zoo.tasks.matching.predictor import MatchingPredictor
-from zoo.tasks.ranking_charts import hits_by_rank
 
 Loss: TypeAlias = Literal["hinge", "softmax", "cross_entropy"]
-
-#: Lists that pass through the network together for a chart.
-_LISTS = 32
 
 
 class MatchingOutput(NamedTuple):
@@ -139,21 +133,6 @@ class MatchingTask(Task):
     def probability(self, score: Tensor) -> Tensor | None:
         """Probabilities [P] that pairs with these scores [P] match; None where only the order was learned."""
         return score.sigmoid() if self.loss == "cross_entropy" else None
-
-    @override
-    def charts(self, data: AnyDataModule, rows: int) -> Iterator[Chart]:
-        assert isinstance(data, MatchingDataModule)
-        assert self.spec is not None
-        if self.spec.goal != "ranking":
-            return
-        split, ranked = data.split("validation"), dict[int, list[tuple[float, float]]]()
-        predictions = MatchingPredictor(self, data).predict_split(split, rows, at_once=_LISTS)
-        for row, prediction in predictions.items():
-            candidates = ranked.setdefault(int(split.pairs.question[row]), [])
-            candidates.append((-prediction.score, float(split.pairs.target[row])))
-        # Among equal scores, the worse first.
-        grades = [[grade for _, grade in sorted(candidates)] for candidates in ranked.values()]
-        yield from hits_by_rank(grades, [sum(grade > 0 for grade in each) for each in grades])
 
     @override
     def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from torch.optim import Optimizer
 from tqdm import tqdm
 from typing_extensions import override
 
-from callbacks.chart import Chart
 from datamodules.base import AnyDataModule
 from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch, TextBatch
 from datamodules.clickthrough import ClickthroughDataModule
@@ -21,7 +19,6 @@ from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import InputError
 from zoo.saving.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.base import Task, check_positive
-from zoo.tasks.ranking_charts import MOST_RANKS, hits_by_rank
 from zoo.tasks.ranking_measures import Judged
 from zoo.tasks.retrieval.metrics import RetrievalScores
 from zoo.tasks.retrieval.predictor import RetrievalPredictor, encode_blocks
@@ -201,16 +198,6 @@ class RetrievalTask(Task):
         # Each query's NDCG@10 in the validation of this epoch: models are compared query by query.
         super().on_save_checkpoint(checkpoint)
         checkpoint[CHECKPOINT_KEY]["by_query"] = self.evaluation.query_scores
-
-    @override
-    def charts(self, data: AnyDataModule, rows: int) -> Iterator[Chart]:
-        assert isinstance(data, ClickthroughDataModule)
-        split = data.split("validation")
-        ranked, grades = [], []
-        for row, documents in enumerate(RetrievalPredictor(self, data).rank_split(split, MOST_RANKS, rows)):
-            grades.append(split.judgements.grades(row))
-            ranked.append([grades[row].get(document.row, 0.0) for document in documents])
-        yield from hits_by_rank(ranked, [sum(grade > 0 for grade in each.values()) for each in grades])
 
     @override
     def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
