@@ -56,7 +56,7 @@ class Classification(Adapter):
         "TextCNN": {"": {"word_size": 10, "windows": (2, 3), "filters": 8, "dropout": 0.0}},
         "LINE": {
             "": {"word_size": 8, "epochs": 20},
-            "first-expanded": {"word_size": 8, "epochs": 20, "order": "first", "expand": "join"},
+            "expanded": {"word_size": 8, "epochs": 20, "expand": "join"},
         },
         "PTE": {
             "": {"word_size": 8, "epochs": 20},
