@@ -1,0 +1,85 @@
+"""One contender of `few_labels` on one table, in a process of its own: accuracy as JSON.
+
+It imports nothing of the project, so that another interpreter can run it, whose packages a peer needs:
+
+    PYTHON tests/benchmarks/few_labels_peers.py setfit TRAIN.csv TEST.csv ENCODER
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable
+
+
+def read(path: str) -> tuple[list[str], list[str]]:
+    """Texts and labels of a table."""
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return [row["text"] for row in rows], [row["label"] for row in rows]
+
+
+def svm(texts: list[str], labels: list[str], test: list[str], encoder: str) -> list[str]:
+    """TF-IDF of words and pairs of words, and a linear support vector machine."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.svm import LinearSVC
+
+    model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), LinearSVC())
+    predicted: list[str] = model.fit(texts, labels).predict(test).tolist()
+    return predicted
+
+
+def regression(texts: list[str], labels: list[str], test: list[str], encoder: str) -> list[str]:
+    """Logistic regression on the vectors of the encoder as it is."""
+    from sentence_transformers import SentenceTransformer
+    from sklearn.linear_model import LogisticRegression
+
+    model = SentenceTransformer(encoder, device="cpu")
+    vectors = model.encode(texts, normalize_embeddings=True)
+    classifier = LogisticRegression(C=10, max_iter=500).fit(vectors, labels)
+    predicted: list[str] = classifier.predict(model.encode(test, normalize_embeddings=True)).tolist()
+    return predicted
+
+
+def setfit(texts: list[str], labels: list[str], test: list[str], encoder: str) -> list[str]:
+    """SetFit with its defaults: one epoch, pairs by oversampling, a logistic head."""
+    from datasets import Dataset
+    from setfit import SetFitModel, Trainer, TrainingArguments
+
+    arguments = TrainingArguments(batch_size=16, num_epochs=1, report_to="none", save_strategy="no")
+    trainer = Trainer(
+        model=SetFitModel.from_pretrained(encoder, device="cpu"),
+        args=arguments,
+        train_dataset=Dataset.from_dict({"text": texts, "label": labels}),
+    )
+    trainer.train()
+    return [str(label) for label in trainer.model.predict(test)]
+
+
+def adaptive(texts: list[str], labels: list[str], test: list[str], encoder: str) -> list[str]:
+    """The package adaptive-classifier with its defaults."""
+    from adaptive_classifier import AdaptiveClassifier
+
+    model = AdaptiveClassifier(encoder, device="cpu")
+    model.add_examples(texts, labels)
+    return [predictions[0][0] for predictions in model.predict_batch(test)]
+
+
+PEERS: dict[str, Callable[[list[str], list[str], list[str], str], list[str]]] = {
+    peer.__name__: peer for peer in (svm, regression, setfit, adaptive)
+}
+
+
+def main() -> None:
+    """Train a peer, test it, and print the accuracy."""
+    name, train, test, encoder = sys.argv[1:]
+    texts, expected = read(test)
+    predicted = PEERS[name](*read(train), texts, encoder)
+    correct = sum(label == other for label, other in zip(predicted, expected, strict=True))
+    print(json.dumps({"accuracy": correct / len(expected)}))
+
+
+if __name__ == "__main__":
+    main()

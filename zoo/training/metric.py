@@ -1,0 +1,183 @@
+"""Learning the metric of a memory: a pre-trained encoder is tuned until texts of one class are neighbors.
+
+Prannay Khosla et al.: "Supervised Contrastive Learning", NeurIPS 2020, Equation 2: each text of a batch attracts all
+others of its class. A batch of 64 texts has 2,016 pairs for the price of 64 texts, so that ten to twenty steps are
+enough where labels are few, and votes of rows that join the memory later count at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from datamodules.batch import ClassificationBatch
+from datamodules.core.errors import InputError
+from zoo.layers.encoders import TransformerEncoder
+from zoo.layers.precision import fast_precision
+
+
+class MetricPlan(NamedTuple):
+    """The training of a metric.
+
+    Attributes:
+        steps: of the optimizer; 0 = the encoder stays as it is.
+        batch_size: texts in a step.
+        layers: number of upper layers that are trained; None = all. Word embeddings always stay.
+        learning_rate: the highest; it rises for a tenth of the steps, then falls linearly to 0.
+        temperature: of the loss.
+    """
+
+    steps: int
+    batch_size: int = 64
+    layers: int | None = None
+    learning_rate: float = 1e-4
+    temperature: float = 0.1
+
+
+def supervised_contrastive_loss(vectors: Tensor, target: Tensor, temperature: float) -> Tensor:
+    """Mean loss of the texts that share their class with another one (Khosla et al. 2020, Equation 2).
+
+    Args:
+        vectors: [B, l], of length 1.
+        target: int64 [B], classes.
+        temperature: divides the cosines.
+
+    Returns:
+        A scalar; 0 if no two texts share a class.
+    """
+    own = torch.eye(len(target), dtype=torch.bool, device=vectors.device)
+    # Equation 2 normalizes over all texts but the anchor.
+    cosines = (vectors @ vectors.T / temperature).masked_fill(own, -torch.inf)
+    logs = cosines - cosines.logsumexp(dim=1, keepdim=True)
+    is_positive = (target[:, None] == target[None, :]) & ~own
+    positives = is_positive.sum(dim=1)
+    by_anchor = -torch.where(is_positive, logs, 0.0).sum(dim=1) / positives.clamp(min=1)
+    return by_anchor.sum() / (positives > 0).sum().clamp(min=1)
+
+
+def balanced_batches(
+    target: NDArray[np.int64], batch_size: int, steps: int, seed: int, rivals: NDArray[np.int64] | None = None
+) -> Iterator[NDArray[np.int64]]:
+    """Batches with equally many texts of each class, at least two where a class has them.
+
+    Args:
+        target: [n], classes.
+        batch_size: texts per batch, at most.
+        steps: number of batches.
+        seed: of the draws.
+        rivals: [C, C], how often texts of a class retrieve memories of another; where classes do not all fit into a
+            batch, classes that are confused are drawn together. None = classes are drawn at random.
+
+    Yields:
+        Row numbers.
+    """
+    random = np.random.default_rng(seed)
+    rows_of = {label: np.flatnonzero(target == label) for label in np.unique(target).tolist()}
+    labels = np.array(list(rows_of))
+    texts = max(2, batch_size // len(labels))
+    for _ in range(steps):
+        drawn = _draw_classes(labels, max(2, batch_size // texts), rivals, random)
+        yield np.concatenate(
+            [random.choice(rows_of[label], min(texts, len(rows_of[label])), replace=False) for label in drawn]
+        )
+
+
+def _draw_classes(
+    labels: NDArray[np.int64], count: int, rivals: NDArray[np.int64] | None, random: np.random.Generator
+) -> list[int]:
+    """All classes, or `count` of them: one at random, and others that are likely to be confused with it."""
+    if len(labels) <= count:
+        return [int(label) for label in labels]
+    first = random.choice(labels)
+    others = labels[labels != first]
+    # One is added so that every class may be drawn.
+    weights = np.ones(len(others)) if rivals is None else 1.0 + rivals[first, others]
+    drawn = random.choice(others, count - 1, replace=False, p=weights / weights.sum())
+    return [int(first), *drawn.tolist()]
+
+
+def learn_metric(
+    encoder: TransformerEncoder,
+    read: Callable[[NDArray[np.int64]], ClassificationBatch],
+    target: NDArray[np.int64],
+    plan: MetricPlan,
+    seed: int,
+    rivals: NDArray[np.int64] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Tune an encoder, in place; the same rows and seed give the same weights in every process.
+
+    Args:
+        encoder: a frozen one; afterwards it is frozen again.
+        read: returns the batch of these rows, on the encoder's device.
+        target: int64 [n], the classes of the rows.
+        plan: of the training.
+        seed: of batches and dropout.
+        rivals: see `balanced_batches`.
+        progress: called with the number of finished steps.
+
+    Raises:
+        InputError: the loss is not finite.
+    """
+    trained = _trained_weights(encoder, plan.layers)
+    optimizer = torch.optim.AdamW(trained, plan.learning_rate)
+    warm_up = max(1, plan.steps // 10)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warm_up, (plan.steps - step) / max(1, plan.steps - warm_up))
+    )
+    device = trained[0].device
+    devices = [device] if device.type == "cuda" else []
+    batches = balanced_batches(target, plan.batch_size, plan.steps, seed, rivals)
+    encoder.train()
+    try:
+        with torch.enable_grad(), torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            for step, rows in enumerate(batches):
+                batch = read(rows)
+                with fast_precision(device):
+                    states = encoder(batch.word, batch.char, batch.text)
+                vectors = functional.normalize(states.float(), dim=1)
+                loss = supervised_contrastive_loss(vectors, batch.target, plan.temperature)
+                if not bool(loss.isfinite()):
+                    raise InputError(
+                        "model.metric_steps: the loss of the encoder's metric is not finite; set fewer steps"
+                    )
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                nn.utils.clip_grad_norm_(trained, 1.0)
+                optimizer.step()
+                schedule.step()
+                if progress is not None:
+                    progress(step + 1)
+    finally:
+        encoder.requires_grad_(False)
+        encoder.eval()
+
+
+def _trained_weights(encoder: TransformerEncoder, layers: int | None) -> list[nn.Parameter]:
+    """Unfreeze the upper layers; embeddings stay frozen, since most of their rows occur in no batch."""
+    stack = layers_of(encoder.transformer)
+    chosen = list(stack)[-layers:] if layers else list(stack)
+    for layer in chosen:
+        layer.requires_grad_(True)
+    return [weight for layer in chosen for weight in layer.parameters()]
+
+
+def layers_of(transformer: nn.Module) -> nn.ModuleList:
+    """The layers of a transformer, lowest first.
+
+    Raises:
+        InputError: it has no layers that are alike.
+    """
+    stacks = [module for module in transformer.modules() if isinstance(module, nn.ModuleList) and len(module)]
+    if not stacks:
+        raise InputError(
+            f"model.metric_steps: a {type(transformer).__name__} has no layers that could be tuned; set 0"
+        )
+    return max(stacks, key=lambda stack: sum(weight.numel() for weight in stack.parameters()))
