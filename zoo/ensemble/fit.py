@@ -6,6 +6,8 @@ training rows. A vote needs no folds: a training row retrieves neither itself no
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from datamodules.sampling import LengthBucketSampler
 from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import Answer, AnswerScores, Line
 from zoo.ensemble.member import Input, Readings
+from zoo.ensemble.metric import EncoderMetric, TunedFold
 from zoo.ensemble.network import EnsembleNetwork, scores_of
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
 from zoo.ensemble.tables import classify_table, read_table
@@ -29,6 +32,8 @@ from zoo.training.trained_parts import freeze_parts, parameter_groups
 
 if TYPE_CHECKING:
     from zoo.ensemble.model import MemoryEnsemble
+
+log = logging.getLogger("zoo")
 
 #: Folds of the validation rows for the answer's table.
 _TABLE_FOLDS = 5
@@ -48,11 +53,14 @@ class EnsembleFit:
         self.validation_target = np.where(target == UNKNOWN, self.network.num_classes, target)
         #: whether weights are fitted on training rows as well.
         self.crosses = bool((target >= 0).sum() < model.few_rows)
+        #: of a frozen encoder that was tuned; None = it is as it was, or trained by gradients.
+        self.metric: EncoderMetric | None = None
 
     def run(self) -> Answer:
         """Run all stages, and return the table on the validation rows."""
         network, show = self.network, self.model.show_stage
         network.pool = None
+        self._learn_metric()
         show("stage 2 of 4: the memory is encoded")
         memory = self.data.memory if self.data.has_memory and "memory" in self._inputs else None
         self.model.search_memory(self.data, None if memory is None else memory.opened)
@@ -68,6 +76,20 @@ class EnsembleFit:
     @property
     def _inputs(self) -> set[Input]:
         return self.network.inputs_of(self.network.members)
+
+    def _learn_metric(self) -> None:
+        """Tune a frozen encoder, where that makes held-out rows more likely."""
+        plan = self.model.metric_plan(len(self.target))
+        if plan is None:
+            return
+        self.model.show_stage(f"stage 1 of 4: the encoder's metric is learned, {plan.steps} steps")
+        metric = EncoderMetric(self.model, self.data, self.target, plan)
+        is_known = self.validation_target < self.network.num_classes
+        texts = self.validation.rows.texts.take(np.flatnonzero(is_known))
+        is_better = metric.learn(None if self.crosses else (texts, self.validation_target[is_known]))
+        self.metric = metric if is_better else None
+        if not is_better:
+            log.info("the encoder classifies held-out rows better as it is: its metric is not learned")
 
     def _fit_members(self) -> Readings:
         """Fit members and references; return their inputs, and those that folds share, for the training rows."""
@@ -105,25 +127,34 @@ class EnsembleFit:
         """Outputs for training rows by members fitted without their fold; None if `init_from` was trained on all."""
         ids = self.training.rows.ids
         readings = readings._replace(excluded=self.network.excluded_rows(readings.texts, ids))
-        folds = folds_of(self.target, min(self.model.folds, len(self.target)))
+        tuned = [] if self.metric is None else self.metric.folds
+        folds = folds_of(self.target, len(tuned) or min(self.model.folds, len(self.target)))
         parts, order = [], []
         for fold in np.unique(folds):
             self.model.show_stage(f"weights: held-out predictions, fold {fold + 1} of {folds.max() + 1}")
             rows, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-            parts.append(self._classify_fold(readings, rows, others))
+            parts.append(self._classify_fold(readings, rows, others, tuned[fold] if tuned else None))
             order.append(rows)
         crossed = HeldOut.join(parts).select(np.argsort(np.concatenate(order), kind="stable"))
         unseen = np.flatnonzero(self.model.is_unseen(self.training))
         return crossed.select(unseen) if len(unseen) else None
 
     def _classify_fold(
-        self, readings: Readings, rows: NDArray[np.int64], others: NDArray[np.int64]
+        self,
+        readings: Readings,
+        rows: NDArray[np.int64],
+        others: NDArray[np.int64],
+        tuned: TunedFold | None = None,
     ) -> HeldOut:
-        """Outputs for some rows by members that are fitted to the others."""
+        """Outputs for some rows by members that are fitted to the others; `tuned` has an encoder that is, too."""
+        if tuned is not None:
+            readings = readings._replace(vectors=torch.from_numpy(tuned.vectors))
         seen, held_out = readings.select(others), readings.select(rows)
         memory, target = self.network.memory, self.network.memory_target
         if not self.network.learns_by_gradients:
             fold = EnsembleNetwork(list(self.network.members), self.network.sizes)
+            if tuned is not None and memory is not None and self.metric is not None:
+                memory = memory.encoded_by(partial(self.metric.encode_by, tuned))
         else:
             fold = self._train_encoder(others)
             with self.model.using(fold):

@@ -49,6 +49,7 @@ from zoo.tasks.classification.metrics import ClassificationScores
 from zoo.tasks.classification.predictor import ClassificationPredictor, Prediction
 from zoo.tasks.classification.task import ClassificationTask
 from zoo.tasks.encoders import EncodesMemory, ReadsSpelling, ReadsTransformer
+from zoo.training.metric import MetricPlan, steps_for
 from zoo.training.warm_start import start_from
 
 log = logging.getLogger("zoo")
@@ -97,6 +98,8 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
         transformer: str | None = None,
         train_transformer: bool = False,
         pooling: Pooling = "mean",
+        metric_steps: int | None = None,
+        metric_layers: int | None = None,
         hidden_size: int = 100,
         dropout: float = 0.3,
         max_ngram: int = 2,
@@ -114,6 +117,9 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
             transformer: Hub name or folder of a pre-trained transformer that replaces the BiLSTM.
             train_transformer: train the transformer; otherwise it is frozen, and a kernel machine reads its vectors.
             pooling: reduction of the states of a `transformer` to a text's vector.
+            metric_steps: steps in which a frozen `transformer` is tuned until texts of one class are neighbors, unless
+                held-out rows are more likely without; 0 = none, None = chosen by the number of rows.
+            metric_layers: number of its upper layers that are tuned; None = all.
             hidden_size: state size of one direction of the BiLSTM.
             dropout: on word vectors.
             max_ngram: words of the lexical member's longest n-gram of words.
@@ -144,6 +150,11 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
         self.hidden_size, self.dropout = hidden_size, dropout
         self.max_ngram, self.max_letters, self.c = max_ngram, max_letters, c
         self.few_rows, self.folds = few_rows, folds
+        if (metric_steps or 0) < 0 or (metric_layers is not None and metric_layers < 1):
+            raise InputError(
+                f"model.metric_steps={metric_steps}, model.metric_layers={metric_layers}: use at least 0, and 1"
+            )
+        self.metric_steps, self.metric_layers = metric_steps, metric_layers
         self.uses_memory = bool({"neighbors", "memory"} & self._wanted_inputs)
         #: the table of the last fit.
         self.answer: Answer | None = None
@@ -163,6 +174,12 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
         """Whether an encoder is trained by gradients."""
         is_trained = self.transformer is None or self.train_transformer
         return is_trained and "vectors" in self._wanted_inputs
+
+    def metric_plan(self, num_rows: int) -> MetricPlan | None:
+        """The training of the metric of a frozen transformer on n rows; None if there is nothing to train."""
+        is_frozen = isinstance(self.network.encoder, TransformerEncoder) and not self.trains_encoder
+        steps = steps_for(num_rows) if self.metric_steps is None else self.metric_steps
+        return MetricPlan(steps, layers=self.metric_layers) if is_frozen and steps else None
 
     @property
     def encoder_epochs(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from datamodules.core.types import PlainDict
 from datamodules.text.pooling import Pooling, pool
 from zoo.layers.lora import add_adapters
 from zoo.layers.lstm import LastStateLSTM
+from zoo.layers.precision import fast_precision
 from zoo.layers.row_adam import RowTable
 
 
@@ -136,7 +138,10 @@ class TransformerEncoder(nn.Module):
 
     def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
         """Encode texts; arguments and result as in `BiLSTMEncoder.forward`, `char` is not read."""
-        return pool(self.token_states(word, text), text != 0, self.pooling)
+        # In training, the precision is the trainer's.
+        with nullcontext() if self.training else fast_precision(word.device):
+            states = self.token_states(word, text)
+        return pool(states.float(), text != 0, self.pooling)
 
     def token_states(self, word: Tensor, text: Tensor, types: Tensor | None = None) -> Tensor:
         """The states [N, T, size] of tokens in the last layer, anything at padding; `types` [N, T] are segments."""

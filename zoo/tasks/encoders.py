@@ -253,8 +253,12 @@ class EncodesMemory(Task):
     def train(self, mode: bool = True) -> Self:
         # Only in training may an optimizer write to weights without changing their versions.
         if mode or self.training:
-            self._digests = None
+            self.forget_digests()
         return super().train(mode)
+
+    def forget_digests(self) -> None:
+        """Hash the encoder's weights again: an optimizer may write to them without changing their versions."""
+        self._digests = None
 
     def encoder_fingerprint(self, data: AnyDataModule) -> str:
         """Fingerprint of the encoder and of everything that its vectors of the data's texts depend on."""

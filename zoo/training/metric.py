@@ -7,6 +7,7 @@ enough where labels are few, and votes of rows that join the memory later count 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -38,6 +39,11 @@ class MetricPlan(NamedTuple):
     layers: int | None = None
     learning_rate: float = 1e-4
     temperature: float = 0.1
+
+
+def steps_for(num_rows: int) -> int:
+    """Number of steps for n training rows: more bring nothing or lose a little (see `tests.benchmarks.few_labels`)."""
+    return min(100, 10 + math.isqrt(num_rows))
 
 
 def supervised_contrastive_loss(vectors: Tensor, target: Tensor, temperature: float) -> Tensor:
@@ -125,7 +131,7 @@ def learn_metric(
     Raises:
         InputError: the loss is not finite.
     """
-    trained = _trained_weights(encoder, plan.layers)
+    trained = [weight.requires_grad_(True) for _, weight in trained_weights(encoder, plan.layers)]
     optimizer = torch.optim.AdamW(trained, plan.learning_rate)
     warm_up = max(1, plan.steps // 10)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -160,21 +166,15 @@ def learn_metric(
         encoder.eval()
 
 
-def _trained_weights(encoder: TransformerEncoder, layers: int | None) -> list[nn.Parameter]:
-    """Unfreeze the upper layers; embeddings stay frozen, since most of their rows occur in no batch."""
+def trained_weights(encoder: TransformerEncoder, layers: int | None) -> Iterator[tuple[str, nn.Parameter]]:
+    """Names and weights of the upper layers (None: of all); most rows of the embeddings occur in no batch."""
     stack = layers_of(encoder.transformer)
-    chosen = list(stack)[-layers:] if layers else list(stack)
-    for layer in chosen:
-        layer.requires_grad_(True)
-    return [weight for layer in chosen for weight in layer.parameters()]
+    tuned = {id(weight) for layer in list(stack)[-(layers or 0) :] for weight in layer.parameters()}
+    return ((name, weight) for name, weight in encoder.named_parameters() if id(weight) in tuned)
 
 
 def layers_of(transformer: nn.Module) -> nn.ModuleList:
-    """The layers of a transformer, lowest first.
-
-    Raises:
-        InputError: it has no layers that are alike.
-    """
+    """The layers of a transformer, lowest first; raises an `InputError` if it has none."""
     stacks = [module for module in transformer.modules() if isinstance(module, nn.ModuleList) and len(module)]
     if not stacks:
         raise InputError(
