@@ -1,0 +1,185 @@
+"""The stage of a fit that learns the metric of a frozen encoder, and chooses between it and the encoder as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datamodules.batch import BatchContents, ClassificationBatch
+from datamodules.core.arrays import RowLookup
+from datamodules.retrieval.dense.text_vectors import look_up_vectors
+from datamodules.retrieval.folding import text_hashes
+from datamodules.text_rows import TextRowsDataModule
+from zoo.ensemble.members import fit_regression
+from zoo.ensemble.pool import folds_of
+from zoo.layers.encoders import TransformerEncoder
+from zoo.tasks.predictor import on_device
+from zoo.training.metric import MetricPlan, learn_metric, trained_weights
+
+if TYPE_CHECKING:
+    from zoo.ensemble.model import MemoryEnsemble
+
+#: Weights of an encoder's layers, by name.
+Weights: TypeAlias = dict[str, Tensor]
+
+#: Parts of the training rows; each is classified by an encoder that was tuned on the others.
+FOLDS = 2
+#: Training and held-out rows on which the two metrics are compared, at most.
+_COMPARED_ROWS = 1000
+
+
+class TunedFold(NamedTuple):
+    """An encoder that has not seen some of the training rows.
+
+    Attributes:
+        rows: the rows that it has not seen.
+        weights: its own.
+        vectors: float32 [n, l], of all training rows.
+    """
+
+    rows: NDArray[np.int64]
+    weights: Weights
+    vectors: NDArray[np.float32]
+
+
+class EncoderMetric:
+    """Tunes the frozen encoder of an ensemble on its training rows."""
+
+    def __init__(
+        self,
+        model: MemoryEnsemble,
+        data: TextRowsDataModule[Any],
+        target: NDArray[np.int64],
+        plan: MetricPlan,
+    ) -> None:
+        """Keep the weights of the encoder as it is; `target` [n] has the classes of the training rows."""
+        self.model, self.data, self.plan = model, data, plan
+        self.training, self.target = data.split("train"), target
+        self.texts = self.training.rows.texts[:]
+        encoder = model.network.encoder
+        assert isinstance(encoder, TransformerEncoder)
+        self.encoder = encoder
+        self.original = self._weights()
+        #: encoders for cross-fitting; empty where there is none.
+        self.folds: list[TunedFold] = []
+
+    def learn(self, validation: tuple[Sequence[str], NDArray[np.int64]] | None) -> bool:
+        """Tune the encoder on all training rows, unless it classifies held-out rows better as it is.
+
+        Args:
+            validation: texts and classes of held-out rows; None = each half of the training rows is held out in turn.
+
+        Returns:
+            True if the encoder was tuned; otherwise it is as it was.
+        """
+        if validation is None:
+            self.folds = [self._tune_fold(rows) for rows in self._parts()]
+            gain = sum(self._gain_of_fold(fold) for fold in self.folds)
+        else:
+            self.use(self.tune(np.arange(len(self.target))))
+            gain = self._gain(*validation)
+        if gain <= 0:
+            self.folds = []
+            self.use(self.original)
+        elif validation is None:
+            self.use(self.tune(np.arange(len(self.target))))
+        return gain > 0
+
+    def tune(self, rows: NDArray[np.int64]) -> Weights:
+        """Weights of the encoder, tuned on some of the training rows."""
+        self.use(self.original)
+        contents = BatchContents(memory_texts=False)
+        with self.data.temporary_dataset(self.training, contents) as dataset:
+
+            def read(positions: NDArray[np.int64]) -> ClassificationBatch:
+                batch: ClassificationBatch = on_device(dataset.__getitems__(rows[positions]), self.model)
+                return batch
+
+            learn_metric(self.encoder, read, self.target[rows], self.plan, self.data.seed)
+        return self._weights()
+
+    def use(self, weights: Weights) -> None:
+        """Give the encoder these weights."""
+        own = dict(self.encoder.named_parameters())
+        with torch.no_grad():
+            for name, value in weights.items():
+                own[name].copy_(value)
+        self.model.forget_digests()
+
+    @contextmanager
+    def using(self, weights: Weights) -> Iterator[None]:
+        """Give the encoder other weights for a while."""
+        before = self._weights()
+        self.use(weights)
+        try:
+            yield
+        finally:
+            self.use(before)
+
+    def encode_by(self, fold: TunedFold, texts: list[str]) -> NDArray[np.float32]:
+        """The vectors of texts [m, l] by the encoder of a fold; those of training rows are looked up."""
+        rows = RowLookup.of(text_hashes(self.texts)).first_rows(text_hashes(texts)).astype(np.int64)
+        with self.using(fold.weights):
+            return look_up_vectors(texts, fold.vectors, rows, self.model.encode)
+
+    def _weights(self) -> Weights:
+        return {
+            name: value.detach().clone() for name, value in trained_weights(self.encoder, self.plan.layers)
+        }
+
+    # --- the choice ---
+
+    def _parts(self) -> list[NDArray[np.int64]]:
+        folds = folds_of(self.target, min(FOLDS, len(self.target)))
+        return [np.flatnonzero(folds == fold) for fold in np.unique(folds)]
+
+    def _tune_fold(self, rows: NDArray[np.int64]) -> TunedFold:
+        others = np.setdiff1d(np.arange(len(self.target)), rows)
+        weights = self.tune(others)
+        self.use(weights)
+        return TunedFold(rows, weights, self.model.encode(self.texts))
+
+    def _gain_of_fold(self, fold: TunedFold) -> float:
+        """Log-likelihood that the held-out rows of a fold gain."""
+        others = np.setdiff1d(np.arange(len(self.target)), fold.rows)
+        with self.using(self.original):
+            before = self.model.encode(self.texts)
+        return sum(
+            sign
+            * self._likelihood(
+                vectors[others], self.target[others], vectors[fold.rows], self.target[fold.rows]
+            )
+            for sign, vectors in ((1, fold.vectors), (-1, before))
+        )
+
+    def _gain(self, texts: Sequence[str], target: NDArray[np.int64]) -> float:
+        """Log-likelihood that held-out rows gain by the encoder in use."""
+        few = np.random.default_rng(0).permutation(len(self.target))[:_COMPARED_ROWS]
+        held_out = np.random.default_rng(0).permutation(len(target))[:_COMPARED_ROWS]
+        seen, unseen = [self.texts[row] for row in few], [texts[row] for row in held_out]
+
+        def likelihood() -> float:
+            vectors, others = self.model.encode(seen), self.model.encode(unseen)
+            return self._likelihood(vectors, self.target[few], others, target[held_out])
+
+        after = likelihood()
+        with self.using(self.original):
+            return after - likelihood()
+
+    def _likelihood(
+        self,
+        vectors: NDArray[np.float32],
+        target: NDArray[np.int64],
+        held_out: NDArray[np.float32],
+        held_out_target: NDArray[np.int64],
+    ) -> float:
+        """Log-likelihood of held-out rows by logistic regression on the vectors of others."""
+        weight, bias = fit_regression(vectors, target, self.model.network.num_classes)
+        logs = (torch.from_numpy(held_out) @ weight.T + bias).log_softmax(dim=1)
+        return float(logs[np.arange(len(held_out)), held_out_target].sum())
