@@ -108,7 +108,7 @@ def test_unknown_commands_and_missing_options(zoo_command: Zoo) -> None:
 
 def test_help_of_classes(zoo_command: Zoo) -> None:
     for option, words in {
-        "--data.help=ClassificationDataModule": "name or number (from 0) of the label",
+        "--data.help=ClassificationDataModule": "name or number of the label",
         "--model.help=KNNBiLSTM": "num_perspectives",
     }.items():
         result = zoo_command("fit", option)
