@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +90,8 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
         # In Lucene's LMDirichlet, a text with a term of the query may have the score 0 and is a hit.
         zero_hits = self.ranking.similarity == "LMDirichlet"
         jobs = []
-        with ThreadPoolExecutor(self.threads) as pool:
+        # To start a thread takes longer than to search a few texts.
+        with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
             for first in range(0, len(texts), _QUERIES):
                 last = min(first + _QUERIES, len(texts))
                 excluded = None if exclude is None else exclude[first:last]
@@ -96,9 +99,13 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
                 share = -(-(last - first) // self.threads)
                 for begin in range(first, last, share):
                     part = keys[begin : min(begin + share, last)]
-                    jobs.append(pool.submit(maxscore.search, index, queries, begin - first, part, zero_hits))
-            for job in jobs:
-                job.result()
+                    job = partial(maxscore.search, index, queries, begin - first, part, zero_hits)
+                    if pool is None:
+                        job()
+                    else:
+                        jobs.append(pool.submit(job))
+            for submitted in jobs:
+                submitted.result()
         return Hits.of_keys(keys)
 
     def _queries(
