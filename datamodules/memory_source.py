@@ -97,15 +97,17 @@ class MemorySource:
     def locate(self, own: Rows | None, training: bool) -> None:
         """Determine the location of the memory, and keep the rows that it is made of: `own` unless the user names one.
 
-        A table is read only with `training`. Raises an `InputError` if the named memory is missing or too small.
+        A table is read only with `training`. Raises an `InputError` if the named memory is missing.
         """
         if self.is_trained and not self.is_index:
             return
         source = self._named(training) or own
         least = self.options.num_memories if isinstance(self.options, TextOptions) else 0
         if isinstance(source, Rows | FolderMemory) and len(source) < least:
-            raise InputError(
-                f"data.num_memories={least}: the memory has only {len(source)} rows; choose fewer"
+            log.info(
+                "data.num_memories=%d: the memory has only %d rows; a text has fewer",
+                least,
+                len(source),
             )
         if isinstance(source, FolderMemory):
             self.location = MemoryLocation(source.location(), None, source.version)

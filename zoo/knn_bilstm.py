@@ -14,6 +14,7 @@ import os
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from typing_extensions import override
 
 from datamodules.base import AnyDataModule
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec, TextBatch
+from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Memory, servers_of
@@ -33,8 +35,9 @@ from zoo.layers.text_dropout import TextDropout
 from zoo.layers.vote import vote
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint
 from zoo.tasks.base import check_choice, check_not_negative, check_probability
+from zoo.tasks.classification.metric_learning import LearnsMetric
 from zoo.tasks.classification.predictor import ClassificationPredictor
-from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
+from zoo.tasks.classification.task import ClassificationOutput
 from zoo.tasks.encoders import EncodesMemory, FrozenEncoder, ReadsSpelling
 from zoo.training.warm_start import describe_rows, shared_rows
 
@@ -202,7 +205,7 @@ def weighted_sums(weights: Tensor, values: Tensor) -> Tensor:
         return (weights.float().transpose(1, 2) @ values.float()).flatten(1)
 
 
-class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask):
+class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, LearnsMetric):
     """The paper's model; `features="M1"` is its BiLSTM baseline without memory."""
 
     head = "network.classifier."
@@ -235,7 +238,8 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
             text_dropout: probability of hiding the text feature of a training example, which the encoder memorizes;
                 without it, the classifier hardly learns to read memories. The paper has none.
             optimizer: makes the optimizer; the paper's is Adam at 1e-4.
-            **shared: options of `ReadsSpelling`, `FrozenEncoder` and `Task`. The paper keeps pre-trained vectors fixed.
+            **shared: options of `ReadsSpelling`, `FrozenEncoder`, `LearnsMetric` and `Task`. The paper keeps
+                pre-trained vectors fixed.
         """
         super().__init__(optimizer=optimizer, **shared)
         check_choice("features", features, tuple(FEATURES))
@@ -296,6 +300,22 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, ClassificationTask)
     def encode_texts(self, batch: ClassificationBatch | TextBatch) -> Tensor:
         vectors: Tensor = self.network.encoder(batch.word, batch.char, batch.text)
         return vectors
+
+    @override
+    def on_fit_start(self) -> None:
+        # Before a frozen encoder encodes all texts; a resumed run, and a model that goes on, have their metric.
+        if self.trainer.ckpt_path is None and self.init_from is None:
+            self._learn_metric()
+        super().on_fit_start()
+
+    def _learn_metric(self) -> None:
+        data = self.data
+        assert isinstance(data, TextRowsDataModule)
+        rows = data.split("train").rows
+        if (plan := self.metric_plan(len(rows))) is not None:
+            log.info("the encoder's metric is learned, %d steps", plan.steps)
+            target = label_numbers(rows, self.labels)
+            self.tune_encoder(data, target, plan, np.arange(len(rows)))
 
     # --- encodings of the memory ---
 

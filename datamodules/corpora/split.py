@@ -22,16 +22,16 @@ log = logging.getLogger(__name__)
 def stratified_split(
     labels: Sequence[str], validation: int | float, seed: int, groups: NDArray[np.integer] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Choose validation rows from each class.
+    """Choose validation rows from each class; 0 = none.
 
     An int takes this number of rows of each class, a float below 1 that share of each class (to the nearest row, but at
     least one; a class of a single row stays in training). Groups [n] are equal for rows that must be on one side, such
     as duplicates. Returns the ascending row numbers for training and for validation.
     """
-    if isinstance(validation, float) and not 0 < validation < 1:
+    if not validation >= 0 or (isinstance(validation, float) and validation >= 1):
         raise InputError(f"validation {validation}: give a share between 0 and 1, or a whole number of rows")
-    if validation < 1 and not isinstance(validation, float):
-        raise InputError(f"validation {validation}: give at least one row a class")
+    if not validation:
+        return np.arange(len(labels)), np.arange(0)
     if groups is None:
         groups = np.arange(len(labels))
     # The number of each row's group; the size and the first row of each group.

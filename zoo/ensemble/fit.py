@@ -48,6 +48,8 @@ class EnsembleFit:
         self.network: EnsembleNetwork = model.network
         self.training, self.validation = data.split("train"), data.split("validation")
         self.target = label_numbers(self.training.rows, data.spec.labels)
+        #: rows [n] of one group are duplicates, which cross-fitting keeps together.
+        self.groups = data.duplicate_keys(self.training.rows)
         target = label_numbers(self.validation.rows, data.spec.labels)
         #: int64 [n], classes of the validation rows; C = unknown to the model.
         self.validation_target = np.where(target == UNKNOWN, self.network.num_classes, target)
@@ -67,11 +69,19 @@ class EnsembleFit:
         show("stage 3 of 4: members are fitted")
         readings = self._fit_members()
         show("stage 4 of 4: weights are fitted on held-out rows")
-        held_out, references = self._classify_validation()
-        crossed = self._cross_fit(readings) if self.crosses else None
+        crossed, crossed_references = self._cross_fit(readings) if self.crosses else (None, {})
+        num_crossed = 0 if crossed is None else len(crossed.target)
+        if len(self.validation_target):
+            split, (held_out, references) = "validation", self._classify_validation()
+        elif crossed is not None:
+            split, held_out, references, crossed = "training", crossed, crossed_references, None
+        else:
+            raise InputError(
+                "model.init_from has seen all rows: name others, to fit weights, with --data.validation_file"
+            )
         network.pool = _fit_pool(held_out, crossed, network.num_classes)
         lines = self._measure(held_out, crossed, references)
-        return Answer("validation", lines, self._notes(0 if crossed is None else len(crossed.target)))
+        return Answer(split, lines, self._notes(num_crossed))
 
     @property
     def _inputs(self) -> set[Input]:
@@ -83,7 +93,7 @@ class EnsembleFit:
         if plan is None:
             return
         self.model.show_stage(f"stage 1 of 4: the encoder's metric is learned, {plan.steps} steps")
-        metric = EncoderMetric(self.model, self.data, self.target, plan)
+        metric = EncoderMetric(self.model, self.data, self.target, self.groups, plan)
         is_known = self.validation_target < self.network.num_classes
         texts = self.validation.rows.texts.take(np.flatnonzero(is_known))
         is_better = metric.learn(None if self.crosses else (texts, self.validation_target[is_known]))
@@ -123,21 +133,28 @@ class EnsembleFit:
         )
         return held_out, scores_of(outputs)
 
-    def _cross_fit(self, readings: Readings) -> HeldOut | None:
-        """Outputs for training rows by members fitted without their fold; None if `init_from` was trained on all."""
+    def _cross_fit(self, readings: Readings) -> tuple[HeldOut | None, dict[str, Tensor]]:
+        """Outputs for training rows by members fitted without their fold, and scores [n, C] of the references.
+
+        None if `init_from` was trained on all; references are classified only where they are to be measured.
+        """
         ids = self.training.rows.ids
         readings = readings._replace(excluded=self.network.excluded_rows(readings.texts, ids))
         tuned = [] if self.metric is None else self.metric.folds
-        folds = folds_of(self.target, len(tuned) or min(self.model.folds, len(self.target)))
+        folds = folds_of(self.target, len(tuned) or self.model.folds, self.groups)
         parts, order = [], []
-        for fold in np.unique(folds):
+        for fold in range(folds.max() + 1):
             self.model.show_stage(f"weights: held-out predictions, fold {fold + 1} of {folds.max() + 1}")
             rows, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
             parts.append(self._classify_fold(readings, rows, others, tuned[fold] if tuned else None))
             order.append(rows)
         crossed = HeldOut.join(parts).select(np.argsort(np.concatenate(order), kind="stable"))
-        unseen = np.flatnonzero(self.model.is_unseen(self.training))
-        return crossed.select(unseen) if len(unseen) else None
+        crossed = crossed.select(np.flatnonzero(self.model.is_unseen(self.training)))
+        if len(crossed.target) == 0:
+            return None, {}
+        references = {name: each for name, each in crossed.outputs.items() if name in self.network.references}
+        members = {name: crossed.outputs[name] for name in self.network.members}
+        return crossed._replace(outputs=members), scores_of(references)
 
     def _classify_fold(
         self,
@@ -163,9 +180,10 @@ class EnsembleFit:
                     seen = self._with_vectors(seen, fold, others)
                 held_out = self._with_vectors(held_out, fold, rows)
         fold.search(memory, target)
-        fold.fit(fold.members, seen, self.target[others])
+        names = [*fold.members, *([] if len(self.validation_target) else fold.references)]
+        fold.fit(names, seen, self.target[others])
         device = self.model.device if self.network.learns_by_gradients else torch.device("cpu")
-        outputs = classify_table(fold, held_out, fold.members, device)
+        outputs = classify_table(fold, held_out, names, device)
         return HeldOut(outputs, torch.from_numpy(self.target[rows]))
 
     def _with_vectors(self, readings: Readings, fold: EnsembleNetwork, rows: NDArray[np.int64]) -> Readings:
@@ -227,14 +245,12 @@ class EnsembleFit:
         """The conditions of the table."""
         network = self.network
         assert network.pool is not None
-        rows = f"{len(self.validation_target):,} validation rows"
-        if crossed_rows:
-            rows += (
-                f" and {crossed_rows:,} training rows, each classified by members that were fitted without it"
-            )
+        validation = f"{len(self.validation_target):,} validation rows"
+        crossed = f"{crossed_rows:,} training rows, each classified by members that were fitted without it"
+        rows = " and ".join([validation] * bool(len(self.validation_target)) + [crossed] * bool(crossed_rows))
         notes = [
-            f"Weights are fitted on {rows}; each validation row is classified with weights that were fitted without its"
-            " fifth of the rows."
+            f"Weights are fitted on {rows}; each row of the table is classified with weights that were fitted without"
+            " its fifth of the rows."
         ]
         if unused := [name for name, weight in network.pool.weights["all"].items() if not weight]:
             notes.append(f"Weight 0, since the others do as well without: {', '.join(unused)}.")

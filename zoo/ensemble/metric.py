@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datamodules.batch import BatchContents, ClassificationBatch
 from datamodules.core.arrays import RowLookup
 from datamodules.retrieval.dense.text_vectors import look_up_vectors
 from datamodules.retrieval.folding import text_hashes
@@ -19,8 +18,7 @@ from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.members import fit_regression
 from zoo.ensemble.pool import folds_of
 from zoo.layers.encoders import TransformerEncoder
-from zoo.tasks.predictor import on_device
-from zoo.training.metric import MetricPlan, learn_metric, trained_weights
+from zoo.training.metric import MetricPlan, trained_weights
 
 if TYPE_CHECKING:
     from zoo.ensemble.model import MemoryEnsemble
@@ -56,9 +54,11 @@ class EncoderMetric:
         model: MemoryEnsemble,
         data: TextRowsDataModule[Any],
         target: NDArray[np.int64],
+        groups: NDArray[np.integer],
         plan: MetricPlan,
     ) -> None:
-        """Keep the weights of the encoder as it is; `target` [n] has the classes of the training rows."""
+        """Keep the weights of the encoder as it is; the training rows have these classes and groups [n]."""
+        self.groups = groups
         self.model, self.data, self.plan = model, data, plan
         self.training, self.target = data.split("train"), target
         self.texts = self.training.rows.texts[:]
@@ -94,14 +94,7 @@ class EncoderMetric:
     def tune(self, rows: NDArray[np.int64]) -> Weights:
         """Weights of the encoder, tuned on some of the training rows."""
         self.use(self.original)
-        contents = BatchContents(memory_texts=False)
-        with self.data.temporary_dataset(self.training, contents) as dataset:
-
-            def read(positions: NDArray[np.int64]) -> ClassificationBatch:
-                batch: ClassificationBatch = on_device(dataset.__getitems__(rows[positions]), self.model)
-                return batch
-
-            learn_metric(self.encoder, read, self.target[rows], self.plan, self.data.seed)
+        self.model.tune_encoder(self.data, self.target, self.plan, rows)
         return self._weights()
 
     def use(self, weights: Weights) -> None:
@@ -136,7 +129,7 @@ class EncoderMetric:
     # --- the choice ---
 
     def _parts(self) -> list[NDArray[np.int64]]:
-        folds = folds_of(self.target, min(FOLDS, len(self.target)))
+        folds = folds_of(self.target, FOLDS, self.groups)
         return [np.flatnonzero(folds == fold) for fold in np.unique(folds)]
 
     def _tune_fold(self, rows: NDArray[np.int64]) -> TunedFold:

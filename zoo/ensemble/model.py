@@ -45,11 +45,11 @@ from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.saving.checkpoint import CHECKPOINT_KEY
 from zoo.saving.saved_model import SavedModel
 from zoo.tasks.base import check_choice, check_sizes
+from zoo.tasks.classification.metric_learning import LearnsMetric
 from zoo.tasks.classification.metrics import ClassificationScores
 from zoo.tasks.classification.predictor import ClassificationPredictor, Prediction
-from zoo.tasks.classification.task import ClassificationTask
-from zoo.tasks.encoders import EncodesMemory, ReadsSpelling, ReadsTransformer
-from zoo.training.metric import MetricPlan, steps_for
+from zoo.tasks.encoders import EncodesMemory, ReadsSpelling
+from zoo.training.metric import MetricPlan
 from zoo.training.warm_start import start_from
 
 log = logging.getLogger("zoo")
@@ -77,7 +77,7 @@ class BestEncoder(NamedTuple):
     weights: dict[str, Tensor]
 
 
-class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, ClassificationTask):
+class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
     """A log-linear pool (Genest and Zidek 1986) of independent members that read texts and neighbors.
 
     Example:
@@ -127,9 +127,11 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
             c: the lexical member's weight of training errors against small weights.
             few_rows: with fewer validation rows than this, weights are fitted on cross-fitted training rows as well.
             folds: number of parts into which these training rows are divided.
-            **shared: options of `ReadsTransformer`, `ReadsSpelling` and `Task`.
+            **shared: options of `ReadsSpelling`, `LearnsMetric` and `Task`.
         """
-        super().__init__(transformer=transformer, **shared)
+        super().__init__(
+            transformer=transformer, metric_steps=metric_steps, metric_layers=metric_layers, **shared
+        )
         check_choice("pooling", pooling, ("mean", "cls"))
         check_sizes(hidden_size=hidden_size, max_ngram=max_ngram)
         if not members or set(members) - set(MEMBERS) or len(set(members)) < len(members):
@@ -142,19 +144,14 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
             raise InputError(f"model.folds={folds}, model.few_rows={few_rows}: use at least 2, and 0 or more")
         if train_transformer and transformer is None:
             raise InputError("model.train_transformer is on, but model.transformer names none")
-        if self.lora_rank is not None and not train_transformer:
+        if self.lora_rank is not None and not train_transformer and metric_steps == 0:
             raise InputError(
-                "model.lora_rank trains the transformer: set --model.train_transformer true, too"
+                "model.lora_rank trains the transformer: set --model.train_transformer true, or --model.metric_steps"
             )
         self.member_names, self.train_transformer, self.pooling = list(members), train_transformer, pooling
         self.hidden_size, self.dropout = hidden_size, dropout
         self.max_ngram, self.max_letters, self.c = max_ngram, max_letters, c
         self.few_rows, self.folds = few_rows, folds
-        if (metric_steps or 0) < 0 or (metric_layers is not None and metric_layers < 1):
-            raise InputError(
-                f"model.metric_steps={metric_steps}, model.metric_layers={metric_layers}: use at least 0, and 1"
-            )
-        self.metric_steps, self.metric_layers = metric_steps, metric_layers
         self.uses_memory = bool({"neighbors", "memory"} & self._wanted_inputs)
         #: the table of the last fit.
         self.answer: Answer | None = None
@@ -175,11 +172,10 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
         is_trained = self.transformer is None or self.train_transformer
         return is_trained and "vectors" in self._wanted_inputs
 
+    @override
     def metric_plan(self, num_rows: int) -> MetricPlan | None:
-        """The training of the metric of a frozen transformer on n rows; None if there is nothing to train."""
         is_frozen = isinstance(self.network.encoder, TransformerEncoder) and not self.trains_encoder
-        steps = steps_for(num_rows) if self.metric_steps is None else self.metric_steps
-        return MetricPlan(steps, layers=self.metric_layers) if is_frozen and steps else None
+        return super().metric_plan(num_rows) if is_frozen else None
 
     @property
     def encoder_epochs(self) -> int:
@@ -332,10 +328,10 @@ class MemoryEnsemble(EncodesMemory, ReadsTransformer, ReadsSpelling, Classificat
             raise InputError("trainer.max_epochs: set the number of epochs of the encoder's training")
         data = self.model_data
         validation_rows = len(data.split("validation").rows)
-        if validation_rows == 0:
+        training_rows = data.split("train").rows
+        if validation_rows == 0 and len(np.unique(data.duplicate_keys(training_rows))) < 2:
             raise InputError(
-                f"{data.split('train').rows.source}: no row is left for validation, on which weights are fitted; give"
-                " more rows, or others with --data.validation_file"
+                f"{training_rows.source}: a single text, so that no other is left to fit weights on; give more rows"
             )
         if self.init_from is not None and validation_rows < self.few_rows:
             # Cross-fitting reads the rows of its training at the end: refuse before the first stage.

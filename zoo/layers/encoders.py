@@ -97,6 +97,13 @@ def transformer_of(network: nn.Module) -> Any:
     return next((part for part in parts if part is not None), None)
 
 
+def layers_of(transformer: nn.Module) -> list[nn.Module]:
+    """The layers in the outermost lists of a transformer, lowest first."""
+    lists = {name: part for name, part in transformer.named_modules() if isinstance(part, nn.ModuleList)}
+    outermost = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
+    return [layer for name in outermost for layer in lists[name]]
+
+
 class TransformerEncoder(nn.Module):
     """A text's vector: the pooled last layer of a pre-trained transformer."""
 

@@ -19,7 +19,8 @@ from torch.nn import functional
 
 from datamodules.batch import ClassificationBatch
 from datamodules.core.errors import InputError
-from zoo.layers.encoders import TransformerEncoder
+from zoo.layers.encoders import TransformerEncoder, layers_of
+from zoo.layers.lora import is_adapter
 from zoo.layers.precision import fast_precision
 
 
@@ -120,7 +121,7 @@ def learn_metric(
     """Tune an encoder, in place; the same rows and seed give the same weights in every process.
 
     Args:
-        encoder: a frozen one; afterwards it is frozen again.
+        encoder: to be tuned; afterwards it is in its mode again, and as frozen as it was.
         read: returns the batch of these rows, on the encoder's device.
         target: int64 [n], the classes of the rows.
         plan: of the training.
@@ -131,7 +132,12 @@ def learn_metric(
     Raises:
         InputError: the loss is not finite.
     """
-    trained = [weight.requires_grad_(True) for _, weight in trained_weights(encoder, plan.layers)]
+    was_trained = {name: weight.requires_grad for name, weight in encoder.named_parameters()}
+    was_training = encoder.training
+    trained = [weight for _, weight in trained_weights(encoder, plan.layers)]
+    encoder.requires_grad_(False)
+    for weight in trained:
+        weight.requires_grad_(True)
     optimizer = torch.optim.AdamW(trained, plan.learning_rate)
     warm_up = max(1, plan.steps // 10)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -162,22 +168,22 @@ def learn_metric(
                 if progress is not None:
                     progress(step + 1)
     finally:
-        encoder.requires_grad_(False)
-        encoder.eval()
+        for name, weight in encoder.named_parameters():
+            weight.requires_grad_(was_trained[name])
+        encoder.train(was_training)
 
 
 def trained_weights(encoder: TransformerEncoder, layers: int | None) -> Iterator[tuple[str, nn.Parameter]]:
-    """Names and weights of the upper layers (None: of all); most rows of the embeddings occur in no batch."""
+    """Names and weights of the upper layers (None: of all), or of their adapters where there are any.
+
+    Word embeddings always stay: most of their rows occur in no batch.
+    """
     stack = layers_of(encoder.transformer)
-    tuned = {id(weight) for layer in list(stack)[-(layers or 0) :] for weight in layer.parameters()}
-    return ((name, weight) for name, weight in encoder.named_parameters() if id(weight) in tuned)
-
-
-def layers_of(transformer: nn.Module) -> nn.ModuleList:
-    """The layers of a transformer, lowest first; raises an `InputError` if it has none."""
-    stacks = [module for module in transformer.modules() if isinstance(module, nn.ModuleList) and len(module)]
-    if not stacks:
+    if not stack:
         raise InputError(
-            f"model.metric_steps: a {type(transformer).__name__} has no layers that could be tuned; set 0"
+            f"model.metric_steps: a {type(encoder.transformer).__name__} has no layers that could be tuned; set 0"
         )
-    return max(stacks, key=lambda stack: sum(weight.numel() for weight in stack.parameters()))
+    tuned = {id(weight) for layer in stack[-(layers or 0) :] for weight in layer.parameters()}
+    named = [(name, weight) for name, weight in encoder.named_parameters() if id(weight) in tuned]
+    adapters = [(name, weight) for name, weight in named if is_adapter(name)]
+    return iter(adapters or named)

@@ -14,7 +14,7 @@ from torch import nn
 
 from callbacks.charts import ValidationReport
 from datamodules.core.errors import InputError
-from zoo.layers.encoders import transformer_of
+from zoo.layers.encoders import layers_of, transformer_of
 
 if TYPE_CHECKING:
     from zoo.tasks.base import Task
@@ -35,16 +35,9 @@ def shard(model: Task) -> None:
     _check(model, transformer, strategy)
     assert model.device_mesh is not None
     mesh = model.device_mesh["data_parallel"]
-    for layer in _layers(transformer):
+    for layer in layers_of(transformer):
         fully_shard(layer, mesh=mesh)
     fully_shard(model.network, mesh=mesh)
-
-
-def _layers(transformer: nn.Module) -> list[nn.Module]:
-    """Return the layers in the outermost lists of a transformer."""
-    lists = {name: part for name, part in transformer.named_modules() if isinstance(part, nn.ModuleList)}
-    outermost = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
-    return [layer for name in outermost for layer in lists[name]]
 
 
 def _check(model: Task, transformer: nn.Module | None, strategy: ModelParallelStrategy) -> None:

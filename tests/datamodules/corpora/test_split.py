@@ -80,6 +80,13 @@ def test_no_labels_no_rows():
     assert len(train) == len(validation) == 0
 
 
+@pytest.mark.parametrize("validation", [0, 0.0])
+def test_nothing_is_split_off(validation):
+    train, split_off = stratified_split(LABELS, validation, seed=0)
+    assert train.tolist() == list(range(len(LABELS)))
+    assert len(split_off) == 0
+
+
 def test_too_few_rows_for_validation():
     with pytest.raises(InputError, match="class 'c' has only 1 rows, and training needs at least one"):
         stratified_split(LABELS, 1, seed=0)
@@ -87,7 +94,7 @@ def test_too_few_rows_for_validation():
         stratified_split(LABELS[:-1], 10, seed=0)
 
 
-@pytest.mark.parametrize("validation", [0, -1, 0.0, 1.0, 2.5, -0.1, float("nan")])
+@pytest.mark.parametrize("validation", [-1, 1.0, 2.5, -0.1, float("nan")])
 def test_validation_out_of_range(validation):
     with pytest.raises(InputError, match="validation"):
         stratified_split(LABELS, validation, seed=0)

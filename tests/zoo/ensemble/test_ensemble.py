@@ -283,12 +283,30 @@ def test_small_tables(run: Run, rows: list[tuple[str, str]], tmp_path: Path) -> 
     assert zoo.load(folder).predict("apple")[0].label in {label for _, label in rows}
 
 
-def test_a_table_of_duplicates_leaves_nothing_to_validate(zoo_command: Zoo, tmp_path: Path) -> None:
-    table = write_table(tmp_path / "same.csv", [("red apple", "fruit"), ("old zinc", "metal")] * 2)
-    options = [*SMALL, f"--data.train_file={table}", "--data.num_memories=1", "--run_dir=run"]
-    result = zoo_command("fit", *options)
+def test_a_table_of_one_text_leaves_nothing_to_fit_weights_on(zoo_command: Zoo, tmp_path: Path) -> None:
+    table = write_table(tmp_path / "same.csv", [("red apple", "fruit"), ("red apple", "metal")])
+    result = zoo_command("fit", *SMALL, f"--data.train_file={table}", "--run_dir=run")
     assert result.code == 2
-    assert "no row is left for validation" in result.err
+    assert "same.csv: a single text" in result.err
+
+
+def test_without_validation_rows_the_table_is_about_cross_fitted_rows(run: Run, train_csv: Path) -> None:
+    folder = run("run", "--data.validation_split=0")
+    answer = json.loads((folder / "answer.json").read_text())
+    num_rows = len(train_csv.read_text().splitlines()) - 1
+    assert answer["split"] == "training"
+    assert {row["texts"] for row in answer["rows"]} == {num_rows}
+    assert {"svm", "majority", "all"} <= {row["name"] for row in answer["rows"]}
+    assert "validation rows" not in " ".join(answer["notes"])
+
+
+def test_duplicates_are_in_one_fold(run: Run, tmp_path: Path) -> None:
+    """Each text occurs twice with a random label: cross-fitting would know it from its other copy."""
+    random = np.random.default_rng(0)
+    rows = [(text, str(random.choice(LABELS[:2]))) for text, _ in sentences(60, seed=3)] * 2
+    folder = run("run", "--data.validation_split=0", table=write_table(tmp_path / "twice.csv", rows))
+    lines = {row["name"]: row for row in json.loads((folder / "answer.json").read_text())["rows"]}
+    assert lines["all"]["accuracy"] < 0.65
 
 
 def test_validation_without_some_class_and_with_an_unknown_one(
