@@ -14,7 +14,6 @@ from torch.nn import functional
 from datamodules.batch import ClassificationBatch
 from datamodules.core.errors import InputError
 from zoo.layers.encoders import TransformerEncoder
-from zoo.layers.precision import fast_precision, has_fast_bfloat16
 from zoo.training.metric import (
     MetricPlan,
     balanced_batches,
@@ -142,19 +141,3 @@ def test_more_rows_have_more_steps() -> None:
     assert steps == sorted(steps)
     assert steps[0] >= 10
     assert steps[-1] == 100
-
-
-def test_bfloat16_is_close_to_float32(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = TransformerEncoder(str(tiny_bert)).requires_grad_(False).eval()
-    vectors = []
-    for is_fast in (False, True):
-        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda is_fast=is_fast: is_fast)
-        assert has_fast_bfloat16(torch.device("cpu")) == is_fast
-        with fast_precision(torch.device("cpu")):
-            assert torch.is_autocast_enabled("cpu") == is_fast
-        batch = batch_of(np.arange(len(TEXTS)))
-        with torch.inference_mode():
-            vectors.append(encoder(batch.word, batch.char, batch.text))
-    assert vectors[1].dtype == torch.float32
-    assert not torch.equal(vectors[0], vectors[1])
-    assert functional.cosine_similarity(*vectors).min() > 0.999
