@@ -226,8 +226,9 @@ def _load(name: str) -> PreTrainedTokenizerBase:
     check_reachable(name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
-        if len(tokenizer) == 0:
-            raise ValueError("its vocabulary is empty")
+        # Without its files, the library makes one that knows special tokens only.
+        if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
+            raise ValueError("its vocabulary is empty; are the tokenizer's files missing?")
     except Exception as error:  # Rust code, the network and remote configurations raise different classes
         raise InputError(
             f"tokenizer {name!r}: use words, whitespace, characters, or the name or folder of a transformers tokenizer "

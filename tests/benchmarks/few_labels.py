@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from datamodules.corpora.table import read_table
 
-CONFIG = "examples/your_own_data/few_labels.yaml"
+CONFIG = "examples/your_own_data/classification.yaml"
 OWN, PEERS = "default", ("svm", "regression", "setfit", "adaptive")
 #: Peers that run in the interpreter of --peer_python.
 FOREIGN = ("regression", "setfit", "adaptive")
@@ -90,16 +90,20 @@ def call(command: list[str], folder: Path) -> str:
 
 def run_own(folder: Path, train: Path, test: Path, encoder: str, options: list[str]) -> float:
     """Train the default and test it; its accuracy."""
-    zoo = [sys.executable, "-m", "zoo"]
-    run, output = folder / "run", folder / "scores.json"
+    output = folder / "scores.json"
     fit = [
+        "fit",
         f"--config={CONFIG}",
         f"--data.train_file={train}",
+        "--data.validation_split=0",
         f"--model.transformer={encoder}",
-        f"--run_dir={run}",
+        f"--run_dir={folder / 'run'}",
+        *options,
     ]
-    call([*zoo, "fit", *fit, *options], folder)
-    call([*zoo, "test", f"--ckpt_path={run}", f"--data.test_file={test}", f"--output={output}"], folder)
+    test_command = ["test", f"--ckpt_path={folder / 'run'}", f"--data.test_file={test}", f"--output={output}"]
+    # One process, like the peers.
+    code = f"from zoo.cli.main import main; main({fit}); main({test_command})"
+    call([sys.executable, "-c", code], folder)
     return float(json.loads(output.read_text())["accuracy"])
 
 

@@ -54,7 +54,7 @@ class EnsembleFit:
         #: int64 [n], classes of the validation rows; C = unknown to the model.
         self.validation_target = np.where(target == UNKNOWN, self.network.num_classes, target)
         #: whether weights are fitted on training rows as well.
-        self.crosses = bool((target >= 0).sum() < model.few_rows)
+        self.crosses = bool((target >= 0).sum() < max(model.few_rows, 1))
         #: of a frozen encoder that was tuned; None = it is as it was, or trained by gradients.
         self.metric: EncoderMetric | None = None
 

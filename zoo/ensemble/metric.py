@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from datamodules.core.arrays import RowLookup
 from datamodules.retrieval.dense.text_vectors import look_up_vectors
 from datamodules.retrieval.folding import text_hashes
 from datamodules.text_rows import TextRowsDataModule
-from zoo.ensemble.members import fit_regression
+from zoo.ensemble.member import Readings
+from zoo.ensemble.members import Encoder
 from zoo.ensemble.pool import folds_of
 from zoo.layers.encoders import TransformerEncoder
 from zoo.training.metric import MetricPlan, trained_weights
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 Weights: TypeAlias = dict[str, Tensor]
 
 #: Parts of the training rows; each is classified by an encoder that was tuned on the others.
-FOLDS = 2
+FOLDS = 3
 #: Training and held-out rows on which the two metrics are compared, at most.
 _COMPARED_ROWS = 1000
 
@@ -70,25 +72,28 @@ class EncoderMetric:
         self.folds: list[TunedFold] = []
 
     def learn(self, validation: tuple[Sequence[str], NDArray[np.int64]] | None) -> bool:
-        """Tune the encoder on all training rows, unless it classifies held-out rows better as it is.
+        """Tune the encoder on the training rows, unless it classifies held-out rows better as it is.
 
         Args:
-            validation: texts and classes of held-out rows; None = each half of the training rows is held out in turn.
+            validation: texts and classes of held-out rows. None = each third of the training rows is held out in turn:
+                the encoder then has the mean weights of all three, which is as good as one that is tuned on all rows
+                (Wortsman et al., "Model soups", ICML 2022).
 
         Returns:
             True if the encoder was tuned; otherwise it is as it was.
         """
         if validation is None:
+            before = self.model.encode(self.texts)
             self.folds = [self._tune_fold(rows) for rows in self._parts()]
-            gain = sum(self._gain_of_fold(fold) for fold in self.folds)
+            gain = sum(self._gain_of_fold(fold, before) for fold in self.folds)
+            weights = [fold.weights for fold in self.folds]
+            self.use({name: torch.stack([each[name] for each in weights]).mean(dim=0) for name in weights[0]})
         else:
             self.use(self.tune(np.arange(len(self.target))))
             gain = self._gain(*validation)
         if gain <= 0:
             self.folds = []
             self.use(self.original)
-        elif validation is None:
-            self.use(self.tune(np.arange(len(self.target))))
         return gain > 0
 
     def tune(self, rows: NDArray[np.int64]) -> Weights:
@@ -138,18 +143,14 @@ class EncoderMetric:
         self.use(weights)
         return TunedFold(rows, weights, self.model.encode(self.texts))
 
-    def _gain_of_fold(self, fold: TunedFold) -> float:
-        """Log-likelihood that the held-out rows of a fold gain."""
-        others = np.setdiff1d(np.arange(len(self.target)), fold.rows)
-        with self.using(self.original):
-            before = self.model.encode(self.texts)
-        return sum(
-            sign
-            * self._likelihood(
-                vectors[others], self.target[others], vectors[fold.rows], self.target[fold.rows]
-            )
-            for sign, vectors in ((1, fold.vectors), (-1, before))
+    def _gain_of_fold(self, fold: TunedFold, before: NDArray[np.float32]) -> float:
+        """Log-likelihood that the held-out rows of a fold gain over the vectors [n, l] before."""
+        rows, others = fold.rows, np.setdiff1d(np.arange(len(self.target)), fold.rows)
+        after, as_it_was = (
+            self._likelihood(vectors[others], self.target[others], vectors[rows], self.target[rows])
+            for vectors in (fold.vectors, before)
         )
+        return after - as_it_was
 
     def _gain(self, texts: Sequence[str], target: NDArray[np.int64]) -> float:
         """Log-likelihood that held-out rows gain by the encoder in use."""
@@ -172,7 +173,12 @@ class EncoderMetric:
         held_out: NDArray[np.float32],
         held_out_target: NDArray[np.int64],
     ) -> float:
-        """Log-likelihood of held-out rows by logistic regression on the vectors of others."""
-        weight, bias = fit_regression(vectors, target, self.model.network.num_classes)
-        logs = (torch.from_numpy(held_out) @ weight.T + bias).log_softmax(dim=1)
-        return float(logs[np.arange(len(held_out)), held_out_target].sum())
+        """Log-likelihood of held-out rows by the calibrated encoder's member, fitted to the vectors of others."""
+        member = Encoder(self.model.network.sizes)
+        member.fit(Readings([], vectors=torch.from_numpy(vectors)), target)
+        scores, classes = (
+            member(Readings([], vectors=torch.from_numpy(held_out))),
+            torch.from_numpy(held_out_target),
+        )
+        logs = scores.log_probabilities(scores.best_calibration(classes))
+        return -float(functional.nll_loss(logs, classes, reduction="sum"))

@@ -119,7 +119,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
             pooling: reduction of the states of a `transformer` to a text's vector.
             metric_steps: steps in which a frozen `transformer` is tuned until texts of one class are neighbors, unless
                 held-out rows are more likely without; 0 = none, None = chosen by the number of rows.
-            metric_layers: number of its upper layers that are tuned; None = all.
+            metric_layers: number of its upper layers that are tuned; None = half of them.
             hidden_size: state size of one direction of the BiLSTM.
             dropout: on word vectors.
             max_ngram: words of the lexical member's longest n-gram of words.

@@ -8,6 +8,7 @@ are fitted on outputs for rows that the members have not learned from.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from torch.nn import functional
 from datamodules.core.types import PlainDict
 from zoo.ensemble.outputs import Calibration, Outputs, Votes
 
-#: A member stays if the held-out log-likelihood loses more than this without it: Akaike's price of a parameter.
+#: A member that stays adds at least this to the held-out log-likelihood: Akaike's price of a parameter.
 PRICE = 1.0
 
 #: Combination of members -> its name in the answer's table.
@@ -115,10 +116,14 @@ def fit_pool(held_out: HeldOut) -> Pool:
 
 
 def fit_weights(log_probabilities: Mapping[str, Tensor], target: Tensor) -> dict[str, float]:
-    """Weights >= 0 of the highest likelihood of classes [n] by log probabilities [n, C]; 0 below `PRICE`."""
+    """Weights >= 0 of the highest likelihood of classes [n] by log probabilities [n, C]; 0 for what hardly helps.
+
+    A member stays if the rows' log-likelihood loses without it more than `PRICE`, and more than the standard error of
+    this loss: a few rows like nearly everything.
+    """
     stacked = {name: values.double() for name, values in log_probabilities.items()}
     kept = list(stacked)
-    weights, loss = _maximize_likelihood([stacked[name] for name in kept], target)
+    weights, losses = _maximize_likelihood([stacked[name] for name in kept], target)
     while len(kept) > 1:
         others = {name: [other for other in kept if other != name] for name in kept}
         without = {
@@ -126,22 +131,26 @@ def fit_weights(log_probabilities: Mapping[str, Tensor], target: Tensor) -> dict
             for name, rest in others.items()
         }
         # Among equals the last is dropped.
-        least = min(reversed(kept), key=lambda name: without[name][1])
-        if (without[least][1] - loss) * len(target) > PRICE:
+        least = min(reversed(kept), key=lambda name: without[name][1].sum())
+        gains = without[least][1] - losses
+        if gains.sum() > max(PRICE, gains.std() * math.sqrt(len(target))):
             break
-        kept, (weights, loss) = others[least], without[least]
+        kept, (weights, losses) = others[least], without[least]
     return {name: weights[kept.index(name)] if name in kept else 0.0 for name in log_probabilities}
 
 
-def _maximize_likelihood(logs: Sequence[Tensor], target: Tensor) -> tuple[list[float], float]:
-    """The weights that minimize the mean negative log-likelihood, and that minimum: a convex problem."""
+def _maximize_likelihood(logs: Sequence[Tensor], target: Tensor) -> tuple[list[float], NDArray[np.float64]]:
+    """The weights that minimize the sum of the negative log-likelihoods of n rows, and these [n]: a convex problem."""
     from scipy.optimize import minimize
 
     stacked = torch.stack(list(logs))  # [members, n, C]
 
+    def losses(weights: Tensor) -> Tensor:
+        return functional.cross_entropy(torch.einsum("w,wnc->nc", weights, stacked), target, reduction="none")
+
     def loss(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         weights = torch.tensor(values, requires_grad=True)
-        likelihood = functional.cross_entropy(torch.einsum("w,wnc->nc", weights, stacked), target)
+        likelihood = losses(weights).mean()
         likelihood.backward()  # type: ignore[no-untyped-call]
         assert weights.grad is not None
         return likelihood.item(), weights.grad.numpy()
@@ -149,7 +158,7 @@ def _maximize_likelihood(logs: Sequence[Tensor], target: Tensor) -> tuple[list[f
     # An upper bound: where held-out rows are few and all are right, no weight is too large.
     bounds = [(0.0, 5.0)] * len(logs)
     solved = minimize(loss, np.full(len(logs), 1 / len(logs)), jac=True, bounds=bounds, method="L-BFGS-B")
-    return [float(weight) for weight in solved.x], float(solved.fun)
+    return [float(weight) for weight in solved.x], losses(torch.from_numpy(solved.x)).numpy()
 
 
 def folds_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -97,7 +98,7 @@ def transformer_of(network: nn.Module) -> Any:
 
 
 #: Texts that a CPU reads together.
-_TEXTS_AT_ONCE = 32
+_TEXTS_AT_ONCE = 16
 
 
 def layers_of(transformer: nn.Module) -> list[nn.Module]:
@@ -135,6 +136,8 @@ class TransformerEncoder(nn.Module):
                     f"model.transformer={name!r}: no such model on this machine or the Hub"
                     f" ({str(error).splitlines()[0]})"
                 ) from error
+            if self.transformer.config.is_encoder_decoder:
+                raise InputError(f"model.transformer={name!r}: has a decoder; name an encoder such as BERT")
             # It is loaded in evaluation mode, without its own dropout, and Lightning does not change modes.
             self.transformer.train()
         # BERT's own pooling layer is not used here: a trained weight without a gradient stops training on several
@@ -148,7 +151,7 @@ class TransformerEncoder(nn.Module):
 
     def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
         """Encode texts; arguments and result as in `BiLSTMEncoder.forward`, `char` is not read."""
-        if self.training or text.device.type != "cpu":
+        if text.device.type != "cpu":
             return pool(self.token_states(word, text), text != 0, self.pooling)
         # A CPU reads texts of similar length together: it takes as much time for padding as for tokens.
         lengths = (text != 0).sum(dim=1)
@@ -157,7 +160,8 @@ class TransformerEncoder(nn.Module):
         for first in range(0, len(order), _TEXTS_AT_ONCE):
             rows = order[first : first + _TEXTS_AT_ONCE]
             part = text[rows, : max(1, int(lengths[rows[-1]]))]
-            with fast_precision(text.device):
+            # In training, the precision is the trainer's.
+            with nullcontext() if self.training else fast_precision(text.device):
                 states = self.token_states(word, part)
             parts.append(pool(states.float(), part != 0, self.pooling))
         return torch.cat(parts)[order.argsort()]

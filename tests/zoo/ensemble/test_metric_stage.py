@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel
+from transformers import AutoModel, DistilBertConfig, DistilBertModel, T5Config, T5Model
 
 import zoo
+from tests.zoo.conftest import LABELS as ALL_LABELS
 from tests.zoo.conftest import Result, sentences, write_table
-from zoo.ensemble.metric import EncoderMetric
+from tests.zoo.ensemble.conftest import SMALL
+from zoo.ensemble.metric import FOLDS, EncoderMetric
 from zoo.saving.saved_model import SavedModel
 
 Run = Callable[..., Path]
@@ -39,14 +41,14 @@ def test_the_metric_is_learned_unless_it_is_worse(
     own = AutoModel.from_pretrained(tiny_bert).state_dict()
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=5"]
     with caplog.at_level(logging.INFO, logger="zoo"):
-        gains = iter([1.0, 0.0] * 2)  # each half of the rows: tuned, as it is
+        gains = iter([1.0, 0.0] * FOLDS)  # each part of the rows: tuned, as it is
         monkeypatch.setattr(EncoderMetric, "_likelihood", lambda *_: next(gains))
         tuned = layer_weights(run("tuned", *options))
         assert "the encoder's metric is learned, 5 steps" in caplog.text
-        gains = iter([0.0, 1.0] * 2)
+        gains = iter([0.0, 1.0] * FOLDS)
         kept = layer_weights(run("kept", *options))
         assert "classifies held-out rows better as it is" in caplog.text
-    layers = [name for name in own if name.startswith("encoder.layer.")]
+    layers = [name for name in own if name.startswith("encoder.layer.1.")]
     assert layers
     assert all(torch.equal(kept[name], own[name]) for name in own if name in kept)
     assert not any(torch.equal(tuned[name], own[name]) for name in layers if name.endswith("dense.weight"))
@@ -61,7 +63,7 @@ def test_no_steps_leave_the_encoder_as_it_is(run: Run, tiny_bert: Path) -> None:
 def test_the_memory_is_encoded_by_the_tuned_encoder(
     run: Run, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gains = iter([1.0, 0.0] * 2)
+    gains = iter([1.0, 0.0] * FOLDS)
     monkeypatch.setattr(EncoderMetric, "_likelihood", lambda *_: next(gains))
     folder = run("run", f"--model.transformer={tiny_bert}", "--model.metric_steps=5")
     predictor = zoo.load(folder)
@@ -100,3 +102,49 @@ def test_refusals(
     )
     assert result.code != 0
     assert message in result.err
+
+
+# --- unusual tables and encoders ---
+
+
+@pytest.mark.parametrize(
+    "counts", [(1, 1), (1, 1, 1), (300, 3), (9, 1)], ids=lambda counts: "-".join(map(str, counts))
+)
+def test_few_rows_of_some_class(run: Run, tiny_bert: Path, tmp_path: Path, counts: tuple[int, ...]) -> None:
+    drawn = sentences(2000, seed=1, labels=ALL_LABELS)
+    by_label = [[row for row in drawn if row[1] == label] for label in ALL_LABELS]
+    rows = [row for count, of_label in zip(counts, by_label, strict=False) for row in of_label[:count]]
+    options = [f"--model.transformer={tiny_bert}", "--data.validation_split=0", "--data.num_memories=20"]
+    folder = run("run", *options, table=write_table(tmp_path / "few.csv", rows))
+    assert zoo.load(folder).predict(rows[0][0])[0].label in ALL_LABELS
+
+
+def test_an_encoder_without_a_tokenizer(
+    zoo_command: Callable[..., Result], train_csv: Path, tiny_bert: Path
+) -> None:
+    for file in tiny_bert.glob("*token*"):
+        file.unlink()
+    result = zoo_command("fit", *SMALL, f"--data.train_file={train_csv}", f"--model.transformer={tiny_bert}")
+    assert result.code == 2
+    assert str(tiny_bert) in result.err
+    assert "tokenizer's files" in result.err
+
+
+def test_an_encoder_with_a_decoder(
+    zoo_command: Callable[..., Result], train_csv: Path, tiny_bert: Path
+) -> None:
+    T5Model(T5Config(vocab_size=200, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)).save_pretrained(
+        tiny_bert
+    )
+    result = zoo_command("fit", *SMALL, f"--data.train_file={train_csv}", f"--model.transformer={tiny_bert}")
+    assert result.code == 2
+    assert "has a decoder" in result.err
+
+
+def test_an_encoder_without_pooling_layer_or_sentences(run: Run, tiny_bert: Path) -> None:
+    """A DistilBERT of random weights: another architecture, which no sentence has trained."""
+    config = DistilBertConfig(vocab_size=200, dim=16, hidden_dim=16, n_layers=2, n_heads=2)
+    DistilBertModel(config).save_pretrained(tiny_bert)
+    assert "regression" in accuracies(
+        run("run", f"--model.transformer={tiny_bert}", "--model.metric_layers=1")
+    )

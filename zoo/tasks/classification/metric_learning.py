@@ -27,7 +27,8 @@ class LearnsMetric(ReadsTransformer, ClassificationTask):
         Args:
             metric_steps: steps in which the `transformer` is tuned by the classes of the training rows, before anything
                 else is fitted; 0 = none, None = chosen by the number of rows.
-            metric_layers: number of its upper layers that are tuned; None = all. With `lora_rank`, their adapters are.
+            metric_layers: number of its upper layers that are tuned; None = half of them. With
+                `lora_rank`, their adapters are tuned.
             **shared: options of `ReadsTransformer` and the task.
         """
         super().__init__(**shared)
