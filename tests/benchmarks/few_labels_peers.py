@@ -3,13 +3,17 @@
 It imports nothing of the project, so that another interpreter can run it, whose packages a peer needs:
 
     PYTHON tests/benchmarks/few_labels_peers.py setfit TRAIN.csv TEST.csv ENCODER
+
+SETFIT_STEPS limits SetFit's steps, whose number grows with the square of the rows; its documentation advises to do so.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 
 
@@ -48,7 +52,17 @@ def setfit(texts: list[str], labels: list[str], test: list[str], encoder: str) -
     from datasets import Dataset
     from setfit import SetFitModel, Trainer, TrainingArguments
 
-    arguments = TrainingArguments(batch_size=16, num_epochs=1, report_to="none", save_strategy="no")
+    # It oversamples the smaller of both kinds of pairs. max_steps would also prolong a shorter training.
+    pairs, equal = len(texts) ** 2 / 2, sum(count**2 / 2 for count in Counter(labels).values())
+    steps = int(2 * max(equal, pairs - equal) / 16)
+    limit = int(os.environ.get("SETFIT_STEPS", steps))
+    arguments = TrainingArguments(
+        batch_size=16,
+        num_epochs=1,
+        max_steps=limit if limit < steps else -1,
+        report_to="none",
+        save_strategy="no",
+    )
     trainer = Trainer(
         model=SetFitModel.from_pretrained(encoder, device="cpu"),
         args=arguments,

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from datamodules.core.arrays import RowLookup
 from datamodules.retrieval.dense.text_vectors import look_up_vectors
@@ -72,7 +71,7 @@ class EncoderMetric:
         self.folds: list[TunedFold] = []
 
     def learn(self, validation: tuple[Sequence[str], NDArray[np.int64]] | None) -> bool:
-        """Tune the encoder on the training rows, unless it classifies held-out rows better as it is.
+        """Tune the encoder on the training rows, unless held-out rows are less likely then, by a standard error.
 
         Args:
             validation: texts and classes of held-out rows. None = each third of the training rows is held out in turn:
@@ -85,16 +84,17 @@ class EncoderMetric:
         if validation is None:
             before = self.model.encode(self.texts)
             self.folds = [self._tune_fold(rows) for rows in self._parts()]
-            gain = sum(self._gain_of_fold(fold, before) for fold in self.folds)
+            gains = np.concatenate([self._gains_of_fold(fold, before) for fold in self.folds])
             weights = [fold.weights for fold in self.folds]
             self.use({name: torch.stack([each[name] for each in weights]).mean(dim=0) for name in weights[0]})
         else:
             self.use(self.tune(np.arange(len(self.target))))
-            gain = self._gain(*validation)
-        if gain <= 0:
+            gains = self._gains(*validation)
+        is_better = bool(gains.sum() > -gains.std() * np.sqrt(len(gains)))
+        if not is_better:
             self.folds = []
             self.use(self.original)
-        return gain > 0
+        return is_better
 
     def tune(self, rows: NDArray[np.int64]) -> Weights:
         """Weights of the encoder, tuned on some of the training rows."""
@@ -143,42 +143,39 @@ class EncoderMetric:
         self.use(weights)
         return TunedFold(rows, weights, self.model.encode(self.texts))
 
-    def _gain_of_fold(self, fold: TunedFold, before: NDArray[np.float32]) -> float:
-        """Log-likelihood that the held-out rows of a fold gain over the vectors [n, l] before."""
+    def _gains_of_fold(self, fold: TunedFold, before: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Log-likelihoods that the held-out rows of a fold gain over the vectors [n, l] before."""
         rows, others = fold.rows, np.setdiff1d(np.arange(len(self.target)), fold.rows)
         after, as_it_was = (
-            self._likelihood(vectors[others], self.target[others], vectors[rows], self.target[rows])
+            self._likelihoods(vectors[others], self.target[others], vectors[rows], self.target[rows])
             for vectors in (fold.vectors, before)
         )
         return after - as_it_was
 
-    def _gain(self, texts: Sequence[str], target: NDArray[np.int64]) -> float:
-        """Log-likelihood that held-out rows gain by the encoder in use."""
+    def _gains(self, texts: Sequence[str], target: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Log-likelihoods that held-out rows gain by the encoder in use."""
         few = np.random.default_rng(0).permutation(len(self.target))[:_COMPARED_ROWS]
         held_out = np.random.default_rng(0).permutation(len(target))[:_COMPARED_ROWS]
         seen, unseen = [self.texts[row] for row in few], [texts[row] for row in held_out]
 
-        def likelihood() -> float:
+        def likelihoods() -> NDArray[np.float32]:
             vectors, others = self.model.encode(seen), self.model.encode(unseen)
-            return self._likelihood(vectors, self.target[few], others, target[held_out])
+            return self._likelihoods(vectors, self.target[few], others, target[held_out])
 
-        after = likelihood()
+        after = likelihoods()
         with self.using(self.original):
-            return after - likelihood()
+            return after - likelihoods()
 
-    def _likelihood(
+    def _likelihoods(
         self,
         vectors: NDArray[np.float32],
         target: NDArray[np.int64],
         held_out: NDArray[np.float32],
         held_out_target: NDArray[np.int64],
-    ) -> float:
-        """Log-likelihood of held-out rows by the calibrated encoder's member, fitted to the vectors of others."""
-        member = Encoder(self.model.network.sizes)
+    ) -> NDArray[np.float32]:
+        """Log-likelihoods of held-out rows by the calibrated encoder's member, fitted to the vectors of others."""
+        member, classes = Encoder(self.model.network.sizes), torch.from_numpy(held_out_target)
         member.fit(Readings([], vectors=torch.from_numpy(vectors)), target)
-        scores, classes = (
-            member(Readings([], vectors=torch.from_numpy(held_out))),
-            torch.from_numpy(held_out_target),
-        )
-        logs = scores.log_probabilities(scores.best_calibration(classes))
-        return -float(functional.nll_loss(logs, classes, reduction="sum"))
+        scores = member(Readings([], vectors=torch.from_numpy(held_out)))
+        logs: Tensor = scores.log_probabilities(scores.best_calibration(classes))
+        return logs.gather(1, classes[:, None])[:, 0].numpy()

@@ -42,7 +42,7 @@ def test_the_metric_is_learned_unless_it_is_worse(
     options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=5"]
     with caplog.at_level(logging.INFO, logger="zoo"):
         gains = iter([1.0, 0.0] * FOLDS)  # each part of the rows: tuned, as it is
-        monkeypatch.setattr(EncoderMetric, "_likelihood", lambda *_: next(gains))
+        monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.array([next(gains)]))
         tuned = layer_weights(run("tuned", *options))
         assert "the encoder's metric is learned, 5 steps" in caplog.text
         gains = iter([0.0, 1.0] * FOLDS)
@@ -64,7 +64,7 @@ def test_the_memory_is_encoded_by_the_tuned_encoder(
     run: Run, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gains = iter([1.0, 0.0] * FOLDS)
-    monkeypatch.setattr(EncoderMetric, "_likelihood", lambda *_: next(gains))
+    monkeypatch.setattr(EncoderMetric, "_likelihoods", lambda *_: np.array([next(gains)]))
     folder = run("run", f"--model.transformer={tiny_bert}", "--model.metric_steps=5")
     predictor = zoo.load(folder)
     predictor.model.search_memory(predictor.data, predictor.memory)
