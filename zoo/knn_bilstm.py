@@ -28,7 +28,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Memory, servers_of
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-from datamodules.text.pooling import Pooling
+from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text_rows import TextRowsDataModule
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.layers.text_dropout import TextDropout
@@ -218,7 +218,7 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, LearnsMetric):
         num_perspectives: int = 5,
         hidden_size: int = 100,
         dropout: float = 0.0,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         attention: Attention = "cosine",
         text_dropout: float = 0.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
@@ -232,7 +232,7 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, LearnsMetric):
             num_perspectives: I of Equation 2; 0 is plain cosine.
             hidden_size: state size of one direction of the BiLSTM.
             dropout: on word vectors; the paper has none.
-            pooling: reduction of the states of a `transformer` to a text's vector.
+            pooling: reduction of the states of a `transformer` to a text's vector; None = as published.
             attention: weights of the memories: `cosine`, the paper's raw similarities, or `softmax`, sharp weights from
                 similarity and retrieval score that add up to 1: the memories' labels are a vote from the first step on.
             text_dropout: probability of hiding the text feature of a training example, which the encoder memorizes;
@@ -244,7 +244,7 @@ class KNNBiLSTM(EncodesMemory, ReadsSpelling, FrozenEncoder, LearnsMetric):
         super().__init__(optimizer=optimizer, **shared)
         check_choice("features", features, tuple(FEATURES))
         check_choice("attention", attention, ("cosine", "softmax"))
-        check_choice("pooling", pooling, ("mean", "cls"))
+        check_choice("pooling", pooling or "mean", POOLINGS)
         check_probability(text_dropout=text_dropout)
         check_not_negative(num_perspectives=num_perspectives)
         self.uses_memory = features != "M1"

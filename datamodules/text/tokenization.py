@@ -16,6 +16,7 @@ import regex
 
 from datamodules.core.errors import InputError, reason
 from datamodules.text.hub import check_reachable
+from datamodules.text.sentence_modules import SentenceModules, load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -219,16 +220,16 @@ class _Numbers(dict[int, int]):
 @lru_cache(maxsize=4)
 def _load(name: str) -> PreTrainedTokenizerBase:
     """Load the tokenizer object, which is no part of the specification, because that must be picklable."""
-    from transformers import AutoTokenizer
-
     # Unless this is set, the library warns in every process that is forked later, although those do not tokenise.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     check_reachable(name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = load_tokenizer(name, SentenceModules.read(name))
         # Without its files, the library makes one that knows special tokens only.
         if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
             raise ValueError("its vocabulary is empty; are the tokenizer's files missing?")
+    except InputError:  # of the published modules
+        raise
     except Exception as error:  # Rust code, the network and remote configurations raise different classes
         raise InputError(
             f"tokenizer {name!r}: use words, whitespace, characters, or the name or folder of a transformers tokenizer "
@@ -243,6 +244,8 @@ def _load(name: str) -> PreTrainedTokenizerBase:
 @lru_cache(maxsize=4)
 def _special_ids(name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Find the special tokens before and after a text in the tokens of an example."""
+    if SentenceModules.read(name).is_static:
+        return (), ()
     tokenizer = _load(name)
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     full = tokenizer("a")["input_ids"]

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
 from datamodules.core.types import PlainDict
-from datamodules.text.pooling import Pooling, pool
+from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text.tokenization import TransformersTokenizer
 from zoo.layers.encoders import TransformerEncoder
 from zoo.layers.interactions import PairCosine, unit
@@ -50,7 +50,7 @@ class CrossEncoder(nn.Module):
         tokens, types = self.join(batch)
         states = self.encoder.token_states(batch.word, tokens, types if self.has_types else None)
         with torch.autocast(states.device.type, enabled=False):
-            vector = pool(states.float(), tokens != 0, self.encoder.pooling)
+            vector = self.encoder.text_vectors(states.float(), tokens != 0)
             return MatchingOutput(self.out(self.dropout(vector)))
 
     def join(self, batch: MatchingBatch) -> tuple[Tensor, Tensor]:
@@ -93,7 +93,7 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
         self,
         transformer: str,
         mode: Mode = "cross",
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         scale: float = 20.0,
         dropout: float = 0.1,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=2e-5),
@@ -104,14 +104,14 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
         Args:
             transformer: Hub name or folder of a pre-trained transformer; the data's tokens are its own.
             mode: `cross`: the transformer reads both texts together; `bi`: each by itself.
-            pooling: reduction of the transformer's states to a vector: their `mean`, or the first (`cls`).
+            pooling: reduction of the transformer's states to a vector; None = as published, else their `mean`.
             scale: initial factor of the cosine of `bi`, which is trained.
             dropout: on the vector of `cross`; inside, the transformer has its configuration's own.
             optimizer: makes the optimizer.
         """
         super().__init__(transformer=transformer, optimizer=optimizer, **shared)
         check_choice("mode", mode, ("cross", "bi"))
-        check_choice("pooling", pooling, ("mean", "cls"))
+        check_choice("pooling", pooling or "mean", POOLINGS)
         self.mode, self.pooling, self.scale, self.dropout = mode, pooling, scale, dropout
 
     @override
@@ -127,7 +127,9 @@ class TransformerMatcher(ReadsTransformer, MatchingTask):
         prefix = 0  # a checkpoint has the transformer's configuration, and the prefix among its weights
         if transformer_config is None:
             prefix = len(TransformersTokenizer(self.transformer, lowercase=False).prefix)
-        encoder = TransformerEncoder(self.transformer, self.pooling, transformer_config, self.lora_rank)
+        encoder = TransformerEncoder(
+            self.transformer, self.pooling, transformer_config, self.lora_rank, has_dense=self.mode == "bi"
+        )
         bias = self.has_bias(spec)
         if self.mode == "bi":
             return BiEncoder(encoder, PairCosine(self.scale, spec.num_outputs, bias))

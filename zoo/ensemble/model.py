@@ -30,7 +30,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.duplicates import decode_keys
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
-from datamodules.text.pooling import Pooling
+from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores
 from zoo.ensemble.evidence import explain
@@ -97,7 +97,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         members: Sequence[str] = ("lexical", "encoder", "bag", "lexical_vote", "dense_vote"),
         transformer: str | None = None,
         train_transformer: bool = False,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         metric_steps: int | None = None,
         metric_layers: int | None = None,
         hidden_size: int = 100,
@@ -116,7 +116,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
                 machine), `lexical_vote` (of the retriever's memories), `dense_vote` (of the nearest encodings).
             transformer: Hub name or folder of a pre-trained transformer that replaces the BiLSTM.
             train_transformer: train the transformer; otherwise it is frozen, and a kernel machine reads its vectors.
-            pooling: reduction of the states of a `transformer` to a text's vector.
+            pooling: reduction of the states of a `transformer` to a text's vector; None = as published.
             metric_steps: steps in which a frozen `transformer` is tuned until texts of one class are neighbors, unless
                 held-out rows are more likely without; 0 = none, None = chosen by the number of rows.
             metric_layers: number of its upper layers that are tuned; None = half of them.
@@ -132,7 +132,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         super().__init__(
             transformer=transformer, metric_steps=metric_steps, metric_layers=metric_layers, **shared
         )
-        check_choice("pooling", pooling, ("mean", "cls"))
+        check_choice("pooling", pooling or "mean", POOLINGS)
         check_sizes(hidden_size=hidden_size, max_ngram=max_ngram)
         if not members or set(members) - set(MEMBERS) or len(set(members)) < len(members):
             raise InputError(f"model.members={list(members)}: choose some of {', '.join(MEMBERS)}, each once")
@@ -174,8 +174,9 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
 
     @override
     def metric_plan(self, num_rows: int) -> MetricPlan | None:
-        is_frozen = isinstance(self.network.encoder, TransformerEncoder) and not self.trains_encoder
-        return super().metric_plan(num_rows) if is_frozen else None
+        encoder = self.network.encoder
+        has_layers = isinstance(encoder, TransformerEncoder) and not encoder.published.is_static
+        return super().metric_plan(num_rows) if has_layers and not self.trains_encoder else None
 
     @property
     def encoder_epochs(self) -> int:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.text.pooling import Pooling, pool
+from datamodules.text.pooling import Pooling, text_vectors
+from datamodules.text.sentence_modules import SentenceModules
 from zoo.layers.lora import add_adapters
 from zoo.layers.lstm import LastStateLSTM
 from zoo.layers.precision import fast_precision
@@ -79,8 +80,9 @@ def positions_of(name: str) -> int | None:
     """Maximum number of tokens of the transformer with this Hub name or folder; None = no limit is configured."""
     from transformers import AutoConfig
 
+    subfolder = SentenceModules.read(name).folder
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, subfolder=subfolder, trust_remote_code=False)
     except (OSError, ValueError):
         return None  # loading the model reports the error
     positions: int | None = getattr(config, "max_position_embeddings", None)
@@ -97,6 +99,22 @@ def transformer_of(network: nn.Module) -> Any:
     return next((part for part in parts if part is not None), None)
 
 
+def transformer_config_of(network: nn.Module) -> PlainDict | None:
+    """The configuration of a network's `TransformerEncoder`, for its checkpoint; None where there is none."""
+    encoder = next((part for part in network.modules() if isinstance(part, TransformerEncoder)), None)
+    if encoder is None:
+        return None
+    return {**encoder.transformer.config.to_dict(), _MODULES: encoder.published.describe()}
+
+
+def pooling_of(encoder: nn.Module) -> PlainDict | None:
+    """Plain values that the vectors of an encoder depend on, in addition to its weights."""
+    return encoder.published.describe() if isinstance(encoder, TransformerEncoder) else None
+
+
+#: The published modules in the configuration of a checkpoint.
+_MODULES = "sentence_modules"
+
 #: Texts that a CPU reads together.
 _TEXTS_AT_ONCE = 16
 
@@ -109,28 +127,37 @@ def layers_of(transformer: nn.Module) -> list[nn.Module]:
 
 
 class TransformerEncoder(nn.Module):
-    """A text's vector: the pooled last layer of a pre-trained transformer."""
+    """A text's vector as published: the pooled last layer of a pre-trained transformer, or of a static table."""
 
     def __init__(
         self,
         name: str,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         config: PlainDict | None = None,
         lora_rank: int | None = None,
+        has_dense: bool = True,
     ) -> None:
         """Load the transformer of a Hub name or folder, or make one for a checkpoint's weights by its configuration.
 
-        With a rank, adapters are trained in place of the transformer.
+        Args:
+            name: of the transformer.
+            pooling: of its states; None = as published, for a plain transformer their mean.
+            config: a checkpoint's, see `transformer_config_of`.
+            lora_rank: adapters of this rank are trained in place of the transformer.
+            has_dense: published layers after the pooling, which were made for single texts, are used.
         """
         super().__init__()
-        from transformers import AutoConfig, AutoModel
+        from datamodules.text.token_models import load_dense, load_model, make_dense, make_model
 
         if config is not None:
             config = dict(config)
-            self.transformer = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
+            described = config.pop(_MODULES, None)
+            published = SentenceModules() if described is None else SentenceModules.from_plain(described)
+            self.transformer = make_model(config, published)
         else:
+            published = SentenceModules.read(name)
             try:
-                self.transformer = AutoModel.from_pretrained(name)
+                self.transformer = load_model(name, published)
             except (OSError, ValueError) as error:
                 raise InputError(
                     f"model.transformer={name!r}: no such model on this machine or the Hub"
@@ -146,13 +173,19 @@ class TransformerEncoder(nn.Module):
             self.transformer.pooler.requires_grad_(False)
         if lora_rank is not None:
             add_adapters(self.transformer, lora_rank)
-        self.pooling = pooling
-        self.size: int = self.transformer.config.hidden_size
+        if not has_dense:
+            published = published._replace(dense=(), normalizes=False)
+        self.published = published if pooling is None else published._replace(pooling=pooling)
+        size = self.transformer.config.hidden_size
+        self.dense = (
+            load_dense(name, published, size) if config is None else make_dense(published, size, name)
+        )
+        self.size: int = published.dense[-1].out_features if published.dense else size
 
     def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
         """Encode texts; arguments and result as in `BiLSTMEncoder.forward`, `char` is not read."""
         if text.device.type != "cpu":
-            return pool(self.token_states(word, text), text != 0, self.pooling)
+            return self.text_vectors(self.token_states(word, text), text != 0)
         # A CPU reads texts of similar length together: it takes as much time for padding as for tokens.
         lengths = (text != 0).sum(dim=1)
         order = lengths.argsort()
@@ -163,8 +196,12 @@ class TransformerEncoder(nn.Module):
             # In training, the precision is the trainer's.
             with nullcontext() if self.training else fast_precision(text.device):
                 states = self.token_states(word, part)
-            parts.append(pool(states.float(), part != 0, self.pooling))
+            parts.append(self.text_vectors(states.float(), part != 0))
         return torch.cat(parts)[order.argsort()]
+
+    def text_vectors(self, states: Tensor, mask: Tensor) -> Tensor:
+        """The vectors [N, size] of texts with these tokens' states [N, T, l], mask [N, T]; zero without tokens."""
+        return text_vectors(states, mask, self.published, self.dense)
 
     def token_states(self, word: Tensor, text: Tensor, types: Tensor | None = None) -> Tensor:
         """The states [N, T, size] of tokens in the last layer, anything at padding; `types` [N, T] are segments."""
@@ -178,6 +215,9 @@ class TransformerEncoder(nn.Module):
 
 class TransformerTokens(TransformerEncoder):
     """Vectors of tokens in context: the last layer of a pre-trained transformer."""
+
+    def __init__(self, name: str, config: PlainDict | None = None, lora_rank: int | None = None) -> None:
+        super().__init__(name, config=config, lora_rank=lora_rank, has_dense=False)
 
     def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
         """Encode texts; arguments as in `TransformerEncoder.forward`, result as of `token_states`."""

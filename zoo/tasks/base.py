@@ -28,7 +28,7 @@ from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import Memory
 from datamodules.state import DataState, check_resumed
-from zoo.layers.encoders import transformer_of
+from zoo.layers.encoders import transformer_config_of
 from zoo.layers.lora import is_adapter
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint, explained_by, plain
 from zoo.saving.saved_model import SavedModel
@@ -234,14 +234,14 @@ class Task(pl.LightningModule):
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         assert self.data_state is not None
-        transformer = transformer_of(self.network)
+        config = transformer_config_of(self.network)
         checkpoint[CHECKPOINT_KEY] = Checkpoint(
             model=type(self).__name__,
             options={},
             spec=dict(self.spec._asdict()),
             data=self.data_state,
             weights={},
-            transformer_config=None if transformer is None else plain(transformer.config.to_dict()),
+            transformer_config=None if config is None else plain(config),
             extras={"is_sharded": self._trainer is not None and is_sharded(self.trainer.strategy)},
         ).describe()
 

@@ -16,11 +16,12 @@ from datamodules.base import AnyDataModule
 from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of
+from datamodules.core.types import PlainDict
 from datamodules.encodings import EncodedTexts
 from datamodules.options import VectorOptions
 from datamodules.text.hub import check_reachable
 from datamodules.text.tokenization import OWN_TOKENIZERS, make_tokenizer
-from zoo.layers.encoders import WordEncoder, positions_of
+from zoo.layers.encoders import WordEncoder, pooling_of, positions_of
 from zoo.layers.row_adam import RowTable, clip_values, update_by_rows, update_densely, why_dense
 from zoo.tasks.base import Task
 from zoo.training.trained_parts import matches
@@ -267,7 +268,10 @@ class EncodesMemory(Task):
         written = tuple((value.data_ptr(), value._version) for value in weights.values())
         if self._digests is None or self._digests[0] != written:
             self._digests = written, digests_of(weights)
-        settings = {"pooling": self.hparams["pooling"], "lengths": data.lengths_by_option()}
+        settings: PlainDict = {
+            "pooling": pooling_of(self.network.encoder),
+            "lengths": data.lengths_by_option(),
+        }
         if self.keeps_directions:
             settings["length"] = 1
         vocabulary = data.words.vocabulary.fingerprint
@@ -328,7 +332,7 @@ class FrozenEncoder(ReadsTransformer):
 
         settings = {
             "encoder": type(encoder).__name__,
-            "pooling": self.hparams.get("pooling"),
+            "pooling": pooling_of(encoder),
             "weights": digests_of(encoder.state_dict()),
         }
         contents = self.batch_contents("train")

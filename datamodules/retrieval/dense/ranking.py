@@ -9,7 +9,8 @@ from pathlib import Path
 
 from datamodules.core.errors import InputError, reason
 from datamodules.core.types import PlainDict
-from datamodules.text.pooling import Pooling
+from datamodules.text.pooling import POOLINGS, Pooling
+from datamodules.text.sentence_modules import MODULES, SentenceModules
 
 #: The score of an opposite direction: above 0, because 0 means no hit and models take logarithms.
 LEAST_SCORE = 1e-6
@@ -22,14 +23,17 @@ class DenseRanking:
     """Texts ranked by the cosine of their vectors and the query's; see `DenseRetriever`."""
 
     encoder: str
-    pooling: Pooling = "mean"
+    #: None = as published; so are the prompts.
+    pooling: Pooling | None = None
     max_length: int = 256
     #: texts that an approximate search compares with a query; None compares all.
     num_candidates: int | None = None
+    query_prompt: str | None = None
+    document_prompt: str | None = None
 
     def __post_init__(self) -> None:
-        if self.pooling not in ("mean", "cls"):
-            raise InputError(f"pooling {self.pooling!r}: use mean or cls")
+        if self.pooling is not None and self.pooling not in POOLINGS:
+            raise InputError(f"pooling {self.pooling!r}: use {', '.join(POOLINGS)}, or null")
         if self.max_length < 3:
             raise InputError(f"max_length={self.max_length}: use 3 or more, the special tokens count")
 
@@ -37,10 +41,23 @@ class DenseRanking:
         """Return plain values that depend on the encoder's weights, not on its location; see `AnyRanking`."""
         described: PlainDict = {"similarity": "dense", "encoder": self.contents}
         if not Path(self.encoder).is_file():
-            described |= {"pooling": self.pooling, "max_length": self.max_length}
+            described |= {"pooling": self.published.pooling, "max_length": self.max_length}
+            if self.published.document_prompt:
+                described["document_prompt"] = self.published.document_prompt
         if self.num_candidates is not None:
             described["num_candidates"] = self.num_candidates
         return described
+
+    @cached_property
+    def published(self) -> SentenceModules:
+        """The modules of an encoder that is no checkpoint, with the options of this ranking."""
+        options = {
+            "pooling": self.pooling,
+            "query_prompt": self.query_prompt,
+            "document_prompt": self.document_prompt,
+        }
+        chosen: PlainDict = {name: value for name, value in options.items() if value is not None}
+        return SentenceModules.read(self.encoder, self.revision)._replace(**chosen)
 
     @cached_property
     def contents(self) -> str:
@@ -51,7 +68,14 @@ class DenseRanking:
         if path.is_file():
             files = {"": path}  # its name does not count
         else:
-            files = {file.name: file for file in sorted(path.iterdir()) if file.suffix in _ENCODER_FILES}
+            modules = [self.published.folder, *(layer.folder for layer in self.published.dense)]
+            folders = [path, *(path / folder for folder in modules if folder)]
+            files = {
+                str(file.relative_to(path)): file
+                for folder in folders
+                for file in sorted(folder.iterdir())
+                if file.suffix in _ENCODER_FILES
+            }
         digest = sha256()
         for name, file in files.items():
             digest.update(name.encode())
@@ -68,15 +92,16 @@ class DenseRanking:
             return None
         if path.suffix == ".ckpt":
             raise InputError(f"encoder {self.encoder!r}: there is no such checkpoint")
-        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+        from huggingface_hub import snapshot_download, try_to_load_from_cache
 
         try:
-            config = try_to_load_from_cache(self.encoder, "config.json")
-            if not isinstance(config, str):
-                config = hf_hub_download(self.encoder, "config.json")
+            # A static encoder has no configuration of a transformer.
+            for file in ("config.json", MODULES):
+                if isinstance(config := try_to_load_from_cache(self.encoder, file), str):
+                    return Path(config).parent.name
+            return Path(snapshot_download(self.encoder, allow_patterns=["config.json", MODULES])).name
         except Exception as error:  # the network, the name and the cache raise different exceptions
             raise unreadable(self.encoder, error) from error
-        return Path(config).parent.name
 
 
 def unreadable(encoder: str, error: Exception) -> InputError:

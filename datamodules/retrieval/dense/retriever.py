@@ -40,25 +40,32 @@ class DenseRetriever(FolderRetriever[_Index]):
     The score of a hit is (1 + cos) / 2, at least `LEAST_SCORE`. Every row is a hit, except texts without tokens.
 
     Args:
-        encoder: a `transformers` encoder, by its name on the Hub or its folder, or a checkpoint of this zoo.
-        pooling: the vector of a text is the `mean` of its tokens' last states, or the first state (`cls`). A
-            checkpoint has its own pooling.
+        encoder: an encoder of sentence-transformers or `transformers`, by its name on the Hub or its folder, or a
+            checkpoint of this zoo.
+        pooling: from its tokens' last states to the vector of a text, see `datamodules.text.pooling.pool`; None = as
+            published, for a plain transformer `mean`. A checkpoint has its own pooling, and no prompts.
         batch_size: texts encoded at once.
         max_length: the maximum number of tokens of a text. A checkpoint has the maximum of its training.
         device: device of the encoder, such as `cpu` or `cuda:1`; None chooses a GPU if there is one.
         threads: of the encoder on a CPU; None keeps the setting of torch.
+        query_prompt: precedes each query, such as `query: ` for the E5 encoders; None = as published, "" = none.
+        document_prompt: precedes each text of the collection.
     """
 
     def __init__(
         self,
         encoder: str,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         batch_size: int = 64,
         max_length: int = 256,
         device: str | None = None,
         threads: int | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
     ) -> None:
-        self.ranking: DenseRanking = DenseRanking(encoder, pooling, max_length)
+        self.ranking: DenseRanking = DenseRanking(
+            encoder, pooling, max_length, query_prompt=query_prompt, document_prompt=document_prompt
+        )
         self.vectors = TextVectors(self.ranking, batch_size, device, threads)
         super().__init__()
 

@@ -65,6 +65,8 @@ class TextVectors:
             "max_length": self.ranking.max_length,
             "device": self.device,
             "threads": self.threads,
+            "query_prompt": self.ranking.query_prompt,
+            "document_prompt": self.ranking.document_prompt,
         }
 
     def __getstate__(self) -> dict[str, object]:
@@ -93,8 +95,10 @@ class TextVectors:
 
     @property
     def has_query_side(self) -> bool:
-        """True if queries have their own encoder."""
-        return Path(self.ranking.encoder).is_file() and self._loaded().query_encoder is not None
+        """True if queries have their own encoder or prompt."""
+        if Path(self.ranking.encoder).is_file():
+            return self._loaded().query_encoder is not None
+        return self.ranking.published.query_prompt != self.ranking.published.document_prompt
 
     def check_size(self, size: int, index_size: int, index: str) -> None:
         """Raise an InputError unless the vectors of queries and of the named index have the same length."""

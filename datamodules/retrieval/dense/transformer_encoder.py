@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,50 +14,56 @@ from torch.nn.utils.rnn import pad_sequence
 
 from datamodules.core.errors import InputError
 from datamodules.retrieval.dense.ranking import DenseRanking, unreadable
+from datamodules.text.pooling import text_vectors
+from datamodules.text.sentence_modules import load_tokenizer
+from datamodules.text.token_models import load_dense, load_model
 
 if TYPE_CHECKING:
     from datamodules.retrieval.dense.text_encoder import ProgressBar
 
 
 class TransformerEncoder:
-    """A transformer as a `TextEncoder`."""
-
-    query_encoder: None = None
+    """A transformer, or a static table of token vectors, as a `TextEncoder`."""
 
     def __init__(self, ranking: DenseRanking, device: torch.device) -> None:
-        from transformers import AutoModel, AutoTokenizer
-
         # Unless this is set, the library warns in every process that is forked later, although those do not tokenize.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+        published = ranking.published
         try:
-            self.tokenizer = AutoTokenizer.from_pretrained(ranking.encoder, revision=ranking.revision)
-            model = AutoModel.from_pretrained(ranking.encoder, revision=ranking.revision)
+            self.tokenizer = load_tokenizer(ranking.encoder, published, ranking.revision)
+            model = load_model(ranking.encoder, published, ranking.revision)
+        except InputError:
+            raise
         except (
             Exception
         ) as error:  # Rust code, the network and remote configurations have different exceptions
             raise unreadable(ranking.encoder, error) from error
         if model.config.is_encoder_decoder:
             raise InputError(f"encoder {ranking.encoder!r}: has a decoder; use an encoder such as BERT")
-        self.device = device
+        self.device, self.published = device, published
         self.model = model.float().eval().to(device)
-        self.size: int = model.config.hidden_size
-        self.pooling = ranking.pooling
-        readable = getattr(model.config, "max_position_embeddings", None) or ranking.max_length
-        self.max_length = min(ranking.max_length, self.tokenizer.model_max_length, readable)
+        dense = load_dense(ranking.encoder, published, model.config.hidden_size, ranking.revision)
+        self.dense = dense.float().to(device)
+        self.size: int = published.dense[-1].out_features if published.dense else model.config.hidden_size
+        positions = getattr(model.config, "max_position_embeddings", None)
+        limits = [positions, published.max_length, self.tokenizer.model_max_length]
+        self.max_length = min(ranking.max_length, *(limit for limit in limits if limit))
+
+    @property
+    def query_encoder(self) -> Callable[[list[str], int, ProgressBar], NDArray[np.float32]] | None:
+        """See `TextEncoder`."""
+        query, document = self.published.query_prompt, self.published.document_prompt
+        return None if query == document else partial(self._encode, query)
 
     def __call__(self, texts: list[str], batch_size: int, bar: ProgressBar) -> NDArray[np.float32]:
         """See `TextEncoder`."""
-        encodings = self.tokenizer(
-            # The library refuses lone surrogates.
-            [text.encode("utf-8", "replace").decode() for text in texts],
-            truncation=True,
-            max_length=self.max_length,
-            return_special_tokens_mask=True,
-            return_attention_mask=False,
-            verbose=False,
-        )
-        tokens: list[list[int]] = encodings["input_ids"]
-        has_tokens = [not all(special) for special in encodings["special_tokens_mask"]]
+        return self._encode(self.published.document_prompt, texts, batch_size, bar)
+
+    def _encode(
+        self, prompt: str, texts: list[str], batch_size: int, bar: ProgressBar
+    ) -> NDArray[np.float32]:
+        """See `TextEncoder.__call__`; the prompt precedes each text."""
+        tokens, has_tokens = self._tokenize(prompt, texts)
         vectors = np.zeros((len(texts), self.size), np.float32)
         # Texts of similar length need little padding. A batch that does not fit the device's memory fails first.
         order = sorted(np.flatnonzero(has_tokens).tolist(), key=lambda position: -len(tokens[position]))
@@ -66,8 +74,26 @@ class TransformerEncoder:
             ids = pad_sequence(rows, batch_first=True).to(self.device)
             mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True).to(self.device)
             states = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
-            # The sum replaces the mean, because the next line divides by the length.
-            pooled = states[:, 0] if self.pooling == "cls" else (states * mask.unsqueeze(2)).sum(dim=1)
+            pooled = text_vectors(states, mask.bool(), self.published, self.dense)
             vectors[batch] = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
             bar.update(len(batch))
         return vectors
+
+    def _tokenize(self, prompt: str, texts: list[str]) -> tuple[list[list[int]], list[bool]]:
+        """Return the tokens of each text after a prompt, and whether the text itself has any."""
+        if self.published.lowercases:
+            prompt, texts = prompt.lower(), [text.lower() for text in texts]
+        is_static = self.published.is_static
+        encodings = self.tokenizer(
+            # The library refuses lone surrogates.
+            [prompt, *(prompt + text.encode("utf-8", "replace").decode() for text in texts)],
+            truncation=not is_static,
+            max_length=None if is_static else self.max_length,
+            add_special_tokens=not is_static,
+            return_special_tokens_mask=True,
+            return_attention_mask=False,
+            verbose=False,
+        )
+        # Special tokens of a static model are tokens like others.
+        own = [len(mask) - (0 if is_static else sum(mask)) for mask in encodings["special_tokens_mask"]]
+        return encodings["input_ids"][1:], [count > own[0] for count in own[1:]]

@@ -30,31 +30,37 @@ class ElasticsearchDenseRetriever(ServerRetriever):
     """Ranks texts like `DenseRetriever`, on an Elasticsearch 8.13 or newer; see `ElasticsearchRetriever`.
 
     Args:
-        encoder: see `DenseRetriever`, also for the next five.
-        pooling: `mean` or `cls`.
+        encoder: see `DenseRetriever`, also for the next five and the prompts.
+        pooling: None = as published.
         batch_size: texts encoded at once.
         max_length: the maximum number of tokens of a text.
         device: of the encoder.
         threads: of the encoder on a CPU.
         num_candidates: None compares a query with every text. A number (at least that of the neighbors) builds a
             graph (HNSW) and compares about that many texts of each shard, which may miss some near ones.
+        query_prompt: precedes each query.
+        document_prompt: precedes each text of the collection.
         server: see `ServerRetriever`.
     """
 
     def __init__(
         self,
         encoder: str,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         batch_size: int = 64,
         max_length: int = 256,
         device: str | None = None,
         threads: int | None = None,
         num_candidates: int | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
         **server: Any,
     ) -> None:
         if num_candidates is not None and not 1 <= num_candidates <= MOST_HITS:
             raise InputError(f"num_candidates={num_candidates}: use 1 to {MOST_HITS}, or null")
-        self.ranking: DenseRanking = DenseRanking(encoder, pooling, max_length, num_candidates)
+        self.ranking: DenseRanking = DenseRanking(
+            encoder, pooling, max_length, num_candidates, query_prompt, document_prompt
+        )
         self.vectors = TextVectors(self.ranking, batch_size, device, threads)
         super().__init__(batch_size=_QUERIES, threads=_REQUESTS, **server)
 

@@ -1,0 +1,215 @@
+"""Sentence encoders as the library sentence-transformers publishes them: `modules.json` and the files that it names."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from typing_extensions import Self
+
+from datamodules.core.errors import InputError, reason
+from datamodules.core.types import PlainDict
+from datamodules.text.hub import model_folder
+from datamodules.text.pooling import POOLINGS, Pooling
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MODULES = "modules.json"
+_PROMPTS, _LENGTHS, _CONFIG = "config_sentence_transformers.json", "sentence_bert_config.json", "config.json"
+#: Classes in `torch.nn`.
+_ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")
+#: Older names of poolings: each was an option of its own.
+_FLAGS: dict[str, Pooling] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+class DenseLayer(NamedTuple):
+    """A linear layer after the pooling, whose weights are in `folder`."""
+
+    folder: str
+    in_features: int
+    out_features: int
+    bias: bool
+    #: class in `torch.nn`.
+    activation: str
+
+
+class SentenceModules(NamedTuple):
+    """The way from tokens to the vector of a text, as plain values; the default is that of a plain transformer.
+
+    Attributes:
+        folder: of the transformer, in the folder of the model.
+        is_static: the tokens' states are rows of a table, and there is no transformer.
+        max_length: tokens that the transformer reads, special ones included; None = as its own configuration has it.
+        lowercases: texts are read in lower case.
+        pooling: of the states.
+        dense: layers after the pooling.
+        normalizes: vectors have length 1.
+        query_prompt: precedes queries in retrieval.
+        document_prompt: precedes the texts that are searched.
+    """
+
+    folder: str = ""
+    is_static: bool = False
+    max_length: int | None = None
+    lowercases: bool = False
+    pooling: Pooling = "mean"
+    dense: tuple[DenseLayer, ...] = ()
+    normalizes: bool = False
+    query_prompt: str = ""
+    document_prompt: str = ""
+
+    def describe(self) -> PlainDict:
+        """Return plain values, of which `from_plain` makes the modules again."""
+        return {**self._asdict(), "dense": [list(layer) for layer in self.dense]}
+
+    @classmethod
+    def from_plain(cls, described: PlainDict) -> Self:
+        """Return what `describe` described."""
+        return cls(**{**described, "dense": tuple(DenseLayer(*layer) for layer in described["dense"])})
+
+    @classmethod
+    def read(cls, name: str, revision: str | None = None) -> Self:
+        """Read the modules of a folder or a model of the Hub, or raise an `InputError` that names file and module."""
+        folder = model_folder(name, (MODULES, _PROMPTS, _LENGTHS, f"*/{_LENGTHS}", f"*/{_CONFIG}"), revision)
+        file = folder / MODULES
+        if not file.is_file():
+            return cls()
+        modules = [_Module.of(entry, file) for entry in _read_list(file)]
+        kinds = [module.kind for module in modules]
+        is_static = kinds[:1] == ["StaticEmbedding"]
+        start = ["StaticEmbedding"] if is_static else ["Transformer", "Pooling"]
+        middle = kinds[len(start) : len(kinds) - (kinds[-1:] == ["Normalize"])]
+        if kinds[: len(start)] != start or set(middle) > {"Dense"}:
+            raise InputError(
+                f"{file}: has the modules {', '.join(kinds)}; only Transformer and Pooling, or StaticEmbedding, then"
+                " Dense layers and Normalize, can be read in this order"
+            )
+        own = folder / modules[0].path
+        lengths = _read_dict(own / _LENGTHS) if (own / _LENGTHS).is_file() else {}
+        query, document = _prompts(folder / _PROMPTS)
+        return cls(
+            folder=modules[0].path,
+            is_static=is_static,
+            max_length=lengths.get("max_seq_length"),
+            lowercases=bool(lengths.get("do_lower_case")),
+            pooling="mean"
+            if is_static
+            else _pooling(folder / modules[1].path / _CONFIG, bool(query or document)),
+            dense=tuple(_dense_layer(folder, each.path) for each in modules if each.kind == "Dense"),
+            normalizes=kinds[-1] == "Normalize",
+            query_prompt=query,
+            document_prompt=document,
+        )
+
+
+def load_tokenizer(
+    name: str, published: SentenceModules, revision: str | None = None
+) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a folder or a model of the Hub; errors are those of `transformers`."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    if not published.is_static:
+        options = {"subfolder": published.folder, "trust_remote_code": False}
+        return AutoTokenizer.from_pretrained(name, revision=revision, **options)
+    file = posixpath.join(published.folder, "tokenizer.json")
+    # Without its configuration it has no roles of special tokens, and a static model reads none.
+    return PreTrainedTokenizerFast(tokenizer_file=str(model_folder(name, (file,), revision) / file))
+
+
+class _Module(NamedTuple):
+    """An entry of `modules.json`."""
+
+    kind: str
+    path: str
+
+    @classmethod
+    def of(cls, entry: object, file: Path) -> Self:
+        if not isinstance(entry, dict) or not all(
+            isinstance(entry.get(key), str) for key in ("type", "path")
+        ):
+            raise InputError(f"{file}: an entry has no type or path: {entry}")
+        package, *_, kind = str(entry["type"]).split(".")
+        path = str(entry["path"])
+        if package != "sentence_transformers" or kind not in _KINDS:
+            raise InputError(
+                f"{file}: the module {entry['type']!r} can't be read here; {', '.join(_KINDS)} of"
+                " sentence_transformers can"
+            )
+        folder = file.parent.resolve()
+        if ".." in PurePosixPath(path).parts or not (folder / path).resolve().is_relative_to(folder):
+            raise InputError(f"{file}: the path {path!r} of the module {kind} is outside of the folder")
+        return cls(kind, path)
+
+
+_KINDS = ("Transformer", "StaticEmbedding", "Pooling", "Dense", "Normalize")
+
+
+def _read(file: Path) -> object:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: missing or damaged ({reason(error)}); download the model again") from error
+
+
+def _read_list(file: Path) -> list[object]:
+    if not isinstance(content := _read(file), list):
+        raise InputError(f"{file}: not a list of modules; download the model again")
+    return content
+
+
+def _read_dict(file: Path) -> PlainDict:
+    if not isinstance(content := _read(file), dict):
+        raise InputError(f"{file}: not a mapping; download the model again")
+    return content
+
+
+def _prompts(file: Path) -> tuple[str, str]:
+    """Return the prompts of queries and of documents, "" where there is none."""
+    config = _read_dict(file) if file.is_file() else {}
+    prompts = {name: text for name, text in (config.get("prompts") or {}).items() if text}
+    default = prompts.get(config.get("default_prompt_name"), "")
+    documents = (prompts[name] for name in ("document", "passage", "corpus") if name in prompts)
+    return prompts.get("query", default), next(documents, default)
+
+
+def _pooling(file: Path, has_prompt: bool) -> Pooling:
+    config = _read_dict(file)
+    flags = [mode for flag, mode in _FLAGS.items() if config.get(flag)]
+    modes = config.get("pooling_mode", flags or "mean")
+    modes = modes if isinstance(modes, list) else [modes]
+    if len(modes) != 1 or modes[0] not in POOLINGS:
+        raise InputError(
+            f"{file}: the module Pooling has the modes {modes}; use a model with one of {', '.join(POOLINGS)}"
+        )
+    if has_prompt and config.get("include_prompt") is False:
+        raise InputError(f"{file}: the module Pooling skips prompts (include_prompt), which is not supported")
+    return cast("Pooling", modes[0])
+
+
+def _dense_layer(folder: Path, path: str) -> DenseLayer:
+    file = folder / path / _CONFIG
+    config = _read_dict(file)
+    package, *_, activation = str(config.get("activation_function", "torch.nn.Tanh")).split(".")
+    inputs = {config.get(key) or "sentence_embedding" for key in ("module_input_name", "module_output_name")}
+    if package != "torch" or activation not in _ACTIVATIONS:
+        raise InputError(
+            f"{file}: the module Dense has an activation_function other than {', '.join(_ACTIVATIONS)}"
+        )
+    if config.get("use_residual") or inputs != {"sentence_embedding"}:
+        raise InputError(f"{file}: the module Dense has a residual or reads tokens, which is not supported")
+    sizes = config.get("in_features"), config.get("out_features")
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise InputError(f"{file}: the module Dense has no in_features and out_features")
+    return DenseLayer(
+        path, *cast("tuple[int, int]", sizes), config.get("bias", True) is not False, activation
+    )

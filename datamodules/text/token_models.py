@@ -1,0 +1,103 @@
+"""Networks of published encoders: transformers, static tables of token vectors, and the dense layers after both."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, PretrainedConfig
+from transformers.modeling_outputs import BaseModelOutput
+
+from datamodules.core.errors import InputError, reason
+from datamodules.core.types import PlainDict
+from datamodules.text.hub import model_folder
+from datamodules.text.sentence_modules import DenseLayer, SentenceModules
+
+
+class StaticModel(nn.Module):
+    """Token vectors of a table, the same in every context, with the interface of a transformer."""
+
+    def __init__(self, vocab_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.config = PretrainedConfig(
+            vocab_size=vocab_size, hidden_size=hidden_size, is_encoder_decoder=False
+        )
+        self.embedding = nn.Embedding(vocab_size, hidden_size)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> BaseModelOutput:
+        """Look up tokens [N, T]; the mask is not read."""
+        return BaseModelOutput(last_hidden_state=self.embedding(input_ids))
+
+
+def make_model(config: PlainDict, published: SentenceModules) -> Any:
+    """Make a transformer or table with random weights by its configuration."""
+    if published.is_static:
+        return StaticModel(config["vocab_size"], config["hidden_size"])
+    config = dict(config)
+    return AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
+
+
+def load_model(name: str, published: SentenceModules, revision: str | None = None) -> Any:
+    """Load the transformer or table of a folder or a model of the Hub; errors are those of `transformers`."""
+    if not published.is_static:
+        options = {"subfolder": published.folder, "trust_remote_code": False}
+        return AutoModel.from_pretrained(name, revision=revision, **options)
+    weights = _read_weights(name, published.folder, revision)
+    table = weights.get("embedding.weight")
+    if table is None or table.ndim != 2:
+        raise InputError(f"{name}: the module StaticEmbedding has no table embedding.weight")
+    model = StaticModel(*table.shape)
+    model.embedding.weight.data.copy_(table)
+    return model
+
+
+def _read_weights(name: str, folder: str, revision: str | None) -> dict[str, Tensor]:
+    """Read the weights of a module, without its pickled objects."""
+    files = [posixpath.join(folder, file) for file in ("model.safetensors", "pytorch_model.bin")]
+    root = model_folder(name, files, revision)
+    file = next((root / file for file in files if (root / file).is_file()), None)
+    if file is None:
+        raise InputError(
+            f"{root / folder}: has neither model.safetensors nor pytorch_model.bin; download the model again"
+        )
+    try:
+        if file.suffix == ".safetensors":
+            return load_file(file)
+        weights: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
+        return weights
+    except Exception as error:  # Rust code, unpickling and files raise different exceptions
+        raise InputError(f"{file}: damaged ({reason(error)}); download the model again") from error
+
+
+def make_dense(published: SentenceModules, size: int, source: str) -> nn.ModuleList:
+    """Make the dense layers after a pooling of this size, with random weights."""
+    layers = nn.ModuleList()
+    for layer in published.dense:
+        if layer.in_features != size:
+            raise InputError(
+                f"{source}: the module {layer.folder} reads {layer.in_features} numbers, not {size}"
+            )
+        linear = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias)
+        layers.append(nn.Sequential(linear, getattr(nn, layer.activation)()))
+        size = layer.out_features
+    return layers
+
+
+def load_dense(
+    name: str, published: SentenceModules, size: int, revision: str | None = None
+) -> nn.ModuleList:
+    """Make the dense layers of a folder or a model of the Hub, with their weights."""
+    layers = make_dense(published, size, name)
+    for layer, made in zip(published.dense, layers, strict=True):
+        weights = _read_weights(name, layer.folder, revision)
+        own = {key.replace("linear.", "0."): value for key, value in weights.items()}
+        try:
+            made.load_state_dict(own)
+        except RuntimeError as error:
+            raise InputError(
+                f"{name}: the weights of the module {layer.folder} differ from its config.json"
+            ) from error
+    return layers
