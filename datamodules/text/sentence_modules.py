@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from typing_extensions import Self
 
@@ -16,6 +16,8 @@ from datamodules.text.pooling import POOLINGS, Pooling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+Content = TypeVar("Content", dict[str, object], list[object])
 
 MODULES = "modules.json"
 _PROMPTS, _LENGTHS, _CONFIG = "config_sentence_transformers.json", "sentence_bert_config.json", "config.json"
@@ -84,7 +86,7 @@ class SentenceModules(NamedTuple):
         file = folder / MODULES
         if not file.is_file():
             return cls()
-        modules = [_Module.of(entry, file) for entry in _read_list(file)]
+        modules = [_Module.of(entry, file) for entry in _read_json(file, list)]
         kinds = [module.kind for module in modules]
         is_static = kinds[:1] == ["StaticEmbedding"]
         start = ["StaticEmbedding"] if is_static else ["Transformer", "Pooling"]
@@ -95,7 +97,7 @@ class SentenceModules(NamedTuple):
                 " Dense layers and Normalize, can be read in this order"
             )
         own = folder / modules[0].path
-        lengths = _read_dict(own / _LENGTHS) if (own / _LENGTHS).is_file() else {}
+        lengths = _read_json(own / _LENGTHS, dict) if (own / _LENGTHS).is_file() else {}
         query, document = _prompts(folder / _PROMPTS)
         return cls(
             folder=modules[0].path,
@@ -154,28 +156,19 @@ class _Module(NamedTuple):
 _KINDS = ("Transformer", "StaticEmbedding", "Pooling", "Dense", "Normalize")
 
 
-def _read(file: Path) -> object:
+def _read_json(file: Path, kind: type[Content]) -> Content:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: missing or damaged ({reason(error)}); download the model again") from error
-
-
-def _read_list(file: Path) -> list[object]:
-    if not isinstance(content := _read(file), list):
-        raise InputError(f"{file}: not a list of modules; download the model again")
-    return content
-
-
-def _read_dict(file: Path) -> PlainDict:
-    if not isinstance(content := _read(file), dict):
-        raise InputError(f"{file}: not a mapping; download the model again")
+    if not isinstance(content, kind):
+        raise InputError(f"{file}: contains no JSON {kind.__name__}; download the model again")
     return content
 
 
 def _prompts(file: Path) -> tuple[str, str]:
     """Return the prompts of queries and of documents, "" where there is none."""
-    config = _read_dict(file) if file.is_file() else {}
+    config = _read_json(file, dict) if file.is_file() else {}
     prompts = {name: text for name, text in (config.get("prompts") or {}).items() if text}
     default = prompts.get(config.get("default_prompt_name"), "")
     documents = (prompts[name] for name in ("document", "passage", "corpus") if name in prompts)
@@ -183,7 +176,7 @@ def _prompts(file: Path) -> tuple[str, str]:
 
 
 def _pooling(file: Path, has_prompt: bool) -> Pooling:
-    config = _read_dict(file)
+    config = _read_json(file, dict)
     flags = [mode for flag, mode in _FLAGS.items() if config.get(flag)]
     modes = config.get("pooling_mode", flags or "mean")
     modes = modes if isinstance(modes, list) else [modes]
@@ -198,7 +191,7 @@ def _pooling(file: Path, has_prompt: bool) -> Pooling:
 
 def _dense_layer(folder: Path, path: str) -> DenseLayer:
     file = folder / path / _CONFIG
-    config = _read_dict(file)
+    config = _read_json(file, dict)
     package, *_, activation = str(config.get("activation_function", "torch.nn.Tanh")).split(".")
     inputs = {config.get(key) or "sentence_embedding" for key in ("module_input_name", "module_output_name")}
     if package != "torch" or activation not in _ACTIVATIONS:

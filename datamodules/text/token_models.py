@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from datamodules.core.errors import InputError, reason
 from datamodules.core.types import PlainDict
 from datamodules.text.hub import model_folder
-from datamodules.text.sentence_modules import DenseLayer, SentenceModules
+from datamodules.text.sentence_modules import SentenceModules
 
 
 class StaticModel(nn.Module):

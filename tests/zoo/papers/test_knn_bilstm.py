@@ -317,7 +317,7 @@ def test_data_that_the_model_can_not_use(
     ("options", "words"),
     [
         ({"attention": "sofmax"}, "model.attention='sofmax': choose one of cosine, softmax"),
-        ({"pooling": "max"}, "model.pooling='max'"),
+        ({"pooling": "sum"}, "model.pooling='sum'"),
         ({"text_dropout": 1.5}, "model.text_dropout=1.5"),
     ],
 )

@@ -111,7 +111,7 @@ def test_the_score_is_half_of_one_plus_cosine(tmp_path: Path, monkeypatch: pytes
             return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
     monkeypatch.setattr(transformer_encoder, "TransformerEncoder", Angles)
-    hits = build(tmp_path, ["180", "90", "60", "0", "-60"], "none").search(["0", "90"], 5)
+    hits = build(tmp_path, ["180", "90", "60", "0", "-60"], str(tmp_path)).search(["0", "90"], 5)
     assert hits.rows[0].tolist() == [3, 2, 4, 1, 0]
     np.testing.assert_allclose(hits.scores[0], [1, 0.75, 0.75, 0.5, LEAST_SCORE], atol=1e-7)
     assert hits.scores[0, 4] > 0
@@ -337,7 +337,7 @@ def test_mistakes_are_named(tmp_path: Path, tiny_encoder: str) -> None:
             build(tmp_path, ["lion"], **{"encoder": tiny_encoder, **options})
         assert "\n" not in str(caught.value)
 
-    fails("pooling 'max': use mean or cls", pooling="max")
+    fails("pooling 'sum': use mean, cls, max, ", pooling="sum")
     fails("batch_size=0", batch_size=0)
     fails("max_length=2", max_length=2)
     fails("threads=0", threads=0)

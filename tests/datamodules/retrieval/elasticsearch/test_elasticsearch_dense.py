@@ -346,7 +346,7 @@ def test_descriptions(tiny_encoder: str) -> None:
 @pytest.mark.server
 def test_mistakes_are_named(elasticsearch_url: str, index_prefix: str, tiny_encoder: str) -> None:
     for options, pattern in (
-        ({"pooling": "max"}, "pooling 'max': use mean or cls"),
+        ({"pooling": "sum"}, "pooling 'sum': use mean, cls, max, "),
         ({"batch_size": 0}, "batch_size=0"),
         ({"threads": 0}, "threads=0"),
         ({"num_candidates": 0}, "num_candidates=0: use 1 to 10000, or null"),

@@ -33,12 +33,14 @@ WORDS: dict[str, Any] = {
 }
 MEANING: dict[str, Any] = {
     "encoder": "tiny",
-    "pooling": "mean",
+    "pooling": None,
     "batch_size": 64,
     "max_length": 256,
     "device": None,
     "threads": None,
     "num_candidates": None,
+    "query_prompt": None,
+    "document_prompt": None,
 }
 CLASSES = [(ElasticsearchRetriever, WORDS), (ElasticsearchDenseRetriever, MEANING)]
 
