@@ -17,7 +17,7 @@ from datamodules.text.pooling import POOLINGS, Pooling
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Content = TypeVar("Content", dict[str, object], list[object])
+Content = TypeVar("Content", PlainDict, list[object])
 
 MODULES = "modules.json"
 _PROMPTS, _LENGTHS, _CONFIG = "config_sentence_transformers.json", "sentence_bert_config.json", "config.json"

@@ -1,0 +1,73 @@
+"""Folders of sentence encoders as sentence-transformers writes them, and their vectors by plain loops."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+POOLINGS = ("mean", "cls", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean")
+
+
+def write_modules(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
+    """Write `modules.json` with the types and paths of modules."""
+    entries = [
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for number, (kind, path) in enumerate(modules)
+    ]
+    write_json(folder / "modules.json", entries)
+
+
+def write_json(file: Path, content: Any) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(content))
+
+
+def write_dense(folder: Path, sizes: tuple[int, int], activation: str, has_bias: bool = True) -> None:
+    """Write a Dense module with random weights."""
+    config = {
+        "in_features": sizes[0],
+        "out_features": sizes[1],
+        "bias": has_bias,
+        "activation_function": f"torch.nn.modules.activation.{activation}",
+    }
+    write_json(folder / "config.json", config)
+    weights = {"linear.weight": torch.randn(sizes[1], sizes[0])}
+    if has_bias:
+        weights["linear.bias"] = torch.randn(sizes[1])
+    save_file(weights, folder / "model.safetensors")
+
+
+def write_static(folder: Path, tokenizer: Path, size: int = 6) -> Tensor:
+    """Write a StaticEmbedding with the tokenizer of another folder; return its table."""
+    folder.mkdir(exist_ok=True)
+    content = json.loads((tokenizer / "tokenizer.json").read_text())
+    write_json(folder / "tokenizer.json", content)
+    table = torch.randn(len(content["model"]["vocab"]), size)
+    save_file({"embedding.weight": table}, folder / "model.safetensors")
+    return table
+
+
+def plain_pool(states: Sequence[Sequence[float]], pooling: str) -> list[float]:
+    """One vector of the states of a text without padding."""
+    if pooling == "cls":
+        return list(states[0])
+    if pooling == "lasttoken":
+        return list(states[-1])
+    if pooling == "max":
+        return [max(column) for column in zip(*states, strict=True)]
+    weights = [n + 1 if pooling == "weightedmean" else 1 for n in range(len(states))]
+    divisor = math.sqrt(len(states)) if pooling == "mean_sqrt_len_tokens" else sum(weights)
+    columns = zip(*states, strict=True)
+    return [sum(w * x for w, x in zip(weights, column, strict=True)) / divisor for column in columns]
+
+
+def unit(vector: Sequence[float]) -> list[float]:
+    length = math.sqrt(sum(x * x for x in vector))
+    return [x / length for x in vector]

@@ -1,0 +1,140 @@
+"""Published sentence encoders in a model: vectors by plain loops, checkpoints, and fingerprints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoModel
+
+import zoo
+from datamodules.core.errors import InputError
+from datamodules.text.tokenization import TransformersTokenizer
+from tests.sentence_folders import (
+    POOLINGS,
+    plain_pool,
+    unit,
+    write_dense,
+    write_json,
+    write_modules,
+    write_static,
+)
+from tests.zoo.conftest import Fit, best
+from zoo.layers import precision
+from zoo.layers.encoders import TransformerEncoder, pooling_of, transformer_config_of
+
+WORD = torch.arange(20)
+#: A text without tokens, and texts of different lengths.
+TEXTS = torch.tensor([[3, 4, 5, 6, 7], [0, 0, 0, 0, 0], [9, 3, 0, 0, 0], [5, 0, 0, 0, 0]])
+
+
+@pytest.fixture(autouse=True)
+def _float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "_has_bfloat16", lambda: False)
+
+
+@pytest.fixture
+def folder(tiny_bert: Path) -> Path:
+    """An encoder with Transformer, Pooling, Dense and Normalize."""
+    modules = [
+        ("Transformer", ""),
+        ("Pooling", "1_Pooling"),
+        ("Dense", "2_Dense"),
+        ("Normalize", "3_Normalize"),
+    ]
+    write_modules(tiny_bert, modules)
+    write_json(tiny_bert / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
+    write_dense(tiny_bert / "2_Dense", (16, 5), "Tanh")
+    return tiny_bert
+
+
+@pytest.fixture
+def static(tiny_bert: Path, tmp_path: Path) -> Path:
+    """A static encoder."""
+    write_static(tmp_path / "static", tiny_bert)
+    write_modules(tmp_path / "static", [("StaticEmbedding", "")])
+    return tmp_path / "static"
+
+
+def encode(encoder: TransformerEncoder) -> Tensor:
+    with torch.inference_mode():
+        return encoder.eval()(WORD, torch.zeros(1), TEXTS)
+
+
+def restored(encoder: TransformerEncoder) -> TransformerEncoder:
+    """The encoder by its configuration and weights alone."""
+    config = transformer_config_of(nn.Sequential(encoder))
+    again = TransformerEncoder("no-such-folder", config=json.loads(json.dumps(config)))
+    again.load_state_dict(encoder.state_dict())
+    assert pooling_of(again) == pooling_of(encoder)
+    return again
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_vectors(pooling: str, folder: Path) -> None:
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": pooling})
+    encoder = TransformerEncoder(str(folder))
+    vectors = encode(encoder)
+    assert vectors.shape == (4, encoder.size) == (4, 5)
+    dense, transformer = (
+        load_file(folder / "2_Dense" / "model.safetensors"),
+        AutoModel.from_pretrained(folder),
+    )
+    for text, vector in zip(TEXTS, vectors, strict=True):
+        if not text.any():
+            assert not vector.any()
+            continue
+        with torch.no_grad():
+            states = transformer(input_ids=WORD[text[text != 0]][None]).last_hidden_state[0]
+        pooled = torch.tensor(plain_pool(states.tolist(), pooling))
+        expected = torch.tanh(dense["linear.weight"] @ pooled + dense["linear.bias"]).tolist()
+        torch.testing.assert_close(vector, torch.tensor(unit(expected)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(encode(restored(encoder)), vectors)
+
+
+def test_an_option_replaces_the_published_pooling(folder: Path) -> None:
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "cls"})
+    mean = encode(TransformerEncoder(str(folder), pooling="mean"))
+    assert not torch.allclose(encode(TransformerEncoder(str(folder))), mean, atol=1e-3)
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
+    torch.testing.assert_close(encode(TransformerEncoder(str(folder))), mean)
+
+
+def test_a_static_encoder(static: Path) -> None:
+    encoder, table = (
+        TransformerEncoder(str(static)),
+        load_file(static / "model.safetensors")["embedding.weight"],
+    )
+    vectors = encode(encoder)
+    for text, vector in zip(TEXTS, vectors, strict=True):
+        rows = table[WORD[text[text != 0]]].tolist()
+        expected = plain_pool(rows, "mean") if rows else [0.0] * 6
+        torch.testing.assert_close(vector, torch.tensor(expected), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(encode(restored(encoder)), vectors)
+    tokenizer = TransformersTokenizer(str(static), lowercase=False)
+    assert (tokenizer.prefix, tokenizer.suffix) == ((), ())
+
+
+@pytest.mark.parametrize("kind", ["folder", "static"])
+def test_a_run_with_a_published_encoder(kind: str, fit: Fit, request: pytest.FixtureRequest) -> None:
+    published: Path = request.getfixturevalue(kind)
+    options = ["--model=MemoryEnsemble", f"--model.transformer={published}", f"--data.tokenizer={published}"]
+    run = fit("run", *options)
+    before = zoo.load(run).encode(["the old apple", "rain"])
+    fingerprint = zoo.load(run)
+    assert fingerprint.model.network.encoder.published.is_static == (kind == "static")
+    shutil.rmtree(published / "2_Dense", ignore_errors=True)
+    (published / "modules.json").unlink()
+    after = zoo.load(best(run)).encode(["the old apple", "rain"])
+    torch.testing.assert_close(torch.from_numpy(after), torch.from_numpy(before))
+
+
+def test_unknown_modules_are_refused(folder: Path) -> None:
+    write_modules(folder, [("Transformer", ""), ("LSTM", "1_LSTM")])
+    with pytest.raises(InputError, match=r"modules.json: the module .*LSTM"):
+        TransformerEncoder(str(folder))
