@@ -21,6 +21,7 @@ Content = TypeVar("Content", PlainDict, list[object])
 
 MODULES = "modules.json"
 _PROMPTS, _LENGTHS, _CONFIG = "config_sentence_transformers.json", "sentence_bert_config.json", "config.json"
+_KINDS = ("Transformer", "StaticEmbedding", "Pooling", "Dense", "Normalize")
 #: Classes in `torch.nn`.
 _ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")
 #: Older names of poolings: each was an option of its own.
@@ -91,7 +92,7 @@ class SentenceModules(NamedTuple):
         is_static = kinds[:1] == ["StaticEmbedding"]
         start = ["StaticEmbedding"] if is_static else ["Transformer", "Pooling"]
         middle = kinds[len(start) : len(kinds) - (kinds[-1:] == ["Normalize"])]
-        if kinds[: len(start)] != start or set(middle) > {"Dense"}:
+        if kinds[: len(start)] != start or set(middle) - {"Dense"}:
             raise InputError(
                 f"{file}: has the modules {', '.join(kinds)}; only Transformer and Pooling, or StaticEmbedding, then"
                 " Dense layers and Normalize, can be read in this order"
@@ -99,14 +100,15 @@ class SentenceModules(NamedTuple):
         own = folder / modules[0].path
         lengths = _read_json(own / _LENGTHS, dict) if (own / _LENGTHS).is_file() else {}
         query, document = _prompts(folder / _PROMPTS)
+        pooling: Pooling = "mean"
+        if not is_static:
+            pooling = _pooling(folder / modules[1].path / _CONFIG, bool(query or document))
         return cls(
             folder=modules[0].path,
             is_static=is_static,
             max_length=lengths.get("max_seq_length"),
             lowercases=bool(lengths.get("do_lower_case")),
-            pooling="mean"
-            if is_static
-            else _pooling(folder / modules[1].path / _CONFIG, bool(query or document)),
+            pooling=pooling,
             dense=tuple(_dense_layer(folder, each.path) for each in modules if each.kind == "Dense"),
             normalizes=kinds[-1] == "Normalize",
             query_prompt=query,
@@ -136,12 +138,10 @@ class _Module(NamedTuple):
 
     @classmethod
     def of(cls, entry: object, file: Path) -> Self:
-        if not isinstance(entry, dict) or not all(
-            isinstance(entry.get(key), str) for key in ("type", "path")
-        ):
+        if not isinstance(entry, dict) or {str} != {type(entry.get("type")), type(entry.get("path"))}:
             raise InputError(f"{file}: an entry has no type or path: {entry}")
-        package, *_, kind = str(entry["type"]).split(".")
         path = str(entry["path"])
+        package, *_, kind = str(entry["type"]).split(".")
         if package != "sentence_transformers" or kind not in _KINDS:
             raise InputError(
                 f"{file}: the module {entry['type']!r} can't be read here; {', '.join(_KINDS)} of"
@@ -151,9 +151,6 @@ class _Module(NamedTuple):
         if ".." in PurePosixPath(path).parts or not (folder / path).resolve().is_relative_to(folder):
             raise InputError(f"{file}: the path {path!r} of the module {kind} is outside of the folder")
         return cls(kind, path)
-
-
-_KINDS = ("Transformer", "StaticEmbedding", "Pooling", "Dense", "Normalize")
 
 
 def _read_json(file: Path, kind: type[Content]) -> Content:
@@ -169,7 +166,7 @@ def _read_json(file: Path, kind: type[Content]) -> Content:
 def _prompts(file: Path) -> tuple[str, str]:
     """Return the prompts of queries and of documents, "" where there is none."""
     config = _read_json(file, dict) if file.is_file() else {}
-    prompts = {name: text for name, text in (config.get("prompts") or {}).items() if text}
+    prompts = {name: text for name, text in dict(config.get("prompts") or {}).items() if text}
     default = prompts.get(config.get("default_prompt_name"), "")
     documents = (prompts[name] for name in ("document", "passage", "corpus") if name in prompts)
     return prompts.get("query", default), next(documents, default)

@@ -72,32 +72,25 @@ def _read_weights(name: str, folder: str, revision: str | None) -> dict[str, Ten
         raise InputError(f"{file}: damaged ({reason(error)}); download the model again") from error
 
 
-def make_dense(published: SentenceModules, size: int, source: str) -> nn.ModuleList:
-    """Make the dense layers after a pooling of this size, with random weights."""
+def make_dense(
+    name: str, published: SentenceModules, size: int, has_weights: bool = True, revision: str | None = None
+) -> nn.ModuleList:
+    """Make the dense layers after a pooling of this size, with the published weights or with random ones."""
     layers = nn.ModuleList()
     for layer in published.dense:
         if layer.in_features != size:
             raise InputError(
-                f"{source}: the module {layer.folder} reads {layer.in_features} numbers, not {size}"
+                f"{name}: the module {layer.folder} reads {layer.in_features} numbers, not {size}"
             )
-        linear = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias)
-        layers.append(nn.Sequential(linear, getattr(nn, layer.activation)()))
         size = layer.out_features
-    return layers
-
-
-def load_dense(
-    name: str, published: SentenceModules, size: int, revision: str | None = None
-) -> nn.ModuleList:
-    """Make the dense layers of a folder or a model of the Hub, with their weights."""
-    layers = make_dense(published, size, name)
-    for layer, made in zip(published.dense, layers, strict=True):
-        weights = _read_weights(name, layer.folder, revision)
-        own = {key.replace("linear.", "0."): value for key, value in weights.items()}
-        try:
-            made.load_state_dict(own)
-        except RuntimeError as error:
-            raise InputError(
-                f"{name}: the weights of the module {layer.folder} differ from its config.json"
-            ) from error
+        linear = nn.Linear(layer.in_features, size, bias=layer.bias)
+        if has_weights:
+            weights = _read_weights(name, layer.folder, revision)
+            own = {key.removeprefix("linear."): value for key, value in weights.items()}
+            try:
+                linear.load_state_dict(own)
+            except RuntimeError as error:
+                advice = "differ from its config.json; download the model again"
+                raise InputError(f"{name}: the weights of the module {layer.folder} {advice}") from error
+        layers.append(nn.Sequential(linear, getattr(nn, layer.activation)()))
     return layers

@@ -147,7 +147,7 @@ class TransformerEncoder(nn.Module):
             has_dense: published layers after the pooling, which were made for single texts, are used.
         """
         super().__init__()
-        from datamodules.text.token_models import load_dense, load_model, make_dense, make_model
+        from datamodules.text.token_models import load_model, make_dense, make_model
 
         if config is not None:
             config = dict(config)
@@ -177,9 +177,7 @@ class TransformerEncoder(nn.Module):
             published = published._replace(dense=(), normalizes=False)
         self.published = published if pooling is None else published._replace(pooling=pooling)
         size = self.transformer.config.hidden_size
-        self.dense = (
-            load_dense(name, published, size) if config is None else make_dense(published, size, name)
-        )
+        self.dense = make_dense(name, published, size, has_weights=config is None)
         self.size: int = published.dense[-1].out_features if published.dense else size
 
     def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:

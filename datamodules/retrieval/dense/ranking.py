@@ -73,7 +73,7 @@ class DenseRanking:
             files = {
                 str(file.relative_to(path)): file
                 for folder in folders
-                for file in sorted(folder.iterdir())
+                for file in sorted(folder.glob("*"))
                 if file.suffix in _ENCODER_FILES
             }
         digest = sha256()
@@ -92,16 +92,19 @@ class DenseRanking:
             return None
         if path.suffix == ".ckpt":
             raise InputError(f"encoder {self.encoder!r}: there is no such checkpoint")
-        from huggingface_hub import snapshot_download, try_to_load_from_cache
+        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+        from huggingface_hub.errors import EntryNotFoundError
 
         try:
-            # A static encoder has no configuration of a transformer.
-            for file in ("config.json", MODULES):
-                if isinstance(config := try_to_load_from_cache(self.encoder, file), str):
-                    return Path(config).parent.name
-            return Path(snapshot_download(self.encoder, allow_patterns=["config.json", MODULES])).name
+            files = (try_to_load_from_cache(self.encoder, file) for file in ("config.json", MODULES))
+            file = next((file for file in files if isinstance(file, str)), None)
+            try:
+                file = file or hf_hub_download(self.encoder, "config.json")
+            except EntryNotFoundError:  # a static encoder has no configuration of a transformer
+                file = hf_hub_download(self.encoder, MODULES)
         except Exception as error:  # the network, the name and the cache raise different exceptions
             raise unreadable(self.encoder, error) from error
+        return Path(file).parent.name
 
 
 def unreadable(encoder: str, error: Exception) -> InputError:

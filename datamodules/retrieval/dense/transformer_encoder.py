@@ -16,7 +16,7 @@ from datamodules.core.errors import InputError
 from datamodules.retrieval.dense.ranking import DenseRanking, unreadable
 from datamodules.text.pooling import text_vectors
 from datamodules.text.sentence_modules import load_tokenizer
-from datamodules.text.token_models import load_dense, load_model
+from datamodules.text.token_models import load_model, make_dense
 
 if TYPE_CHECKING:
     from datamodules.retrieval.dense.text_encoder import ProgressBar
@@ -42,9 +42,9 @@ class TransformerEncoder:
             raise InputError(f"encoder {ranking.encoder!r}: has a decoder; use an encoder such as BERT")
         self.device, self.published = device, published
         self.model = model.float().eval().to(device)
-        dense = load_dense(ranking.encoder, published, model.config.hidden_size, ranking.revision)
-        self.dense = dense.float().to(device)
-        self.size: int = published.dense[-1].out_features if published.dense else model.config.hidden_size
+        size = model.config.hidden_size
+        self.dense = make_dense(ranking.encoder, published, size, revision=ranking.revision).to(device)
+        self.size: int = published.dense[-1].out_features if published.dense else size
         positions = getattr(model.config, "max_position_embeddings", None)
         limits = [positions, published.max_length, self.tokenizer.model_max_length]
         self.max_length = min(ranking.max_length, *(limit for limit in limits if limit))

@@ -12,7 +12,7 @@ import torch
 from datamodules.core.errors import InputError
 from datamodules.text.pooling import POOLINGS, pool
 from datamodules.text.sentence_modules import DenseLayer, SentenceModules
-from datamodules.text.token_models import load_dense, load_model
+from datamodules.text.token_models import load_model, make_dense
 from tests.sentence_folders import plain_pool, write_dense, write_json, write_modules
 
 
@@ -83,7 +83,7 @@ def test_a_folder_without_modules_is_a_plain_transformer(tmp_path: Path) -> None
 
 def refused(folder: Path, *words: str) -> None:
     def load() -> None:
-        load_dense(str(folder), SentenceModules.read(str(folder)), 4)
+        make_dense(str(folder), SentenceModules.read(str(folder)), 4)
 
     with pytest.raises(InputError) as caught:
         load()
@@ -105,6 +105,7 @@ def refused(folder: Path, *words: str) -> None:
         ([("Transformer", ""), ("Pooling", "missing")], ("missing/config.json", "missing or damaged")),
         ([("Transformer", "")], ("modules.json", "Transformer", "in this order")),
         ([("Pooling", "1_Pooling")], ("modules.json", "in this order")),
+        ([("Transformer", ""), ("Pooling", "1_Pooling"), ("Pooling", "1_Pooling")], ("in this order",)),
         (
             [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", ""), ("Dense", "2_Dense")],
             ("in this order",),
@@ -169,7 +170,7 @@ def test_weights_that_are_refused(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "unpickled").exists()
     layer = {"linear.weight": torch.ones(3, 4), "linear.bias": torch.ones(3)}
     torch.save(layer, folder / "2_Dense" / "pytorch_model.bin")
-    (dense,) = load_dense(str(folder), SentenceModules.read(str(folder)), 4)
+    (dense,) = make_dense(str(folder), SentenceModules.read(str(folder)), 4)
     torch.testing.assert_close(dense(torch.ones(1, 4)), torch.full((1, 3), 5.0).tanh())
 
 

@@ -267,6 +267,7 @@ def test_a_memory_whose_encoder_has_changed_in_place_is_refused(tmp_path: Path, 
 def test_an_encoder_of_the_hub_stays_the_one_that_was_downloaded(
     tmp_path: Path, tiny_encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import huggingface_hub
     from huggingface_hub import constants, file_download
 
     # The files of a download; later the Hub has another version, and then it is out of reach.
@@ -283,13 +284,18 @@ def test_an_encoder_of_the_hub_stays_the_one_that_was_downloaded(
         raise OSError("the network is unreachable")
 
     monkeypatch.setattr(file_download, "get_hf_file_metadata", unreachable)
+
+    def snapshot(name: str, revision: str, **options: Any) -> str:
+        return str(folder / "snapshots" / revision)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     ranking = DenseRetriever("me/tiny", device="cpu").ranking
     assert ranking.describe()["encoder"] == f"me/tiny@{commit}"
     assert requests == []
     loaded: list[str] = []
     for kind in (AutoTokenizer, AutoModel):
 
-        def load(name: str, revision: str | None, original: Any = kind.from_pretrained) -> Any:
+        def load(name: str, revision: str, original: Any = kind.from_pretrained, **options: Any) -> Any:
             loaded.append(f"{name}@{revision}")
             return original(folder / "snapshots" / str(revision))
 
