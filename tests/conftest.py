@@ -77,3 +77,9 @@ def index_prefix(elasticsearch_url: str) -> Iterator[str]:
     with Elasticsearch(elasticsearch_url) as client:
         for name in client.indices.get(index=f"{prefix}*", ignore_unavailable=True):
             client.indices.delete(index=name)
+
+
+@pytest.fixture
+def float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers encode texts in float32 also on a CPU that multiplies bfloat16."""
+    monkeypatch.setattr("zoo.layers.precision._has_bfloat16", lambda: False)

@@ -25,17 +25,13 @@ from tests.sentence_folders import (
     write_static,
 )
 from tests.zoo.conftest import Fit, best
-from zoo.layers import precision
 from zoo.layers.encoders import TransformerEncoder, pooling_of, transformer_config_of
 
 WORD = torch.arange(20)
 #: A text without tokens, and texts of different lengths.
 TEXTS = torch.tensor([[3, 4, 5, 6, 7], [0, 0, 0, 0, 0], [9, 3, 0, 0, 0], [5, 0, 0, 0, 0]])
 
-
-@pytest.fixture(autouse=True)
-def _float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "_has_bfloat16", lambda: False)
+pytestmark = pytest.mark.usefixtures("float32")
 
 
 @pytest.fixture

@@ -33,10 +33,10 @@ def encode(encoder: TransformerEncoder, texts: Tensor) -> Tensor:
         return encoder(WORD, torch.zeros(1), texts)
 
 
+@pytest.mark.usefixtures("float32")
 def test_parts_of_a_batch_have_the_vectors_of_single_texts(
     encoder: TransformerEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "_has_bfloat16", lambda: False)
     monkeypatch.setattr(encoders, "_TEXTS_AT_ONCE", 2)
     vectors = encode(encoder, TEXTS)
     for text, vector in zip(TEXTS, vectors, strict=True):

@@ -376,6 +376,7 @@ def test_a_checkpoint_with_adapters_loads_alone(tiny_bert: Path) -> None:
     assert torch.equal(probabilities("lora.ckpt"), expected)
 
 
+@pytest.mark.usefixtures("float32")
 def test_a_model_trained_by_adapters_is_used_without_peft(
     tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
