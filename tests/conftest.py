@@ -82,4 +82,4 @@ def index_prefix(elasticsearch_url: str) -> Iterator[str]:
 @pytest.fixture
 def float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transformers encode texts in float32 also on a CPU that multiplies bfloat16."""
-    monkeypatch.setattr("zoo.layers.precision._has_bfloat16", lambda: False)
+    monkeypatch.setattr("zoo.layers.encoders._has_bfloat16", lambda: False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import logging
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,8 +16,9 @@ from datamodules.text.pooling import Pooling, text_vectors
 from datamodules.text.sentence_modules import SentenceModules
 from zoo.layers.lora import add_adapters
 from zoo.layers.lstm import LastStateLSTM
-from zoo.layers.precision import fast_precision
 from zoo.layers.row_adam import RowTable
+
+log = logging.getLogger(__name__)
 
 
 class WordEncoder(RowTable):
@@ -124,6 +127,21 @@ def layers_of(transformer: nn.Module) -> list[nn.Module]:
     lists = {name: part for name, part in transformer.named_modules() if isinstance(part, nn.ModuleList)}
     outermost = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
     return [layer for name in outermost for layer in lists[name]]
+
+
+def fast_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Compute in bfloat16 on a CPU that multiplies it in hardware: a third of the time, cosines of at least .9999.
+
+    On the CPU alone: the precision on a GPU is the trainer's (`trainer.precision`).
+    """
+    return torch.autocast("cpu", torch.bfloat16, enabled=device.type == "cpu" and _has_bfloat16())
+
+
+@cache
+def _has_bfloat16() -> bool:
+    if has := bool(torch.cpu._is_avx512_bf16_supported()):
+        log.info("this CPU multiplies bfloat16: transformers encode texts in it")
+    return has
 
 
 class TransformerEncoder(nn.Module):

@@ -19,9 +19,8 @@ from torch.nn import functional
 
 from datamodules.batch import ClassificationBatch
 from datamodules.core.errors import InputError
-from zoo.layers.encoders import TransformerEncoder, layers_of
+from zoo.layers.encoders import TransformerEncoder, fast_precision, layers_of
 from zoo.layers.lora import is_adapter
-from zoo.layers.precision import fast_precision
 
 
 class MetricPlan(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zoo.layers import encoders, precision
+from zoo.layers import encoders
 from zoo.layers.encoders import TransformerEncoder
 
 WORD = torch.arange(20)
@@ -24,7 +24,7 @@ def encoder(tiny_bert: Path) -> TransformerEncoder:
 
 @pytest.fixture(params=[False, True])
 def has_bfloat16(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(precision, "_has_bfloat16", lambda: request.param)
+    monkeypatch.setattr(encoders, "_has_bfloat16", lambda: request.param)
     return bool(request.param)
 
 
