@@ -147,6 +147,8 @@ class TransformerEncoder(nn.Module):
         if lora_rank is not None:
             add_adapters(self.transformer, lora_rank)
         self.pooling = pooling
+        #: whether evaluation on a CPU may round to bfloat16, which makes a vector depend on the batch.
+        self.is_fast = True
         self.size: int = self.transformer.config.hidden_size
 
     def forward(self, word: Tensor, char: Tensor, text: Tensor) -> Tensor:
@@ -161,7 +163,8 @@ class TransformerEncoder(nn.Module):
             rows = order[first : first + _TEXTS_AT_ONCE]
             part = text[rows, : max(1, int(lengths[rows[-1]]))]
             # In training, the precision is the trainer's.
-            with nullcontext() if self.training else fast_precision(text.device):
+            is_fast = self.is_fast and not self.training
+            with fast_precision(text.device) if is_fast else nullcontext():
                 states = self.token_states(word, part)
             parts.append(pool(states.float(), part != 0, self.pooling))
         return torch.cat(parts)[order.argsort()]
