@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +23,11 @@ from datamodules.retrieval import (
     IndexMemory,
     Memory,
     Retriever,
+    check_ranking,
+    first_rows,
     is_existing_index,
     is_memory,
+    log_other_ranking,
     open_memory,
     read_pointer,
 )
@@ -43,6 +47,8 @@ class MemoryLocation(NamedTuple):
     rows: Part | None = None
     #: version when the model last used it: an earlier one cannot replace it.
     version: int | None = None
+    #: of a memory that is made of rows: `AnyRanking.describe`.
+    ranking: PlainDict | None = None
 
     def to_dict(self) -> PlainDict:
         """Plain values."""
@@ -54,7 +60,7 @@ class MemoryLocation(NamedTuple):
         if described is None:
             return None
         rows = described["rows"]
-        return cls(described["path"], rows and (rows[0], rows[1]), described["version"])
+        return cls(described["path"], rows and (rows[0], rows[1]), described["version"], described["ranking"])
 
 
 class MemorySource:
@@ -114,14 +120,16 @@ class MemorySource:
         elif isinstance(source, Memory):
             self.location = MemoryLocation(source.location())
         elif source is not None:
+            ranking = self.retriever.ranking.describe()
             description = {
                 "rows": source.fingerprint,
                 "back end": type(self.retriever).__name__,
-                **self.retriever.ranking.describe(),
+                **ranking,
             }
             folder, fingerprint = prepare_rows(source, self.cache)
             path = self.cache / f"memory-{fingerprint_of(description)[:16]}"
-            self.location = MemoryLocation(str(path), (str(self.cache / folder), fingerprint), version=1)
+            rows = (str(self.cache / folder), fingerprint)
+            self.location = MemoryLocation(str(path), rows, version=1, ranking=ranking)
 
     def _named(self, training: bool) -> Memory | Rows | None:
         """The memory that the user names, open; or the rows of the table that the user names."""
@@ -179,6 +187,8 @@ class MemorySource:
         folder = Path(location.path)
         if location.rows is not None:
             if not _is_built(folder):
+                check_ranking(folder, location.ranking, self.retriever)
+                self._log_other_encoder(folder, location.rows[1])
                 FolderMemory.build(self._rows_of(folder, location.rows), self.retriever, folder)
         elif not is_memory(location.path):
             if folder.is_dir():
@@ -189,6 +199,14 @@ class MemorySource:
                 f"{folder}: the memory that the model last used is not there; name its folder with --data.memory"
                 " (zoo predict: --memory)"
             )
+
+    def _log_other_encoder(self, folder: Path, rows_fingerprint: str) -> None:
+        """Log the memories of the same rows and options that have another encoder, because its files were replaced."""
+        for pointer in sorted(folder.parent.glob(f"memory-*/{POINTER}")):
+            with suppress(InputError):  # a damaged memory is not used
+                is_same = first_rows(pointer.parent) == rows_fingerprint
+                if is_same and read_pointer(pointer.parent)["retriever"] == self.retriever.describe():
+                    log_other_ranking(pointer.parent, self.retriever, folder)
 
     def _rows_of(self, folder: Path, part: Part) -> Rows:
         """The rows that the memory is made of: from the cache or, if they are missing there, from their table."""

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from datamodules.retrieval.fused import FusedRetriever as FusedRetriever
     from datamodules.retrieval.memories.folder_memory import POINTER as POINTER
     from datamodules.retrieval.memories.folder_memory import FolderMemory as FolderMemory
+    from datamodules.retrieval.memories.folder_memory import check_ranking as check_ranking
     from datamodules.retrieval.memories.folder_memory import contents_of_memory as contents_of_memory
     from datamodules.retrieval.memories.folder_memory import first_rows as first_rows
+    from datamodules.retrieval.memories.folder_memory import log_other_ranking as log_other_ranking
     from datamodules.retrieval.memories.folder_memory import read_pointer as read_pointer
     from datamodules.retrieval.memories.index_memory import IndexMemory as IndexMemory
     from datamodules.retrieval.memories.memory import Memory as Memory
@@ -38,7 +40,15 @@ if TYPE_CHECKING:
     from datamodules.retrieval.memories.opening import open_memory as open_memory
 
 _MEMORIES = {
-    "folder_memory": ("POINTER", "FolderMemory", "contents_of_memory", "first_rows", "read_pointer"),
+    "folder_memory": (
+        "POINTER",
+        "FolderMemory",
+        "check_ranking",
+        "contents_of_memory",
+        "first_rows",
+        "log_other_ranking",
+        "read_pointer",
+    ),
     "index_memory": ("IndexMemory",),
     "memory": ("Memory", "Neighbors", "UnknownLabels"),
     "neighbors": ("build_neighbors", "open_neighbors"),

@@ -191,6 +191,8 @@ class TransformerEncoder(nn.Module):
             self.transformer.pooler.requires_grad_(False)
         if lora_rank is not None:
             add_adapters(self.transformer, lora_rank)
+        #: evaluation on a CPU may round to bfloat16, which makes a vector depend on the batch.
+        self.is_fast = True
         if not has_dense:
             published = published._replace(dense=(), normalizes=False)
         self.published = published if pooling is None else published._replace(pooling=pooling)
@@ -210,7 +212,8 @@ class TransformerEncoder(nn.Module):
             rows = order[first : first + _TEXTS_AT_ONCE]
             part = text[rows, : max(1, int(lengths[rows[-1]]))]
             # In training, the precision is the trainer's.
-            with nullcontext() if self.training else fast_precision(text.device):
+            is_fast = self.is_fast and not self.training
+            with fast_precision(text.device) if is_fast else nullcontext():
                 states = self.token_states(word, part)
             parts.append(self.text_vectors(states.float(), part != 0))
         return torch.cat(parts)[order.argsort()]

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from datamodules.core.errors import InputError
 from datamodules.retrieval import EmbeddedRetriever
+from zoo.layers.encoders import TransformerEncoder
 from zoo.saving.saved_model import SavedModel
 
 
@@ -20,6 +21,10 @@ class SavedEncoder:
     def __init__(self, model: str, device: torch.device) -> None:
         saved = SavedModel.open(model)
         task = saved.make_model().to(device)
+        # A text has the same vector in every index, and as a query, whatever is encoded with it.
+        for part in task.modules():
+            if isinstance(part, TransformerEncoder):
+                part.is_fast = False
         # Encoding reads no memories: the model's retriever stays closed.
         self.predictor = task.predictor_type(task, saved.make_data(EmbeddedRetriever()))
         try:

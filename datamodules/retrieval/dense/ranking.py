@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -83,6 +83,10 @@ class DenseRanking:
                 while block := opened.read(1 << 20):
                     digest.update(block)
         return f"sha256:{digest.hexdigest()}"
+
+    def has_changed(self) -> bool:
+        """Return whether the encoder's files have changed since `contents` was first read."""
+        return Path(self.encoder).exists() and replace(self).contents != self.contents
 
     @cached_property
     def revision(self) -> str | None:

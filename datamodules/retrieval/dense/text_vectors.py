@@ -148,5 +148,11 @@ class TextVectors:
 
     def _loaded(self) -> TextEncoder:
         if self._encoder is None:
-            self._encoder = load_encoder(self.ranking, self.device)
+            encoder = load_encoder(self.ranking, self.device)
+            # An open index has vectors of the encoder that was there when it was opened.
+            if self.ranking.has_changed():
+                raise InputError(
+                    f"encoder {self.ranking.encoder}: its files have changed since the index was opened; open it again"
+                )
+            self._encoder = encoder
         return self._encoder

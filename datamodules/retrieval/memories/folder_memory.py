@@ -69,6 +69,8 @@ class FolderMemory(Memory):
             if current == 0:
                 _write_rows(folder, 1, rows, rows.fingerprint, fold_hashes(rows.texts))
                 current = 1
+            elif (folder / POINTER).exists():
+                log_other_ranking(folder, retriever, folder)
             for version in sorted({1, current}):
                 version_rows, rows_fingerprint = _load_rows(folder, version)
                 fingerprint = _fingerprint(rows_fingerprint, retriever)
@@ -265,6 +267,29 @@ class FolderMemory(Memory):
 
 def _fingerprint(rows_fingerprint: str, retriever: Retriever) -> str:
     return storage.fingerprint_of({"rows": rows_fingerprint, **retriever.ranking.describe()})
+
+
+def check_ranking(folder: Path, ranking: PlainDict | None, retriever: Retriever) -> None:
+    """Raise an `InputError` if a memory was built for a ranking that differs from the retriever's."""
+    now = retriever.ranking.describe()
+    if ranking is not None and ranking != now:
+        change = _describe_change(ranking, now)
+        raise InputError(f"{folder}: {change}; make them equal or build another memory with `zoo index`")
+
+
+def log_other_ranking(folder: Path, retriever: Retriever, new_folder: Path) -> None:
+    """Log that the index of another ranking is kept, e.g. that of an encoder before it was tuned again."""
+    ranking, now = read_pointer(folder)["ranking"], retriever.ranking.describe()
+    if ranking != now:
+        change = _describe_change(ranking, now)
+        log.info("%s: %s; it is kept, and the new one is built next to it, in %s", folder, change, new_folder)
+
+
+def _describe_change(old: PlainDict, new: PlainDict) -> str:
+    """Describe the difference between the ranking of an index and that of a retriever."""
+    if {**old, "encoder": None} == {**new, "encoder": None}:
+        return f"its index has vectors of another encoder: {old['encoder']}, now {new['encoder']}"
+    return f"the memory was built for {old}, but the retriever is set to {new}"
 
 
 def _collection(rows: Rows, fingerprint: str) -> Collection:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from datamodules.core.errors import InputError
 from datamodules.retrieval.base import Retriever
-from datamodules.retrieval.memories.folder_memory import POINTER, FolderMemory, read_pointer
+from datamodules.retrieval.memories.folder_memory import POINTER, FolderMemory, check_ranking, read_pointer
 from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Memory
 from datamodules.retrieval.registry import is_existing_index, make_retriever
@@ -32,10 +32,5 @@ def open_memory(location: str, retriever: Retriever | None = None, version: int 
     if retriever is None:
         retriever = make_retriever(pointer["retriever"])
     # Not that of the stored retriever: its encoder's files may have changed since.
-    ranking = retriever.ranking.describe()
-    if ranking != pointer["ranking"]:
-        raise InputError(
-            f"{folder}: the memory was built for {pointer['ranking']}, but the retriever is set to {ranking};"
-            " make them equal or build another memory with `zoo index`"
-        )
+    check_ranking(folder, pointer["ranking"], retriever)
     return FolderMemory(folder, retriever, version)

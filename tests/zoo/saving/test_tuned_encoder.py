@@ -1,0 +1,246 @@
+"""The tuned encoder of a `MemoryEnsemble` finds the neighbors of another model, in a folder and on a server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from elasticsearch import Elasticsearch
+from torch.nn import functional
+
+import zoo
+from datamodules.core.errors import InputError
+from datamodules.retrieval import DenseRetriever, FolderMemory
+from datamodules.retrieval.base import Collection
+from tests.zoo.conftest import Zoo, best, refusal, sentences
+from tests.zoo.ensemble.conftest import SMALL
+from zoo.layers import precision
+from zoo.saving.encoder import SavedEncoder
+
+Tune = Callable[[str, int], Path]
+FitMember = Callable[..., Path]
+
+QUERIES = [text for text, _ in sentences(40, seed=6)]
+
+
+@pytest.fixture
+def tune(zoo_command: Zoo, train_csv: Path, tiny_bert: Path, caplog: pytest.LogCaptureFixture) -> Tune:
+    """Fits an ensemble whose encoder is tuned in some steps, and returns its best checkpoint."""
+
+    def run(name: str, steps: int) -> Path:
+        result = zoo_command(
+            "fit",
+            *SMALL,
+            f"--data.train_file={train_csv}",
+            f"--run_dir={name}",
+            f"--model.transformer={tiny_bert}",
+            f"--model.metric_steps={steps}",
+            "--model.members=[encoder]",
+        )
+        assert result.code == 0, result.err
+        assert f"the encoder's metric is learned, {steps} steps" in caplog.text
+        assert "classifies held-out rows better as it is" not in caplog.text
+        return best(Path(name))
+
+    return run
+
+
+@pytest.fixture
+def encoder(tune: Tune, tmp_path: Path) -> Path:
+    """The file of an encoder, which tests replace."""
+    return Path(shutil.copy(tune("tuned", 5), tmp_path / "encoder.ckpt"))
+
+
+@pytest.fixture
+def fit_members(zoo_command: Zoo, train_csv: Path) -> FitMember:
+    """Fits an ensemble on the neighbors by an encoder, and returns its run folder."""
+
+    def run(name: str, retriever: Sequence[str]) -> Path:
+        result = zoo_command(
+            "fit",
+            *SMALL,
+            f"--data.train_file={train_csv}",
+            f"--run_dir={name}",
+            "--model.members=[lexical,lexical_vote]",
+            *retriever,
+        )
+        assert result.code == 0, result.err
+        return Path(name).absolute()
+
+    return run
+
+
+def embedded(encoder: Path) -> list[str]:
+    return ["--data.retriever=DenseRetriever", f"--data.retriever.encoder={encoder}"]
+
+
+def on_server(encoder: Path, url: str, prefix: str) -> list[str]:
+    return [
+        "--data.retriever=ElasticsearchDenseRetriever",
+        f"--data.retriever.encoder={encoder}",
+        f"--data.retriever.url={url}",
+        f"--data.retriever.index_prefix={prefix}",
+    ]
+
+
+def memories_of(run: Path) -> FolderMemory:
+    memory = zoo.load(run).memory
+    assert isinstance(memory, FolderMemory)
+    return memory
+
+
+def check_same_neighbors(run: Path, other: Path) -> None:
+    """Check that the memories of two runs have neighbors of equal scores, up to rounding, which may order them."""
+    first, second = memories_of(run), memories_of(other)
+    assert first.rows.texts[:] == second.rows.texts[:]
+    everything = len(first)
+    for queries in (QUERIES, first.rows.texts[:]):
+        hits, others = (memory.retriever.search(queries, everything) for memory in (first, second))
+        np.testing.assert_allclose(hits.scores, others.scores, atol=1e-6)
+        by_row, other_by_row = (
+            np.take_along_axis(each.scores, each.rows.argsort(axis=1), axis=1) for each in (hits, others)
+        )
+        np.testing.assert_allclose(by_row, other_by_row, atol=1e-6)
+
+
+@pytest.mark.server
+def test_a_server_has_the_neighbors_of_the_embedded_index(
+    encoder: Path,
+    fit_members: FitMember,
+    zoo_command: Zoo,
+    elasticsearch_url: str,
+    index_prefix: str,
+    test_csv: Path,
+) -> None:
+    local = fit_members("local", embedded(encoder))
+    remote = fit_members("remote", on_server(encoder, elasticsearch_url, index_prefix))
+    check_same_neighbors(local, remote)
+    for step in ("trained", "grown"):
+        probabilities = []
+        for run in (local, remote):
+            output = run / f"{step}.jsonl"
+            done = zoo_command("predict", "--ckpt_path", best(run), "--input", test_csv, "--output", output)
+            assert done.code == 0, done.err
+            records = [json.loads(line) for line in output.read_text().splitlines()]
+            probabilities.append([list(record["probabilities"].values()) for record in records])
+        assert len(probabilities[0]) == 31
+        np.testing.assert_allclose(*probabilities, atol=1e-4)
+        if step == "trained":
+            for run in (local, remote):
+                done = zoo_command("memory", "add", run, test_csv)
+                assert "version 2" in done.out, done.err
+    check_same_neighbors(local, remote)
+    assert memories_of(remote).version == 2
+
+
+def check_that_the_old_index_is_kept(
+    tune: Tune,
+    encoder: Path,
+    fit_members: FitMember,
+    zoo_command: Zoo,
+    retriever: Sequence[str],
+    test_csv: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> Path:
+    """Tune the encoder again, after a fit with the old one; return the run with the old one."""
+    old = fit_members("old", retriever)
+    expected = memories_of(old).search(QUERIES, 5)
+    kept = Path(shutil.copy(encoder, encoder.with_name("kept.ckpt")))
+    shutil.copy(tune("again", 30), encoder)
+    # The old memory is not searched by the new encoder.
+    for command in (
+        ["predict", "--ckpt_path", best(old), "--input", test_csv],
+        ["memory", "add", old, test_csv],
+    ):
+        refusal(zoo_command(*command), "its index has vectors of another encoder: sha256:")
+    new = fit_members("new", retriever)
+    (line,) = [line for line in caplog.messages if "another encoder" in line]
+    folder = memories_of(new).folder
+    assert "the new one is built next to it, in " + str(folder) in line
+    scores = memories_of(new).search(QUERIES, 5).scores
+    assert np.abs(scores - expected.scores).max() > 1e-3
+    # With the old file, the old memory is what it was.
+    shutil.copy(kept, encoder)
+    again = memories_of(old)
+    assert again.folder != folder
+    np.testing.assert_array_equal(again.search(QUERIES, 5).scores, expected.scores)
+    return old
+
+
+def test_an_encoder_that_is_tuned_again_gets_an_index_of_its_own(
+    tune: Tune,
+    encoder: Path,
+    fit_members: FitMember,
+    zoo_command: Zoo,
+    test_csv: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    retriever = embedded(encoder)
+    old = check_that_the_old_index_is_kept(
+        tune, encoder, fit_members, zoo_command, retriever, test_csv, caplog
+    )
+    # Without its folder, the memory of the old run is not built by the new encoder either.
+    shutil.rmtree(memories_of(old).folder)
+    shutil.copy(best(Path("again")), encoder)
+    refusal(
+        zoo_command("predict", "--ckpt_path", best(old), "--input", test_csv),
+        "its index has vectors of another encoder: sha256:",
+    )
+
+
+@pytest.mark.server
+def test_an_encoder_that_is_tuned_again_gets_an_index_of_its_own_on_a_server(
+    tune: Tune,
+    encoder: Path,
+    fit_members: FitMember,
+    zoo_command: Zoo,
+    elasticsearch_url: str,
+    index_prefix: str,
+    train_csv: Path,
+    test_csv: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    retriever = on_server(encoder, elasticsearch_url, index_prefix)
+    check_that_the_old_index_is_kept(tune, encoder, fit_members, zoo_command, retriever, test_csv, caplog)
+    index = ["index", "--file", train_csv, "--memory=named"]
+    index += [option.replace("--data.", "--") for option in retriever]
+    with Elasticsearch(elasticsearch_url) as client:
+        assert zoo_command(*index).code == 0
+        before = set(client.indices.get(index=f"{index_prefix}-*"))
+        shutil.copy(best(Path("again")), encoder)
+        refusal(zoo_command("search", "iron", "--memory=named"), "its index has vectors of another encoder")
+        done = zoo_command(*index)
+        assert done.code == 0, done.err
+        assert "named: its index has vectors of another encoder" in caplog.text
+        assert set(client.indices.get(index=f"{index_prefix}-*")) > before
+    assert zoo_command("search", "iron", "--memory=named").code == 0
+
+
+def test_an_open_index_is_not_searched_by_an_encoder_that_is_tuned_later(
+    tune: Tune, encoder: Path, tmp_path: Path
+) -> None:
+    texts = [text for text, _ in sentences(20, seed=5)]
+    retriever = DenseRetriever(str(encoder), device="cpu")
+    retriever.index(Collection(texts, "fingerprint"), tmp_path / "index", progress=False)
+    retriever.close()  # the encoder is loaded again when it is needed
+    retriever.ranking.describe()
+    retriever.open(tmp_path / "index", "fingerprint")
+    shutil.copy(tune("again", 30), encoder)
+    with pytest.raises(InputError, match=r"encoder\.ckpt: its files have changed since"):
+        retriever.search(["some other iron"], 1)
+
+
+def test_vectors_of_an_index_are_exact(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "_has_bfloat16", lambda: True)
+    vectors = DenseRetriever(str(encoder), device="cpu").vectors.of(QUERIES, 16)
+    saved = SavedEncoder(str(encoder), torch.device("cpu"))
+    states = torch.from_numpy(vectors)
+    monkeypatch.setattr(precision, "_has_bfloat16", lambda: False)
+    exact = torch.from_numpy(zoo.load(encoder).encode(QUERIES))
+    torch.testing.assert_close(states, functional.normalize(exact, dim=1), atol=1e-6, rtol=0)
+    assert saved.size == 16
