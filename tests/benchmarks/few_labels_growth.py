@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.few_labels_growth DATA/packages --encoder FOLDER --new_classes 5
 
-The default is trained on 8 rows of each class, except for some classes. Its memory then grows to 190 rows of every class
+The default is trained on 8 rows of each class, except for some classes. Its memory then grows to 190 rows of each class
 (`zoo memory add`), its weights are fitted to 10 others (`zoo memory tune`), and it classifies the test rows. The peer
 is trained on all of these rows. CPU seconds are of one core: of training, or of growing and tuning.
 """
