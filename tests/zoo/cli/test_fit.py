@@ -187,7 +187,6 @@ def test_fit_needs_no_retriever_after_prepare(
         ("--data.validation_file=gone.csv", ["gone.csv"]),
         ("--data.text_column=words", ["train.csv", "words", "text", "label"]),
         ("--data.label_column=topic", ["train.csv", "topic", "label"]),
-        ("--data.num_memories=500", ["data.num_memories=500", "72"]),
         ("--data.num_memories=0", ["data.num_memories", "M1"]),
         ("--data.memory=gone", ["gone", "zoo index"]),
         ("--data.characters=false", ["characters"]),
@@ -218,7 +217,7 @@ def test_refused_options(option: str, words: list[str], zoo_command: Zoo, train_
     "option",
     [
         "--data.train_file=gone.csv",
-        "--data.num_memories=500",
+        "--data.memory=gone",
         "--data.characters=false",
         "--model.features=M9",
     ],
@@ -252,13 +251,6 @@ def test_a_model_refuses_its_data_before_anything_is_read(
     options = [*data, option] if option == "--model=DSSM" else [*SMALL, *data, *option.split()]
     refusal(zoo_command(command, *options), *words)
     assert not (tmp_path / "cache").exists()
-
-
-def test_an_impossible_number_of_memories_is_refused_before_anything_is_indexed(
-    zoo_command: Zoo, train_csv: Path, tmp_path: Path
-) -> None:
-    refusal(zoo_command(*fit_options(train_csv, "--data.num_memories=500")), "500")
-    assert not list((tmp_path / "cache").glob("memory-*"))
 
 
 def test_impossible_run_folders(zoo_command: Zoo, train_csv: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_refused_run_leaves_an_empty_folder_empty(
     zoo_command: Callable[..., Result], train_csv: Path
 ) -> None:
     Path("empty").mkdir()
-    refused_fit(zoo_command, train_csv, "--run_dir=empty", "--data.num_memories=500")
+    refused_fit(zoo_command, train_csv, "--run_dir=empty", "--data.memory=gone")
     assert list(Path("empty").iterdir()) == []
 
 

@@ -19,7 +19,7 @@ from datamodules.retrieval import DenseRetriever, FolderMemory
 from datamodules.retrieval.base import Collection
 from tests.zoo.conftest import Zoo, best, refusal, sentences
 from tests.zoo.ensemble.conftest import SMALL
-from zoo.layers import precision
+from zoo.layers import encoders
 from zoo.saving.encoder import SavedEncoder
 
 Tune = Callable[[str, int], Path]
@@ -236,11 +236,11 @@ def test_an_open_index_is_not_searched_by_an_encoder_that_is_tuned_later(
 
 
 def test_vectors_of_an_index_are_exact(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "_has_bfloat16", lambda: True)
+    monkeypatch.setattr(encoders, "_has_bfloat16", lambda: True)
     vectors = DenseRetriever(str(encoder), device="cpu").vectors.of(QUERIES, 16)
     saved = SavedEncoder(str(encoder), torch.device("cpu"))
     states = torch.from_numpy(vectors)
-    monkeypatch.setattr(precision, "_has_bfloat16", lambda: False)
+    monkeypatch.setattr(encoders, "_has_bfloat16", lambda: False)
     exact = torch.from_numpy(zoo.load(encoder).encode(QUERIES))
     torch.testing.assert_close(states, functional.normalize(exact, dim=1), atol=1e-6, rtol=0)
     assert saved.size == 16

@@ -424,7 +424,11 @@ def test_adapters_start_from_a_model_without(tiny_bert: Path) -> None:
             {"lora_rank": 2, "transformer": "a", "freeze_encoder": True},
             "omit one of the two",
         ),
-        ("MemoryEnsemble", {"lora_rank": 2, "transformer": "a"}, "train_transformer true"),
+        (
+            "MemoryEnsemble",
+            {"lora_rank": 2, "transformer": "a", "metric_steps": 0},
+            "train_transformer true",
+        ),
     ],
 )
 def test_adapters_that_are_refused(name: str, options: dict[str, Any], message: str) -> None:
