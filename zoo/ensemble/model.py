@@ -32,7 +32,7 @@ from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text_rows import TextRowsDataModule, TextSplit
-from zoo.ensemble.answer import Answer, AnswerScores
+from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, number_groups
 from zoo.ensemble.evidence import explain
 from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.member import Input, Sizes
@@ -328,7 +328,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         if trainer.max_epochs is None or trainer.max_epochs < 0:
             raise InputError("trainer.max_epochs: set the number of epochs of the encoder's training")
         data = self.model_data
-        validation_rows = len(data.split("validation").rows)
+        validation_rows = len(data.split("validation").independent_rows)
         training_rows = data.split("train").rows
         if validation_rows == 0 and len(np.unique(data.duplicate_keys(training_rows))) < 2:
             raise InputError(
@@ -407,7 +407,9 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
     @override
     def on_validation_epoch_end(self) -> None:
         is_training = self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking
-        accuracy = float(self.validation_scores.compute()["accuracy"]) if is_training else 0.0
+        scores = self.validation_scores.compute() if is_training else {"accuracy": 0.0}
+        # An encoder that has learned the duplicates by heart is not the best one.
+        accuracy = float(scores.get("accuracy_without_duplicates", scores["accuracy"]))
         super().on_validation_epoch_end()
         if not is_training or self.network.pool is not None:
             return
@@ -433,8 +435,10 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         scores.update(output.logits, batch.target, batch.weight, batch.is_duplicate)
         if output.table:
             if self._answer_scores is None:
-                self._answer_scores = AnswerScores(list(output.table)).to(batch.target.device)
-            self._answer_scores.update(output.table, batch.target, batch.weight)
+                split = self.model_data.split("test")
+                groups = number_groups(self.model_data.duplicate_keys(split.rows), split.independent_rows)
+                self._answer_scores = AnswerScores(list(output.table), groups).to(batch.target.device)
+            self._answer_scores.update(output.table, batch.target, batch.row, batch.weight)
 
     @override
     def on_test_start(self) -> None:
@@ -446,7 +450,8 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         super().on_test_epoch_end()
         if self._answer_scores is not None:
             lines = self._answer_scores.lines(self.network.pool.weights["all"])
-            self.evaluation.table = [asdict(line) for line in lines]
+            left_out = LeftOut.of(self.model_data.split("test").duplicates)
+            self.evaluation.table = asdict(Answer("test", lines, [], left_out))
         self.network.measures_table = False
 
     def explain(self, predictions: Sequence[Prediction], output: EnsembleOutput) -> list[Prediction]:

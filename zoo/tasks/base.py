@@ -378,11 +378,15 @@ class Task(pl.LightningModule):
                 f"model.lr_scheduler: {type(scheduler).__name__} has one rate for all weights, and"
                 " model.learning_rates has several; omit one of the two"
             )
+        self.check_schedule(optimizer)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val/loss"}}
 
     def adapt_optimizer(self, optimizer: Optimizer) -> Optimizer:
         """Replace the user's optimizer by a faster one with the same result."""
         return optimizer
+
+    def check_schedule(self, optimizer: Optimizer) -> None:
+        """Adapt to options of the optimizer that the schedule has changed; called if there is a schedule."""
 
     # --- evaluation ---
 
@@ -446,8 +450,8 @@ class Evaluation:
         self.class_scores: dict[str, float] = {}
         #: the score of each query, by its id, where models are compared query by query.
         self.query_scores: dict[str, float] = {}
-        #: rows of a table in which the model compares itself with others.
-        self.table: list[PlainDict] = []
+        #: a table in which the model compares itself with others, as plain values; empty where there is none.
+        self.table: PlainDict = {}
         #: where `write` puts all: a process that is forked for a device leaves nothing else behind.
         self.file: Path | None = None
 
