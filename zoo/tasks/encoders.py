@@ -113,6 +113,16 @@ class ReadsWordVectors(Task):
         return update_by_rows(optimizer, tables)
 
     @override
+    def check_schedule(self, optimizer: Optimizer) -> None:
+        tables, reason = [table for table in self._row_tables() if table.is_sparse], why_dense(optimizer)
+        if tables and reason and self.sparse_updates:
+            raise InputError(
+                f"model.sparse_updates is on, but with model.lr_scheduler {reason}; change that, or omit the option"
+            )
+        if reason:
+            update_densely(tables)
+
+    @override
     def configure_gradient_clipping(
         self,
         optimizer: Optimizer,
