@@ -98,6 +98,8 @@ class Line:
     lost: int
     #: of a member, in the whole ensemble.
     weight: float | None = None
+    #: whether the encoder that it reads was chosen on these texts, so that the accuracy is a little too high.
+    is_flattered: bool = False
 
     @classmethod
     def of(cls, name: str, texts: Tensor, right: Tensor, whole: Tensor, weight: float | None) -> Line:
@@ -119,6 +121,11 @@ class Line:
     def accuracy(self) -> float:
         """Share of correct labels."""
         return self.right / max(self.texts, 1)
+
+    @property
+    def percentage(self) -> str:
+        """The accuracy in percent, with a mark if it is too high."""
+        return f"{100 * self.accuracy:.1f}" + ("*" if self.is_flattered else "")
 
     @property
     def p_value(self) -> float:
@@ -187,11 +194,9 @@ class Answer:
         if "memory alone" not in lines:
             return f"{rows} the memory was not measured: it has no vote."
         if without is None:
-            return (
-                f"{rows} the memory alone has {100 * whole.accuracy:.1f} %: no member reads the text itself."
-            )
+            return f"{rows} the memory alone has {whole.percentage} %: no member reads the text itself."
         figures = (
-            f"{100 * whole.accuracy:.1f} % with it, {100 * without.accuracy:.1f} % without"
+            f"{whole.percentage} % with it, {without.percentage} % without"
             f" ({100 * without.difference:+.1f} ± {100 * without.difference_error:.1f} points, McNemar p ="
             f" {without.p_value:.2g})"
         )
@@ -209,7 +214,7 @@ class Answer:
             body.append(
                 [
                     names.get(line.name, line.name),
-                    f"{100 * line.accuracy:.1f}",
+                    line.percentage,
                     f"{100 * line.standard_error:.1f}",
                     "" if is_all else f"{100 * line.difference:+.1f} ± {100 * line.difference_error:.1f}",
                     "" if is_all else f"{line.p_value:.2g}",

@@ -9,29 +9,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 from datamodules.batch import BatchContents
 from datamodules.classification.dataset import UNKNOWN, label_numbers
 from datamodules.core.errors import InputError
 from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
-from datamodules.sampling import LengthBucketSampler
 from datamodules.text_rows import TextRowsDataModule
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_groups
+from zoo.ensemble.encoder_training import train_encoder
 from zoo.ensemble.member import Input, Readings
+from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.metric import EncoderMetric, TunedFold
 from zoo.ensemble.network import EnsembleNetwork, scores_of
-from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
+from zoo.ensemble.pool import COMBINATIONS, HeldOut, Pool, fit_pool, folds_of
 from zoo.ensemble.tables import classify_table, read_table
 from zoo.tasks.predictor import on_device
-from zoo.training.trained_parts import freeze_parts, parameter_groups
 
 if TYPE_CHECKING:
     from zoo.ensemble.model import MemoryEnsemble
@@ -99,7 +99,7 @@ class EnsembleFit:
         fitted_on = [held_out.known(network.num_classes), *([] if crossed is None else [crossed])]
         network.pool = _fit_pool(fitted_on)
         lines, conditions = self._measure(held_out, crossed, references)
-        return Answer(split, lines, self._notes(fitted_on, split, conditions), self.left_out)
+        return Answer(split, lines, self._notes(fitted_on, split, lines, conditions), self.left_out)
 
     @property
     def _inputs(self) -> set[Input]:
@@ -208,7 +208,7 @@ class EnsembleFit:
             if tuned is not None and memory is not None and self.metric is not None:
                 memory = memory.encoded_by(partial(self.metric.encode_by, tuned))
         else:
-            fold = self._train_encoder(others)
+            fold = train_encoder(self.model, self.data, others)
             with self.model.using(fold):
                 memory = None if memory is None else memory.encoded_by(self.model.encode)
                 if "vectors" in fold.fitted_on(fold.members):
@@ -224,36 +224,6 @@ class EnsembleFit:
     def _with_vectors(self, readings: Readings, fold: EnsembleNetwork, rows: NDArray[np.int64]) -> Readings:
         read = read_table(self.model, self.training, {"vectors"}, fold, rows)
         return readings._replace(vectors=read.vectors, logits=read.logits)
-
-    def _train_encoder(self, rows: NDArray[np.int64]) -> EnsembleNetwork:
-        """A fresh network whose encoder is trained on some rows for as many epochs as the model's best one was."""
-        model, options, seed = self.model, self.data.options, self.data.seed
-        network = model.fresh_network()
-        freeze_parts(network, model.freeze_patterns)
-        clip = None if model._trainer is None else model.trainer.gradient_clip_val
-        optimizer = model.make_optimizer(parameter_groups(network, model.learning_rates))
-        contents = BatchContents(memory_texts=False)
-        with self.data.temporary_dataset(self.training, contents) as dataset, torch.random.fork_rng():
-            # Every process draws the same dropout.
-            torch.manual_seed(seed)
-            sampler = LengthBucketSampler(
-                dataset.lengths()[rows], options.batch_size, training=True, seed=seed
-            )
-            for epoch in range(model.best_epochs):
-                sampler.set_epoch(epoch)
-                for positions in sampler:
-                    batch = on_device(dataset.__getitems__(rows[positions]), model)
-                    optimizer.zero_grad()
-                    loss = functional.cross_entropy(network.encoder_logits(batch), batch.target)
-                    loss.backward()  # type: ignore[no-untyped-call]
-                    if clip is not None:
-                        nn.utils.clip_grad_norm_(network.parameters(), clip)
-                    optimizer.step()
-                    if not bool(loss.isfinite()):
-                        raise InputError(
-                            "training diverged while the weights were cross-fitted; use a lower learning rate"
-                        )
-        return network
 
     def _measure(
         self, held_out: HeldOut, crossed: HeldOut | None, references: dict[str, Tensor]
@@ -279,9 +249,20 @@ class EnsembleFit:
         assert scores is not None
         if not len(held_out.known(num_classes).target):
             condition = _UNKNOWN_CONDITION
-        return scores.lines(pool.weights["all"]), condition
+        lines = scores.lines(pool.weights["all"])
+        return [replace(line, is_flattered=self._is_flattered(line.name, pool)) for line in lines], condition
 
-    def _notes(self, fitted_on: Sequence[HeldOut], split: str, condition: str) -> list[str]:
+    def _is_flattered(self, row: str, pool: Pool) -> bool:
+        """Whether a row of the table reads the encoder, whose epoch was chosen by its accuracy on the table's rows."""
+        if not (len(self.validation_target) and self.model.trains_encoder and len(self.model.epochs) > 1):
+            return False
+        weights = {title: pool.weights.get(name, {}) for name, title in COMBINATIONS.items()}
+        members = [name for name, weight in weights[row].items() if weight] if row in weights else [row]
+        return any(name in self.network.members and "vectors" in MEMBERS[name].reads for name in members)
+
+    def _notes(
+        self, fitted_on: Sequence[HeldOut], split: str, lines: Sequence[Line], condition: str
+    ) -> list[str]:
         """The conditions of the table."""
         network = self.network
         assert network.pool is not None
@@ -296,6 +277,10 @@ class EnsembleFit:
         if split == "training" and len(self.validation.rows):
             notes.append(
                 "No validation row can be counted: all have duplicates elsewhere, near ones included."
+            )
+        if any(line.is_flattered for line in lines):
+            notes.append(
+                "* The encoder's epoch was chosen by its accuracy on these rows: its figures are a little too high."
             )
         if unused := [name for name, weight in network.pool.weights["all"].items() if not weight]:
             notes.append(f"Weight 0, since the others do as well without: {', '.join(unused)}.")

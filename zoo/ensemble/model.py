@@ -33,6 +33,7 @@ from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, number_groups
+from zoo.ensemble.encoder_training import EpochOptions
 from zoo.ensemble.evidence import explain
 from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.member import Input, Sizes
@@ -157,6 +158,8 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         self.answer: Answer | None = None
         self._answer_scores: AnswerScores | None = None
         self._best: BestEncoder | None = None
+        #: options of each epoch of the encoder's training.
+        self.epochs: list[EpochOptions] = []
         # The predictor's data, where there is no trainer.
         self._data: TextRowsDataModule[Any] | None = None
 
@@ -185,8 +188,8 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
 
     @property
     def best_epochs(self) -> int:
-        """Epochs after which the encoder was best."""
-        return 1 if self._best is None else self._best.epochs
+        """Epochs after which the encoder was best; all, without validation rows."""
+        return len(self.epochs) if self._best is None else self._best.epochs
 
     @override
     def build_network(
@@ -369,6 +372,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
     def on_train_epoch_start(self) -> None:
         if not self.in_last_epoch:
             self.network.pool = None  # a finished run that is trained further
+            self.epochs[self.current_epoch :] = [EpochOptions.of(self.trainer)]
 
     @override
     def on_train_batch_start(self, batch: ClassificationBatch, batch_idx: int) -> None:
@@ -484,6 +488,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         best = self._best
         if best is not None and self.network.pool is not None:
             best = best._replace(weights={})
+        checkpoint[CHECKPOINT_KEY]["epochs"] = [epoch._asdict() for epoch in self.epochs]
         checkpoint[CHECKPOINT_KEY]["best_encoder"] = None if best is None else best._asdict()
 
     @override
@@ -491,3 +496,4 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         super().on_load_checkpoint(checkpoint)
         best = checkpoint[CHECKPOINT_KEY].get("best_encoder")
         self._best = None if best is None else BestEncoder(**best)
+        self.epochs = [EpochOptions(**epoch) for epoch in checkpoint[CHECKPOINT_KEY].get("epochs", [])]
