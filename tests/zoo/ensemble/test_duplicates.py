@@ -16,6 +16,7 @@ from scipy.stats import binomtest
 from tests.zoo.conftest import LABELS, Result, write_table
 from tests.zoo.ensemble.conftest import distinct_sentences
 from zoo.ensemble.answer import AnswerScores, number_groups
+from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.outputs import Scores
 from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
 
@@ -85,6 +86,32 @@ def test_near_duplicates_of_training_rows_are_not_cross_fitted(run: Run, tmp_pat
     answer = answer_of(run("run", FAST, "--data.validation_split=0", table=table))
     assert answer["rows"][0]["texts"] == 70
     assert "Not counted: 40 with a near-duplicate among the training rows" in answer["sentence"]
+
+
+def test_equal_row_numbers_of_another_table_exclude_no_memory(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    excluded: list[int] = []
+    excluded_rows = EnsembleNetwork.excluded_rows
+
+    def record(self: EnsembleNetwork, *arguments: Any) -> Any:
+        rows = excluded_rows(self, *arguments)
+        excluded.extend(map(len, rows or []))
+        return rows
+
+    monkeypatch.setattr(EnsembleNetwork, "excluded_rows", record)
+    table = write_table(tmp_path / "train.csv", distinct_sentences(60, seed=1))
+    other = write_table(tmp_path / "other.csv", distinct_sentences(60, seed=2))
+    options = [
+        "--model.members=[dense_vote]",
+        "--data.validation_split=0",
+        "--data.memory_label_column=label",
+    ]
+    run("other", *options, f"--data.memory={other}", table=table)
+    assert excluded == [0] * 60
+    excluded.clear()
+    run("same", *options, f"--data.memory={table}", table=table)
+    assert excluded == [1] * 60
 
 
 def test_duplicates_among_the_rows_are_one_observation() -> None:
