@@ -134,6 +134,10 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
             transformer=transformer, metric_steps=metric_steps, metric_layers=metric_layers, **shared
         )
         check_choice("pooling", pooling or "mean", POOLINGS)
+        if pooling is not None and transformer is None:
+            raise InputError(
+                f"model.pooling={pooling} reduces the states of model.transformer, which names none; omit it"
+            )
         check_sizes(hidden_size=hidden_size, max_ngram=max_ngram)
         if not members or set(members) - set(MEMBERS) or len(set(members)) < len(members):
             raise InputError(f"model.members={list(members)}: choose some of {', '.join(MEMBERS)}, each once")
@@ -162,6 +166,15 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         self.epochs: list[EpochOptions] = []
         # The predictor's data, where there is no trainer.
         self._data: TextRowsDataModule[Any] | None = None
+
+    @override
+    def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
+        yield from super().idle_options(data)
+        if data.options.memory_max_length is not None:
+            yield (
+                "data.memory_max_length",
+                "memories vote with their labels, and are encoded like texts (data.max_length)",
+            )
 
     # --- the network ---
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from math import isclose
 from pathlib import Path
 from typing import Any, ClassVar
@@ -135,6 +135,10 @@ class Task(pl.LightningModule):
             raise InputError(
                 f"{type(self).__name__} is a model for {self.task}; a {type(data).__name__} has other data"
             )
+
+    def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
+        """Options of the model (`model...`) or the data (`data...`) that are set and change nothing; the reason."""
+        return ((f"data.{name}", reason) for name, reason in data.idle_options())
 
     def batch_contents(self, split: str) -> BatchContents:
         """The contents of batches; see `datamodules.base.ReadsBatches`."""
@@ -325,6 +329,9 @@ class Task(pl.LightningModule):
 
     @override
     def on_fit_start(self) -> None:
+        if self.data is not None and self.trainer.is_global_zero:
+            for option, reason in self.idle_options(self.data):
+                log.warning("%s has no effect: %s", option, reason)
         self._is_finite = True
         self._epoch_loss, self._epoch_count = 0.0, 0
         if self.compile_backend is not None:

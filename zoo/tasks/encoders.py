@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -90,6 +90,15 @@ class ReadsWordVectors(Task):
     def _character_sizes(self, spec: HasWords) -> dict[str, int]:
         """Sizes of a character LSTM."""
         return {}
+
+    @override
+    def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
+        yield from super().idle_options(data)
+        if self.train_word_vectors and data.options.word_vectors is None:
+            yield (
+                "model.train_word_vectors",
+                "vectors that no file has (data.word_vectors) are always trained",
+            )
 
     def _row_tables(self) -> list[RowTable]:
         tables = (module for module in self.network.modules() if isinstance(module, RowTable))
