@@ -257,6 +257,20 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         """The memory that the preparation of a split searches, open; None where it searches none."""
         return self.memory.opened if self.memory is not None and self.retrieves else None
 
+    @property
+    def uses_retriever(self) -> bool:
+        """True if the retriever searches something, in the preparation or for a model."""
+        return self.has_memory
+
+    def idle_options(self) -> Iterator[tuple[str, str]]:
+        """Options that are set and change nothing, each with the reason; logged when a training begins."""
+        yield from self.options.idle_options()
+        if not self.uses_retriever and self.retriever.describe() != EmbeddedRetriever().describe():
+            yield (
+                "retriever",
+                f"{type(self.retriever).__name__} is set, but nothing is retrieved with these options",
+            )
+
     def release_memory(self) -> None:
         """Close the memory after the preparation."""
         if self.memory is not None:

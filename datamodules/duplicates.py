@@ -54,6 +54,11 @@ class DuplicateMarks:
         """bool [n]: the rows that scores `..._without_duplicates` skip."""
         return self.in_memory | self.in_training
 
+    @property
+    def is_independent(self) -> NDArray[np.bool_]:
+        """bool [n]: the rows with neither a duplicate nor a near-duplicate elsewhere."""
+        return ~(self.is_duplicate | self.near)
+
     def counts(self) -> dict[str, int]:
         """The figures next to a score."""
         names = ("rows_in_memory", "rows_in_training", "near_duplicates")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, fields
 from typing import ClassVar
 
 from datamodules.core.errors import InputError
@@ -80,6 +80,15 @@ class DataOptions:
     def __post_init__(self) -> None:
         check_least(self, 1, "min_count", "max_words", "batch_size", "eval_batch_size")
         check_least(self, 0, "split_seed", "num_workers", "seed")
+
+    def is_set(self, name: str) -> bool:
+        """Whether an option has another value than its default."""
+        defaults = {field.name: field.default for field in fields(self)}
+        return bool(getattr(self, name) != defaults[name])
+
+    def idle_options(self) -> Iterator[tuple[str, str]]:
+        """Options that are set and change nothing, each with the reason."""
+        return iter(())
 
     def to_dict(self) -> PlainDict:
         """All options as plain values."""

@@ -43,6 +43,13 @@ class TextSplit(PreparedSplit):
     neighbors: Neighbors | None
     memory_tokens: TokenStore | None
 
+    @property
+    def independent_rows(self) -> NDArray[np.int64]:
+        """Numbers of the rows with neither a duplicate nor a near-duplicate elsewhere, as far as rows were compared."""
+        if self.duplicates is None:
+            return np.arange(len(self.rows))
+        return np.flatnonzero(self.duplicates.is_independent)
+
     @classmethod
     @override
     def map_parts(cls, origin: Origin) -> Self:
@@ -108,6 +115,12 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         memory = self.options.memory
         return table is not None and memory is not None and resolved(table) == resolved(memory)
 
+    def own_ids(self, name: str, rows: Rows) -> list[str] | None:
+        """Ids of a split's rows, if the memory was made of the same table; None for another table's memory."""
+        named = self.options.tables[name]
+        table = self.options.train_file if named is None else named
+        return rows.ids if self.is_memory_table(table) else None
+
     def marks_of(
         self,
         rows: Rows,
@@ -138,8 +151,8 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
             "tokens": self.words.tokenize(table, length).part,
         }
         neighbors = None
-        memory, named = self.searched_memory, self.options.tables[name]
-        same_table = self.is_memory_table(self.options.train_file if named is None else named)
+        memory = self.searched_memory
+        same_table = self.own_ids(name, table) is not None
         excludes_duplicates = self.excludes_duplicates(name)
         if memory is not None:
             k = self.options.num_memories

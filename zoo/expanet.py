@@ -38,6 +38,8 @@ ReadKind: TypeAlias = Literal["soft", "hard"]
 
 #: Standard deviation of the initial vectors.
 DEVIATION = 0.1
+#: Temperature of a hard read.
+DRAW_TEMPERATURE = 2.0
 #: The paper has up to four hops.
 MOST_HOPS = 4
 
@@ -59,8 +61,10 @@ class HardRead(nn.Module):
     straight-through: the drawn memory alone is read, with the gradient of the mixture.
     """
 
-    def __init__(self, tau: float, straight_through: bool) -> None:
+    def __init__(self, tau: float, straight_through: bool, repeats: bool = False) -> None:
+        """Draw at a temperature; with `repeats`, a memory may be read several times, by a draw of its own each time."""
         super().__init__()
+        self.repeats = repeats
         #: temperature of Equation 7; `ExpaNet` changes it during the training.
         self.tau = tau
         self.straight_through = straight_through
@@ -69,14 +73,17 @@ class HardRead(nn.Module):
         """Weigh memories (Equations 5 and 7); arguments and result as in `soft_weights`."""
         if not self.training:
             return one_hot_of_largest(energy, count > 0)
-        # Minus the logarithm of an exponential draw is a Gumbel draw. The largest of several draws for a memory is
-        # distributed as one draw plus the logarithm of their number.
-        noise = -torch.empty_like(energy).exponential_().clamp_(min=1e-20).log()
-        drawn = energy + count.clamp(min=1).log() + noise
-        weights = soft_weights(drawn / self.tau, (count > 0).float())
+        copies = energy.shape[1] if self.repeats else 1
+        is_read = torch.arange(copies, device=energy.device) < count.unsqueeze(2)  # [B, K, copies]
+        # Minus the logarithm of an exponential draw is a Gumbel draw.
+        noise = -energy.new_empty(is_read.shape).exponential_().clamp_(min=1e-20).log()
+        drawn = energy.unsqueeze(2) + noise
+        by_copy = soft_weights((drawn / self.tau).flatten(1), is_read.flatten(1).float())
+        weights = by_copy.view_as(drawn).sum(dim=2)
         if not self.straight_through:
             return weights
-        return one_hot_of_largest(drawn, count > 0) + weights - weights.detach()
+        best = drawn.masked_fill(~is_read, torch.finfo(drawn.dtype).min).amax(dim=2)
+        return one_hot_of_largest(best, count > 0) + weights - weights.detach()
 
 
 def one_hot_of_largest(energy: Tensor, mask: Tensor) -> Tensor:
@@ -296,13 +303,20 @@ class MemNet(ReadsWordVectors, ClassificationTask):
             scores.update_attention(output.hop_weight, batch.memory_mask, batch.weight)
 
 
+def refuse_without_hard_read(**is_set: object) -> None:
+    """Raise an `InputError` for the first option that is set, since it changes a hard read only."""
+    for name, value in is_set.items():
+        if value:
+            raise InputError(f"model.{name} changes a hard read only; omit it, or set --model.read hard")
+
+
 class ExpaNet(MemNet):
     """The paper's model: ExpaNet-S (`read="soft"`) and ExpaNet-H (`read="hard"`)."""
 
     def __init__(
         self,
         read: ReadKind = "soft",
-        tau: float = 2.0,
+        tau: float = DRAW_TEMPERATURE,
         final_tau: float | None = None,
         straight_through: bool = False,
         **shared: Any,
@@ -321,12 +335,18 @@ class ExpaNet(MemNet):
         check_positive(tau=tau)
         if final_tau is not None:
             check_positive(final_tau=final_tau)
+        if read == "soft":
+            refuse_without_hard_read(
+                tau=tau != DRAW_TEMPERATURE, final_tau=final_tau, straight_through=straight_through
+            )
         self.read, self.tau, self.final_tau = read, tau, final_tau
         self.straight_through = straight_through
 
     @override
     def make_read(self) -> HardRead | None:
-        return None if self.read == "soft" else HardRead(self.tau, self.straight_through)
+        if self.read == "soft":
+            return None
+        return HardRead(self.tau, self.straight_through, self.duplicate_memories)
 
     @override
     def make_expansion(self, size: int) -> Expansion:

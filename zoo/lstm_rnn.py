@@ -25,6 +25,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from typing_extensions import override
 
 from datamodules.batch import ClickSpec, DocumentBatch, QueryBatch
@@ -195,6 +196,20 @@ class LSTMRNN(TrigramRetrieval):
             self.peepholes,
             self.forget_gate,
         )
+
+    @override
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        if not gradient_clip_val or gradient_clip_algorithm == "value":
+            super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
+            return
+        # As in the paper's Algorithm 1, each network has a norm of its own.
+        for tower in dict.fromkeys((self.network.query, self.network.document)):
+            nn.utils.clip_grad_norm_(tower.parameters(), gradient_clip_val)
 
     def trace(self, batch: QueryBatch | DocumentBatch, queries: bool) -> tuple[dict[str, Tensor], int]:
         """See `TracesStates`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -44,6 +44,15 @@ class ClassificationOptions(TextOptions):
     files: ClassVar[tuple[str, ...]] = (*TextOptions.files, "class_names")
     name_lists: ClassVar[tuple[str, ...]] = ("class_names",)
     eval_batches: ClassVar[int] = 4
+
+    @override
+    def idle_options(self) -> Iterator[tuple[str, str]]:
+        yield from super().idle_options()
+        if self.memory_label_column is not None and self.memory is None:
+            yield (
+                "memory_label_column",
+                "data.memory names no table; memories have the labels of the training table",
+            )
 
 
 class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):

@@ -94,6 +94,11 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
 
     @property
     @override
+    def uses_retriever(self) -> bool:
+        return self.retrieves
+
+    @property
+    @override
     def memory_needs_training(self) -> bool:
         return False  # it is made of the corpus
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
+
+from typing_extensions import override
 
 from datamodules.core.errors import InputError
 from datamodules.corpora.records import Column
@@ -103,6 +106,15 @@ class ClickthroughOptions(MemoryOptions, VectorOptions, DataOptions):
             raise InputError("data.negatives=retrieved: set data.num_hits to the number of hits to draw from")
         if self.highest_hit_score is not None and not self.highest_hit_score > 0:
             raise InputError(f"data.highest_hit_score={self.highest_hit_score}: must be above 0")
+
+    @override
+    def idle_options(self) -> Iterator[tuple[str, str]]:
+        yield from super().idle_options()
+        if set(self.sources) == {"in_batch"} and self.is_set("num_negatives"):
+            yield "num_negatives", "none is drawn with data.negatives=in_batch"
+        for name in ("skip_hits", "highest_hit_score"):
+            if "retrieved" not in self.sources and self.is_set(name):
+                yield name, "no hit is a negative without data.negatives=retrieved"
 
     @property
     def sources(self) -> list[NegativesFrom]:

@@ -117,6 +117,11 @@ class DialogueDataModule(DataModule[DialogueOptions, Dialogues, DialogueSplit]):
         if is_existing_index(retriever):
             raise InputError("data.retriever.index: has no turns of these dialogues; omit it")
 
+    @property
+    @override
+    def uses_retriever(self) -> bool:
+        return self.options.turns_kept == "retrieved"
+
     @override
     def read_split(self, name: str) -> Dialogues:
         return self.read(self.options.files_of(name))

@@ -4,9 +4,10 @@
     python -m tests.faults --cases 20000 --kills 60 hours
     python -m tests.faults --server URL             also faults between client and Elasticsearch
 
-Each case damages one thing and continues as a user would. It must be refused in one line, or reach the result of an
-undamaged run: another result without a message, a traceback, a crash or an endless loop is a defect. The last lines
-count the outcomes by campaign; a defect is printed with the seed that reproduces it:
+The campaign `answers` trains on random labels, with and without duplicates: at most one of twenty tables may show that
+the memory helps. Each other case damages one thing and continues as a user would. It must be refused in one line, or
+reach the result of an undamaged run: another result without a message, a traceback, a crash or an endless loop is a
+defect. The last lines count the outcomes by campaign; a defect is printed with the seed that reproduces it:
 
     python -m tests.faults --only CAMPAIGN --first SEED --cases 1
 """
@@ -99,6 +100,8 @@ def main() -> int:
             if campaign is None:
                 continue
             cases = given.kills if campaign.is_slow else given.cases
+            if campaign.cases is not None and given.kills == parser.get_default("kills"):
+                cases = campaign.cases
             outcomes = Counter[str]()
             for seed in range(given.first, given.first + cases):
                 work = Path(folder) / "case"
@@ -106,6 +109,8 @@ def main() -> int:
                 case = campaign.case(np.random.default_rng(seed), work)
                 outcome, line = outcome_of(case, campaign.expected, SECONDS[campaign.is_slow])
                 outcomes[outcome] += 1
+                if outcome == "wrong" and outcomes[outcome] <= campaign.tolerated:
+                    continue
                 if outcome not in ("same", "refused"):
                     defects += 1
                     print(f"{name} seed {seed}: {outcome}\n{line}", file=sys.stderr, flush=True)

@@ -28,6 +28,7 @@ from datamodules.retrieval.base import Collection
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.text.vectors import read_vectors
 from tests.elasticsearch.faults import Answer, Fault, cut_short, proxy
+from tests.faults import honesty
 from tests.zoo.conftest import SMALL, pair_rows, sentences, write_pairs, write_table
 
 Random = np.random.Generator
@@ -42,6 +43,10 @@ class Campaign(NamedTuple):
     expected: Any = None
     #: a case takes seconds.
     is_slow: bool = False
+    #: number of cases that may have another result by chance.
+    tolerated: int = 0
+    #: number of cases unless the user names one; None = that of all campaigns of its speed.
+    cases: int | None = None
 
 
 def damage(contents: bytes, random: Random) -> bytes:
@@ -388,7 +393,13 @@ def servers(folder: Path, server: str | None) -> Campaign | None:
     return Campaign(case, expected, is_slow=True)
 
 
+def answers(folder: Path, server: str | None) -> Campaign:
+    """Random labels, with and without duplicates: at most one table of twenty shows that the memory helps."""
+    return Campaign(honesty.case, expected=False, is_slow=True, tolerated=1, cases=20)
+
+
 ALL: dict[str, Callable[[Path, str | None], Campaign | None]] = {
+    "answers": answers,
     "caches": caches,
     "checkpoints": checkpoints,
     "full_disks": full_disks,

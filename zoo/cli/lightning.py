@@ -31,7 +31,7 @@ from datamodules.state import DataState, check_split
 from zoo.cli.outputs import check_output
 from zoo.cli.run_dir import check_run_dir, run_dir
 from zoo.cli.scores import as_text
-from zoo.ensemble.answer import Answer, Line
+from zoo.ensemble.answer import Answer
 from zoo.saving.checkpoint import explained_by
 from zoo.saving.saved_model import SavedModel
 from zoo.tasks.base import Task
@@ -316,7 +316,7 @@ class ZooCLI(LightningCLI):
             evaluation = json.loads(self.model.evaluation.file.read_text(encoding="utf-8"))
             classes, queries = evaluation["classes"], evaluation["queries"]
             if evaluation["table"]:
-                answer = Answer("test", [Line(**row) for row in evaluation["table"]], [])
+                answer = Answer.of(evaluation["table"])
         scores |= classes
         print(as_text({name: scores[name] for name in scores if name not in classes}, classes))
         output: PlainDict = {**scores, **({"by_query": queries} if queries else {})}

@@ -5,9 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 from datamodules.core.errors import InputError
-from datamodules.corpora.judgements import read_judgements
-from datamodules.corpora.readers import open_lines
-from datamodules.corpora.rows import Rows
+from datamodules.corpora.judgements import judged_pairs
 from datamodules.corpora.trec_runs import Run, read_run
 from zoo.reproduce.significance import compare
 
@@ -64,18 +62,14 @@ def measure_run(run: Run, judged: dict[str, dict[str, int]]) -> dict[str, dict[s
 
 
 def _read_grades(file: str) -> dict[str, dict[str, int]]:
-    """Query -> document -> grade, for queries with a relevant document; texts are not needed."""
-    lines = [fields for line in open_lines(file, "strict") if len(fields := line.split()) in (3, 4)]
-    queries, documents = (
-        Rows.from_lists([""] * len(ids), ids=list(ids), source=file)
-        for ids in (dict.fromkeys(fields[column] for fields in lines) for column in (0, -2))
-    )
-    judged = read_judgements(file, queries, documents)
-    if (judged.grade % 1).any():
-        raise InputError(f"{file}: grades must be whole numbers, as trec_eval reads them")
-    ids = judged.documents.ids
-    grades = {
-        query: {ids[document]: int(grade) for document, grade in judged.grades(number).items()}
-        for number, query in enumerate(judged.queries.ids)
-    }
-    return {query: of_query for query, of_query in grades.items() if max(of_query.values()) > 0}
+    """Query -> document -> grade, for queries with a relevant document; of several judgements the highest counts."""
+    grades: dict[str, dict[str, int]] = {}
+    for query, document, grade, location in judged_pairs(file):
+        if grade % 1:
+            raise InputError(f"{location}: grades must be whole numbers, as trec_eval reads them")
+        of_query = grades.setdefault(query, {})
+        of_query[document] = max(int(grade), of_query.get(document, 0))
+    relevant = {query: of_query for query, of_query in grades.items() if max(of_query.values()) > 0}
+    if not relevant:
+        raise InputError(f"{file}: no query has a relevant document (a grade above 0)")
+    return relevant

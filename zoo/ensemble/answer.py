@@ -7,12 +7,15 @@ from dataclasses import asdict, dataclass
 from math import sqrt
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torchmetrics import Metric
 
 from datamodules.core.storage import write_json, write_text
 from datamodules.core.types import PlainDict
+from datamodules.duplicates import DuplicateMarks
 from zoo.ensemble.members import titles
 from zoo.markdown import markdown_table
 
@@ -20,35 +23,62 @@ from zoo.markdown import markdown_table
 _LEVEL = 0.05
 
 
+def number_groups(keys: NDArray[np.integer], counted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The group 0, 1, ... of each row [n] among the counted rows; -1 for all others. Rows of equal keys are a group."""
+    groups = np.full(len(keys), -1)
+    groups[counted] = np.unique(keys[counted], return_inverse=True)[1].reshape(-1)
+    return groups
+
+
 class AnswerScores(Metric):
-    """Counts the correct predictions of the table's rows; exact on any number of processes."""
+    """Counts the correct predictions of the table's rows by group; exact on any number of processes.
+
+    Duplicates are one group: they are one observation in standard errors and tests.
+    """
 
     full_state_update = False
-    #: int64 [rows of the table, 4]: texts, right, gained, lost.
-    counts: Tensor
+    #: int64 [groups]: texts.
+    texts: Tensor
+    #: int64 [rows of the table, groups]: correctly classified texts.
+    right: Tensor
+    groups: Tensor
 
-    def __init__(self, names: Sequence[str], sync_on_compute: bool = True) -> None:
+    def __init__(self, names: Sequence[str], groups: NDArray[np.int64], sync_on_compute: bool = True) -> None:
+        """Make room for the rows of the table; `groups` has the group of each text [n], -1 = it is not counted."""
         super().__init__(sync_on_compute=sync_on_compute)
         self.names = list(names)
-        self.add_state("counts", torch.zeros(len(names), 4, dtype=torch.long), dist_reduce_fx="sum")
+        self.register_buffer("groups", torch.from_numpy(groups), persistent=False)
+        number = int(groups.max(initial=-1)) + 1
+        self.add_state("texts", torch.zeros(number, dtype=torch.long), dist_reduce_fx="sum")
+        self.add_state("right", torch.zeros(len(names), number, dtype=torch.long), dist_reduce_fx="sum")
 
-    def update(self, table: Mapping[str, Tensor], target: Tensor, weight: Tensor) -> None:
-        """Count a batch: row of the table -> scores [B, C], classes [B], and weights [B], 0 for padding."""
-        counted = (weight > 0) & (target >= 0)
+    def update(self, table: Mapping[str, Tensor], target: Tensor, row: Tensor, weight: Tensor) -> None:
+        """Count a batch.
+
+        Args:
+            table: row of the table -> scores [B, C].
+            target: int64 [B], classes.
+            row: int64 [B], numbers of the texts.
+            weight: [B], 0 for texts that only pad the batch.
+        """
+        groups = self.groups[row]
+        counted = (weight > 0) & (target >= 0) & (groups >= 0)
         right = torch.stack([table[name].argmax(dim=1) == target for name in self.names])[:, counted]
-        best = right[self.names.index("all")]
-        cases = [torch.ones_like(right), right, best & ~right, ~best & right]
-        self.counts += torch.stack([case.sum(dim=1) for case in cases], dim=1)
+        groups = groups[counted]
+        self.texts.index_add_(0, groups, torch.ones_like(groups))
+        self.right.index_add_(1, groups, right.long())
 
-    def compute(self) -> Tensor:
-        """Return the counts, over all processes."""
-        return self.counts
+    def compute(self) -> tuple[Tensor, Tensor]:
+        """Return the counts of texts and of correct ones, over all processes."""
+        return self.texts, self.right
 
     def lines(self, weights: Mapping[str, float]) -> list[Line]:
         """The table's rows, over all processes, with the weights of the members."""
+        texts, right = self.compute()
+        whole = right[self.names.index("all")]
         return [
-            Line(name, texts, right, gained, lost, weights.get(name))
-            for name, (texts, right, gained, lost) in zip(self.names, self.compute().tolist(), strict=True)
+            Line.of(name, texts, own, whole, weights.get(name))
+            for name, own in zip(self.names, right, strict=True)
         ]
 
 
@@ -59,11 +89,33 @@ class Line:
     name: str
     texts: int
     right: int
-    #: number of texts that only the whole ensemble classifies correctly, and that only this row does.
+    standard_error: float
+    #: accuracy of the whole ensemble minus this row's, and its standard error for paired texts.
+    difference: float
+    difference_error: float
+    #: number of groups of duplicates in which the whole ensemble classifies more texts correctly, and this row does.
     gained: int
     lost: int
     #: of a member, in the whole ensemble.
     weight: float | None = None
+    #: whether the encoder that it reads was chosen on these texts, so that the accuracy is a little too high.
+    is_flattered: bool = False
+
+    @classmethod
+    def of(cls, name: str, texts: Tensor, right: Tensor, whole: Tensor, weight: float | None) -> Line:
+        """The figures of a row from counts by group [groups]: texts, its correct ones, and the whole ensemble's."""
+        gain = whole - right
+        return cls(
+            name,
+            int(texts.sum()),
+            int(right.sum()),
+            standard_error=_grouped_error(right, texts),
+            difference=int(gain.sum()) / max(int(texts.sum()), 1),
+            difference_error=_grouped_error(gain, texts),
+            gained=int((gain > 0).sum()),
+            lost=int((gain < 0).sum()),
+            weight=weight,
+        )
 
     @property
     def accuracy(self) -> float:
@@ -71,20 +123,9 @@ class Line:
         return self.right / max(self.texts, 1)
 
     @property
-    def standard_error(self) -> float:
-        """Standard error of the accuracy."""
-        return sqrt(self.accuracy * (1 - self.accuracy) / max(self.texts, 1))
-
-    @property
-    def difference(self) -> float:
-        """Accuracy of the whole ensemble minus this row's."""
-        return (self.gained - self.lost) / max(self.texts, 1)
-
-    @property
-    def difference_error(self) -> float:
-        """Standard error of the difference, for paired texts."""
-        n = max(self.texts, 1)
-        return sqrt(max(self.gained + self.lost - (self.gained - self.lost) ** 2 / n, 0.0)) / n
+    def percentage(self) -> str:
+        """The accuracy in percent, with a mark if it is too high."""
+        return f"{100 * self.accuracy:.1f}" + ("*" if self.is_flattered else "")
 
     @property
     def p_value(self) -> float:
@@ -93,6 +134,33 @@ class Line:
 
         differ = self.gained + self.lost
         return float(binomtest(min(self.gained, self.lost), differ).pvalue) if differ else 1.0
+
+
+def _grouped_error(sums: Tensor, sizes: Tensor) -> float:
+    """Standard error of a mean over all texts, from sums and sizes of independent groups."""
+    texts = max(int(sizes.sum()), 1)
+    deviations = sums.double() - sizes * (int(sums.sum()) / texts)
+    return sqrt(float((deviations**2).sum())) / texts
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """The rows that a table does not count, because members have learned from their duplicates, or retrieve them."""
+
+    duplicates: int = 0
+    near: int = 0
+
+    @classmethod
+    def of(cls, marks: DuplicateMarks | None) -> LeftOut:
+        """The number of marked rows of a split."""
+        if marks is None:
+            return cls()
+        return cls(int(marks.is_duplicate.sum()), int(marks.near.sum()))
+
+    def __str__(self) -> str:
+        counts = {"a duplicate": self.duplicates, "a near-duplicate": self.near}
+        parts = [f"{count:,} with {name}" for name, count in counts.items() if count]
+        return f"{' and '.join(parts)} among the training rows or in the memory" if parts else ""
 
 
 @dataclass(frozen=True)
@@ -104,20 +172,31 @@ class Answer:
     lines: list[Line]
     #: conditions of the measurement, and the members that do not take part.
     notes: list[str]
+    left_out: LeftOut
+
+    @classmethod
+    def of(cls, described: PlainDict) -> Answer:
+        """The answer that `dataclasses.asdict` described."""
+        lines = [Line(**line) for line in described["lines"]]
+        return cls(described["split"], lines, described["notes"], LeftOut(**described["left_out"]))
 
     def sentence(self) -> str:
-        """The conclusion: does the memory help?"""
+        """The conclusion: does the memory help? With the number of rows that are not counted."""
+        if not self.lines[0].texts:
+            return f"No {self.split} row can be counted: {self.left_out or 'all have unknown labels'}."
+        left_out = str(self.left_out)
+        return self._conclusion() + (f" Not counted: {left_out}." if left_out else "")
+
+    def _conclusion(self) -> str:
         lines = {line.name: line for line in self.lines}
         whole, without = lines["all"], lines.get("without memory")
         rows = f"On these {whole.texts:,} {self.split} rows"
         if "memory alone" not in lines:
             return f"{rows} the memory was not measured: it has no vote."
         if without is None:
-            return (
-                f"{rows} the memory alone has {100 * whole.accuracy:.1f} %: no member reads the text itself."
-            )
+            return f"{rows} the memory alone has {whole.percentage} %: no member reads the text itself."
         figures = (
-            f"{100 * whole.accuracy:.1f} % with it, {100 * without.accuracy:.1f} % without"
+            f"{whole.percentage} % with it, {without.percentage} % without"
             f" ({100 * without.difference:+.1f} ± {100 * without.difference_error:.1f} points, McNemar p ="
             f" {without.p_value:.2g})"
         )
@@ -135,7 +214,7 @@ class Answer:
             body.append(
                 [
                     names.get(line.name, line.name),
-                    f"{100 * line.accuracy:.1f}",
+                    line.percentage,
                     f"{100 * line.standard_error:.1f}",
                     "" if is_all else f"{100 * line.difference:+.1f} ± {100 * line.difference_error:.1f}",
                     "" if is_all else f"{line.p_value:.2g}",
@@ -146,15 +225,15 @@ class Answer:
 
     def as_markdown(self) -> str:
         """The table and its conclusion."""
-        return "\n".join([markdown_table(self.cells()), self.sentence(), *self.notes, ""])
+        table = [markdown_table(self.cells())] if self.lines[0].texts else []
+        return "\n".join([*table, self.sentence(), *self.notes, ""])
 
     def as_json(self) -> PlainDict:
         """The answer as plain values."""
-        figures = ("accuracy", "standard_error", "difference", "difference_error", "p_value")
-        rows = [{**asdict(line), **{name: getattr(line, name) for name in figures}} for line in self.lines]
+        rows = [{**asdict(line), "accuracy": line.accuracy, "p_value": line.p_value} for line in self.lines]
         weights = {line.name: line.weight for line in self.lines if line.weight is not None}
         answer = {"split": self.split, "sentence": self.sentence(), "notes": self.notes}
-        return {**answer, "weights": weights, "rows": rows}
+        return {**answer, "left_out": asdict(self.left_out), "weights": weights, "rows": rows}
 
     def write(self, folder: Path, name: str = "answer") -> None:
         """Write NAME.json and NAME.md."""

@@ -1,34 +1,37 @@
 """The stages of a fit after the encoder's training: the memory's vectors, the members, their weights, the answer.
 
-Weights are fitted on rows that no member has learned from: the validation rows and, where these are few, cross-fitted
-training rows. A vote needs no folds: a training row retrieves neither itself nor its duplicates.
+Weights are fitted on rows that no member has learned from: the validation rows without duplicates or near-duplicates
+elsewhere and, where these are few, cross-fitted training rows. A vote needs no folds: a training row retrieves neither
+itself nor its duplicates.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 from datamodules.batch import BatchContents
 from datamodules.classification.dataset import UNKNOWN, label_numbers
 from datamodules.core.errors import InputError
-from datamodules.sampling import LengthBucketSampler
+from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
 from datamodules.text_rows import TextRowsDataModule
-from zoo.ensemble.answer import Answer, AnswerScores, Line
+from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_groups
+from zoo.ensemble.encoder_training import train_encoder
 from zoo.ensemble.member import Input, Readings
+from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.metric import EncoderMetric, TunedFold
 from zoo.ensemble.network import EnsembleNetwork, scores_of
-from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
+from zoo.ensemble.pool import COMBINATIONS, HeldOut, Pool, fit_pool, folds_of
 from zoo.ensemble.tables import classify_table, read_table
 from zoo.tasks.predictor import on_device
-from zoo.training.trained_parts import freeze_parts, parameter_groups
 
 if TYPE_CHECKING:
     from zoo.ensemble.model import MemoryEnsemble
@@ -37,6 +40,15 @@ log = logging.getLogger("zoo")
 
 #: Folds of the validation rows for the answer's table.
 _TABLE_FOLDS = 5
+#: The weights with which a row of the table is classified.
+_FOLD_CONDITION = (
+    "each row of the table is classified with weights that were fitted without its fifth of the rows"
+)
+_ROW_CONDITION = "each row of the table is classified with weights that were fitted without it"
+_NO_CONDITION = (
+    "some rows of the table had a part in the weights that classify them, since no others are left"
+)
+_UNKNOWN_CONDITION = "the rows of the table have labels that training lacks, and count as errors"
 
 
 class EnsembleFit:
@@ -50,9 +62,15 @@ class EnsembleFit:
         self.target = label_numbers(self.training.rows, data.spec.labels)
         #: rows [n] of one group are duplicates, which cross-fitting keeps together.
         self.groups = data.duplicate_keys(self.training.rows)
-        target = label_numbers(self.validation.rows, data.spec.labels)
-        #: int64 [n], classes of the validation rows; C = unknown to the model.
+        #: int64 [n], numbers of the validation rows that are used; the others measure memorization.
+        self.validation_rows = self.validation.independent_rows
+        target = label_numbers(self.validation.rows, data.spec.labels)[self.validation_rows]
+        #: int64 [n], their classes; C = unknown to the model.
         self.validation_target = np.where(target == UNKNOWN, self.network.num_classes, target)
+        #: the rows that the table does not count.
+        self.left_out = LeftOut()
+        if len(self.validation_rows):
+            self.left_out = LeftOut.of(self.validation.duplicates)
         #: whether weights are fitted on training rows as well.
         self.crosses = bool((target >= 0).sum() < max(model.few_rows, 1))
         #: of a frozen encoder that was tuned; None = it is as it was, or trained by gradients.
@@ -70,7 +88,6 @@ class EnsembleFit:
         readings = self._fit_members()
         show("stage 4 of 4: weights are fitted on held-out rows")
         crossed, crossed_references = self._cross_fit(readings) if self.crosses else (None, {})
-        num_crossed = 0 if crossed is None else len(crossed.target)
         if len(self.validation_target):
             split, (held_out, references) = "validation", self._classify_validation()
         elif crossed is not None:
@@ -79,9 +96,10 @@ class EnsembleFit:
             raise InputError(
                 "model.init_from has seen all rows: name others, to fit weights, with --data.validation_file"
             )
-        network.pool = _fit_pool(held_out, crossed, network.num_classes)
-        lines = self._measure(held_out, crossed, references)
-        return Answer(split, lines, self._notes(num_crossed))
+        fitted_on = [held_out.known(network.num_classes), *([] if crossed is None else [crossed])]
+        network.pool = _fit_pool(fitted_on)
+        lines, conditions = self._measure(held_out, crossed, references)
+        return Answer(split, lines, self._notes(fitted_on, split, lines, conditions), self.left_out)
 
     @property
     def _inputs(self) -> set[Input]:
@@ -95,7 +113,7 @@ class EnsembleFit:
         self.model.show_stage(f"stage 1 of 4: the encoder's metric is learned, {plan.steps} steps")
         metric = EncoderMetric(self.model, self.data, self.target, self.groups, plan)
         is_known = self.validation_target < self.network.num_classes
-        texts = self.validation.rows.texts.take(np.flatnonzero(is_known))
+        texts = self.validation.rows.texts.take(self.validation_rows[is_known])
         is_better = metric.learn(None if self.crosses else (texts, self.validation_target[is_known]))
         self.metric = metric if is_better else None
         if not is_better:
@@ -124,12 +142,16 @@ class EnsembleFit:
         network = self.network
         network.excludes_duplicates = self.data.excludes_duplicates("validation")
         names = [*network.members, *network.references]
-        readings = read_table(self.model, self.validation, network.inputs_of(names))
+        readings = read_table(
+            self.model, self.validation, network.inputs_of(names), rows=self.validation_rows
+        )
         if network.excludes_duplicates:
             readings = readings._replace(excluded=network.excluded_rows(readings.texts))
         outputs = classify_table(network, readings, names, self.model.device)
         held_out = HeldOut(
-            {name: outputs.pop(name) for name in network.members}, torch.from_numpy(self.validation_target)
+            {name: outputs.pop(name) for name in network.members},
+            torch.from_numpy(self.validation_target),
+            self.data.duplicate_keys(self.validation.rows)[self.validation_rows],
         )
         return held_out, scores_of(outputs)
 
@@ -138,7 +160,7 @@ class EnsembleFit:
 
         None if `init_from` was trained on all; references are classified only where they are to be measured.
         """
-        ids = self.training.rows.ids
+        ids = self.data.own_ids("train", self.training.rows)
         readings = readings._replace(excluded=self.network.excluded_rows(readings.texts, ids))
         tuned = [] if self.metric is None else self.metric.folds
         folds = folds_of(self.target, len(tuned) or self.model.folds, self.groups)
@@ -149,12 +171,25 @@ class EnsembleFit:
             parts.append(self._classify_fold(readings, rows, others, tuned[fold] if tuned else None))
             order.append(rows)
         crossed = HeldOut.join(parts).select(np.argsort(np.concatenate(order), kind="stable"))
-        crossed = crossed.select(np.flatnonzero(self.model.is_unseen(self.training)))
+        crossed = crossed.select(self._usable_training_rows())
         if len(crossed.target) == 0:
             return None, {}
         references = {name: each for name, each in crossed.outputs.items() if name in self.network.references}
         members = {name: crossed.outputs[name] for name in self.network.members}
         return crossed._replace(outputs=members), scores_of(references)
+
+    def _usable_training_rows(self) -> NDArray[np.int64]:
+        """The rows that `init_from` was not trained on, without near-duplicates unless all have some."""
+        is_unseen = self.model.is_unseen(self.training)
+        near = np.zeros(len(is_unseen), bool)
+        if self.training.neighbors is not None:
+            near = have_near_duplicates(self.training.rows.texts, self.training.neighbors)
+        rows = np.flatnonzero(is_unseen & ~near)
+        if len(rows) == 0:
+            return np.flatnonzero(is_unseen)
+        if len(self.validation_target) == 0:
+            self.left_out = LeftOut(near=int((is_unseen & near).sum()))
+        return rows
 
     def _classify_fold(
         self,
@@ -173,7 +208,7 @@ class EnsembleFit:
             if tuned is not None and memory is not None and self.metric is not None:
                 memory = memory.encoded_by(partial(self.metric.encode_by, tuned))
         else:
-            fold = self._train_encoder(others)
+            fold = train_encoder(self.model, self.data, others)
             with self.model.using(fold):
                 memory = None if memory is None else memory.encoded_by(self.model.encode)
                 if "vectors" in fold.fitted_on(fold.members):
@@ -184,74 +219,69 @@ class EnsembleFit:
         fold.fit(names, seen, self.target[others])
         device = self.model.device if self.network.learns_by_gradients else torch.device("cpu")
         outputs = classify_table(fold, held_out, names, device)
-        return HeldOut(outputs, torch.from_numpy(self.target[rows]))
+        return HeldOut(outputs, torch.from_numpy(self.target[rows]), self.groups[rows])
 
     def _with_vectors(self, readings: Readings, fold: EnsembleNetwork, rows: NDArray[np.int64]) -> Readings:
         read = read_table(self.model, self.training, {"vectors"}, fold, rows)
         return readings._replace(vectors=read.vectors, logits=read.logits)
 
-    def _train_encoder(self, rows: NDArray[np.int64]) -> EnsembleNetwork:
-        """A fresh network whose encoder is trained on some rows for as many epochs as the model's best one was."""
-        model, options, seed = self.model, self.data.options, self.data.seed
-        network = model.fresh_network()
-        freeze_parts(network, model.freeze_patterns)
-        clip = None if model._trainer is None else model.trainer.gradient_clip_val
-        optimizer = model.make_optimizer(parameter_groups(network, model.learning_rates))
-        contents = BatchContents(memory_texts=False)
-        with self.data.temporary_dataset(self.training, contents) as dataset, torch.random.fork_rng():
-            # Every process draws the same dropout.
-            torch.manual_seed(seed)
-            sampler = LengthBucketSampler(
-                dataset.lengths()[rows], options.batch_size, training=True, seed=seed
-            )
-            for epoch in range(model.best_epochs):
-                sampler.set_epoch(epoch)
-                for positions in sampler:
-                    batch = on_device(dataset.__getitems__(rows[positions]), model)
-                    optimizer.zero_grad()
-                    loss = functional.cross_entropy(network.encoder_logits(batch), batch.target)
-                    loss.backward()  # type: ignore[no-untyped-call]
-                    if clip is not None:
-                        nn.utils.clip_grad_norm_(network.parameters(), clip)
-                    optimizer.step()
-                    if not bool(loss.isfinite()):
-                        raise InputError(
-                            "training diverged while the weights were cross-fitted; use a lower learning rate"
-                        )
-        return network
-
     def _measure(
         self, held_out: HeldOut, crossed: HeldOut | None, references: dict[str, Tensor]
-    ) -> list[Line]:
-        """The table's rows; each validation row is classified with weights that were fitted without its fold."""
+    ) -> tuple[list[Line], str]:
+        """The table's rows, and the condition of the weights: each group is classified without its own fold."""
         pool, num_classes = self.network.pool, self.network.num_classes
         assert pool is not None
-        folds, scores = folds_of(held_out.target.numpy(), _TABLE_FOLDS), None
-        for fold in np.unique(folds):
+        folds, scores = folds_of(held_out.target.numpy(), _TABLE_FOLDS, held_out.groups), None
+        groups = number_groups(held_out.groups, np.arange(len(folds)))
+        condition = _FOLD_CONDITION if folds.max() + 1 == _TABLE_FOLDS else _ROW_CONDITION
+        for fold in range(folds.max() + 1):
             rows = np.flatnonzero(folds == fold)
-            others = held_out.select(np.flatnonzero(folds != fold))
-            # A single row, or rows of unknown labels, leave nothing to fit weights on.
-            has_others = crossed is not None or len(others.known(num_classes).target) > 0
-            fitted = _fit_pool(others, crossed, num_classes) if has_others else pool
+            others = held_out.select(np.flatnonzero(folds != fold)).known(num_classes)
+            fitted_on = [part for part in (others, crossed) if part is not None and len(part.target)]
+            if not fitted_on:
+                condition = _NO_CONDITION
+            fitted = _fit_pool(fitted_on) if fitted_on else pool
             logs = fitted.calibrate(held_out.select(rows).outputs)
             table = fitted.table_rows(logs, {name: each[rows] for name, each in references.items()})
             # Every process has all rows.
-            scores = scores or AnswerScores(list(table), sync_on_compute=False)
-            scores.update(table, held_out.target[rows], torch.ones(len(rows)))
+            scores = scores or AnswerScores(list(table), groups, sync_on_compute=False)
+            scores.update(table, held_out.target[rows], torch.from_numpy(rows), torch.ones(len(rows)))
         assert scores is not None
-        return scores.lines(pool.weights["all"])
+        if not len(held_out.known(num_classes).target):
+            condition = _UNKNOWN_CONDITION
+        lines = scores.lines(pool.weights["all"])
+        return [replace(line, is_flattered=self._is_flattered(line.name, pool)) for line in lines], condition
 
-    def _notes(self, crossed_rows: int) -> list[str]:
+    def _is_flattered(self, row: str, pool: Pool) -> bool:
+        """Whether a row of the table reads the encoder, whose epoch was chosen by its accuracy on the table's rows."""
+        if not (len(self.validation_target) and self.model.trains_encoder and len(self.model.epochs) > 1):
+            return False
+        weights = {title: pool.weights.get(name, {}) for name, title in COMBINATIONS.items()}
+        members = [name for name, weight in weights[row].items() if weight] if row in weights else [row]
+        return any(name in self.network.members and "vectors" in MEMBERS[name].reads for name in members)
+
+    def _notes(
+        self, fitted_on: Sequence[HeldOut], split: str, lines: Sequence[Line], condition: str
+    ) -> list[str]:
         """The conditions of the table."""
         network = self.network
         assert network.pool is not None
-        validation = f"{len(self.validation_target):,} validation rows"
-        crossed = f"{crossed_rows:,} training rows, each classified by members that were fitted without it"
-        rows = " and ".join([validation] * bool(len(self.validation_target)) + [crossed] * bool(crossed_rows))
-        notes = [
-            f"Weights are fitted on {rows}; each row of the table is classified with weights that were fitted without"
-            " its fifth of the rows."
-        ]
+        names = ["validation rows", "training rows, each classified by members that were fitted without it"]
+        counts = [len(part.distinct().target) for part in fitted_on]
+        rows = " and ".join(
+            f"{count:,} {name}"
+            for count, name in zip(counts, names[split == "training" :], strict=False)
+            if count
+        )
+        notes = [f"Weights are fitted on {rows}; {condition}."]
+        if split == "training" and len(self.validation.rows):
+            notes.append(
+                "No validation row can be counted: all have duplicates elsewhere, near ones included."
+            )
+        if any(line.is_flattered for line in lines):
+            notes.append(
+                "* The encoder's epoch was chosen by its accuracy on these rows: its figures are a little too high."
+            )
         if unused := [name for name, weight in network.pool.weights["all"].items() if not weight]:
             notes.append(f"Weight 0, since the others do as well without: {', '.join(unused)}.")
         notes += [
@@ -264,9 +294,9 @@ class EnsembleFit:
         return notes
 
 
-def _fit_pool(held_out: HeldOut, crossed: HeldOut | None, num_classes: int) -> Pool:
+def _fit_pool(held_out: Sequence[HeldOut]) -> Pool:
     """Fit a pool to validation rows of known labels, and to cross-fitted training rows if there are any."""
-    rows = HeldOut.join([held_out.known(num_classes), *([] if crossed is None else [crossed])])
+    rows = HeldOut.join(held_out)
     if len(rows.target) == 0:
         raise InputError(
             "no validation row has a label of the training rows, so no weight can be fitted; name other rows with"

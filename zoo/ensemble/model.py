@@ -32,7 +32,8 @@ from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text_rows import TextRowsDataModule, TextSplit
-from zoo.ensemble.answer import Answer, AnswerScores
+from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, number_groups
+from zoo.ensemble.encoder_training import EpochOptions
 from zoo.ensemble.evidence import explain
 from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.member import Input, Sizes
@@ -133,6 +134,10 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
             transformer=transformer, metric_steps=metric_steps, metric_layers=metric_layers, **shared
         )
         check_choice("pooling", pooling or "mean", POOLINGS)
+        if pooling is not None and transformer is None:
+            raise InputError(
+                f"model.pooling={pooling} reduces the states of model.transformer, which names none; omit it"
+            )
         check_sizes(hidden_size=hidden_size, max_ngram=max_ngram)
         if not members or set(members) - set(MEMBERS) or len(set(members)) < len(members):
             raise InputError(f"model.members={list(members)}: choose some of {', '.join(MEMBERS)}, each once")
@@ -157,8 +162,19 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         self.answer: Answer | None = None
         self._answer_scores: AnswerScores | None = None
         self._best: BestEncoder | None = None
+        #: options of each epoch of the encoder's training.
+        self.epochs: list[EpochOptions] = []
         # The predictor's data, where there is no trainer.
         self._data: TextRowsDataModule[Any] | None = None
+
+    @override
+    def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
+        yield from super().idle_options(data)
+        if data.options.memory_max_length is not None:
+            yield (
+                "data.memory_max_length",
+                "memories vote with their labels, and are encoded like texts (data.max_length)",
+            )
 
     # --- the network ---
 
@@ -185,8 +201,8 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
 
     @property
     def best_epochs(self) -> int:
-        """Epochs after which the encoder was best."""
-        return 1 if self._best is None else self._best.epochs
+        """Epochs after which the encoder was best; all, without validation rows."""
+        return len(self.epochs) if self._best is None else self._best.epochs
 
     @override
     def build_network(
@@ -328,7 +344,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         if trainer.max_epochs is None or trainer.max_epochs < 0:
             raise InputError("trainer.max_epochs: set the number of epochs of the encoder's training")
         data = self.model_data
-        validation_rows = len(data.split("validation").rows)
+        validation_rows = len(data.split("validation").independent_rows)
         training_rows = data.split("train").rows
         if validation_rows == 0 and len(np.unique(data.duplicate_keys(training_rows))) < 2:
             raise InputError(
@@ -369,6 +385,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
     def on_train_epoch_start(self) -> None:
         if not self.in_last_epoch:
             self.network.pool = None  # a finished run that is trained further
+            self.epochs[self.current_epoch :] = [EpochOptions.of(self.trainer)]
 
     @override
     def on_train_batch_start(self, batch: ClassificationBatch, batch_idx: int) -> None:
@@ -407,7 +424,9 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
     @override
     def on_validation_epoch_end(self) -> None:
         is_training = self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking
-        accuracy = float(self.validation_scores.compute()["accuracy"]) if is_training else 0.0
+        scores = self.validation_scores.compute() if is_training else {"accuracy": 0.0}
+        # An encoder that has learned the duplicates by heart is not the best one.
+        accuracy = float(scores.get("accuracy_without_duplicates", scores["accuracy"]))
         super().on_validation_epoch_end()
         if not is_training or self.network.pool is not None:
             return
@@ -433,8 +452,10 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         scores.update(output.logits, batch.target, batch.weight, batch.is_duplicate)
         if output.table:
             if self._answer_scores is None:
-                self._answer_scores = AnswerScores(list(output.table)).to(batch.target.device)
-            self._answer_scores.update(output.table, batch.target, batch.weight)
+                split = self.model_data.split("test")
+                groups = number_groups(self.model_data.duplicate_keys(split.rows), split.independent_rows)
+                self._answer_scores = AnswerScores(list(output.table), groups).to(batch.target.device)
+            self._answer_scores.update(output.table, batch.target, batch.row, batch.weight)
 
     @override
     def on_test_start(self) -> None:
@@ -446,7 +467,8 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         super().on_test_epoch_end()
         if self._answer_scores is not None:
             lines = self._answer_scores.lines(self.network.pool.weights["all"])
-            self.evaluation.table = [asdict(line) for line in lines]
+            left_out = LeftOut.of(self.model_data.split("test").duplicates)
+            self.evaluation.table = asdict(Answer("test", lines, [], left_out))
         self.network.measures_table = False
 
     def explain(self, predictions: Sequence[Prediction], output: EnsembleOutput) -> list[Prediction]:
@@ -479,6 +501,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         best = self._best
         if best is not None and self.network.pool is not None:
             best = best._replace(weights={})
+        checkpoint[CHECKPOINT_KEY]["epochs"] = [epoch._asdict() for epoch in self.epochs]
         checkpoint[CHECKPOINT_KEY]["best_encoder"] = None if best is None else best._asdict()
 
     @override
@@ -486,3 +509,4 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         super().on_load_checkpoint(checkpoint)
         best = checkpoint[CHECKPOINT_KEY].get("best_encoder")
         self._best = None if best is None else BestEncoder(**best)
+        self.epochs = [EpochOptions(**epoch) for epoch in checkpoint[CHECKPOINT_KEY].get("epochs", [])]

@@ -45,6 +45,7 @@ def with_new_classes(
 
     The votes alone decide how probable a new class is; the rest is divided among the old classes as before:
     p(new) = q(new), p(old) = (1 - q(any new)) p'(old). A new class that none of a text's memories has is impossible.
+    Each contribution has the mean 0 over the possible classes.
     """
     num_classes, num_new = logits.shape[1], len(rarity)
     weights = pool.weights.get("memory", {})
@@ -72,4 +73,11 @@ def with_new_classes(
         old_part = parts.get(name, torch.zeros_like(vote))[:, old]
         parts[name] = torch.cat([old_part, vote[:, new]], dim=1)
     parts[BY_MEMORY_ALONE] = torch.cat([rest.expand(-1, num_classes), (share - together)[:, new]], dim=1)
-    return torch.cat([logits + rest, share[:, new]], dim=1), parts
+    is_possible = torch.cat([torch.ones_like(logits), (retrieved[:, new] > 0).to(logits)], dim=1)
+    parts = {name: _centered(part, is_possible) for name, part in parts.items()}
+    return torch.stack(list(parts.values())).sum(dim=0), parts
+
+
+def _centered(part: Tensor, is_possible: Tensor) -> Tensor:
+    """A contribution [B, C + N] minus its mean over the classes that are possible, 1 in a tensor of the same shape."""
+    return part - (part * is_possible).sum(dim=1, keepdim=True) / is_possible.sum(dim=1, keepdim=True)

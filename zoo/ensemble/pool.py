@@ -35,11 +35,17 @@ class HeldOut(NamedTuple):
     outputs: dict[str, Outputs]
     #: int64 [n].
     target: Tensor
+    #: [n], equal for duplicates.
+    groups: NDArray[np.integer]
 
     def select(self, rows: NDArray[np.int64]) -> HeldOut:
         """Some of the rows."""
         outputs = {name: each.select(rows) for name, each in self.outputs.items()}
-        return HeldOut(outputs, self.target[rows])
+        return HeldOut(outputs, self.target[rows], self.groups[rows])
+
+    def distinct(self) -> HeldOut:
+        """The first row of each group."""
+        return self.select(np.sort(np.unique(self.groups, return_index=True)[1]))
 
     def known(self, num_classes: int) -> HeldOut:
         """The rows whose label the model knows."""
@@ -53,7 +59,8 @@ class HeldOut(NamedTuple):
             name: type(first).join([part.outputs[name] for part in parts])
             for name, first in parts[0].outputs.items()
         }
-        return cls(outputs, torch.cat([part.target.cpu() for part in parts]))
+        target = torch.cat([part.target.cpu() for part in parts])
+        return cls(outputs, target, np.concatenate([part.groups for part in parts]))
 
 
 class Pool(NamedTuple):
@@ -101,8 +108,8 @@ class Pool(NamedTuple):
 
 
 def fit_pool(held_out: HeldOut) -> Pool:
-    """Fit calibrations and weights on held-out rows."""
-    outputs, target = held_out
+    """Fit calibrations and weights on held-out rows; duplicates are one row, since they are one observation."""
+    outputs, target, _ = held_out.distinct()
     calibrations = {name: each.best_calibration(target) for name, each in outputs.items()}
     logs = {name: outputs[name].log_probabilities(calibration) for name, calibration in calibrations.items()}
     votes = [name for name, each in outputs.items() if isinstance(each, Votes)]

@@ -13,6 +13,7 @@ from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.text_rows import TextRowsDataModule, TextSplit
+from zoo.ensemble.answer import LeftOut
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool
 from zoo.ensemble.tables import classify_table, read_table
 
@@ -34,12 +35,12 @@ def refit(model: MemoryEnsemble, data: TextRowsDataModule[Any], memory: Memory |
     if unknown := sorted(set(rows.labels) - set(model.labels)):
         raise InputError(f"{rows.source}: the model does not know the label {unknown[0]!r}; remove such rows")
     split = data.split_of(rows, memory)
-    is_duplicate = data.marks_of(rows, split.neighbors, memory, data.duplicates.seen).is_duplicate
-    held_out = _classify(model, split, ~is_duplicate)
+    marks = data.marks_of(rows, split.neighbors, memory, data.duplicates.seen)
+    held_out = _classify(model, data, split, marks.is_independent)
     if len(held_out.target) == 0:
         raise InputError(
-            "zoo memory tune: all rows are in the memory or were trained on, or have labels that only the memory has;"
-            " tune on other rows"
+            "zoo memory tune: all rows have duplicates in the memory or among the training rows, near ones included, or"
+            " labels that only the memory has; tune on other rows"
         )
     added = _added_rows(model, data, memory)
     after = fit_pool(HeldOut.join([held_out, *added]))
@@ -47,11 +48,10 @@ def refit(model: MemoryEnsemble, data: TextRowsDataModule[Any], memory: Memory |
     weights = ", ".join(f"{name} {weight:.2f}" for name, weight in after.weights["all"].items())
     accuracies = f"{_accuracy(before, held_out):.4f} -> {_accuracy(after, held_out):.4f}"
     more = f" and {len(added[0].target)} that were added to the memory" if added else ""
-    skipped = int(is_duplicate.sum())
-    duplicates = f"; {skipped} skipped: duplicates of the memory or of training rows" if skipped else ""
+    left_out = str(LeftOut.of(marks))
     return (
         f"weights {weights}; accuracy {accuracies} on the {len(held_out.target)} rows that they were fitted on{more}"
-        f"{duplicates}"
+        + (f"; skipped: {left_out}" if left_out else "")
     )
 
 
@@ -61,7 +61,11 @@ def _accuracy(pool: Pool, held_out: HeldOut) -> float:
 
 
 def _classify(
-    model: MemoryEnsemble, split: TextSplit, chosen: NDArray[np.bool_], excludes_duplicates: bool = False
+    model: MemoryEnsemble,
+    data: TextRowsDataModule[Any],
+    split: TextSplit,
+    chosen: NDArray[np.bool_],
+    excludes_duplicates: bool = False,
 ) -> HeldOut:
     """Outputs for the chosen rows [n] of a split whose labels are the training's."""
     network, labels = model.network, label_numbers(split.rows, model.labels)
@@ -71,7 +75,7 @@ def _classify(
     if excludes_duplicates:
         readings = readings._replace(excluded=network.excluded_rows(readings.texts))
     outputs = classify_table(network, readings, names, model.device) if len(rows) else {}
-    return HeldOut(outputs, torch.from_numpy(labels[rows]))
+    return HeldOut(outputs, torch.from_numpy(labels[rows]), data.duplicate_keys(split.rows)[rows])
 
 
 def _added_rows(model: MemoryEnsemble, data: TextRowsDataModule[Any], memory: Memory | None) -> list[HeldOut]:
@@ -80,6 +84,6 @@ def _added_rows(model: MemoryEnsemble, data: TextRowsDataModule[Any], memory: Me
         return []
     rows = memory.rows.select(np.arange(memory.versions()[0][1], len(memory)))
     split = data.split_of(rows, memory, exclude_duplicates=True)
-    is_seen = data.marks_of(rows, None, None, data.duplicates.seen).in_training
-    held_out = _classify(model, split, ~is_seen, excludes_duplicates=True)
+    marks = data.marks_of(rows, split.neighbors, None, data.duplicates.seen)
+    held_out = _classify(model, data, split, marks.is_independent, excludes_duplicates=True)
     return [held_out] if len(held_out.target) else []

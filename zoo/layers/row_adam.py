@@ -73,6 +73,8 @@ class RowAdam(Adam):
     with t the number of the k-th of the n steps. The row's update is R m / sqrt(v) if epsilon is 0, and A m / epsilon
     if v is 0; A m / ((A / R) sqrt(v) + epsilon) equals both. The result is that of dense Adam except for rounding and
     for the contribution of epsilon between these cases. The state is Adam's: a checkpoint of either resumes both.
+
+    A schedule may change beta1 and beta2: all updates that were delayed with the old ones are made first.
     """
 
     def __init__(self, params: Any, **options: Any) -> None:
@@ -108,6 +110,9 @@ class RowAdam(Adam):
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(table), torch.zeros_like(table)
+        if table in self._waiting and self._waiting[table].betas != tuple(group["betas"]):
+            self.settle(table)
+            del self._waiting[table]
         if table not in self._waiting:
             self._waiting[table] = _Waiting(len(table), *group["betas"])
         self.settle(table, rows)
@@ -120,6 +125,8 @@ class RowAdam(Adam):
             *_arrays(table, state), rows.numpy(), values.numpy(), waiting.since, waiting.steps,
             *map(np.float32, numbers)
         )  # fmt: skip
+        if not waiting.can_wait:
+            self.settle(table)
 
     def settle(self, table: Tensor, rows: Tensor | None = None) -> None:
         """Make the delayed updates of rows of a table, int64 [n] with duplicates; None = of all."""
@@ -130,7 +137,7 @@ class RowAdam(Adam):
         _settle_rows(
             *_arrays(table, self.state[table]),
             np.arange(len(table)) if rows is None else rows.numpy(),
-            waiting.since, waiting.steps, *waiting.totals, *group["betas"], np.float32(group["eps"])
+            waiting.since, waiting.steps, *waiting.totals, *waiting.betas, np.float32(group["eps"])
         )  # fmt: skip
 
     def settle_all(self) -> None:
@@ -158,9 +165,10 @@ class _Waiting:
         self.steps = 0
         #: int64 [rows]: the step of each row's last update.
         self.since = np.zeros(rows, np.int64)
-        # A row's delayed updates shrink at least by this factor a step.
+        # A row's delayed updates shrink at least by this factor a step; otherwise none is delayed.
         shrink = beta1 / math.sqrt(beta2)
-        reach = 1 if shrink == 0 else math.ceil(math.log(NEGLIGIBLE) / math.log(shrink))
+        self.can_wait = shrink < 1
+        reach = math.ceil(math.log(NEGLIGIBLE) / math.log(shrink)) if 0 < shrink < 1 else 1
         self.betas = beta1, beta2
         # A step's weight in the sums of rows that were updated reach, ..., 1 steps before.
         self.weights = np.array([[beta1], [shrink]]) ** np.arange(reach, 0, -1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from math import isclose
 from pathlib import Path
 from typing import Any, ClassVar
@@ -135,6 +135,10 @@ class Task(pl.LightningModule):
             raise InputError(
                 f"{type(self).__name__} is a model for {self.task}; a {type(data).__name__} has other data"
             )
+
+    def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
+        """Options of the model (`model...`) or the data (`data...`) that are set and change nothing; the reason."""
+        return ((f"data.{name}", reason) for name, reason in data.idle_options())
 
     def batch_contents(self, split: str) -> BatchContents:
         """The contents of batches; see `datamodules.base.ReadsBatches`."""
@@ -325,6 +329,9 @@ class Task(pl.LightningModule):
 
     @override
     def on_fit_start(self) -> None:
+        if self.data is not None and self.trainer.is_global_zero:
+            for option, reason in self.idle_options(self.data):
+                log.warning("%s has no effect: %s", option, reason)
         self._is_finite = True
         self._epoch_loss, self._epoch_count = 0.0, 0
         if self.compile_backend is not None:
@@ -378,11 +385,15 @@ class Task(pl.LightningModule):
                 f"model.lr_scheduler: {type(scheduler).__name__} has one rate for all weights, and"
                 " model.learning_rates has several; omit one of the two"
             )
+        self.check_schedule(optimizer)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val/loss"}}
 
     def adapt_optimizer(self, optimizer: Optimizer) -> Optimizer:
         """Replace the user's optimizer by a faster one with the same result."""
         return optimizer
+
+    def check_schedule(self, optimizer: Optimizer) -> None:
+        """Adapt to options of the optimizer that the schedule has changed; called if there is a schedule."""
 
     # --- evaluation ---
 
@@ -446,8 +457,8 @@ class Evaluation:
         self.class_scores: dict[str, float] = {}
         #: the score of each query, by its id, where models are compared query by query.
         self.query_scores: dict[str, float] = {}
-        #: rows of a table in which the model compares itself with others.
-        self.table: list[PlainDict] = []
+        #: a table in which the model compares itself with others, as plain values; empty where there is none.
+        self.table: PlainDict = {}
         #: where `write` puts all: a process that is forked for a device leaves nothing else behind.
         self.file: Path | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -91,6 +91,15 @@ class ReadsWordVectors(Task):
         """Sizes of a character LSTM."""
         return {}
 
+    @override
+    def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
+        yield from super().idle_options(data)
+        if self.train_word_vectors and data.options.word_vectors is None:
+            yield (
+                "model.train_word_vectors",
+                "vectors that no file has (data.word_vectors) are always trained",
+            )
+
     def _row_tables(self) -> list[RowTable]:
         tables = (module for module in self.network.modules() if isinstance(module, RowTable))
         return [table for table in tables if table.table.requires_grad]
@@ -111,6 +120,16 @@ class ReadsWordVectors(Task):
         if wanted is False or reason or not tables:
             return optimizer
         return update_by_rows(optimizer, tables)
+
+    @override
+    def check_schedule(self, optimizer: Optimizer) -> None:
+        tables, reason = [table for table in self._row_tables() if table.is_sparse], why_dense(optimizer)
+        if tables and reason and self.sparse_updates:
+            raise InputError(
+                f"model.sparse_updates is on, but with model.lr_scheduler {reason}; change that, or omit the option"
+            )
+        if reason:
+            update_densely(tables)
 
     @override
     def configure_gradient_clipping(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.zoo.conftest import Result
+from tests.zoo.conftest import LABELS, TOPIC_WORDS, Result
 
 SMALL = [
     "--model=MemoryEnsemble",
@@ -25,6 +27,23 @@ SMALL = [
     "--trainer.enable_model_summary=false",
     "--trainer.max_epochs=1",
 ]
+
+
+#: So many that two drawn texts are never near-duplicates.
+_WORDS = ["".join(letters) for letters in itertools.product(("ba", "ko", "ni", "su", "te"), repeat=4)]
+
+
+def distinct_sentences(
+    number: int, seed: int, labels: Sequence[str] = LABELS, noise: bool = False
+) -> list[tuple[str, str]]:
+    """Made-up (text, label) pairs without duplicates: the label's topic word and six others; `noise` draws labels."""
+    random = np.random.default_rng(seed)
+    pairs = []
+    for i in range(number):
+        label = labels[i % len(labels)]
+        words = [str(random.choice(TOPIC_WORDS[label])), *random.choice(_WORDS, size=6)]
+        pairs.append((" ".join(words), str(random.choice(labels)) if noise else label))
+    return pairs
 
 
 @pytest.fixture

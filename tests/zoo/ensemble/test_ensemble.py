@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import zoo
 from datamodules.core.errors import InputError
 from datamodules.corpora.rows import Rows
 from tests.zoo.conftest import LABELS, Result, sentences, write_table
-from tests.zoo.ensemble.conftest import SMALL, best
+from tests.zoo.ensemble.conftest import SMALL, best, distinct_sentences
 from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.model import MemoryEnsemble
 from zoo.ensemble.tables import classify_table, read_table
@@ -106,8 +107,10 @@ def test_a_run_answers_whether_the_memory_helps(run: Run, zoo_command: Zoo, test
     assert Path("s_answer.md").exists()
 
 
-def test_contributions_add_up(run: Run, zoo_command: Zoo) -> None:
-    folder = run("run")
+def test_contributions_add_up(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
+    # An encoder of one epoch is so bad that the vote has a weight.
+    table = write_table(tmp_path / "many.csv", distinct_sentences(150, seed=1))
+    folder = run("run", "--model.members=[encoder,dense_vote]", table=table)
     predictor = zoo.load(folder)
     texts = ["apple of the pear", "some old rain", "zinc", "", "word that nobody knows"]
     for prediction in predictor.predict(texts):
@@ -129,7 +132,7 @@ def test_contributions_add_up(run: Run, zoo_command: Zoo) -> None:
     assert result.code == 0, result.err
     record = json.loads(Path("p.jsonl").read_text().splitlines()[0])
     assert set(record["contributions"]) <= {"lexical", "encoder", "lexical_vote", "dense_vote"}
-    assert record["contributions"] == pytest.approx(predictor.predict(texts[:1])[0].contributions)
+    assert record["contributions"] == pytest.approx(predictor.predict(texts[:1])[0].contributions, abs=1e-5)
 
 
 def test_a_run_resumes_in_the_stage_where_it_was_stopped(
@@ -235,12 +238,14 @@ def test_the_answer_reaches_wandb(run: Run) -> None:
 
 def test_rows_that_the_start_was_trained_on_fit_no_weights(run: Run, tmp_path: Path) -> None:
     """An encoder that was trained on them before would get too large a weight, whatever the folds."""
-    start = run("start")
+    first = distinct_sentences(90, seed=1)
+    table = write_table(tmp_path / "first.csv", first)
+    start = run("start", table=table)
     assert "72 training rows" in (start / "output.txt").read_text()
-    again = run("again", f"--model.init_from={start}")
+    again = run("again", f"--model.init_from={start}", table=table)
     assert "training rows" not in (again / "output.txt").read_text()
-    both = [*sentences(90, seed=1), *sentences(30, seed=11)]
-    valid = write_table(tmp_path / "valid.csv", sentences(15, seed=12))
+    both = [*first, *distinct_sentences(30, seed=11)]
+    valid = write_table(tmp_path / "valid.csv", distinct_sentences(15, seed=12))
     grown = run(
         "grown",
         f"--model.init_from={start}",
@@ -290,10 +295,11 @@ def test_a_table_of_one_text_leaves_nothing_to_fit_weights_on(zoo_command: Zoo, 
     assert "same.csv: a single text" in result.err
 
 
-def test_without_validation_rows_the_table_is_about_cross_fitted_rows(run: Run, train_csv: Path) -> None:
-    folder = run("run", "--data.validation_split=0")
+def test_without_validation_rows_the_table_is_about_cross_fitted_rows(run: Run, tmp_path: Path) -> None:
+    table = write_table(tmp_path / "train.csv", distinct_sentences(90, seed=1))
+    folder = run("run", "--data.validation_split=0", table=table)
     answer = json.loads((folder / "answer.json").read_text())
-    num_rows = len(train_csv.read_text().splitlines()) - 1
+    num_rows = 90
     assert answer["split"] == "training"
     assert {row["texts"] for row in answer["rows"]} == {num_rows}
     assert {"svm", "majority", "all"} <= {row["name"] for row in answer["rows"]}
@@ -309,21 +315,25 @@ def test_duplicates_are_in_one_fold(run: Run, tmp_path: Path) -> None:
     assert lines["all"]["accuracy"] < 0.65
 
 
-def test_validation_without_some_class_and_with_an_unknown_one(
-    run: Run, zoo_command: Zoo, train_csv: Path, tmp_path: Path
-) -> None:
+def test_validation_without_some_class_and_with_an_unknown_one(run: Run, tmp_path: Path) -> None:
     few = write_table(tmp_path / "few.csv", [*sentences(20, seed=6, labels=LABELS[:2]), ("drum", "music")])
     folder = run("run", f"--data.validation_file={few}")
     table = json.loads((folder / "answer.json").read_text())["rows"]
     assert table[-1]["texts"] == 21
     assert table[-1]["right"] <= 20
     none = write_table(tmp_path / "none.csv", [("drum", "music")])
-    result = zoo_command(
-        "fit", *SMALL, f"--data.train_file={train_csv}", f"--data.validation_file={none}", "--model.few_rows=0",
-        "--run_dir=none",
-    )  # fmt: skip
-    assert result.code == 2
-    assert "no weight can be fitted" in result.err
+    answer = json.loads((run("none", f"--data.validation_file={none}") / "answer.json").read_text())
+    assert re.match(r"Weights are fitted on \d+ training rows, .*; the rows of the table", answer["notes"][0])
+    one = write_table(tmp_path / "one.csv", distinct_sentences(1, seed=6))
+    start = best(run("start", "--data.validation_split=0"))
+    # No other row is left: the training rows are known to the start.
+    alone = run(
+        "alone", f"--data.validation_file={one}", f"--model.init_from={start}", "--data.validation_split=0"
+    )
+    answer = json.loads((alone / "answer.json").read_text())
+    assert answer["notes"][0].startswith(
+        "Weights are fitted on 1 validation rows; some rows of the table had a part"
+    )
 
 
 def test_memories_with_other_labels_do_not_vote(

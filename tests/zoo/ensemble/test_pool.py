@@ -60,7 +60,7 @@ def test_a_gain_below_its_standard_error_does_not_count() -> None:
 def test_weights_of_a_few_rows_that_are_all_right_are_finite() -> None:
     target = torch.tensor([0, 1])
     scores = torch.eye(2) * 9
-    pool = fit_pool(HeldOut({"a": Scores(scores), "b": Scores(scores)}, target))
+    pool = fit_pool(HeldOut({"a": Scores(scores), "b": Scores(scores)}, target, np.arange(2)))
     assert all(math.isfinite(weight) for weight in pool.weights["all"].values())
     assert Pool.of(json.loads(json.dumps(pool.describe()))) == pool
 

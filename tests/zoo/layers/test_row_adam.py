@@ -111,6 +111,30 @@ def test_adam_has_the_same_result_within_rounding(
             torch.testing.assert_close(state[number][name], value, rtol=5e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("base_momentum", [0.85, 0.2])
+def test_a_schedule_may_cycle_the_betas(base_momentum: float) -> None:
+    """As `OneCycleLR` does by default; with 0.9 and 0.8, or 0.95 and 0.9, updates cannot be delayed at all."""
+    for betas, most in [((0.9, 0.999), 0.95), ((0.9, 0.8), 0.95)]:
+        weights = []
+        for by_rows in (False, True):
+            torch.manual_seed(0)
+            reader = Reader()
+            optimizer: Optimizer = Adam(reader.parameters(), lr=0.01, betas=betas)
+            if by_rows:
+                optimizer = update_by_rows(optimizer, [reader.words])
+            schedule = torch.optim.lr_scheduler.OneCycleLR(
+                optimizer, max_lr=0.02, total_steps=30, base_momentum=base_momentum, max_momentum=most
+            )
+            for step, ids in enumerate(readings(300)):
+                optimizer.zero_grad()
+                reader.loss(ids).backward()
+                optimizer.step()
+                if step % 10 == 9:
+                    schedule.step()
+            weights.append(reader.state_dict()["words.table"])
+        torch.testing.assert_close(weights[1], weights[0], rtol=2e-3, atol=2e-4)
+
+
 def test_updates_are_those_of_adam_to_the_last_digits() -> None:
     """One gradient, then none for many steps: the row's updates, step by step in float64."""
     torch.manual_seed(0)
@@ -219,7 +243,10 @@ def run(
     )
     pl.seed_everything(3, verbose=False)
     optimizer = options.pop("optimizer", lambda weights: Adam(weights, lr=0.01))
-    model = zoo.ExpaNet(word_size=8, bigrams=60, sparse_updates=sparse, optimizer=optimizer)
+    schedule = options.pop("lr_scheduler", None)
+    model = zoo.ExpaNet(
+        word_size=8, bigrams=60, sparse_updates=sparse, optimizer=optimizer, lr_scheduler=schedule
+    )
     trainer = fit(model, data, folder, resumed, **{"max_epochs": 2, **options})
     return model.state_dict(), trainer
 
@@ -293,6 +320,20 @@ def test_small_tables_are_updated_densely_by_default(tmp_path: Path, monkeypatch
     assert type(trainer.optimizers[0]) is RowAdam
     _, trainer = run(tmp_path, None, max_epochs=1, optimizer=lambda weights: AdamW(weights))
     assert type(trainer.optimizers[0]) is AdamW
+
+
+def test_a_schedule_that_sets_a_momentum_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {
+        "optimizer": lambda weights: SGD(weights, lr=0.1),
+        "lr_scheduler": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, 9),
+        "max_epochs": 1,
+    }
+    with pytest.raises(InputError, match=r"model\.lr_scheduler SGD has momentum"):
+        run(tmp_path, True, **options)
+    monkeypatch.setattr(encoders, "MANY_ROWS", 20)
+    states = [run(tmp_path, is_sparse, **options)[0] for is_sparse in (None, False)]
+    for name, value in states[1].items():
+        assert torch.equal(states[0][name], value)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 import zoo
@@ -19,6 +19,9 @@ from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from tests.zoo.conftest import Result, sentences, write_table
 from tests.zoo.ensemble.conftest import run as run
 from zoo.ensemble.model import MemoryEnsemble
+from zoo.ensemble.new_labels import with_new_classes
+from zoo.ensemble.outputs import Votes
+from zoo.ensemble.pool import Pool
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]
@@ -95,8 +98,6 @@ def test_a_new_label_is_predicted_by_the_memory_alone(
         assert (prediction.label, prediction.known_by_memory_alone) == ("music", True)
         assert set(prediction.contributions) >= {"known by memory alone"}
         assert sum(prediction.probabilities.values()) == pytest.approx(1, abs=1e-5)
-        score = sum(prediction.contributions.values())
-        assert math.exp(score) == pytest.approx(prediction.probability, abs=1e-4)
     same = [one.label == other.label for one, other in zip(before, predictor.predict(texts), strict=True)]
     assert np.mean(same) >= 0.95
     # Without a memory of the label it is impossible; the memory as it was before does not have it.
@@ -113,6 +114,25 @@ def test_a_new_label_is_predicted_by_the_memory_alone(
     dev = write_table(tmp_path / "dev.csv", [*sentences(40, seed=79), ("flute", "music")])
     assert zoo_command("memory", "tune", folder, dev).code == 0
     assert zoo.load(folder).predict("guitar")[0].label == "music"
+
+
+def test_contributions_to_possible_classes_add_up_and_have_the_mean_0() -> None:
+    random = np.random.default_rng(0)
+    old = {name: torch.from_numpy(random.normal(size=(6, 3))).float() for name in ("lexical", "lexical_vote")}
+    old = {name: part - part.mean(dim=1, keepdim=True) for name, part in old.items()}
+    logits = torch.stack(list(old.values())).sum(dim=0)
+    classes = torch.from_numpy(random.integers(0, 5, size=(6, 4)))
+    votes = {"lexical_vote": Votes(torch.rand(6, 4), torch.ones(6, 4, dtype=torch.bool), classes, 3)}
+    pool = Pool({"lexical_vote": (1.0, 0.1)}, {"memory": {"lexical_vote": 0.7}})
+    new, contributions = with_new_classes(logits, old, votes, pool, torch.tensor([1.0, 2.0]))
+    torch.testing.assert_close(torch.stack(list(contributions.values())).sum(dim=0), new)
+    old_share = new[:, :3].softmax(dim=1)
+    torch.testing.assert_close(old_share, logits.softmax(dim=1))
+    for row in range(6):
+        possible = [0, 1, 2, *(c for c in (3, 4) if c in classes[row])]
+        assert new[row].softmax(dim=0)[possible].sum() == pytest.approx(1, abs=1e-6)
+        for part in contributions.values():
+            assert float(part[row, possible].mean()) == pytest.approx(0, abs=1e-5)
 
 
 def test_the_next_addition_knows_a_new_label(

@@ -14,6 +14,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
 import zoo
 from datamodules import ClassificationDataModule
@@ -506,3 +507,28 @@ def test_validation_rows_of_a_class_without_training_rows_are_counted_errors(tmp
     assert figures["val/accuracy"] <= 2 / 3
     assert figures["val/micro_f1"] == figures["val/accuracy"]
     assert math.isfinite(figures["val/macro_f1"])
+
+
+@pytest.mark.parametrize("straight_through", [False, True])
+@pytest.mark.parametrize("tau", [0.3, 1.0, 4.0])
+def test_a_draw_of_duplicated_memories_is_one_of_all_places(tau: float, straight_through: bool) -> None:
+    """Three memories fill seven places, each with a draw of its own; means and squares over many draws."""
+    torch.manual_seed(0)
+    draws, energy, count = 40_000, torch.tensor([0.5, -0.3, 0.1]), torch.tensor([3, 2, 2])
+    places = torch.repeat_interleave(torch.arange(3), count)
+    noise = -torch.log(-torch.log(torch.rand(draws, 7).clamp(1e-9, 1 - 1e-7)))
+    expected = torch.zeros(draws, 3)
+    drawn = energy[places] + noise
+    weights = (drawn / tau).softmax(dim=1)
+    if straight_through:
+        weights = functional.one_hot(drawn.argmax(dim=1), 7).float()
+    expected.index_add_(1, places, weights)
+    read = HardRead(tau, straight_through, repeats=True).train()
+    padded = torch.zeros(draws, 7)
+    padded[:, :3] = energy
+    counts = torch.tensor([3.0, 2, 2, 0, 0, 0, 0]).expand(draws, -1)
+    actual = read(padded, counts)
+    assert not actual[:, 3:].any()
+    for power in (1, 2):
+        means = [values[:, :3].pow(power).mean(dim=0) for values in (actual, expected)]
+        torch.testing.assert_close(*means, atol=0.012, rtol=0)

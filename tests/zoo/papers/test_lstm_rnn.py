@@ -245,3 +245,20 @@ def test_known_trigrams_have_rows_and_others_are_ignored() -> None:
         rows = [row[trigram] for trigram in spelled(word) if trigram in row]
         torch.testing.assert_close(encoded, layer.table[rows].sum(dim=0))
     assert not layer(torch.zeros(1, 4, dtype=torch.long)).any()
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_each_network_is_clipped_by_its_own_norm(tied: bool) -> None:
+    model = LSTMRNN(tied=tied, num_trigrams=20, hidden_size=3)
+    model.network = model.build_network(ClickSpec(5, 5, []), None, None)
+    for scale, tower in ((5.0, model.network.query), (0.01, model.network.document)):
+        for weight in tower.parameters():
+            weight.grad = torch.full_like(weight, scale)
+    before = [weight.grad.clone() for weight in model.network.document.parameters()]
+    model.configure_gradient_clipping(torch.optim.SGD(model.parameters(), lr=1.0), 1.0, "norm")
+    norms = [
+        float(torch.cat([weight.grad.flatten() for weight in tower.parameters()]).norm())
+        for tower in (model.network.query, model.network.document)
+    ]
+    small = float(torch.cat([gradient.flatten() for gradient in before]).norm())
+    assert norms == pytest.approx([min(1, small)] * 2 if tied else [1, small], rel=1e-4)

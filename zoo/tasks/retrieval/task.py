@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -64,6 +65,12 @@ class RetrievalTask(Task):
         super().check_data(data)
         if self.mix_retriever and data.options.num_hits == 0:
             raise InputError("model.mix_retriever: set the number of hits to mix in with data.num_hits")
+
+    @override
+    def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
+        yield from super().idle_options(data)
+        if data.options.num_hits and "retrieved" not in data.options.sources and not self.mix_retriever:
+            yield "data.num_hits", "hits are read with data.negatives=retrieved or model.mix_retriever only"
 
     def loss_terms(self, score: Tensor, batch: ClickBatch) -> Tensor:
         """-log of exp(gamma R+) / sum of exp(gamma R) over all candidates (Equation 5): [B], from relevance [N, M]."""

@@ -1,0 +1,71 @@
+"""Options without effect are refused, or logged when a training begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import zoo
+from datamodules import ClassificationDataModule, ClickthroughDataModule, DialogueDataModule
+from datamodules.core.errors import InputError
+from datamodules.retrieval import EmbeddedRetriever
+from tests.zoo.conftest import Zoo, fit_options
+from zoo.baselines.retrieval_lexical import RetrievalBM25
+from zoo.ensemble.model import MemoryEnsemble
+
+OTHER = EmbeddedRetriever(similarity="LMDirichlet")
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        (zoo.ExpaNet, {"tau": 1.0}, "model.tau changes a hard read only"),
+        (zoo.ExpaNet, {"final_tau": 0.5}, "model.final_tau changes a hard read only"),
+        (zoo.ExpaNet, {"straight_through": True}, "model.straight_through changes a hard read only"),
+        (MemoryEnsemble, {"pooling": "mean"}, "model.pooling=mean"),
+    ],
+)
+def test_refused(model: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        model(**options)
+
+
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [
+        (ClassificationDataModule(memory_label_column="label"), {"memory_label_column"}),
+        (ClassificationDataModule(memory="other.csv", memory_label_column="label"), set()),
+        (ClassificationDataModule(retriever=OTHER), set()),
+        (ClassificationDataModule(retriever=OTHER, num_memories=0), {"retriever"}),
+        (ClickthroughDataModule(num_negatives=8), {"num_negatives"}),
+        (ClickthroughDataModule(num_negatives=8, negatives="random"), set()),
+        (ClickthroughDataModule(skip_hits=3, highest_hit_score=0.9), {"skip_hits", "highest_hit_score"}),
+        (ClickthroughDataModule(skip_hits=3, negatives="retrieved", num_hits=9), set()),
+        (ClickthroughDataModule(retriever=OTHER), {"retriever"}),
+        (ClickthroughDataModule(retriever=OTHER, num_hits=9), set()),
+        (DialogueDataModule(layout="hmn4qa", retriever=OTHER), {"retriever"}),
+        (DialogueDataModule(layout="hmn4qa", retriever=OTHER, turns_kept="retrieved"), set()),
+    ],
+)
+def test_of_the_data(data: Any, names: set[str]) -> None:
+    assert {name for name, _ in data.idle_options()} == names
+
+
+def test_of_a_model_and_its_data() -> None:
+    data = ClassificationDataModule(memory_max_length=9)
+    assert [name for name, _ in MemoryEnsemble().idle_options(data)] == ["data.memory_max_length"]
+    assert [name for name, _ in zoo.ExpaNet(train_word_vectors=True).idle_options(data)] == [
+        "model.train_word_vectors"
+    ]
+    clicks = ClickthroughDataModule(num_hits=9)
+    assert [name for name, _ in RetrievalBM25().idle_options(clicks)] == ["data.num_hits"]
+    # The model ranks by its own BM25, whatever the retriever.
+    clicks = ClickthroughDataModule(retriever=OTHER)
+    assert [name for name, _ in RetrievalBM25().idle_options(clicks)] == ["data.retriever"]
+
+
+def test_they_are_logged(zoo_command: Zoo, train_csv: Any, caplog: pytest.LogCaptureFixture) -> None:
+    result = zoo_command(*fit_options(train_csv, "--data.memory_label_column=label"))
+    assert result.code == 0, result.err
+    assert "data.memory_label_column has no effect: data.memory names no table" in caplog.text

@@ -1,0 +1,176 @@
+"""The answer of an ensemble counts no row whose duplicate its members have learned or can retrieve."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from tests.zoo.conftest import LABELS, Result, write_table
+from tests.zoo.ensemble.conftest import distinct_sentences
+from zoo.ensemble.answer import AnswerScores, number_groups
+from zoo.ensemble.network import EnsembleNetwork
+from zoo.ensemble.outputs import Scores
+from zoo.ensemble.pool import HeldOut, fit_pool, folds_of
+
+Run = Callable[..., Path]
+Pairs = list[tuple[str, str]]
+#: Members that need no encoder.
+FAST = "--model.members=[lexical,lexical_vote]"
+
+
+def answer_of(folder: Path) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads((folder / "answer.json").read_text())
+    return answer
+
+
+def exact(rows: Pairs) -> Pairs:
+    return [(f"{text.upper()}!", label) for text, label in rows]
+
+
+def near(rows: Pairs) -> Pairs:
+    return [(f"{text}s", label) for text, label in rows]
+
+
+@pytest.mark.parametrize(("copy", "name"), [(exact, "a duplicate"), (near, "a near-duplicate")])
+def test_copies_of_training_rows_change_neither_weights_nor_table(
+    run: Run, zoo_command: Callable[..., Result], tmp_path: Path, copy: Callable[[Pairs], Pairs], name: str
+) -> None:
+    """With random labels, they made the memory help by 34 points."""
+    training, fresh = distinct_sentences(120, seed=1, noise=True), distinct_sentences(60, seed=2, noise=True)
+    table = write_table(tmp_path / "train.csv", training)
+    answers, tests = [], []
+    for title, rows in {"fresh": fresh, "both": [*fresh, *copy(training[:50])]}.items():
+        held_out = write_table(tmp_path / f"{title}.csv", rows)
+        folder = run(title, FAST, f"--data.validation_file={held_out}", table=table)
+        answers.append(answer_of(folder))
+        command = zoo_command(
+            "test", f"--ckpt_path={folder}", f"--data.test_file={held_out}", "--output=s.json"
+        )
+        assert command.code == 0, command.err
+        tests.append(json.loads(Path("s.json").read_text())["answer"])
+    for alone, together in (answers, tests):
+        assert together["rows"] == alone["rows"]
+        assert together["rows"][0]["texts"] == 60
+        assert together["weights"] == alone["weights"]
+        sentence = f" Not counted: 50 with {name} among the training rows or in the memory."
+        assert together["sentence"] == alone["sentence"] + sentence
+
+
+def test_a_table_of_copies_alone_counts_training_rows(
+    run: Run, zoo_command: Callable[..., Result], tmp_path: Path
+) -> None:
+    training = distinct_sentences(60, seed=1)
+    copies = write_table(tmp_path / "copies.csv", exact(training[:20]))
+    table = write_table(tmp_path / "train.csv", training)
+    folder = run("run", FAST, f"--data.validation_file={copies}", table=table)
+    answer = answer_of(folder)
+    assert answer["split"] == "training"
+    assert answer["rows"][0]["texts"] == 60
+    assert any(note.startswith("No validation row can be counted") for note in answer["notes"])
+    command = zoo_command("test", f"--ckpt_path={folder}", f"--data.test_file={copies}")
+    assert command.code == 0, command.err
+    assert "No test row can be counted: 20 with a duplicate" in command.out
+
+
+def test_near_duplicates_of_training_rows_are_not_cross_fitted(run: Run, tmp_path: Path) -> None:
+    training = distinct_sentences(90, seed=1)
+    table = write_table(tmp_path / "train.csv", [*training, *near(training[:20])])
+    answer = answer_of(run("run", FAST, "--data.validation_split=0", table=table))
+    assert answer["rows"][0]["texts"] == 70
+    assert "Not counted: 40 with a near-duplicate among the training rows" in answer["sentence"]
+
+
+def test_equal_row_numbers_of_another_table_exclude_no_memory(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    excluded: list[int] = []
+    excluded_rows = EnsembleNetwork.excluded_rows
+
+    def record(self: EnsembleNetwork, *arguments: Any) -> Any:
+        rows = excluded_rows(self, *arguments)
+        excluded.extend(map(len, rows or []))
+        return rows
+
+    monkeypatch.setattr(EnsembleNetwork, "excluded_rows", record)
+    table = write_table(tmp_path / "train.csv", distinct_sentences(60, seed=1))
+    other = write_table(tmp_path / "other.csv", distinct_sentences(60, seed=2))
+    options = [
+        "--model.members=[dense_vote]",
+        "--data.validation_split=0",
+        "--data.memory_label_column=label",
+    ]
+    run("other", *options, f"--data.memory={other}", table=table)
+    assert excluded == [0] * 60
+    excluded.clear()
+    run("same", *options, f"--data.memory={table}", table=table)
+    assert excluded == [1] * 60
+
+
+def test_duplicates_among_the_rows_are_one_observation() -> None:
+    """Errors and tests of groups of several sizes, against plain loops."""
+    random = np.random.default_rng(0)
+    sizes = random.integers(1, 5, size=40)
+    keys = np.repeat(random.permutation(40), sizes)
+    target = torch.from_numpy(random.integers(0, 3, len(keys)))
+    table = {name: torch.from_numpy(random.normal(size=(len(keys), 3))) for name in ("other", "all")}
+    counted = np.flatnonzero(keys != 7)
+    scores = AnswerScores(list(table), number_groups(keys, counted), sync_on_compute=False)
+    for rows in np.array_split(random.permutation(len(keys)), 3):
+        batch = {name: values[rows] for name, values in table.items()}
+        scores.update(batch, target[rows], torch.from_numpy(rows), torch.ones(len(rows)))
+    line = scores.lines({})[0]
+    right = {name: (values.argmax(dim=1) == target).numpy() for name, values in table.items()}
+    n = len(counted)
+    accuracy = right["other"][counted].mean()
+    gain = right["all"].astype(int) - right["other"].astype(int)
+    squares = differences = 0.0
+    signs = []
+    for key in set(keys[counted]):
+        own = np.flatnonzero(keys == key)
+        squares += (right["other"][own] - accuracy).sum() ** 2
+        differences += (gain[own] - gain[counted].mean()).sum() ** 2
+        signs.append(np.sign(gain[own].sum()))
+    assert (line.texts, line.accuracy) == (n, pytest.approx(accuracy))
+    assert line.standard_error == pytest.approx(sqrt(squares) / n)
+    assert line.difference == pytest.approx(gain[counted].mean())
+    assert line.difference_error == pytest.approx(sqrt(differences) / n)
+    gained, lost = signs.count(1), signs.count(-1)
+    assert line.p_value == pytest.approx(binomtest(gained, gained + lost).pvalue)
+
+
+def test_duplicates_do_not_make_weights_more_certain() -> None:
+    random = np.random.default_rng(0)
+    target = torch.from_numpy(random.integers(0, 3, 60))
+    outputs = {name: torch.from_numpy(random.normal(size=(60, 3))) for name in "abc"}
+    once = HeldOut({name: Scores(each) for name, each in outputs.items()}, target, np.arange(60))
+    many = HeldOut.join([once] * 20)
+    assert fit_pool(many) == fit_pool(once)
+
+
+def test_duplicates_among_validation_rows_do_not_change_the_weights(run: Run, tmp_path: Path) -> None:
+    rows = distinct_sentences(40, seed=3, labels=LABELS[:2], noise=True)
+    twice = write_table(tmp_path / "twice.csv", [*rows, *exact(rows)])
+    once = write_table(tmp_path / "once.csv", rows)
+    table = write_table(tmp_path / "train.csv", distinct_sentences(60, seed=4, labels=LABELS[:2]))
+    answers = [
+        answer_of(run(file.stem, FAST, f"--data.validation_file={file}", "--model.few_rows=0", table=table))
+        for file in (twice, once)
+    ]
+    assert [answer["rows"][0]["texts"] for answer in answers] == [80, 40]
+    assert answers[0]["weights"] == answers[1]["weights"]
+
+
+def test_folds_keep_groups_together() -> None:
+    random = np.random.default_rng(0)
+    groups = random.integers(0, 30, 200)
+    folds = folds_of(random.integers(0, 3, 200), 5, groups)
+    assert {len(set(folds[groups == group])) for group in set(groups)} == {1}
+    assert len(set(folds)) == 5

@@ -1,0 +1,119 @@
+"""The training of an encoder on a part of the training rows, as the encoder that predicts was trained on all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from datamodules.batch import BatchContents
+from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
+from datamodules.sampling import LengthBucketSampler
+from datamodules.text_rows import TextRowsDataModule
+from zoo.ensemble.network import EnsembleNetwork
+from zoo.tasks.predictor import on_device
+from zoo.training.trained_parts import freeze_parts, parameter_groups
+
+if TYPE_CHECKING:
+    from zoo.ensemble.model import MemoryEnsemble
+
+
+class EpochOptions(NamedTuple):
+    """Options of one epoch of a training: what a schedule has set, and a callback."""
+
+    #: number of batches of a step.
+    accumulated: int
+    #: options of each group of the optimizer, such as its learning rate.
+    groups: list[PlainDict]
+
+    @classmethod
+    def of(cls, trainer: pl.Trainer) -> EpochOptions:
+        """The options of the epoch that begins."""
+        (optimizer,) = trainer.optimizers
+        groups = [_plain_options(group) for group in optimizer.param_groups]
+        return cls(int(trainer.accumulate_grad_batches), groups)
+
+    def apply(self, optimizer: Optimizer) -> None:
+        """Give an optimizer of the same groups these options."""
+        for group, options in zip(optimizer.param_groups, self.groups, strict=True):
+            group.update(options)
+
+
+def _plain_options(group: PlainDict) -> PlainDict:
+    plain = {name: value for name, value in group.items() if name != "params"}
+    return {name: float(value) if isinstance(value, Tensor) else value for name, value in plain.items()}
+
+
+def train_encoder(
+    model: MemoryEnsemble, data: TextRowsDataModule[Any], rows: NDArray[np.int64]
+) -> EnsembleNetwork:
+    """Train the encoder of a fresh network on some training rows, for as many epochs as the model's best one.
+
+    Each process trains the same network, on the batches of all processes.
+    """
+    network = model.fresh_network()
+    freeze_parts(network, model.freeze_patterns)
+    optimizer = model.make_optimizer(parameter_groups(network, model.learning_rates))
+    contents = BatchContents(memory_texts=False)
+    with (
+        data.temporary_dataset(data.split("train"), contents) as dataset,
+        model.using(network),
+        torch.random.fork_rng(),
+    ):
+        # Every process draws the same dropout.
+        torch.manual_seed(data.seed)
+        lengths = dataset.lengths()[rows]
+        for epoch, options in enumerate(model.epochs[: model.best_epochs]):
+            options.apply(optimizer)
+            steps = list(_steps(model, data, lengths, epoch))
+            for number, step in enumerate(steps, start=1):
+                for positions in step:
+                    batch = on_device(dataset.__getitems__(rows[positions]), model)
+                    loss = functional.cross_entropy(network.encoder_logits(batch), batch.target)
+                    (loss / (len(step) * options.accumulated)).backward()  # type: ignore[no-untyped-call]
+                    if not bool(loss.isfinite()):
+                        raise InputError(
+                            "training diverged while the weights were cross-fitted; use a lower learning rate"
+                        )
+                if number % options.accumulated == 0 or number == len(steps):
+                    trainer = model.trainer
+                    model.configure_gradient_clipping(
+                        optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
+                    )
+                    optimizer.step()
+                    optimizer.zero_grad()
+    return network
+
+
+def _steps(
+    model: MemoryEnsemble, data: TextRowsDataModule[Any], lengths: NDArray[np.integer], epoch: int
+) -> Iterator[tuple[list[int], ...]]:
+    """The batches of each step of an epoch, one for each process."""
+    trainer, options = model.trainer, data.options
+    samplers = [
+        LengthBucketSampler(
+            lengths,
+            options.batch_size,
+            training=True,
+            bucket=options.bucket_by_length,
+            seed=data.seed,
+            process=process,
+            num_processes=trainer.world_size,
+        )
+        for process in range(trainer.world_size)
+    ]
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+    limit = trainer.limit_train_batches
+    most = limit if isinstance(limit, int) else max(1, int((limit or 1.0) * len(samplers[0])))
+    for number, step in enumerate(zip(*samplers, strict=True)):
+        if number < most:
+            yield step
