@@ -108,8 +108,8 @@ class EnsembleFit:
             has_vector = self.data.words.has_vector()
             assert has_vector is not None  # bags are made of pre-trained vectors only
             contents = BatchContents(memory_texts=False)
-            with self.data.temporary_dataset(self.training, contents) as dataset:
-                network.bag.fit((on_device(batch, self.model) for batch in dataset.batches(256)), has_vector)
+            dataset = self.data.dataset(self.training, contents)
+            network.bag.fit((on_device(batch, self.model) for batch in dataset.batches(256)), has_vector)
         names = [*network.members, *network.references]
         inputs = network.fitted_on(names)
         if self.crosses:
@@ -198,7 +198,8 @@ class EnsembleFit:
         clip = None if model._trainer is None else model.trainer.gradient_clip_val
         optimizer = model.make_optimizer(parameter_groups(network, model.learning_rates))
         contents = BatchContents(memory_texts=False)
-        with self.data.temporary_dataset(self.training, contents) as dataset, torch.random.fork_rng():
+        dataset = self.data.dataset(self.training, contents)
+        with torch.random.fork_rng():
             # Every process draws the same dropout.
             torch.manual_seed(seed)
             sampler = LengthBucketSampler(

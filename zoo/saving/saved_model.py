@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,6 +159,10 @@ class SavedModel:
         move(model, device)
         predictor = model.predictor_type.open(model, data, memory, memory_version, retriever)
         self.use_fitted_weights(model, predictor.memory)
+        # Another process opens the same version of the memory, although the memory may have grown.
+        version = predictor.memory.version if isinstance(predictor.memory, FolderMemory) else None
+        location = None if memory is None else _absolute(memory)
+        predictor.reopen = partial(load, _absolute(self.source), location, retriever, device, version)
         return predictor
 
 
@@ -204,6 +208,11 @@ def local_path(source: str | Path) -> Path:
     if path.exists() or isinstance(source, Path) or not hub.is_hub_name(source):
         return path
     return hub.download(source)
+
+
+def _absolute(name: str) -> str:
+    """Return an existing path as an absolute one, and any other name as it is."""
+    return str(Path(name).absolute()) if Path(name).exists() else name
 
 
 def is_model(path: str | Path) -> bool:
