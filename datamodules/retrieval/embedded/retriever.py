@@ -37,21 +37,19 @@ _MOST_CACHES = 4
 
 
 class _KnownTerms:
-    """The terms of earlier queries, and the index's ids of them."""
+    """The terms of earlier queries, and an index's ids of them."""
 
-    def __init__(self, analyzer: AnalyzerName) -> None:
-        self.terms = TermIds(Analyzer(analyzer))
+    def __init__(self, analyzer: AnalyzerName, index: InvertedIndex) -> None:
+        self.terms, self.index = TermIds(Analyzer(analyzer)), index
         #: int32: the index's id of each of these terms, -1 = not in the collection.
         self.known = np.empty(0, np.int32)
 
-    def encode(
-        self, texts: Sequence[str], index: InvertedIndex
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the positions of the texts' terms in `known`, and the start of each text; see `TermIds.encode`."""
         ids, starts = self.terms.encode(texts)
         new = self.terms.ids.new
         if new:
-            self.known = np.concatenate([self.known, index.find_terms(new)])
+            self.known = np.concatenate([self.known, self.index.find_terms(new)])
             new.clear()
         return ids, starts
 
@@ -137,8 +135,10 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
         try:
             cache = self._terms.pop()
         except IndexError:
-            cache = _KnownTerms(self.ranking.analyzer)
-        ids, starts = cache.encode(texts, index)
+            cache = None
+        if cache is None or cache.index is not index:
+            cache = _KnownTerms(self.ranking.analyzer, index)
+        ids, starts = cache.encode(texts)
         query_starts, terms, counts, is_cut = maxscore.count_terms(ids, starts, cache.known, MAX_QUERY_TERMS)
         if len(cache.known) <= _MOST_TERMS:
             self._terms.append(cache)
