@@ -193,7 +193,7 @@ def new_file(path: Path, option: str = "folder") -> Iterator[Path]:
     except BaseException as error:
         partial.unlink(missing_ok=True)
         # An error that names another file is of what the block reads.
-        if getattr(error, "filename", None) is not None and str(error.filename) != str(partial):
+        if isinstance(error, OSError) and error.filename not in (None, partial, str(partial)):
             raise
         with named_disk_errors(path, option):
             raise
