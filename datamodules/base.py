@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -374,14 +373,6 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
             persistent_workers=options.num_workers > 0,
         )
 
-    @contextmanager
-    def temporary_dataset(
-        self, split: SplitT, contents: BatchContents = BatchContents()
-    ) -> Iterator[BatchDataset[Any]]:
-        """A split's dataset whose new words are forgotten afterwards."""
-        with self.words.forgetting():
-            yield self.dataset(split, contents)
-
     def encode_texts(
         self, encode: Callable[[TextBatch], Tensor], encoder: str, contents: BatchContents = BatchContents()
     ) -> EncodedTexts:
@@ -403,7 +394,7 @@ class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     def _encode_store(
         self, tokens: TokenStore, length: int, encode: Callable[[TextBatch], Tensor], encoder: str
     ) -> Encodings:
-        table = self.words.table.add(tokens)
+        table = self.words.new_table().add(tokens)
         vocabulary = self.words.vocabulary.fingerprint
         part = {"encoder": encoder, "tokens": tokens.part[1], "vocabulary": vocabulary, "length": length}
         fingerprint = fingerprint_of(part)

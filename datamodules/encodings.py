@@ -39,8 +39,9 @@ class Encodings:
     def open(cls, folder: Path, fingerprint: str) -> Encodings:
         """Map the files that `build` wrote; raises an `InputError` if one is missing or damaged."""
         check_folder(folder, fingerprint)
-        values, start = (map_array(folder / f"{name}.npy") for name in ("values", "start"))
-        size = map_array(folder / "size.npy") if (folder / "size.npy").exists() else None
+        values = map_array(folder / "values.npy", np.float32, dimensions=2)
+        start = map_array(folder / "start.npy", np.int64)
+        size = map_array(folder / "size.npy", np.int64) if (folder / "size.npy").exists() else None
         return cls(values, start, size, (folder, fingerprint))
 
     @classmethod

@@ -191,22 +191,22 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         tokens = self.words.tokenize_now(Rows.from_lists(texts, source="texts to encode"), length)
         lengths = np.minimum(np.diff(tokens.offsets), length)
         full = np.flatnonzero(lengths)
-        with self.words.forgetting():
-            table = self.words.table.add(tokens)
-            for positions in LengthBucketSampler(lengths[full], batch_size, training=False):
-                rows = full[positions]
-                yield rows, gather_texts(TextGroup(table, rows, length))
+        table = self.words.new_table().add(tokens)
+        for positions in LengthBucketSampler(lengths[full], batch_size, training=False):
+            rows = full[positions]
+            yield rows, gather_texts(TextGroup(table, rows, length))
 
 
 class TextDataset(BatchDataset[BatchT_co]):
     """Base of the datasets of texts: `read` builds the fields of a batch that hold texts and memories."""
 
     def __init__(self, data: TextRowsDataModule[Any], split: TextSplit, contents: BatchContents) -> None:
-        """Bind a split to the vocabulary in use; the split's words are added to its table."""
+        """Bind a split to the vocabulary in use."""
         self.split, self.contents = split, contents
         self.max_length, self.memory_max_length = data.lengths
         self.is_duplicate = None if split.duplicates is None else split.duplicates.is_duplicate
-        self.texts = data.words.table.add(split.tokens)
+        words = data.words.new_table()
+        self.texts = words.add(split.tokens)
         self.encodings = self.memory_encodings = None
         if (encoded := contents.encoded_texts) is not None:
             self.encodings = encoded.of(split.tokens, self.max_length)
@@ -221,7 +221,7 @@ class TextDataset(BatchDataset[BatchT_co]):
                 self.memory_rows = contents.encoded_memory.rows_of(split.neighbors.memories.texts)
                 assert (self.memory_rows >= 0).all(), "the neighbors come from another memory"
         if split.memory_tokens is not None and contents.memory_texts and self.memory_rows is None:
-            self.memories = data.words.table.add(split.memory_tokens)
+            self.memories = words.add(split.memory_tokens)
 
     def __len__(self) -> int:
         return len(self.split.rows)

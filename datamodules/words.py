@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -42,7 +41,6 @@ class Words:
     def __init__(self, options: DataOptions, vectors: VectorOptions, cache: Path) -> None:
         self.options, self.vector_options, self.cache = options, vectors, cache
         self._vocabulary: Vocabulary | None = None
-        self._table: WordTable | None = None
         self._vectors_file: Path | None = None
         # Words of the model that the new one starts from.
         self._start_words: list[str] = []
@@ -67,16 +65,13 @@ class Words:
             raise InputError("the data has no vocabulary yet: train a model on it, or give a checkpoint")
         return self._vocabulary
 
-    @property
-    def table(self) -> WordTable:
-        """The numbers of the vocabulary's words, to which token stores are bound."""
-        if self._table is None:
-            self._table = WordTable(self.vocabulary, self.vector_options.max_characters)
-        return self._table
+    def new_table(self) -> WordTable:
+        """Make the table of a dataset's words: one that datasets shared would need a lock, and would only grow."""
+        return WordTable(self.vocabulary, self.vector_options.max_characters)
 
     def use(self, vocabulary: Vocabulary) -> None:
         """Replace the vocabulary."""
-        self._vocabulary, self._table = vocabulary, None
+        self._vocabulary = vocabulary
 
     def knows(self, vocabulary: PlainDict) -> bool:
         """Return True for the vocabulary in use."""
@@ -91,15 +86,6 @@ class Words:
         """bool [num_words]: True for pre-trained vectors; the others were drawn. None without pre-trained ones."""
         file = self._vectors_file
         return None if file is None else torch.from_numpy(np.load(file.with_name("has_vector.npy")))
-
-    @contextmanager
-    def forgetting(self) -> Iterator[None]:
-        """Forget the words that texts add in the meantime, so that prediction needs no more memory over time."""
-        known = len(self.table)
-        try:
-            yield
-        finally:
-            self.table.truncate(known)
 
     def keep(self, vocabulary: PlainDict) -> None:
         """Add the words of a trained model to the next vocabulary: a model that starts from it has their vectors."""

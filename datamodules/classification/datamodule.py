@@ -32,12 +32,14 @@ class ClassificationOptions(TextOptions):
         classes: keep only these classes.
         rows_per_class: keep this number or share of training rows per class, or `{World: 2000, Sports: 4000}`; chosen
             by `split_seed`.
+        max_labels: refuse a table with more labels: the weights of a model grow with their number.
         memory_label_column: label of the memory table; None = its texts have no labels.
     """
 
     class_names: str | list[str] | dict[str, str] | None = None
     classes: list[str] | None = None
     rows_per_class: int | float | dict[str, int] | None = None
+    max_labels: int = 5_000
     memory_label_column: Column | None = None
     characters: bool = True
 
@@ -96,6 +98,11 @@ class ClassificationDataModule(TextRowsDataModule[ClassificationOptions]):
         if len(labels := train.distinct_labels()) < 2:
             have = f"the label {excerpt(labels[0])!r}" if labels else "no label (data.label_column)"
             raise InputError(f"{train.source}: all rows have {have}; a classifier needs two classes")
+        if len(labels) > options.max_labels:
+            raise InputError(
+                f"{train.source}: {len(labels):,} labels, more than data.max_labels={options.max_labels:,}; is this the"
+                " column of the labels (data.label_column)? If it is, and the memory suffices, raise the limit"
+            )
         return {**tables, "train": train}
 
     @override

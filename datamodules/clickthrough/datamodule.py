@@ -261,7 +261,7 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         self, split: ClickSplit, contents: BatchContents = BatchContents(), training: bool = False
     ) -> ClickDataset | RankingDataset:
         if training:
-            sides = Sides.of(self.words.table, split, self.lengths, contents)
+            sides = Sides.of(self.words.new_table(), split, self.lengths, contents)
             return ClickDataset(sides, split, self.options.positives_per_query, self.negatives)
         return self.ranking_dataset(split, contents, self.options.evaluate == "judged")
 
@@ -269,5 +269,5 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
         self, split: ClickSplit, contents: BatchContents, only_judged: bool = False
     ) -> RankingDataset:
         """Queries for which the whole collection, or only their judged documents, are ranked."""
-        sides = Sides.of(self.words.table, split, self.lengths, contents)
+        sides = Sides.of(self.words.new_table(), split, self.lengths, contents)
         return RankingDataset(sides, split, only_judged)

@@ -1,4 +1,8 @@
-"""Arrays on the disk: files written block by block, files mapped, and rows looked up by their keys."""
+"""Arrays on the disk: files written block by block, files mapped and checked, and rows looked up by their keys.
+
+Checksums show accidents, and not numbers that somebody chose: compiled code would read and write outside of its arrays.
+So every array that compiled code reads is checked when it is opened.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from datamodules.core.errors import DamagedError, reason
+from datamodules.core.storage import REBUILD
 
 
 class ArrayWriter:
@@ -44,9 +51,35 @@ class ArrayWriter:
                 self._write_header()
 
 
-def map_array(path: Path) -> NDArray[Any]:
-    """Map an .npy file as a plain array, whose slices and calls are faster than those of `numpy.memmap`."""
-    return np.asarray(np.load(path, mmap_mode="r"))
+def map_array(path: Path, dtype: DTypeLike, dimensions: int = 1) -> NDArray[Any]:
+    """Map an .npy file as a plain array, whose slices and calls are faster than those of `numpy.memmap`.
+
+    Raises a `DamagedError` if it has another type or number of dimensions, or less data than its header announces.
+    """
+    try:
+        array = np.asarray(np.lib.format.open_memmap(path, mode="r"))
+    except (ValueError, OverflowError, EOFError) as error:
+        raise damaged(path, reason(error)) from error
+    if array.dtype != dtype or array.ndim != dimensions or not array.flags.c_contiguous:
+        raise damaged(path, f"an array {array.dtype} of {array.ndim} dimensions")
+    return array
+
+
+def damaged(path: Path, problem: str) -> DamagedError:
+    """Return the error for a file with wrong contents."""
+    return DamagedError(f"{path}: damaged ({problem}); {REBUILD}")
+
+
+def check_numbers(path: Path, numbers: NDArray[np.integer], limit: int, least: int = 0) -> None:
+    """Raise a `DamagedError` unless all numbers are in least..limit - 1."""
+    if len(numbers) and (numbers.min() < least or numbers.max() >= limit):
+        raise damaged(path, f"has numbers outside of {least}..{limit - 1}")
+
+
+def check_starts(path: Path, starts: NDArray[np.int64], length: int) -> None:
+    """Raise a `DamagedError` unless starts [n + 1] divide an array of this length into n consecutive parts."""
+    if len(starts) == 0 or starts[0] != 0 or starts[-1] != length or (starts[1:] < starts[:-1]).any():
+        raise damaged(path, f"does not divide {length} numbers into parts")
 
 
 def find_sorted(ascending: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
@@ -79,7 +112,13 @@ class RowLookup(NamedTuple):
     @classmethod
     def open(cls, folder: Path) -> RowLookup:
         """Map the files that `save` wrote."""
-        return cls(map_array(folder / "hashes.npy"), map_array(folder / "hash_rows.npy"))
+        lookup = cls(
+            map_array(folder / "hashes.npy", np.uint64), map_array(folder / "hash_rows.npy", np.int32)
+        )
+        if len(lookup.keys) != len(lookup.rows):
+            raise damaged(folder / "hash_rows.npy", f"{len(lookup.rows)} rows of {len(lookup.keys)} keys")
+        check_numbers(folder / "hash_rows.npy", lookup.rows, len(lookup.keys))
+        return lookup
 
     def first_rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Return the first row with each key, int32 [m], -1 where there is none."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import xxhash
 from filelock import FileLock
@@ -127,11 +127,14 @@ def check_folder(
     if not (folder / MANIFEST).exists():
         raise DamagedError(f"{folder}: is unfinished (it has no {MANIFEST}); {advice}")
     manifest = read_checked(folder / MANIFEST, advice)
-    if fingerprint not in (None, manifest["fingerprint"]):
-        raise InputError(f"{folder}: was built from other texts or settings; {advice}")
-    for name, facts in manifest["files"].items():
-        if damage := _damage(folder / name, facts, contents):
-            raise DamagedError(f"{folder / name}: damaged ({damage}); {advice}")
+    try:
+        if fingerprint not in (None, manifest["fingerprint"]):
+            raise InputError(f"{folder}: was built from other texts or settings; {advice}")
+        for name, facts in manifest["files"].items():
+            if damage := _damage(folder / name, facts, contents):
+                raise DamagedError(f"{folder / name}: damaged ({damage}); {advice}")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{folder / MANIFEST}: damaged; {advice}") from error
     return manifest
 
 
@@ -143,7 +146,7 @@ def with_checksum(values: PlainDict) -> PlainDict:
 def read_checked(path: Path, advice: str) -> PlainDict:
     """Return the values of a JSON file that was written `with_checksum`; raise a `DamagedError` if it is damaged."""
     try:
-        values: PlainDict = json.loads(path.read_text())
+        values: PlainDict = load_json(path)
         if values.pop("checksum") != fingerprint_of(values):
             raise ValueError("its checksum has changed")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -151,10 +154,23 @@ def read_checked(path: Path, advice: str) -> PlainDict:
     return values
 
 
+def load_json(path: Path) -> Any:
+    """Return the values of a JSON file; raise a `ValueError` if it is none."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no file")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("its values are nested too deeply") from error
+
+
 def _damage(file: Path, facts: PlainDict, contents: bool) -> str | None:
     """Return the difference between a file and its manifest; None if they agree."""
     if not file.exists():
         return "is missing"
+    if not file.is_file():
+        # To read a pipe or a device may take for ever.
+        return "is no file"
     if (size := file.stat().st_size) != facts["bytes"]:
         return f"has {size} bytes instead of {facts['bytes']}"
     if contents and checksum_of(file) != facts["xxh3"]:
@@ -163,28 +179,35 @@ def _damage(file: Path, facts: PlainDict, contents: bool) -> str | None:
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path, which replaces `path` in one step when the block ends without an exception."""
+def new_file(path: Path, option: str = "folder") -> Iterator[Path]:
+    """Yield a temporary path, which replaces `path` in one step when the block ends without an exception.
+
+    A full disk is an `InputError` that names the option which chooses the path.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield partial
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         partial.replace(path)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
-        raise
+        # An error that names another file is of what the block reads.
+        if isinstance(error, OSError) and error.filename not in (None, partial, str(partial)):
+            raise
+        with named_disk_errors(path, option):
+            raise
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, option: str = "folder") -> None:
     """Write a text file in UTF-8, in one step (see `new_file`)."""
-    with new_file(path) as partial:
+    with new_file(path, option) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, contents: object) -> None:
+def write_json(path: Path, contents: object, option: str = "folder") -> None:
     """Write plain values as a JSON file, in one step (see `new_file`). NaN and infinity become null."""
-    write_text(path, json.dumps(_finite(contents), indent=1, allow_nan=False) + "\n")
+    write_text(path, json.dumps(_finite(contents), indent=1, allow_nan=False) + "\n", option)
 
 
 def _finite(value: object) -> object:
@@ -203,10 +226,11 @@ def fingerprint_of(description: Mapping[str, object]) -> str:
 
 def checksum_of(path: Path) -> str:
     """Return the XXH3-128 (hex) of a file: as fast as memory, against accidents and not against attackers."""
-    checksum = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            checksum.update(block)
+    checksum, block = xxhash.xxh3_128(), memoryview(bytearray(1 << 18))
+    # One block for all reads: a new one for each costs more than the checksum.
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(block):
+            checksum.update(block[:size])
     return checksum.hexdigest()
 
 
@@ -253,16 +277,19 @@ _PROBLEMS = {
 }
 
 
+#: In messages of errors without a number: of numpy ("N requested and M written"), `copytree`, and safetensors.
+_SIGNS_OF_FULL = ("requested and", f"[Errno {errno.ENOSPC}]", f"(os error {errno.ENOSPC})")
+
+
 @contextmanager
 def named_disk_errors(folder: Path, option: str = "--data.cache_dir") -> Iterator[None]:
     """Turn a full or read-only disk into an `InputError` that names the folder, and the option that chooses it."""
     try:
         yield
-    except OSError as error:
-        number = error.errno
-        if number is None:  # a short write of numpy ("N requested and M written"), or an error of `copytree`
-            is_full = "requested and" in str(error) or f"[Errno {errno.ENOSPC}]" in str(error)
-            number = errno.ENOSPC if is_full else None
+    except Exception as error:
+        number = error.errno if isinstance(error, OSError) else None
+        if number is None and any(sign in str(error) for sign in _SIGNS_OF_FULL):
+            number = errno.ENOSPC
         if number not in _PROBLEMS:
             raise
         raise InputError(f"{folder}: {_PROBLEMS[number].format(option=option)}") from error

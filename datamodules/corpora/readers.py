@@ -15,7 +15,7 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from datamodules.core.errors import InputError, excerpt, reason
-from datamodules.core.files import binary_lines, existing_file
+from datamodules.core.files import binary_lines, check_expansion, existing_file
 from datamodules.corpora.records import Block, Columns
 from datamodules.corpora.rows import BLOCK
 
@@ -246,7 +246,7 @@ def _parquet_blocks(path: Path, columns: Columns) -> Iterator[Block]:
             if twice := [name for name in wanted if names.count(name) > 1]:
                 raise InputError(f"{path}: has the column {excerpt(twice[0])!r} more than once; rename one")
             batches = file.iter_batches(BLOCK, columns=list(dict.fromkeys(wanted)))
-            yield from _arrow_blocks(batches, wanted, str(path))
+            yield from _arrow_blocks(_checked(batches, path), wanted, str(path))
     except UnicodeDecodeError as error:
         # `_python_values` handles undecodable values, so this is a name.
         raise InputError(f"{path}: a column's name is not UTF-8 ({error.reason}); write it again") from None
@@ -256,6 +256,14 @@ def _parquet_blocks(path: Path, columns: Columns) -> Iterator[Block]:
         raise InputError(
             f"{path}: not a whole Parquet file ({reason(error)}); copy or write it again"
         ) from None
+
+
+def _checked(batches: Iterable[pa.RecordBatch], path: Path) -> Iterator[pa.RecordBatch]:
+    packed, unpacked = path.stat().st_size, 0
+    for batch in batches:
+        unpacked += batch.nbytes
+        check_expansion(path, packed, unpacked)
+        yield batch
 
 
 def _dataset_blocks(

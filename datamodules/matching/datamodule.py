@@ -235,4 +235,4 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
             lists = Lists(split.pairs.lists)
         else:
             lists = Lists.single(np.arange(len(split.pairs)))
-        return MatchingDataset(self.words.table, self.spec, self.idf, split, lists, contents)
+        return MatchingDataset(self.words.new_table(), self.spec, self.idf, split, lists, contents)

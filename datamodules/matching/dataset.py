@@ -128,7 +128,7 @@ class MatchingDataset(BatchDataset[MatchingBatch]):
         lists: Lists,
         contents: BatchContents,
     ) -> None:
-        """Bind lists of a split to the vocabulary in use, to which its words are added; `idf` is [num_words]."""
+        """Bind lists of a split to a table of words; `idf` is [num_words]."""
         self.spec, self.idf, self.split, self.lists, self.contents = spec, idf, split, lists, contents
         self.is_duplicate = split.is_duplicate
         self.first, self.second = words.add(split.first_tokens), words.add(split.second_tokens)

@@ -1,7 +1,7 @@
 """From row numbers to a batch: texts shortened and padded, and every word of the batch once.
 
-A `WordTable` numbers the words of several lexicons. A batch numbers its own words by a scratch array with one cell per
-word of the table: a cell with the number of this batch contains the word's position, any other cell is stale.
+A `WordTable` numbers the words of a dataset's lexicons. A batch numbers its own words by a scratch array with one cell
+per word of the table: a cell with the number of this batch contains the word's position, any other cell is stale.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WordTable:
         return self.vocabulary.characters is not None
 
     def __len__(self) -> int:
-        """The number of words; `truncate` restores such a length."""
+        """The number of words."""
         return self._size if self._by_spelling else len(self._ids)
 
     def add(self, store: TokenStore) -> TokenTable:
@@ -57,12 +57,6 @@ class WordTable:
         self._numbers.update(zip(new, range(start, self._size), strict=True))
         numbers = map(self._numbers.__getitem__, store.lexicon)
         return TokenTable(store, self, np.fromiter(numbers, dtype=np.int32, count=len(store.lexicon)))
-
-    def truncate(self, length: int) -> None:
-        """Remove the words that were added after the table had this length; stores bound since can't be used."""
-        while self._by_spelling and self._size > length:
-            self._numbers.popitem()  # the youngest entry
-            self._size -= 1
 
 
 @dataclass(frozen=True, eq=False)

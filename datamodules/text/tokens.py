@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from datamodules.core.arrays import ArrayWriter
+from datamodules.core.arrays import ArrayWriter, check_numbers, check_starts, map_array
 from datamodules.core.errors import InputError
 from datamodules.core.ragged import offsets_of
 from datamodules.core.storage import Part, build_folder, check_folder
@@ -54,10 +54,15 @@ class TokenStore:
         """Open a store that `build` made; see `check_folder`."""
         # Checksums are compared (about a second per GB): a wrong number would make kernels read outside their arrays.
         check_folder(folder, fingerprint, contents=True)
-        tokens, offsets = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("tokens", "offsets"))
+        tokens = map_array(folder / "tokens.npy", np.int32)
+        offsets, words = (
+            map_array(folder / f"{name}.npy", np.int64) for name in ("offsets", "lexicon_offsets")
+        )
         characters = (folder / "lexicon.utf8").read_bytes().decode("utf-8", "surrogatepass")
-        bounds = pairwise(np.load(folder / "lexicon_offsets.npy").tolist())
-        store = cls(tokens, offsets, [characters[start:end] for start, end in bounds])
+        check_starts(folder / "offsets.npy", offsets, len(tokens))
+        check_starts(folder / "lexicon_offsets.npy", words, len(characters))
+        check_numbers(folder / "tokens.npy", tokens, len(words) - 1)
+        store = cls(tokens, offsets, [characters[start:end] for start, end in pairwise(words.tolist())])
         store._origin = (folder, fingerprint)
         return store
 

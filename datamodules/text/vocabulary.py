@@ -112,8 +112,21 @@ class Vocabulary:
 
     @classmethod
     def from_dict(cls, values: PlainDict) -> Vocabulary:
-        """Return the vocabulary that `to_dict` described."""
-        return cls(**{**values, "prefix": tuple(values["prefix"]), "suffix": tuple(values["suffix"])})
+        """Return the vocabulary that `to_dict` described; raise a `ValueError` if that is none."""
+        vocabulary = cls(**{**values, "prefix": tuple(values["prefix"]), "suffix": tuple(values["suffix"])})
+        vocabulary._check()
+        return vocabulary
+
+    def _check(self) -> None:
+        # Compiled code reads and writes at these ids.
+        ids = self.pad_id, self.unk_id, *self.prefix, *self.suffix
+        if not all(type(id) is int and 0 <= id < len(self.words) for id in ids):
+            raise ValueError(f"a special token is none of the {len(self.words)} words")
+        characters = [] if self.characters is None else self.characters
+        if {type(word) for word in (*self.words, *characters)} - {str}:
+            raise ValueError("a word or a character is no text")
+        if any(len(character) != 1 for character in characters[2:]):
+            raise ValueError("a character is not one character")
 
     @cached_property
     def fingerprint(self) -> str:

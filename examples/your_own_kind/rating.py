@@ -80,8 +80,8 @@ class R2(RowMeans):
 class RatingPredictor(Predictor["MeanOfWords", RatingDataModule]):
     def records(self, source: str, batch_size: int = 256, text_column: str = "text") -> Any:
         rows = Rows.from_lists(list(texts_in(source, {"text_column": text_column})))
-        with self.data.temporary_dataset(self.data.split_of(rows, self.memory)) as dataset:
-            outputs = torch.cat([output for _, output in self.outputs(dataset, batch_size)])
+        dataset = self.data.dataset(self.data.split_of(rows, self.memory))
+        outputs = torch.cat([output for _, output in self.outputs(dataset, batch_size)])
         ratings = self.data.spec.mean + self.data.spec.deviation * outputs
         for text, rating in zip(rows.texts, ratings.tolist(), strict=True):
             yield {"text": text, "rating": rating}

@@ -1,13 +1,23 @@
-"""A campaign of faults: damaged tables, caches and checkpoints, kills, full disks, a server that fails.
+"""A campaign of faults, in cases that each do one thing wrong and continue as a user would.
 
     python -m tests.faults                          minutes
     python -m tests.faults --cases 20000 --kills 60 hours
     python -m tests.faults --server URL             also faults between client and Elasticsearch
 
-The campaign `answers` trains on random labels, with and without duplicates: at most one of twenty tables may show that
-the memory helps. Each other case damages one thing and continues as a user would. It must be refused in one line, or
-reach the result of an undamaged run: another result without a message, a traceback, a crash or an endless loop is a
-defect. The last lines count the outcomes by campaign; a defect is printed with the seed that reproduces it:
+| campaign | fault |
+|---|---|
+| answers | labels are random, with and without duplicates: at most one of twenty tables may show that the memory helps |
+| caches, checkpoints, memories, readers | bytes of one file are changed, lost or doubled |
+| contents | numbers of an exported model are wrong, its checksums right |
+| full_disks | a sync fails at a random point, as on a full disk |
+| real_disks | a command runs on a small file system, mounted for the case; skipped where that is not allowed |
+| kills | a command is killed at a random moment and run again |
+| threads | threads, and a process that one of them forks, use one predictor |
+| servers | answers of Elasticsearch are lost, refused, cut short or strange |
+
+A case must be refused in one line, or reach the result of an undamaged run: another result without a message, a
+traceback, a crash or an endless loop is a defect. Wrong numbers may be valid ones, so `contents` compares no results.
+The last lines count the outcomes by campaign; a defect is printed with the seed that reproduces it:
 
     python -m tests.faults --only CAMPAIGN --first SEED --cases 1
 """
@@ -31,7 +41,7 @@ from typing import Any
 import numpy as np
 
 from datamodules.core.errors import InputError
-from tests.faults import campaigns
+from tests.faults.registry import ALL
 
 #: Limit of a case in seconds; the second number is for cases that run commands.
 SECONDS = 60, 900
@@ -90,13 +100,13 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=300, help="of each campaign of damaged files")
     parser.add_argument("--kills", type=int, default=6, help="of each command")
     parser.add_argument("--first", type=int, default=0, help="seed of the first case")
-    parser.add_argument("--only", nargs="+", choices=sorted(campaigns.ALL), default=sorted(campaigns.ALL))
+    parser.add_argument("--only", nargs="+", choices=sorted(ALL), default=sorted(ALL))
     parser.add_argument("--server", help="URL of an Elasticsearch")
     given = parser.parse_args()
     defects = 0
     for name in given.only:
         with tempfile.TemporaryDirectory() as folder:
-            campaign = campaigns.ALL[name](Path(folder), given.server)
+            campaign = ALL[name](Path(folder), given.server)
             if campaign is None:
                 continue
             cases = given.kills if campaign.is_slow else given.cases

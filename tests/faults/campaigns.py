@@ -7,10 +7,8 @@ import gzip
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -247,52 +245,7 @@ def caches(folder: Path, server: str | None) -> Campaign:
     return Campaign(case, expected)
 
 
-# --- kills and full disks ---
-
-COMMANDS: dict[str, Callable[[Path], list[object]]] = {
-    "fit": lambda folder: [*fit_options(folder)],
-    "prepare": lambda folder: ["prepare", *fit_options(folder)[1:]],
-    "memory add": lambda folder: ["memory", "add", "run", "more.csv"],
-    "index": lambda folder: ["index", "--file", "train.csv", "--memory", "memory"],
-}
-
-
-def kills(folder: Path, server: str | None) -> Campaign:
-    """A command is killed at a random moment and run again: the predictions and the memory are the same."""
-    made_run(folder / "whole")
-
-    def finished(work: Path) -> Any:
-        indexed = FolderMemory(work / "memory", EmbeddedRetriever())
-        hits = indexed.search(TEXTS, 3)
-        return predicted(work / "run"), hits.scores.round(5).tolist(), hits.memories.ids
-
-    zoo_run(folder / "whole", *COMMANDS["index"](folder / "whole"))
-    expected = finished(folder / "whole")
-
-    def case(random: Random, work: Path) -> Callable[[], Any]:
-        def run() -> Any:
-            work.mkdir()
-            for name in ("train.csv", "more.csv"):
-                shutil.copy(folder / "whole" / name, work)
-            victim = sorted(COMMANDS)[int(random.integers(len(COMMANDS)))]
-            for name in ("prepare", "fit", "memory add", "index"):
-                arguments = COMMANDS[name](work)
-                if name == victim:
-                    process = subprocess.Popen(
-                        zoo_command(*arguments), cwd=work, env=environment(work),
-                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                    )  # fmt: skip
-                    time.sleep(float(random.uniform(0.3, 9)))
-                    process.send_signal(signal.SIGKILL)
-                    process.wait()
-                    if name == "memory add" and process.returncode == 0:
-                        continue
-                zoo_run(work, *arguments)
-            return finished(work)
-
-        return run
-
-    return Campaign(case, expected, is_slow=True)
+# --- full disks ---
 
 
 def full_disks(folder: Path, server: str | None) -> Campaign:
@@ -396,15 +349,3 @@ def servers(folder: Path, server: str | None) -> Campaign | None:
 def answers(folder: Path, server: str | None) -> Campaign:
     """Random labels, with and without duplicates: at most one table of twenty shows that the memory helps."""
     return Campaign(honesty.case, expected=False, is_slow=True, tolerated=1, cases=20)
-
-
-ALL: dict[str, Callable[[Path, str | None], Campaign | None]] = {
-    "answers": answers,
-    "caches": caches,
-    "checkpoints": checkpoints,
-    "full_disks": full_disks,
-    "kills": kills,
-    "memories": memories,
-    "readers": readers,
-    "servers": servers,
-}

@@ -29,6 +29,8 @@ def explain(error: BaseException, command: str) -> str | None:
         return "another process of the run has ended; see its message"
     if isinstance(error, OSError) and error.errno is not None:
         return _of_the_system(error)
+    if isinstance(error, MemoryError):
+        return f"this machine has too little memory ({reason(error)}); use fewer rows, labels or threads"
     if isinstance(error, ValueError) and str(error) == "embedded null byte":
         return "the name of a file holds a NUL character; give another"
     if _is(error, "wandb.errors", "Error"):

@@ -324,6 +324,6 @@ class ZooCLI(LightningCLI):
             print(f"\n{answer.as_markdown()}")
             output["answer"] = answer.as_json()
         if self.output is not None:
-            write_json(self.output, output)
+            write_json(self.output, output, "--output")
             if answer is not None:
                 answer.write(self.output.parent, f"{self.output.stem}_answer")

@@ -82,7 +82,7 @@ def predict(
     with ExitStack() as stack:
         file = sys.stdout
         if path is not None:
-            partial = stack.enter_context(new_file(path))
+            partial = stack.enter_context(new_file(path, "--output"))
             file = stack.enter_context(partial.open("w", encoding="utf-8"))
         for record in tqdm(records, desc="predicting", unit="text", delay=2, disable=None):
             file.write(_as_json(record, ckpt_path) + "\n")

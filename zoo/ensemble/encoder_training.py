@@ -63,11 +63,8 @@ def train_encoder(
     freeze_parts(network, model.freeze_patterns)
     optimizer = model.make_optimizer(parameter_groups(network, model.learning_rates))
     contents = BatchContents(memory_texts=False)
-    with (
-        data.temporary_dataset(data.split("train"), contents) as dataset,
-        model.using(network),
-        torch.random.fork_rng(),
-    ):
+    dataset = data.dataset(data.split("train"), contents)
+    with model.using(network), torch.random.fork_rng():
         # Every process draws the same dropout.
         torch.manual_seed(data.seed)
         lengths = dataset.lengths()[rows]

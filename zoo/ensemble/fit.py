@@ -126,8 +126,8 @@ class EnsembleFit:
             has_vector = self.data.words.has_vector()
             assert has_vector is not None  # bags are made of pre-trained vectors only
             contents = BatchContents(memory_texts=False)
-            with self.data.temporary_dataset(self.training, contents) as dataset:
-                network.bag.fit((on_device(batch, self.model) for batch in dataset.batches(256)), has_vector)
+            dataset = self.data.dataset(self.training, contents)
+            network.bag.fit((on_device(batch, self.model) for batch in dataset.batches(256)), has_vector)
         names = [*network.members, *network.references]
         inputs = network.fitted_on(names)
         if self.crosses:

@@ -42,7 +42,8 @@ def read_table(
     readings = Readings(texts)
     if len(rows) and inputs & {"vectors", "bags", "neighbors"}:
         contents = BatchContents(memory_texts=False, new_labels=model.new_labels)
-        with model.model_data.temporary_dataset(split, contents) as dataset, evaluating(model):
+        dataset = model.model_data.dataset(split, contents)
+        with evaluating(model):
             batches = (on_device(batch, model) for batch in dataset.batches(_ROWS, order=rows))
             readings = Readings.join([network.read(batch, inputs - {"memory"}) for batch in batches])
     readings = readings._replace(texts=texts)

@@ -42,6 +42,8 @@ class WordEncoder(RowTable):
         if table is None:
             table = torch.empty(num_words, word_size).normal_(std=0.1)
             table[0] = 0
+        if len(table) != num_words:
+            raise ValueError(f"{len(table)} word vectors of {num_words} words")
         # Several processes may share a memory-mapped, read-only table, so a frozen table is not copied.
         self.table = nn.Parameter(table, requires_grad=train_table)
         self.size = word_size

@@ -5,6 +5,7 @@ PyTorch is imported where it is used, so that commands on memories start fast.
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from datamodules.state import DataState
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Buffer
 
 #: Key of our part of a checkpoint.
 CHECKPOINT_KEY = "memory_zoo"
@@ -142,10 +144,29 @@ def write_contents(contents: Mapping[str, Any], path: Path) -> None:
     """Write a checkpoint file in one step: a killed process leaves the old file or the new one."""
     import torch
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Through a Python file: PyTorch's own writer does not report a full disk.
-    with named_disk_errors(path, "--run_dir"), new_file(path) as partial, partial.open("wb") as file:
-        torch.save(dict(contents), file)
+    with named_disk_errors(path, "--run_dir"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(path, "--run_dir") as partial, _Output(io.FileIO(partial, "wb")) as file:
+        try:
+            torch.save(dict(contents), file)
+        except RuntimeError as error:
+            if file.error is None:
+                raise
+            raise file.error from error
+
+
+class _Output(io.BufferedWriter):
+    """A file that keeps the error of a write: PyTorch's writer reports a position in place of a full disk."""
+
+    error: OSError | None = None
+
+    def write(self, data: Buffer) -> int:
+        """See `io.BufferedWriter.write`."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.error = error
+            raise
 
 
 def plain(value: object) -> Any:

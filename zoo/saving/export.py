@@ -13,7 +13,7 @@ from torch import nn
 from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError
 from datamodules.core.secrets import redact
-from datamodules.core.storage import new_folder
+from datamodules.core.storage import named_disk_errors, new_folder
 from datamodules.core.types import PlainDict
 from datamodules.memory_source import MemoryLocation
 from datamodules.retrieval import FolderMemory, Memory
@@ -58,8 +58,9 @@ def export(source: str | Path, folder: str | Path) -> Path:
     memory = data.memory.open() if has_memory and data.memory is not None else None
     checkpoint = saved.checkpoint
     card = model_card(saved, memory)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with new_folder(folder, KIND) as partial:
+    with named_disk_errors(folder, "folder"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with new_folder(folder, KIND) as partial, named_disk_errors(folder, "folder"):
         # A memory that the model does not read is no part of the folder.
         location = None if memory is None else checkpoint.data.memory
         if isinstance(memory, FolderMemory):

@@ -5,12 +5,11 @@ An entry is used from its version of the memory until the next entry: an old ver
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from datamodules.core.errors import DamagedError
-from datamodules.core.storage import fingerprint_of, write_json
+from datamodules.core.storage import fingerprint_of, load_json, write_json
 from datamodules.core.types import PlainDict
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class Entry(NamedTuple):
 def read_entries(file: Path) -> list[Entry]:
     """Return all entries of a file, oldest first; none if it does not exist."""
     try:
-        contents = json.loads(file.read_text(encoding="utf-8"))
+        contents = load_json(file)
         if contents["checksum"] != fingerprint_of({"entries": contents["entries"]}):
             raise ValueError("its checksum has changed")
         return [Entry(*entry) for entry in contents["entries"]]

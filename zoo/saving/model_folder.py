@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datamodules.core.errors import InputError, reason
-from datamodules.core.storage import check_folder
+from datamodules.core.storage import check_folder, load_json
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def read_model(folder: Path) -> Checkpoint:
 
     check_folder(folder, KIND, contents=True, advice=_ADVICE)
     try:
-        contents: dict[str, Any] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        vocabulary = json.loads((folder / VOCABULARY).read_text(encoding="utf-8"))
+        contents: dict[str, Any] = load_json(folder / CONFIG)
+        vocabulary = load_json(folder / VOCABULARY)
         contents[CHECKPOINT_KEY]["data"]["vocabulary"] = vocabulary
         contents = _with_tensors(contents, load_file(folder / WEIGHTS))
     except (ValueError, KeyError, TypeError, AttributeError) as error:

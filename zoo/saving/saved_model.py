@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +128,9 @@ class SavedModel:
         with explained_by(self.source):
             data = kind(retriever=retriever or make_retriever(state.retriever), **state.options)
             data.use_state(state)
+            # The network was made for these sizes: other words would be read outside of its tables.
+            if data.spec != self.kind.spec_type(**self.checkpoint.spec):
+                raise ValueError("its network was made for another vocabulary or other labels")
             return data
 
     def fitted_weights(self) -> list[fitted_weights.Entry]:
@@ -155,10 +158,14 @@ class SavedModel:
         memory_version: int | None = None,
     ) -> Predictor[Any, Any]:
         """Make a predictor; see `load`."""
-        model, data = self.make_model(), self.make_data(retriever)
+        data, model = self.make_data(retriever), self.make_model()
         move(model, device)
         predictor = model.predictor_type.open(model, data, memory, memory_version, retriever)
         self.use_fitted_weights(model, predictor.memory)
+        # Another process opens the same version of the memory, although the memory may have grown.
+        version = predictor.memory.version if isinstance(predictor.memory, FolderMemory) else None
+        location = None if memory is None else _absolute(memory)
+        predictor.reopen = partial(load, _absolute(self.source), location, retriever, device, version)
         return predictor
 
 
@@ -179,7 +186,9 @@ def load(
         memory_version: of a memory that has grown: 1 is from before all additions; None uses the current version.
 
     Returns:
-        A `Predictor` of the model's kind: a `ClassificationPredictor`, a `MatchingPredictor`, ...
+        A `Predictor` of the model's kind: a `ClassificationPredictor`, a `MatchingPredictor`, ... Any number of threads
+        may use it, one computes at a time. A forked process computes in one thread; a pickled predictor loads the model
+        again, with the same version of the memory.
 
     Raises:
         InputError: the model or its memory cannot be read, or the memory has no such version.
@@ -204,6 +213,11 @@ def local_path(source: str | Path) -> Path:
     if path.exists() or isinstance(source, Path) or not hub.is_hub_name(source):
         return path
     return hub.download(source)
+
+
+def _absolute(name: str) -> str:
+    """Return an existing path as an absolute one, and any other name as it is."""
+    return str(Path(name).absolute()) if Path(name).exists() else name
 
 
 def is_model(path: str | Path) -> bool:

@@ -24,6 +24,7 @@ from callbacks.chart import Chart
 from datamodules.base import AnyDataModule
 from datamodules.batch import BatchContents
 from datamodules.core.errors import InputError
+from datamodules.core.sharing import SharedLock
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import Memory
@@ -105,6 +106,8 @@ class Task(pl.LightningModule):
         self.compile_backend = compile
         self.make_optimizer, self.make_lr_scheduler = optimizer, lr_scheduler
         self.network = None
+        #: held by the thread in which the model predicts.
+        self.in_use = SharedLock()
         self.spec: Any = None
         #: state of the data, kept in checkpoints; after `setup` or `restore`.
         self.data_state: DataState | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TextIO, TypeVar
@@ -39,12 +39,17 @@ ItemT = TypeVar("ItemT")
 
 
 class Predictor(ABC, Generic[ModelT, DataT]):
-    """Base of the predictors, one for each kind of task."""
+    """Base of the predictors, one for each kind of task.
+
+    Any number of threads may use a predictor. Another process that receives it (pickled) opens the saved model again.
+    """
 
     #: use of a predictor `model`, for the model card.
     example: ClassVar[str] = "model"
     #: whether a text has different vectors as a query and as a text to be retrieved.
     has_query_side: ClassVar[bool] = False
+    #: opens the same model again; None where the model is not on the disk.
+    reopen: Callable[[], Self] | None = None
 
     def __init__(self, model: ModelT, data: DataT, memory: Memory | None = None) -> None:
         """Put a model and its data together; without a memory, the predictor opens the model's when it needs it."""
@@ -68,6 +73,14 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     def needs_memory(cls, data: DataT) -> bool:
         """Return whether every prediction needs the memory, which is then opened at once."""
         return data.retrieves
+
+    def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
+        if self.reopen is None:
+            raise InputError(
+                f"a predictor of a {type(self.model).__name__} that was not loaded from the disk can't be pickled; save"
+                " the model, and open it with zoo.load"
+            )
+        return self.reopen, ()
 
     @abstractmethod
     def records(self, source: str, batch_size: int = 256) -> Iterator[PlainDict] | Iterator[str]:
@@ -148,16 +161,17 @@ def as_record(value: NamedTuple) -> PlainDict:
 
 @contextmanager
 def evaluating(model: Task) -> Iterator[None]:
-    """Switch to evaluation mode without gradients; afterwards every module has its old mode."""
-    # Frozen modules have no training mode, so the modes differ.
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
+    """Switch to evaluation mode without gradients; afterwards every module has its old mode. Other threads wait."""
+    with model.in_use:
+        # Frozen modules have no training mode, so the modes differ.
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            for module, training in modes:
+                module.training = training
 
 
 @contextmanager

@@ -90,7 +90,7 @@ class Embeddings:
             raise InputError(f"{folder}: contains no embeddings; name a folder that `zoo encode` made")
         rows = Rows.load(folder / "rows.arrow", str(folder))
         made_by = MadeBy(manifest["encoder"], manifest["contents"], manifest["side"])
-        return cls(folder, rows, map_array(folder / "vectors.npy"), made_by)
+        return cls(folder, rows, map_array(folder / "vectors.npy", np.float32, dimensions=2), made_by)
 
     @property
     def size(self) -> int:

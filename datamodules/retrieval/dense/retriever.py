@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
+from datamodules.core.arrays import ArrayWriter, RowLookup, check_numbers, damaged, map_array
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import LAST_ROW, ExcludedRows, Hits, check_search
@@ -89,7 +89,7 @@ class DenseRetriever(FolderRetriever[_Index]):
         with ArrayWriter(folder / "unknown.npy", np.float32, (size,)) as writer:
             for vectors in self.vectors.blocks(list(unknown), _TEXTS, progress, delay=0):
                 writer.write(vectors)
-        encoded = map_array(folder / "unknown.npy")
+        encoded = map_array(folder / "unknown.npy", np.float32, dimensions=2)
         empty = [old.empty]
         with ArrayWriter(folder / "vectors.npy", np.float32, (size,)) as writer:
             writer.write(old.vectors)
@@ -105,8 +105,12 @@ class DenseRetriever(FolderRetriever[_Index]):
         RowLookup.of(np.concatenate([old.lookup.keys_by_row(), hashes])).save(folder)
 
     def _map(self, folder: Path) -> _Index:
-        vectors, empty = map_array(folder / "vectors.npy"), map_array(folder / "empty.npy")
-        return _Index(vectors, empty, RowLookup.open(folder))
+        vectors = map_array(folder / "vectors.npy", np.float32, dimensions=2)
+        empty, lookup = map_array(folder / "empty.npy", np.int32), RowLookup.open(folder)
+        check_numbers(folder / "empty.npy", empty, len(vectors))
+        if len(lookup.rows) != len(vectors):
+            raise damaged(folder / "vectors.npy", f"has {len(vectors)} vectors of {len(lookup.rows)} texts")
+        return _Index(vectors, empty, lookup)
 
     def close(self) -> None:
         """See `Retriever.close`."""

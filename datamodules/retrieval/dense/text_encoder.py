@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from datamodules.core.errors import InputError
+from datamodules.core.sharing import network_threads
 from datamodules.retrieval.dense.ranking import DenseRanking
 
 #: Entry points of installed packages, named after the suffix of a file: each makes a `TextEncoder` from the file's name
@@ -42,7 +43,7 @@ def inference(threads: int | None) -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
+    torch.set_num_threads(network_threads(threads or before))
     try:
         with torch.inference_mode():
             yield

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from datamodules.core.errors import InputError
+from datamodules.core.sharing import SharedLock
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.dense.embeddings import Embeddings
 from datamodules.retrieval.dense.ranking import DenseRanking
@@ -53,6 +54,8 @@ class TextVectors:
         self.batch_size = batch_size
         self.device = device
         self.threads = threads
+        # Fast tokenizers refuse a second thread.
+        self._in_use = SharedLock()
         self._encoder: TextEncoder | None = None
         self._embeddings: Embeddings | None = None
 
@@ -128,7 +131,7 @@ class TextVectors:
             total=len(texts), desc="encode", unit="text", delay=delay, disable=None if progress else True
         ) as bar:
             for first in range(0, len(texts), block):
-                with inference(self.threads):
+                with self._in_use, inference(self.threads):
                     vectors = self._block(list(texts[first : first + block]), queries, bar)
                 yield vectors
 
@@ -147,12 +150,14 @@ class TextVectors:
         return look_up_vectors(texts, self._embeddings.vectors, rows, encode)
 
     def _loaded(self) -> TextEncoder:
-        if self._encoder is None:
-            encoder = load_encoder(self.ranking, self.device)
-            # An open index has vectors of the encoder that was there when it was opened.
-            if self.ranking.has_changed():
-                raise InputError(
-                    f"encoder {self.ranking.encoder}: its files have changed since the index was opened; open it again"
-                )
-            self._encoder = encoder
-        return self._encoder
+        with self._in_use:
+            if self._encoder is None:
+                encoder = load_encoder(self.ranking, self.device)
+                # An open index has vectors of the encoder that was there when it was opened.
+                if self.ranking.has_changed():
+                    raise InputError(
+                        f"encoder {self.ranking.encoder}: its files have changed since the index was opened; open it"
+                        " again"
+                    )
+                self._encoder = encoder
+            return self._encoder

@@ -175,7 +175,7 @@ class ServerConnection:
                 raise _TemporaryError("an answer of another form than Elasticsearch's")
             failed = {}
             for position, answer in zip(waiting, received, strict=True):
-                answers[position] = answer.get("create", answer)
+                answers[position] = answer.get("create") or answer.get("index", answer)
                 status, problem = _status(answers[position])
                 if problem and not _is_temporary(status):
                     raise self.error(f"{path}: refused: {problem}")

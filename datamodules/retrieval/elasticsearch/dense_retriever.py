@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,18 +14,30 @@ from typing_extensions import override
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.retrieval.base import MOST_HITS, ExcludedRows, Hits, check_search
+from datamodules.retrieval.base import MOST_HITS, Collection, ExcludedRows, Hits, check_search
 from datamodules.retrieval.dense.ranking import LEAST_SCORE, DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
-from datamodules.retrieval.elasticsearch.server_retriever import SORTED, ServerRetriever, reads_answers
+from datamodules.retrieval.elasticsearch.server_retriever import (
+    SORTED,
+    ServerRetriever,
+    bulk_lines,
+    reads_answers,
+)
 from datamodules.retrieval.folding import text_hashes
 from datamodules.text.pooling import Pooling
+
+log = logging.getLogger(__name__)
 
 # Queries in a request (a vector takes some KB as text), and concurrent requests.
 _QUERIES = 64
 _REQUESTS = 2
 _TEXTS = 4096
 _HASHES = 256
+# Attempts to write lost vectors again, of at most MOST_HITS each.
+_REPAIRS = 100
+_LOST: PlainDict = {
+    "bool": {"filter": {"exists": {"field": "bits"}}, "must_not": {"exists": {"field": "vector"}}}
+}
 
 
 class ElasticsearchDenseRetriever(ServerRetriever):
@@ -148,10 +162,38 @@ class ElasticsearchDenseRetriever(ServerRetriever):
             for text, hashed, vector in zip(block, _hashes(block), vectors, strict=True):
                 fields = ""  # a text without tokens has no vector, so it is never a hit
                 if vector.any():
-                    bits = b64encode(vector.astype("<f4").tobytes()).decode()
-                    fields = f',"hash":"{hashed}","bits":"{bits}","vector":{_as_json(vector)}'
+                    fields = _fields(hashed, vector)
                 for position in positions[text]:
                     yield position, fields
+
+    @override
+    def _repair(self, name: str, collection: Collection) -> None:
+        # Elasticsearch may lose vectors that are not part of `_source` (its issue 137173); the other fields stay.
+        for _ in range(_REPAIRS):
+            if not (lost := self._lost(name)):
+                return
+            log.warning("index %s: the server has lost vectors; %d are written again", name, len(lost))
+            lines = [
+                bulk_lines("index", collection, row, _fields(hashed, vector)) for row, hashed, vector in lost
+            ]
+            for first in range(0, len(lines), _TEXTS):
+                self._send(name, lines[first : first + _TEXTS])
+            self.server.call(lambda client: client.indices.refresh(index=name))
+
+    @override
+    def _check_count(self, name: str, meta: PlainDict) -> None:
+        super()._check_count(name, meta)
+        answer = self.server.call(lambda client: client.count(index=name, query=_LOST))
+        if lost := int(answer["count"]):
+            raise self._error(name, f"has lost {lost} vectors; delete it and run `zoo index` again")
+
+    def _lost(self, name: str) -> list[tuple[int, str, NDArray[np.float32]]]:
+        """Return row, hash and vector of documents that have bits and no vector, at most `MOST_HITS` at once."""
+        query = f'{{"query":{json.dumps(_LOST)},"size":{MOST_HITS},"docvalue_fields":["hash","bits"],"_source":false}}'
+        (hits,) = self.server.search(name, [f"{{}}\n{query}\n".encode()], ["_id", "fields"])
+        return [
+            (int(hit["_id"]), hit["fields"]["hash"][0], _vector_of(hit["fields"]["bits"][0])) for hit in hits
+        ]
 
     def _vectors_of(self, name: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of at least one text [n, d]; those in the index are not encoded again."""
@@ -174,8 +216,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
             )
             (hits,) = self.server.search(name, [f"{{}}\n{query}\n".encode()], ["fields"])
             for hit in hits:
-                bits = b64decode(hit["fields"]["bits"][0])
-                vectors[hit["fields"]["hash"][0]] = np.frombuffer(bits, "<f4").astype(np.float32)
+                vectors[hit["fields"]["hash"][0]] = _vector_of(hit["fields"]["bits"][0])
 
         self.server.in_threads(search_batch, hashes, _HASHES)
         return vectors
@@ -183,6 +224,16 @@ class ElasticsearchDenseRetriever(ServerRetriever):
 
 def _hashes(texts: Sequence[str]) -> list[str]:
     return [f"{number:016x}" for number in text_hashes(texts).tolist()]
+
+
+def _fields(hashed: str, vector: NDArray[np.float32]) -> str:
+    """Return the fields of a text with a vector."""
+    bits = b64encode(vector.astype("<f4").tobytes()).decode()
+    return f',"hash":"{hashed}","bits":"{bits}","vector":{_as_json(vector)}'
+
+
+def _vector_of(bits: str) -> NDArray[np.float32]:
+    return np.frombuffer(b64decode(bits), "<f4").astype(np.float32)
 
 
 def _as_json(vector: NDArray[np.float32]) -> str:

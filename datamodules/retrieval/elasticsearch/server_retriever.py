@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from tqdm import tqdm
 from typing_extensions import override
@@ -234,6 +234,7 @@ class ServerRetriever(Retriever):
             "max_result_window": max(_DEFAULT_WINDOW, meta["count"]),
         }
         self.server.call(lambda client: client.indices.refresh(index=name))
+        self._repair(name, collection)
         self.server.call(
             lambda client: client.options(request_timeout=seconds).indices.forcemerge(
                 index=name, max_num_segments=1
@@ -250,26 +251,27 @@ class ServerRetriever(Retriever):
         self.server.call(lambda client: client.indices.refresh(index=name))
         written, done = self._count(name) - start_row, 0
         texts = collection.texts[start_row:] if start_row else collection.texts
-        ids, labels = collection.ids, collection.labels
 
         def lines() -> Iterator[bytes]:
             for position, fields in self._documents(name, texts):
-                row = start_row + position
-                source = f'{{"row":{row},"text":{as_json(texts[position])}'
-                if ids is not None:
-                    source += f',"id":{as_json(ids[row])}'
-                if labels is not None:
-                    source += f',"label":{as_json(labels[row])}'
-                yield f'{{"create":{{"_id":"{row}"}}}}\n{source}{fields}}}\n'.encode()
+                yield bulk_lines("create", collection, start_row + position, fields)
 
-        answer = {"filter_path": "items.create.status,items.create.error.type,items.create.error.reason"}
         disabled = None if progress else True
         with tqdm(total=len(texts), desc=f"index {name}", unit=" rows", disable=disabled) as bar:
             for chunk in _chunks(lines()):
                 done += len(chunk)
                 if done > written:
-                    self.server.exchange(name, "_bulk", answer, "items", chunk)
+                    self._send(name, chunk)
                 bar.update(len(chunk))
+
+    def _send(self, name: str, chunk: Sequence[bytes]) -> None:
+        """Send lines of `bulk_lines`."""
+        paths = [f"items.*.{part}" for part in ("status", "error.type", "error.reason")]
+        self.server.exchange(name, "_bulk", {"filter_path": ",".join(paths)}, "items", chunk)
+
+    def _repair(self, name: str, collection: Collection) -> None:
+        """Write again what the server has lost, if that is possible, before the index is complete."""
+        return
 
     def _count(self, name: str) -> int:
         count: int = self.server.call(lambda client: client.count(index=name))["count"]
@@ -319,6 +321,16 @@ class ServerRetriever(Retriever):
                 hits.rows[query, : len(rows)] = rows
 
         self.server.in_threads(search_batch, queries, self.batch_size)
+
+
+def bulk_lines(action: Literal["create", "index"], collection: Collection, row: int, fields: str) -> bytes:
+    """Return the two lines of a document; `index` replaces one that exists. `fields` begin with a comma."""
+    source = f'{{"row":{row},"text":{as_json(collection.texts[row])}'
+    if collection.ids is not None:
+        source += f',"id":{as_json(collection.ids[row])}'
+    if collection.labels is not None:
+        source += f',"label":{as_json(collection.labels[row])}'
+    return f'{{"{action}":{{"_id":"{row}"}}}}\n{source}{fields}}}\n'.encode()
 
 
 def as_json(text: str | None) -> str:

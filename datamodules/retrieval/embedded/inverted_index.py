@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numba
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 from xxhash import xxh3_64_intdigest
 
-from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
+from datamodules.core.arrays import ArrayWriter, RowLookup, check_numbers, check_starts, damaged, map_array
 from datamodules.core.errors import InputError
 from datamodules.core.ragged import offsets_of
 from datamodules.retrieval.base import Ranking
@@ -59,13 +59,61 @@ class InvertedIndex(NamedTuple):
 
     @classmethod
     def map(cls, folder: Path) -> InvertedIndex:
-        """Map an index."""
-        arrays = {name: map_array(folder / f"{name}.npy") for name in cls._fields if name != "lookup"}
-        return cls(lookup=RowLookup.open(folder), **arrays)
+        """Map an index; raise a `DamagedError` if a search would read outside of its arrays."""
+        arrays = {name: map_array(folder / f"{name}.npy", dtype) for name, dtype in _TYPES.items()}
+        index = cls(lookup=RowLookup.open(folder), **arrays)
+        index._check(folder)
+        return index
+
+    def _check(self, folder: Path) -> None:
+        # `text_terms` is checked where it is read: after an addition.
+        check_starts(folder / "text_starts.npy", self.text_starts, len(self.text_terms))
+        check_starts(folder / "posting_starts.npy", self.posting_starts, len(self.posting_rows))
+        texts, terms = len(self.text_starts) - 1, len(self.posting_starts) - 1
+        frequent, words = int(self.term_bitmap.max(initial=-1)) + 1, -(-texts // 64)
+        lengths: dict[str, tuple[NDArray[Any], int]] = {
+            "hashes": (self.lookup.keys, terms),
+            "posting_scores": (self.posting_scores, len(self.posting_rows)),
+            "term_best": (self.term_best, terms),
+            "term_bitmap": (self.term_bitmap, terms),
+            "bitmap_words": (self.bitmap_words, frequent * words),
+            "bitmap_ranks": (self.bitmap_ranks, frequent * words),
+        }
+        for name, (array, length) in lengths.items():
+            if len(array) != length:
+                raise damaged(folder / f"{name}.npy", f"has {len(array)} numbers instead of {length}")
+        check_numbers(folder / "term_bitmap.npy", self.term_bitmap, frequent, least=-1)
+        check_numbers(folder / "posting_rows.npy", self.posting_rows, texts)
+        # Where one term ends, the rows of the next one may begin lower.
+        ends = self.posting_starts[1:][np.diff(self.posting_starts) > 0][:-1]
+        if _falls(self.posting_rows) != np.count_nonzero(
+            self.posting_rows[ends] <= self.posting_rows[ends - 1]
+        ):
+            raise damaged(folder / "posting_rows.npy", "the rows of a term are not ascending")
 
     def find_terms(self, terms: Sequence[str]) -> Ints:
         """Return the ids of terms [n], -1 where no text has the term."""
         return self.lookup.first_rows(term_hashes(terms))
+
+
+#: Types of the arrays in files of their own.
+_TYPES: dict[str, type[np.generic]] = {
+    "text_terms": np.int32,
+    "text_starts": np.int64,
+    "terms": np.uint8,
+    "posting_starts": np.int64,
+    "posting_rows": np.int32,
+    "posting_scores": np.float32,
+    "term_best": np.float32,
+    "term_bitmap": np.int32,
+    "bitmap_words": np.uint64,
+    "bitmap_ranks": np.int32,
+}
+
+
+def _falls(rows: Ints) -> int:
+    """Return the number of rows that are not above the one before."""
+    return int(np.count_nonzero(rows[1:] <= rows[:-1]))
 
 
 def term_hashes(terms: Collection[str]) -> Words:
@@ -99,7 +147,7 @@ def _write_texts(
     ):
         if old is not None:
             writer.write(old.text_terms)
-            for term in old.terms.tobytes().decode().split("\n") if len(old.terms) else ():
+            for term in old.terms.tobytes().decode(errors="replace").split("\n") if len(old.terms) else ():
                 term_ids.ids[term]  # a new term gets the next id, which is its old one
         for first in range(num_old, len(texts), _TEXTS):
             block = texts[first : first + _TEXTS]
@@ -114,8 +162,10 @@ def _write_texts(
 
 def _write_postings(ranking: Ranking, folder: Path) -> None:
     """Write the postings of the texts whose term ids are in `folder`."""
-    text_terms, text_starts = map_array(folder / "text_terms.npy"), map_array(folder / "text_starts.npy")
+    text_terms = map_array(folder / "text_terms.npy", np.int32)
+    text_starts = map_array(folder / "text_starts.npy", np.int64)
     num_terms = len(RowLookup.open(folder).keys)
+    check_numbers(folder / "text_terms.npy", text_terms, num_terms)
     rows, occurrences = count_tokens(text_terms, text_starts, num_terms)
     lengths = np.diff(text_starts)
     statistics = lucene.Statistics(rows=int(np.count_nonzero(lengths)), tokens=len(text_terms))
@@ -153,8 +203,9 @@ def _term_blocks(starts: Longs) -> Iterator[tuple[int, int]]:
 
 def _write_bitmaps(folder: Path) -> None:
     """Write a bitmap of each frequent term, which locates a text in its postings in constant time."""
-    starts, rows = map_array(folder / "posting_starts.npy"), map_array(folder / "posting_rows.npy")
-    num_texts = len(map_array(folder / "text_starts.npy")) - 1
+    starts = map_array(folder / "posting_starts.npy", np.int64)
+    rows = map_array(folder / "posting_rows.npy", np.int32)
+    num_texts = len(map_array(folder / "text_starts.npy", np.int64)) - 1
     frequent = np.flatnonzero(np.diff(starts) * 32 >= max(num_texts, 1024))
     bitmap = np.full(len(starts) - 1, -1, np.int32)
     bitmap[frequent] = np.arange(len(frequent))

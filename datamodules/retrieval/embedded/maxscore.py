@@ -215,7 +215,7 @@ def _choose(
         while i < n and score + rest[i] >= threshold:
             bitmap = bitmaps[ids[i]]
             if bitmap >= 0:
-                position = _find_in_bitmap(words, ranks, bitmap * num_words, starts[ids[i]], row)
+                position = _find_in_bitmap(words, ranks, bitmap * num_words, starts[ids[i]], stops[i], row)
             else:
                 if ends[i] < 0:
                     begins[i] = _lower_bound(rows, begins[i], stops[i], low)
@@ -236,14 +236,15 @@ def _choose(
 
 
 @numba.njit(nogil=True, cache=True)
-def _find_in_bitmap(words: Words, ranks: Ints, first: int, start: int, row: int) -> int:
-    """Return the position of a row in postings from `start` on, with a bitmap from word `first` on; -1 = missing."""
+def _find_in_bitmap(words: Words, ranks: Ints, first: int, start: int, stop: int, row: int) -> int:
+    """Return the position of a row in the postings start..stop, with a bitmap from word `first` on; -1 = missing."""
     word, bit = first + (row >> 6), np.uint64(row & 63)
     if not (words[word] >> bit) & np.uint64(1):
         return -1
     before = words[word] & ((np.uint64(1) << bit) - np.uint64(1))
     position: int = start + ranks[word] + _ones(before)
-    return position
+    # Ranks are not checked when the index is opened.
+    return position if start <= position < stop else -1
 
 
 @numba.njit(nogil=True, cache=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -10,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
 from datamodules.core.ragged import offsets_of
@@ -31,6 +33,25 @@ from datamodules.retrieval.embedded.inverted_index import InvertedIndex
 
 _QUERIES = 4096
 _MOST_TERMS = 1 << 18
+_MOST_CACHES = 4
+
+
+class _KnownTerms:
+    """The terms of earlier queries, and an index's ids of them."""
+
+    def __init__(self, analyzer: AnalyzerName, index: InvertedIndex) -> None:
+        self.terms, self.index = TermIds(Analyzer(analyzer)), index
+        #: int32: the index's id of each of these terms, -1 = not in the collection.
+        self.known = np.empty(0, np.int32)
+
+    def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return the positions of the texts' terms in `known`, and the start of each text; see `TermIds.encode`."""
+        ids, starts = self.terms.encode(texts)
+        new = self.terms.ids.new
+        if new:
+            self.known = np.concatenate([self.known, self.index.find_terms(new)])
+            new.clear()
+        return ids, starts
 
 
 class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
@@ -64,9 +85,8 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
     def _forget(self) -> None:
         super()._forget()
         self._warned = False
-        self._term_ids: TermIds | None = None
-        # The index's id of each term of `_term_ids`, -1 = not in the collection.
-        self._known = np.empty(0, np.int32)
+        # A search takes one out and puts it back: no two threads use the same.
+        self._terms: deque[_KnownTerms] = deque(maxlen=_MOST_CACHES)
 
     def _init_args(self) -> PlainDict:
         return {**asdict(self.ranking), "threads": self.threads}
@@ -78,7 +98,7 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
         return InvertedIndex.map(folder)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "_term_ids": None, "_known": np.empty(0, np.int32)}
+        return {**super().__getstate__(), "_terms": deque(maxlen=_MOST_CACHES)}
 
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """See `Retriever.search`."""
@@ -112,14 +132,16 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
         self, index: InvertedIndex, texts: Sequence[str], exclude: ExcludedRows | None
     ) -> maxscore.Queries:
         """Return the queries with the term ids of the index. Each term is looked up once."""
-        if self._term_ids is None or len(self._term_ids.ids) > _MOST_TERMS:
-            self._term_ids, self._known = TermIds(Analyzer(self.ranking.analyzer)), np.empty(0, np.int32)
-        ids, starts = self._term_ids.encode(texts)
-        new = self._term_ids.ids.new
-        if new:
-            self._known = np.concatenate([self._known, index.find_terms(new)])
-            new.clear()
-        query_starts, terms, counts, is_cut = maxscore.count_terms(ids, starts, self._known, MAX_QUERY_TERMS)
+        try:
+            cache = self._terms.pop()
+        except IndexError:
+            cache = None
+        if cache is None or cache.index is not index:
+            cache = _KnownTerms(self.ranking.analyzer, index)
+        ids, starts = cache.encode(texts)
+        query_starts, terms, counts, is_cut = maxscore.count_terms(ids, starts, cache.known, MAX_QUERY_TERMS)
+        if len(cache.known) <= _MOST_TERMS:
+            self._terms.append(cache)
         if is_cut and not self._warned:
             self._warned = True
             warn_of_long_query()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core import storage
-from datamodules.core.arrays import ArrayWriter, RowLookup, map_array
+from datamodules.core.arrays import ArrayWriter, RowLookup, damaged, map_array
 from datamodules.retrieval.base import ExcludedRows, Hits
 from datamodules.retrieval.dense.retriever import nearest
 from datamodules.retrieval.dense.text_vectors import look_up_vectors
@@ -50,7 +50,10 @@ class EncodedMemory:
             if not storage.is_whole(folder, fingerprint):
                 save = partial(_write, memory.rows.texts, start, end, encode)
                 storage.build_folder(folder, fingerprint, save)
-            parts.append(map_array(folder / "vectors.npy"))
+            vectors = map_array(folder / "vectors.npy", np.float32, dimensions=2)
+            if len(vectors) != end - start:
+                raise damaged(folder / "vectors.npy", f"has {len(vectors)} vectors of {end - start} rows")
+            parts.append(vectors)
             start = end
         return cls(memory, parts[0] if len(parts) == 1 else np.concatenate(parts), encode, encoder)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datamodules.core import storage
-from datamodules.core.arrays import RowLookup
+from datamodules.core.arrays import RowLookup, damaged
 from datamodules.core.errors import DamagedError, InputError, excerpt
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
@@ -50,7 +50,12 @@ class FolderMemory(Memory):
         self.rows, rows_fingerprint = _load_rows(self.folder, version, contents=True)
         self.version = version
         self.fingerprint = _fingerprint(rows_fingerprint, self.retriever)
-        self._lookup = RowLookup.open(_rows_folder(self.folder, version))
+        folder = _rows_folder(self.folder, version)
+        self._lookup = RowLookup.open(folder)
+        if len(self._lookup.rows) != len(self.rows):
+            raise damaged(
+                folder / "hashes.npy", f"has {len(self._lookup.rows)} hashes of {len(self.rows)} rows"
+            )
         index_folder = _index_folder(self.folder, self.fingerprint)
         try:
             self.retriever.open(index_folder, self.fingerprint)
@@ -257,6 +262,8 @@ class FolderMemory(Memory):
         exclude = self.excluded_rows(texts, own_ids) if exclude_duplicates else None
         hits = self.retriever.search(texts, k, exclude)
         rows, inverse = np.unique(hits.rows, return_inverse=True)
+        if rows.max(initial=-1) >= len(self.rows):
+            raise damaged(self.folder, f"its index has a row {rows.max()}, the memory {len(self.rows)} rows")
         start = int(rows.size > 0 and rows[0] == -1)
         return Neighbors(
             rows=(inverse.reshape(hits.rows.shape) - start).astype(np.int32),
@@ -320,9 +327,12 @@ def read_pointer(folder: Path) -> PlainDict:
             f"{folder}: no memory here (it has no {POINTER}); build one with `zoo index` or name another"
             " with --data.memory"
         )
-    return storage.read_checked(
-        path, "restore it from a backup or, if the memory has not grown, build it again with `zoo index`"
-    )
+    advice = "restore it from a backup or, if the memory has not grown, build it again with `zoo index`"
+    pointer = storage.read_checked(path, advice)
+    kinds = {"version": int, "retriever": dict, "ranking": dict}
+    if not all(isinstance(pointer.get(name), kind) for name, kind in kinds.items()):
+        raise DamagedError(f"{path}: damaged; {advice}")
+    return pointer
 
 
 def first_rows(folder: Path) -> str:
@@ -368,9 +378,12 @@ def _load_rows(folder: Path, version: int, contents: bool = False) -> tuple[Rows
     """Return all rows of a version, and their fingerprint; `contents` compares their checksums."""
     parts = []
     for number in range(1, version + 1):
-        part = _rows_folder(folder, number)
-        manifest = storage.check_folder(part, contents=contents, advice=_lost_rows(folder, number))
-        parts.append(Rows.load(part / "rows.arrow"))
+        part, advice = _rows_folder(folder, number), _lost_rows(folder, number)
+        manifest = storage.check_folder(part, contents=contents, advice=advice)
+        try:
+            parts.append(Rows.load(part / "rows.arrow"))
+        except DamagedError as damage:
+            raise DamagedError(str(damage).replace(storage.REBUILD, advice)) from damage
     return Rows(Rows.concat(parts).table, str(folder)), str(manifest["fingerprint"])
 
 

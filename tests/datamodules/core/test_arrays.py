@@ -23,7 +23,7 @@ def test_blocks_make_the_file_of_the_whole_array(
             writer.write(array[first : first + block].astype(np.float64))
         assert writer.length == len(array)
     assert (tmp_path / "blocks.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
-    mapped = map_array(tmp_path / "blocks.npy")
+    mapped = map_array(tmp_path / "blocks.npy", dtype, array.ndim)
     assert type(mapped) is np.ndarray
     np.testing.assert_array_equal(mapped, array)
 
@@ -33,7 +33,7 @@ def test_rows_of_another_shape_are_refused(tmp_path: Path) -> None:
         writer.write(np.zeros((2, 3)))
         with pytest.raises(ValueError, match="shape"):
             writer.write(np.zeros((2, 4)))
-    assert map_array(tmp_path / "a.npy").shape == (2, 3)
+    assert map_array(tmp_path / "a.npy", np.float32, 2).shape == (2, 3)
 
 
 def test_sorted_values_are_found() -> None:

@@ -120,7 +120,8 @@ def test_contributions_add_up(run: Run, zoo_command: Zoo, tmp_path: Path) -> Non
     # Each label's score is the sum of its contributions, and the probabilities are their softmax.
     data, network = predictor.data, predictor.model.network
     split = data.split_of(Rows.from_lists(texts), predictor.memory)
-    with data.temporary_dataset(split, predictor.model.batch_contents("predict")) as dataset, torch.no_grad():
+    dataset = data.dataset(split, predictor.model.batch_contents("predict"))
+    with torch.no_grad():
         output = network(dataset.__getitems__(range(len(texts))))
     total = torch.stack(list(output.contributions.values())).sum(dim=0)
     torch.testing.assert_close(total, output.logits)
@@ -202,7 +203,8 @@ def test_a_transformer_is_named_once(run: Run, tiny_bert: Path) -> None:
     model, device = predictor.model, torch.device("cpu")
     looked_up = read_table(model, split, {"vectors"})
     data, contents = predictor.data, model.batch_contents("predict")
-    with data.temporary_dataset(split, contents) as dataset, torch.inference_mode():
+    dataset = data.dataset(split, contents)
+    with torch.inference_mode():
         own = model.network.read(dataset.__getitems__(range(len(texts))), {"vectors"})
     scores = [
         classify_table(model.network, each, ["encoder"], device)["encoder"] for each in (looked_up, own)

@@ -55,13 +55,13 @@ class LearnsMetric(ReadsTransformer, ClassificationTask):
         """Tune the encoder, in place, on some training rows; `target` [n] has the classes of all of them."""
         split = data.split("train")
         rivals = None if split.neighbors is None else rivals_of(split.neighbors, target, self.labels)
-        with data.temporary_dataset(split, BatchContents(memory_texts=False)) as dataset:
+        dataset = data.dataset(split, BatchContents(memory_texts=False))
 
-            def read(positions: NDArray[np.int64]) -> ClassificationBatch:
-                batch: ClassificationBatch = on_device(dataset.__getitems__(rows[positions]), self)
-                return batch
+        def read(positions: NDArray[np.int64]) -> ClassificationBatch:
+            batch: ClassificationBatch = on_device(dataset.__getitems__(rows[positions]), self)
+            return batch
 
-            learn_metric(self.network.encoder, read, target[rows], plan, data.seed, rivals)
+        learn_metric(self.network.encoder, read, target[rows], plan, data.seed, rivals)
 
 
 def rivals_of(neighbors: Neighbors, target: NDArray[np.int64], labels: list[str]) -> NDArray[np.int64] | None:

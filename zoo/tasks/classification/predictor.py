@@ -93,11 +93,11 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         count = 0
         for block in blocks_of(texts):
             count += len(block)
-            self.model.read_memory(self.data, self.memory, max(total, count))
-            contents = self.model.batch_contents("predict")
             rows = Rows.from_lists(block, source="texts to predict")
-            split = self.data.split_of(rows, self.memory, contents)
-            with collecting_later():
+            # What the model reads of a memory must not change before its texts are predicted.
+            with self.model.in_use, collecting_later():
+                self.model.read_memory(self.data, self.memory, max(total, count))
+                split = self.data.split_of(rows, self.memory, self.model.batch_contents("predict"))
                 predictions = list(self.predict_split(split, batch_size))
             yield from predictions
 
@@ -106,12 +106,12 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
     ) -> Iterator[Prediction]:
         """Predictions for the first rows of a prepared table, in row order; None = for all."""
         start = 0
-        with self.data.temporary_dataset(split, self.model.batch_contents("predict")) as dataset:
-            for batch, output in self.outputs(dataset, batch_size, rows):
-                texts = split.rows.texts[start : start + len(batch.row)]
-                memories = _memories(split, start, output)
-                yield from self._of_batch(texts, memories, output)
-                start += len(batch.row)
+        dataset = self.data.dataset(split, self.model.batch_contents("predict"))
+        for batch, output in self.outputs(dataset, batch_size, rows):
+            texts = split.rows.texts[start : start + len(batch.row)]
+            memories = _memories(split, start, output)
+            yield from self._of_batch(texts, memories, output)
+            start += len(batch.row)
 
     def _of_batch(
         self, texts: list[str], memories: list[list[RetrievedMemory]], output: ClassificationOutput

@@ -88,15 +88,15 @@ class DialoguePredictor(Predictor["DialogueTask", DialogueDataModule]):
     ) -> Iterator[tuple[Answer, str | None]]:
         """Answers to the questions of the first dialogues (None: of all), each with the right one if it is known."""
         start = 0
-        with self.data.temporary_dataset(split, self.model.batch_contents("predict")) as dataset:
-            assert isinstance(dataset, DialogueDataset)
-            for batch, output in self.outputs(dataset, batch_size, dialogues):
-                readouts = {name: value.float().cpu() for name, value in output.choices().items()}
-                for row in range(len(batch.row)):
-                    evidence = _Evidence(dataset, batch, output, row, start)
-                    answer = self._answer(evidence, {name: value[row] for name, value in readouts.items()})
-                    yield answer, split.dialogues.questions.label(int(batch.row[row]))
-                start += batch_size
+        dataset = self.data.dataset(split, self.model.batch_contents("predict"))
+        assert isinstance(dataset, DialogueDataset)
+        for batch, output in self.outputs(dataset, batch_size, dialogues):
+            readouts = {name: value.float().cpu() for name, value in output.choices().items()}
+            for row in range(len(batch.row)):
+                evidence = _Evidence(dataset, batch, output, row, start)
+                answer = self._answer(evidence, {name: value[row] for name, value in readouts.items()})
+                yield answer, split.dialogues.questions.label(int(batch.row[row]))
+            start += batch_size
 
     def _answer(self, evidence: _Evidence, readouts: dict[str, Tensor]) -> Answer:
         """The answer to a question from the probabilities [V + X] of each read-out."""

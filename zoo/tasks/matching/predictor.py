@@ -114,9 +114,9 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
     def predict_split(self, split: MatchingSplit, lists: int | None = None) -> dict[int, PairPrediction]:
         """Predictions for the pairs of the first lists (None: all): row -> prediction."""
         predictions: dict[int, PairPrediction] = {}
-        with self.data.temporary_dataset(split, self.model.batch_contents("predict")) as dataset:
-            for batch, output in self.outputs(dataset, max(1, len(dataset)), lists):
-                predictions |= self._of_batch(split, batch, output)
+        dataset = self.data.dataset(split, self.model.batch_contents("predict"))
+        for batch, output in self.outputs(dataset, max(1, len(dataset)), lists):
+            predictions |= self._of_batch(split, batch, output)
         return predictions
 
     def _of_batch(

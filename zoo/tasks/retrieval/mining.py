@@ -40,7 +40,7 @@ class MinedHits(NamedTuple):
 
 def embed(model: RetrievalTask, data: ClickthroughDataModule, block: int) -> Embedded:
     """Encode all training queries and all documents of a data module after `setup`."""
-    with data.words.forgetting(), evaluating(model):
+    with evaluating(model):
         dataset = data.ranking_dataset(data.split("train"), model.batch_contents("train"))
         queries = encode_blocks(model, dataset, query_blocks(dataset, block), queries=True)
         return Embedded(queries, encode_blocks(model, dataset, dataset.document_blocks(block), queries=False))

@@ -106,17 +106,16 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
         self, split: ClickSplit, k: int, queries: int | None = None, batch_size: int = 256, keep: bool = False
     ) -> list[list[RankedDocument]]:
         """The best k documents for a split's first queries (None: all); `keep` keeps the documents for later calls."""
-        with self.data.words.forgetting():
-            dataset = self.data.ranking_dataset(split, self.model.batch_contents("predict"))
-            with evaluating(self.model):
-                documents = self._documents
-                if documents is None:
-                    documents = self.model.encode_collection(dataset, batch_size)
-                if keep:
-                    self._documents = documents
-                ranked: list[list[RankedDocument]] = []
-                for batch in dataset.batches(batch_size, queries):
-                    ranked += self._best(dataset, batch, documents, k)
+        dataset = self.data.ranking_dataset(split, self.model.batch_contents("predict"))
+        with evaluating(self.model):
+            documents = self._documents
+            if documents is None:
+                documents = self.model.encode_collection(dataset, batch_size)
+            if keep:
+                self._documents = documents
+            ranked: list[list[RankedDocument]] = []
+            for batch in dataset.batches(batch_size, queries):
+                ranked += self._best(dataset, batch, documents, k)
         return ranked
 
     def _best(
@@ -135,7 +134,7 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
     def encode(
         self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None, queries: bool = False
     ) -> NDArray[np.float32]:
-        with self.data.words.forgetting(), evaluating(self.model):
+        with evaluating(self.model):
             dataset, _ = self._dataset(texts, queries)
             blocks = query_blocks(dataset, batch_size) if queries else dataset.document_blocks(batch_size)
             vectors = encode_blocks(self.model, dataset, blocks, queries, bar)
@@ -153,7 +152,7 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
         if not isinstance(self.model, TracesStates):
             raise InputError(f"a {type(self.model).__name__} has no cells to inspect; name an LSTMRNN")
         traced = []
-        with self.data.words.forgetting(), evaluating(self.model):
+        with evaluating(self.model):
             dataset, lengths = self._dataset(texts, queries)
             tokens = dataset.split.query_tokens if queries else dataset.split.document_tokens
             for numbers in blocks_of(range(len(texts)), batch_size):

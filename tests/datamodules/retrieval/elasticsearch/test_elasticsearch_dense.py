@@ -239,6 +239,45 @@ def test_loading_and_searching_survive_faults(
     same(hits, local(tmp_path, tiny_encoder).search(QUERIES, 10))
 
 
+def lose_vectors(client: Elasticsearch, index: str, rows: list[int]) -> None:
+    """Take the vectors off some documents, as Elasticsearch's bug 137173 does; their bits stay."""
+    client.indices.refresh(index=index)
+    fields = ["hash", "bits"]
+    for row in rows:
+        query = {"ids": {"values": [str(row)]}}
+        answer = client.search(index=index, query=query, docvalue_fields=fields, source=True)
+        (hit,) = answer["hits"]["hits"]
+        kept = {name: hit["fields"][name][0] for name in fields}
+        client.index(index=index, id=str(row), document={**hit["_source"], **kept})
+    client.indices.refresh(index=index)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_lost_vectors_are_written_again_from_their_bits(
+    elasticsearch_url: str,
+    index_prefix: str,
+    tiny_encoder: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shards: int,
+) -> None:
+    client, load = Elasticsearch(elasticsearch_url), ElasticsearchDenseRetriever._load
+
+    def lossy(self: ElasticsearchDenseRetriever, name: str, *rest: Any) -> None:
+        load(self, name, *rest)
+        lose_vectors(client, name, [0, 11, 57, 88])
+
+    monkeypatch.setattr(ElasticsearchDenseRetriever, "_load", lossy)
+    retriever = built(elasticsearch_url, index_prefix, tiny_encoder, shards=shards)
+    expected = local(tmp_path, tiny_encoder)
+    same(retriever.search(QUERIES, 7), expected.search(QUERIES, 7))
+    retriever.open(Path("unused"), FINGERPRINT)
+    name = f"{index_prefix}-{FINGERPRINT[:16]}"
+    lose_vectors(client, name, [5])
+    with pytest.raises(InputError, match=r"has lost 1 vectors; delete it and run `zoo index` again"):
+        retriever.open(Path("unused"), FINGERPRINT)
+
+
 @pytest.mark.server
 @pytest.mark.parametrize("num_candidates", [None, 50])
 def test_a_memory_grows(

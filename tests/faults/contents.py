@@ -1,0 +1,154 @@
+"""Contents that somebody chose: files with right checksums and wrong numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import zoo
+from datamodules.core import storage
+from datamodules.corpora.rows import SCHEMA, Rows
+from datamodules.retrieval import FolderMemory
+from tests.faults.campaigns import TEXTS, Campaign, Random, made_run, predicted
+from zoo.saving.export import export
+
+#: Numbers at the ends of types and of arrays.
+EXTREMES = (-1, -2, 0, 1, 2**15, 2**31 - 1, -(2**31), 2**40, 2**63 - 1, -(2**63))
+
+
+def wrong_array(file: Path, random: Random) -> None:
+    """Change numbers, type, order or length of an .npy file, or the shape that its header announces."""
+    array = np.array(np.load(file))
+    kind = int(random.integers(7))
+    if kind == 0 and array.size:
+        places = random.integers(array.size, size=int(random.integers(1, 4)))
+        value = EXTREMES[int(random.integers(len(EXTREMES)))]
+        with np.errstate(all="ignore"):
+            array.reshape(-1)[places] = np.array(value).astype(array.dtype)
+    elif kind == 1:
+        random.shuffle(array)
+    elif kind == 2:
+        array = array[: int(random.integers(len(array) + 1))]
+    elif kind == 3:
+        array = np.concatenate([array, array])
+    elif kind == 4:
+        array = array.astype(random.choice([">i4", "<i8", "<f8", "<u2"]))
+    elif kind == 5:
+        array = array.reshape(*array.shape, 1)
+    np.save(file, array)
+    if kind == 6:
+        header = {"descr": array.dtype.str, "fortran_order": False, "shape": (2**40, *array.shape[1:])}
+        with file.open("wb") as out:
+            np.lib.format.write_array_header_1_0(out, header)
+            out.write(array.tobytes())
+
+
+def wrong_strings(file: Path, random: Random) -> None:
+    """Move the ends of strings in an Arrow file, or make them other bytes than UTF-8."""
+    rows = Rows.load(file)
+    columns = []
+    for field in SCHEMA:
+        array = (
+            pa.concat_arrays(rows.table.column(field.name).chunks) if len(rows) else pa.array([], field.type)
+        )
+        validity, offsets, data = array.buffers()
+        wide = pa.types.is_large_string(field.type)
+        ends = np.frombuffer(offsets, np.int64 if wide else np.int32).copy()
+        contents = bytearray(data or b"")
+        if len(ends) and random.random() < 0.7:
+            value = EXTREMES[int(random.integers(len(EXTREMES)))]
+            ends[random.integers(len(ends))] = np.array(value).astype(ends.dtype)
+        if contents and random.random() < 0.3:
+            contents[int(random.integers(len(contents)))] = 0xFF
+        buffers = [validity, pa.py_buffer(ends), pa.py_buffer(bytes(contents))]
+        columns.append(pa.Array.from_buffers(field.type, len(rows), buffers))
+    with pa.OSFile(str(file), "wb") as out, pa.ipc.new_file(out, SCHEMA) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+
+
+def wrong_values(file: Path, random: Random) -> None:
+    """Replace, repeat or remove values of a JSON file."""
+    values = json.loads(file.read_text())
+    places: list[tuple[Any, Any]] = []
+
+    def visit(value: Any) -> None:
+        for key in value if isinstance(value, dict) else range(len(value)):
+            places.append((value, key))
+            if isinstance(value[key], (dict, list)) and len(places) < 5000:
+                visit(value[key])
+
+    visit(values)
+    for _ in range(int(random.integers(1, 3))):
+        parent, key = places[int(random.integers(len(places)))]
+        strange = [*EXTREMES, None, True, "", "x", [], {}, [[]] * 9, 1.5, 1e300]
+        choice = int(random.integers(len(strange) + 2))
+        if choice < len(strange):
+            parent[key] = strange[choice]
+        elif isinstance(parent[key], list):
+            parent[key] = parent[key][: len(parent[key]) // 2] if choice % 2 else parent[key] * 2
+    file.write_text(json.dumps(values))
+
+
+def renew_manifest(folder: Path) -> None:
+    """Give the manifest of a folder the checksums of its files."""
+    manifest = json.loads((folder / storage.MANIFEST).read_text())
+    del manifest["checksum"]
+    for name in manifest["files"]:
+        file = folder / name
+        manifest["files"][name] = {"bytes": file.stat().st_size, "xxh3": storage.checksum_of(file)}
+    (folder / storage.MANIFEST).write_text(json.dumps(storage.with_checksum(manifest)))
+
+
+def renew_pointer(file: Path, random: Random) -> None:
+    """Change a value of a memory's pointer or of a manifest, with its right checksum."""
+    wrong_values(file, random)
+    values = json.loads(file.read_text())
+    values.pop("checksum", None)
+    file.write_text(json.dumps(storage.with_checksum(values)))
+
+
+WRONG: dict[str, Callable[[Path, Random], None]] = {
+    ".npy": wrong_array,
+    ".arrow": wrong_strings,
+    ".json": wrong_values,
+}
+
+
+def contents(folder: Path, server: str | None) -> Campaign:
+    """An exported model with a wrong number, whose checksums are right, predicts, grows, or is refused."""
+    run = made_run(folder / "whole") / "run"
+    exported = export(run, folder / "exported")
+    predicted(exported)
+
+    def case(random: Random, work: Path) -> Callable[[], Any]:
+        shutil.copytree(exported, work, copy_function=os.link)
+        files = sorted(path for path in work.rglob("*") if path.suffix in WRONG and "lock" not in path.name)
+        file = files[int(random.integers(len(files)))]
+        copied = file.read_bytes()
+        file.unlink()  # it is linked to the undamaged one
+        file.write_bytes(copied)
+        if file.name in (storage.MANIFEST, "memory.json"):
+            renew_pointer(file, random)
+        else:
+            WRONG[file.suffix](file, random)
+            renew_manifest(file.parent)
+
+        def use() -> None:
+            predictor = zoo.load(work)
+            predictor.predict(TEXTS)
+            memory = predictor.memory
+            assert isinstance(memory, FolderMemory)
+            memory.search(TEXTS, 3, exclude_duplicates=True)
+            memory.add(Rows.from_lists(["a new apple"], ["fruit"]), progress=False)
+            memory.search(TEXTS, 3)
+
+        return use
+
+    return Campaign(case)

@@ -1,0 +1,100 @@
+"""Small file systems that are really full."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from datamodules.core.errors import InputError
+from tests.faults.campaigns import Campaign, Random, fit_options, made_run, predicted, zoo_run
+
+#: Commands that write, with the file or folder that they make; each runs in a folder with a run and its tables.
+COMMANDS: dict[str, tuple[list[str], str]] = {
+    "export": (["export", "run", "exported"], "exported"),
+    "predict": (["predict", "--ckpt_path=run", "--input=more.csv", "--output=out.jsonl"], "out.jsonl"),
+    "test": (["test", "--ckpt_path=run", "--data.test_file=more.csv", "--output=out.json"], "out.json"),
+    "encode": (["encode", "--ckpt_path=run", "--input=more.csv", "--output=vectors"], "vectors"),
+    "memory add": (["memory", "add", "run", "new.csv"], "run/memory"),
+    "memory tune": (["memory", "tune", "ensemble", "more.csv"], "ensemble/weights.json"),
+}
+_NEW_NAMESPACE = 0x00020000  # CLONE_NEWNS
+
+
+def mount(folder: Path, size: int) -> bool:
+    """Mount a file system of this size, which this process and its children see; False where that is not allowed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NAMESPACE) != 0:
+        return False
+    private = ["mount", "--make-rprivate", "/"]
+    small = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    return all(
+        subprocess.run(each, check=False, capture_output=True).returncode == 0 for each in (private, small)
+    )
+
+
+def can_mount() -> bool:
+    """Return whether this machine allows `mount`, tried in a process of its own."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if mount(Path("/tmp"), 1 << 20) else 1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    """The files below a folder, without locks."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".lock"))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def real_disks(folder: Path, server: str | None) -> Campaign | None:
+    """A command on a small file system is refused in one line, leaves whole files, and ends well with more space."""
+    if not can_mount():
+        print("real_disks: this machine allows no mount")
+        return None
+    whole = made_run(folder / "whole")
+    (whole / "new.csv").write_text("text,label\na new apple of copper,fruit\n")
+    zoo_run(whole, *fit_options(whole), "--model=MemoryEnsemble", "--run_dir=ensemble")
+    used = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file())
+
+    def case(random: Random, work: Path) -> Callable[[], Any]:
+        return lambda: use_a_small_disk(whole, work, used, random)
+
+    return Campaign(case, is_slow=True)
+
+
+def use_a_small_disk(whole: Path, work: Path, used: int, random: Random) -> None:
+    """Run one command on a disk with a random number of free bytes, and again with enough."""
+    if not mount(work, 2 * used + (8 << 20)):
+        raise RuntimeError("no mount")
+    shutil.copytree(whole, work, dirs_exist_ok=True)
+    names = [*COMMANDS, "fit"]
+    name = names[int(random.integers(len(names)))]
+    command, made = COMMANDS.get(name, ([*fit_options(work), "--run_dir=second"], "second"))
+    before, predictions = contents_of(work), predicted(work / "run")
+    free = os.statvfs(work)
+    filler = work / "filler"
+    left = int(random.integers(8 << 10, 400 << 10))
+    with filler.open("wb") as file:
+        file.write(bytes(max(free.f_bavail * free.f_frsize - left, 0)))
+    try:
+        zoo_run(work, *command)
+    except InputError as error:
+        if "disk is full" not in str(error) and "No space left" not in str(error):
+            raise RuntimeError(f"{name}: {error}") from error
+        changed = {path for path, contents in before.items() if (work / path).read_bytes() != contents}
+        if changed or predicted(work / "run") != predictions:
+            raise RuntimeError(f"{name}: changed {sorted(changed)}") from error
+        # A folder of a run may exist: the next try goes on in it, or replaces it.
+        if name in ("export", "predict", "test", "encode") and (work / made).exists():
+            raise RuntimeError(f"{name}: left {made}") from error
+    filler.unlink()
+    if name == "fit":
+        command = [*command, "--overwrite=true"] if (work / made).exists() else command
+    if name in ("export",) and (work / made).exists():
+        return
+    zoo_run(work, *command)

@@ -1,0 +1,112 @@
+"""Input that would take for ever, or all memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zoo
+from datamodules.core import files, storage
+from datamodules.core.arrays import map_array
+from datamodules.core.errors import DamagedError, InputError
+from datamodules.core.files import binary_lines
+from datamodules.corpora.table import read_table
+from tests.zoo.conftest import Zoo, fit_options, refusal, write_table
+from zoo.saving.export import export
+
+
+@pytest.fixture
+def exported(trained_run: Path, tmp_path: Path) -> Path:
+    return export(trained_run, tmp_path / "exported")
+
+
+def with_manifest(folder: Path, **changed: object) -> None:
+    """Change the manifest of a folder, with its right checksum."""
+    manifest = json.loads((folder / storage.MANIFEST).read_text())
+    del manifest["checksum"]
+    manifest["files"].update(changed)
+    (folder / storage.MANIFEST).write_text(json.dumps(storage.with_checksum(manifest)))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_manifest_names_a_pipe_or_a_device(exported: Path, kind: str) -> None:
+    if kind == "pipe":
+        os.mkfifo(exported / "endless")
+    else:
+        (exported / "endless").symlink_to("/dev/zero")
+    with_manifest(exported, endless={"bytes": 0, "xxh3": "0"})
+    with pytest.raises(DamagedError, match=r"endless: damaged \(is no file\)"):
+        zoo.load(exported)
+
+
+def test_a_manifest_is_a_pipe(exported: Path) -> None:
+    (exported / storage.MANIFEST).unlink()
+    os.mkfifo(exported / storage.MANIFEST)
+    with pytest.raises(DamagedError, match=r"manifest\.json: damaged"):
+        zoo.load(exported)
+
+
+def test_deep_json(exported: Path) -> None:
+    (exported / storage.MANIFEST).write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
+    with pytest.raises(DamagedError, match=r"manifest\.json: damaged"):
+        zoo.load(exported)
+
+
+@pytest.mark.parametrize("version", [10**9, 1e9, -1, "1", None])
+def test_a_version_that_no_memory_has(exported: Path, version: object) -> None:
+    file = exported / "memory" / "memory.json"
+    pointer = {**json.loads(file.read_text()), "version": version}
+    del pointer["checksum"]
+    file.write_text(json.dumps(storage.with_checksum(pointer)))
+    with pytest.raises(InputError, match=r"^[^\n]*memory[^\n]*$"):
+        zoo.load(exported)
+
+
+def test_a_header_that_announces_terabytes(tmp_path: Path) -> None:
+    file = tmp_path / "a.npy"
+    with file.open("wb") as out:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (2**38,)}
+        np.lib.format.write_array_header_1_0(out, header)
+        out.write(bytes(400))
+    with pytest.raises(DamagedError, match=r"a\.npy: damaged"):
+        map_array(file, np.float32)
+
+
+def test_a_table_that_unpacks_to_far_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_UNPACKED", 1 << 20)
+    bomb = tmp_path / "bomb.csv.gz"
+    bomb.write_bytes(gzip.compress(b"text,label\n" + b"a,b\n" * 1_000_000))
+    with pytest.raises(InputError, match=r"bomb\.csv\.gz: unpacks to more than .* 200 times its size"):
+        read_table(bomb)
+    plain = tmp_path / "plain.csv"
+    plain.write_bytes(gzip.decompress(bomb.read_bytes()))
+    assert sum(1 for _ in binary_lines(plain)) == 1_000_001
+
+
+def test_a_parquet_table_that_unpacks_to_far_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pandas
+
+    monkeypatch.setattr(files, "MOST_UNPACKED", 1 << 20)
+    bomb = tmp_path / "bomb.parquet"
+    pandas.DataFrame({"text": ["a text of some words " * 20] * 50_000, "label": "x"}).to_parquet(bomb)
+    with pytest.raises(InputError, match="unpacks to more than"):
+        read_table(bomb)
+
+
+def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LONGEST_LINE", 1 << 20)
+    file = tmp_path / "line.jsonl"
+    file.write_bytes(b'{"text": "' + b"a" * (3 << 20))
+    with pytest.raises(InputError, match=r"line 1 has more than 1 MB; split it"):
+        read_table(file)
+
+
+def test_too_many_labels(zoo_command: Zoo, tmp_path: Path) -> None:
+    table = write_table(tmp_path / "ids.csv", [(f"text {i}", f"label {i}") for i in range(60)])
+    result = zoo_command(*fit_options(table, "--data.max_labels=50"))
+    refusal(result, "60 labels, more than data.max_labels=50", "data.label_column")

@@ -1,0 +1,160 @@
+"""One predictor in several threads, in forked processes and in spawned ones."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import zoo
+from datamodules.core.errors import InputError
+from datamodules.core.sharing import SharedLock
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FolderMemory, Retriever
+from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Fit, sentences
+from zoo.tasks.classification.predictor import ClassificationPredictor
+
+THREADS = 8
+
+
+def unseen(thread: int, count: int = 40) -> list[str]:
+    """Texts with words that no other thread has."""
+    texts = [text for text, _ in sentences(count, thread)]
+    return [f"apple t{thread}x{i} iron-{i}q{thread} rain {text}" for i, text in enumerate(texts)]
+
+
+def in_threads(work: Callable[[list[str]], Any], rounds: int = 5) -> None:
+    """Compare the results of threads that start together with those of one."""
+    expected = [work(unseen(thread)) for thread in range(THREADS)]
+    barrier, problems = threading.Barrier(THREADS), []
+
+    def run(thread: int) -> None:
+        barrier.wait()
+        try:
+            for _ in range(rounds):
+                if work(unseen(thread)) != expected[thread]:
+                    problems.append("another result")
+        except Exception as error:
+            problems.append(repr(error))
+
+    threads = [threading.Thread(target=run, args=(thread,)) for thread in range(THREADS)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert problems == []
+
+
+def probabilities(predictor: ClassificationPredictor, texts: list[str]) -> list[float]:
+    return [round(prediction.probability, 5) for prediction in predictor.predict(texts)]
+
+
+@pytest.fixture(scope="module")
+def predictor(trained_run: Path) -> ClassificationPredictor:
+    opened = zoo.load(trained_run)
+    assert isinstance(opened, ClassificationPredictor)
+    return opened
+
+
+def test_threads_predict_texts_with_unseen_words(predictor: ClassificationPredictor) -> None:
+    in_threads(lambda texts: probabilities(predictor, texts))
+
+
+def test_threads_predict_with_the_default_model(fit: Fit) -> None:
+    run = fit("ensemble", "--model=MemoryEnsemble", *SMALL_DATA, *QUIET_TRAINER)
+    fresh = zoo.load(run)
+    in_threads(lambda texts: probabilities(fresh, texts))
+
+
+def test_threads_encode(predictor: ClassificationPredictor) -> None:
+    in_threads(lambda texts: predictor.encode(texts).round(4).tolist())
+
+
+@pytest.mark.parametrize("kind", ["terms", "vectors"])
+def test_threads_search(kind: str, tmp_path: Path, tiny_bert: Path) -> None:
+    retriever: Retriever = EmbeddedRetriever(analyzer="english")
+    if kind == "vectors":
+        retriever = DenseRetriever(str(tiny_bert))
+    rows = Rows.from_lists([text for text, _ in sentences(60, seed=9)])
+    memory = FolderMemory.build(rows, retriever, tmp_path / "memory", progress=False)
+    in_threads(lambda texts: memory.search(texts, 5).scores.round(4).tolist())
+
+
+def test_a_model_in_training_mode_has_it_again_after_all_threads(fit: Fit) -> None:
+    run = fit("run", "--model.dropout=0.9")
+    fresh = zoo.load(run)
+    fresh.model.train()
+    in_threads(lambda texts: probabilities(fresh, texts))
+    assert all(module.training for module in fresh.model.network.modules())
+
+
+def test_a_pickled_predictor_opens_the_model_again(predictor: ClassificationPredictor) -> None:
+    again = pickle.loads(pickle.dumps(predictor))
+    assert probabilities(again, unseen(0)) == probabilities(predictor, unseen(0))
+
+
+def test_a_predictor_of_no_saved_model_is_not_pickled(predictor: ClassificationPredictor) -> None:
+    with pytest.raises(InputError, match=r"^a predictor of a KNNBiLSTM .* zoo\.load$"):
+        pickle.dumps(ClassificationPredictor(predictor.model, predictor.data, predictor.memory))
+
+
+def test_a_spawned_process_predicts(predictor: ClassificationPredictor) -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(probabilities, (predictor, unseen(0))) == probabilities(predictor, unseen(0))
+
+
+def test_a_forked_process_predicts(predictor: ClassificationPredictor) -> None:
+    # OpenMP's threads don't survive a fork: a child that waited for them would hang.
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        expected = probabilities(predictor, unseen(0, 600))
+        assert status_of_fork(lambda: probabilities(predictor, unseen(0, 600)) == expected) == 0
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_lock_that_another_thread_holds_is_free_after_a_fork() -> None:
+    lock, held, done = SharedLock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+
+    def take() -> bool:
+        with lock:
+            return True
+
+    try:
+        assert status_of_fork(take) == 0
+    finally:
+        done.set()
+        thread.join()
+
+
+def status_of_fork(work: Callable[[], bool], seconds: float = 60) -> int:
+    """Exit status of a forked process: 0 if the work returned True."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if work() else 3)
+    deadline = time.monotonic() + seconds
+    while (done := os.waitpid(child, os.WNOHANG))[0] == 0:
+        if time.monotonic() > deadline:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            return -1
+        time.sleep(0.01)
+    return done[1]
