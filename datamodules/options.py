@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import ClassVar
 
 from datamodules.core.errors import InputError
@@ -84,6 +84,14 @@ class DataOptions:
     def to_dict(self) -> PlainDict:
         """All options as plain values."""
         return asdict(self)
+
+    @classmethod
+    def without_files(cls, options: PlainDict) -> PlainDict:
+        """Replace the options that name files or folders, and those of a memory's table, by their defaults."""
+        names = {*cls.files, "cache_dir", "memory_text_column", "memory_label_column"}
+        names -= {name for name in cls.name_lists if not isinstance(options.get(name), str)}
+        defaults = {field.name: field.default for field in fields(cls) if field.name in names}
+        return {**options, **{name: value for name, value in defaults.items() if name in options}}
 
     @property
     def tables(self) -> dict[str, str | list[str] | None]:
