@@ -1,4 +1,4 @@
-"""A campaign of faults: damaged tables, caches and checkpoints, kills, full disks, a server that fails.
+"""A campaign of faults: damaged files, models of strangers, kills, full disks, a server that fails.
 
     python -m tests.faults                          minutes
     python -m tests.faults --cases 20000 --kills 60 hours
