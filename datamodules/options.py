@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
+from pathlib import PurePath
 from typing import ClassVar
 
 from datamodules.core.errors import InputError
@@ -87,11 +88,10 @@ class DataOptions:
 
     @classmethod
     def without_files(cls, options: PlainDict) -> PlainDict:
-        """Replace the options that name files or folders, and those of a memory's table, by their defaults."""
-        names = {*cls.files, "cache_dir", "memory_text_column", "memory_label_column"}
-        names -= {name for name in cls.name_lists if not isinstance(options.get(name), str)}
-        defaults = {field.name: field.default for field in fields(cls) if field.name in names}
-        return {**options, **{name: value for name, value in defaults.items() if name in options}}
+        """Replace the files and folders that a stranger's options name by names that do not exist."""
+        listed = {name for name in cls.name_lists if not isinstance(options.get(name), str)}
+        replaced = {name: _absent(options[name]) for name in cls.files if name in options.keys() - listed}
+        return {**options, **replaced, "cache_dir": None}
 
     @property
     def tables(self) -> dict[str, str | list[str] | None]:
@@ -218,6 +218,13 @@ class TextOptions(TableOptions):
         super().__post_init__()
         check_least(self, 0, "num_memories")
         check_least(self, 1, "max_length", "memory_max_length")
+
+
+def _absent(files: object) -> object:
+    """Return names that do not exist, in place of the names of files; options that are None stay None."""
+    if isinstance(files, (list, tuple)):
+        return [_absent(file) for file in files]
+    return None if files is None else f"/not-of-this-user/{PurePath(str(files)).name}"
 
 
 def check_least(options: object, least: int, *names: str) -> None:

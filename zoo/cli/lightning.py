@@ -214,7 +214,8 @@ class ZooCLI(LightningCLI):
                 f"--data {type(data).__name__}: {source} is a {saved.checkpoint.model}, which takes other data; omit"
                 " the option"
             )
-        check_split(data, state, "validation" if self.subcommand == "validate" else "test", source)
+        split = "validation" if self.subcommand == "validate" else "test"
+        check_split(data, saved.checkpoint.data, split, source)
         with explained_by(source):
             model.restore(saved.checkpoint)
             data.duplicates.remember(state.seen)

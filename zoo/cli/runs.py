@@ -75,10 +75,10 @@ def _config_of(saved: SavedModel, command: str, given: dict[str, str]) -> PlainD
     """Return a configuration with the model and data of a checkpoint, for a command with the user's options."""
     # `ZooCLI` opens the memory, which the user may name in a file of --config.
     state, data = saved.state(names_memory=True), saved.data_kind
-    if state.options != saved.checkpoint.data.options:
+    if saved.path.is_file() and not saved.is_own:
         log.info(
-            "%s: is not a checkpoint of your own runs, so the files that its options name are not read (see the README"
-            " on models of others)",
+            "%s: is not a checkpoint of your own runs, so the files that its options name are not read"
+            " (README, 'Share, compare, scale')",
             saved.source,
         )
     options = state.options
