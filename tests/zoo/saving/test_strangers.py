@@ -325,5 +325,5 @@ def test_labels_stay_in_their_code_spans(fit: Fit, zoo_command: Zoo, tmp_path: P
     assert result.code == 0, result.err
     card = Path("model/README.md").read_text()
     (line,) = [line for line in card.splitlines() if line.startswith("Labels: ")]
-    assert line == "Labels: `  lead  `, ```fruit` <b>bold</b> `` ```, `metal\\u000a# Heading`."
+    assert line == "Labels: `  lead  `, ``` fruit` <b>bold</b> `` ```, `metal\\u000a# Heading`."
     assert yaml.safe_load(card.split("---\n")[1])["library_name"] == "memory-zoo"
