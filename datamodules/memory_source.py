@@ -59,8 +59,13 @@ class MemoryLocation(NamedTuple):
         """The location that `to_dict` described; None for None."""
         if described is None:
             return None
-        rows = described["rows"]
-        return cls(described["path"], rows and (rows[0], rows[1]), described["version"], described["ranking"])
+        path, rows, version, ranking = (described[name] for name in cls._fields)
+        if not isinstance(path, str) or not isinstance(version, int | None):
+            raise TypeError("the location of the memory")
+        if rows is not None:
+            folder, fingerprint = rows
+            rows = (str(folder), str(fingerprint))
+        return cls(path, rows, version, ranking)
 
 
 class MemorySource:

@@ -1,9 +1,13 @@
-"""The exceptions for wrong input, and the short quotations in their messages."""
+"""The exceptions for wrong input, and texts of others in messages: short, and without effect on a terminal."""
 
+import re
 from importlib.util import find_spec
 
 #: The number of characters that a message quotes of a wrong value: a table's header may have 20,000.
 LONGEST = 200
+
+#: Control characters, lone surrogates, line separators, and marks that reverse the direction of other characters.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class InputError(ValueError):
@@ -30,7 +34,12 @@ def excerpt(wrong: object, longest: int = LONGEST) -> str:
     """Quote a wrong value, or the message of an error, on one line of at most `longest` characters."""
     # The rest of a value of millions of characters is never read.
     text = " ".join(str(wrong)[: 20 * longest].split())
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+    return visible(text if len(text) <= longest else text[: longest - 1] + "…")
+
+
+def visible(text: str) -> str:
+    """Return a text of others for a terminal: its control characters as escapes, such as \\u001b, which JSON reads."""
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def reason(error: BaseException) -> str:

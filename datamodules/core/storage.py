@@ -54,15 +54,21 @@ def build_folder(folder: Path, fingerprint: str, save: Callable[[Path], object])
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
     """Reserve a folder for this process; others wait. The system frees the lock when its holder dies."""
-    file_lock = FileLock(folder.parent / f".{folder.name}.lock")
     with named_disk_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        Path(file_lock.lock_file).touch()  # FileLock would retry for ever where no file can be created
+        file_lock = lock_file(folder.parent / f".{folder.name}.lock")
         file_lock.acquire()
     try:
         yield
     finally:
         file_lock.release()
+
+
+def lock_file(path: Path) -> FileLock:
+    """Make the file of a lock, and return the lock; a link in its place is refused: its target would be emptied."""
+    # FileLock itself would retry for ever where no file can be created.
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+    return FileLock(path)
 
 
 @contextmanager
@@ -126,16 +132,37 @@ def check_folder(
         raise InputError(f"{folder}: does not exist")
     if not (folder / MANIFEST).exists():
         raise DamagedError(f"{folder}: is unfinished (it has no {MANIFEST}); {advice}")
+    check_inside(folder)
     manifest = read_checked(folder / MANIFEST, advice)
-    try:
-        if fingerprint not in (None, manifest["fingerprint"]):
-            raise InputError(f"{folder}: was built from other texts or settings; {advice}")
-        for name, facts in manifest["files"].items():
-            if damage := _damage(folder / name, facts, contents):
-                raise DamagedError(f"{folder / name}: damaged ({damage}); {advice}")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{folder / MANIFEST}: damaged; {advice}") from error
+    if not isinstance(manifest.get("fingerprint"), str) or not isinstance(manifest.get("files"), dict):
+        raise DamagedError(f"{folder / MANIFEST}: damaged; {advice}")
+    if fingerprint not in (None, manifest["fingerprint"]):
+        raise InputError(f"{folder}: was built from other texts or settings; {advice}")
+    for name, facts in manifest["files"].items():
+        if damage := _damage(folder, name, facts, contents):
+            raise DamagedError(f"{folder / name}: damaged ({damage}); {advice}")
     return manifest
+
+
+def check_inside(folder: Path) -> None:
+    """Refuse a folder that holds links to places outside, or anything but files and folders, at any depth.
+
+    The links in the cache of the Hub's client are accepted: `snapshots/REVISION/FILE` leads to `blobs/HASH`.
+    """
+    own = folder.resolve()
+    inside = [own, *(part.parent / "blobs" for part in own.parents if part.name == "snapshots")]
+    pending = [own]
+    while pending:
+        for entry in os.scandir(pending.pop()):
+            target = Path(os.path.realpath(entry.path))
+            if entry.is_symlink() and not any(map(target.is_relative_to, inside)):
+                raise InputError(
+                    f"{entry.path}: is a link to {target}, outside of {folder}; replace it by the file, or delete it"
+                )
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(Path(entry.path))
+            elif not (target.is_file() or target.is_dir()):
+                raise InputError(f"{entry.path}: is neither a file nor a folder; delete it")
 
 
 def with_checksum(values: PlainDict) -> PlainDict:
@@ -164,16 +191,21 @@ def load_json(path: Path) -> Any:
         raise ValueError("its values are nested too deeply") from error
 
 
-def _damage(file: Path, facts: PlainDict, contents: bool) -> str | None:
-    """Return the difference between a file and its manifest; None if they agree."""
+def _damage(folder: Path, name: str, facts: object, contents: bool) -> str | None:
+    """Return the difference between a file of a folder and its manifest; None if they agree."""
+    file = folder / name
+    if "/" in name or "\0" in name:
+        return "is outside of the folder"
+    if not isinstance(facts, dict):
+        return "has no size and checksum"
     if not file.exists():
         return "is missing"
     if not file.is_file():
         # To read a pipe or a device may take for ever.
         return "is no file"
-    if (size := file.stat().st_size) != facts["bytes"]:
-        return f"has {size} bytes instead of {facts['bytes']}"
-    if contents and checksum_of(file) != facts["xxh3"]:
+    if (size := file.stat().st_size) != facts.get("bytes"):
+        return f"has {size} bytes instead of {facts.get('bytes')}"
+    if contents and checksum_of(file) != facts.get("xxh3"):
         return "its checksum has changed"
     return None
 
@@ -186,6 +218,7 @@ def new_file(path: Path, option: str = "folder") -> Iterator[Path]:
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        partial.unlink(missing_ok=True)  # a link in its place would be followed
         yield partial
         with partial.open("rb") as file:
             os.fsync(file.fileno())
@@ -271,6 +304,7 @@ _PROBLEMS = {
     errno.EACCES: _FORBIDDEN,
     errno.EROFS: _FORBIDDEN,
     errno.EPERM: _FORBIDDEN,
+    errno.ELOOP: "a link is in the way of a file of its own. Delete the link or choose another {option}",
     errno.EEXIST: _FILE_IN_THE_WAY,
     errno.ENOTDIR: _FILE_IN_THE_WAY,
     errno.ENOENT: "can't be made, nothing can be written there. Choose another {option}",

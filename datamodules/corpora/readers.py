@@ -156,8 +156,7 @@ def _csv_records(
                 continue
             if not width:
                 width, first_line = len(fields), start
-                names = [field.strip() for field in fields]
-                positions = columns.find(names, f"{path}, line {start}", numbers_only=not has_header)
+                positions = columns.find(fields, f"{path}, line {start}", numbers_only=not has_header)
                 if has_header:
                     continue
             if len(fields) != width:
@@ -221,7 +220,10 @@ def _json_records(lines: Iterator[str], path: str | Path, columns: Columns) -> I
         if not wanted and line.lstrip().startswith("["):
             raise InputError(f"{where}: a JSON array; write one object a line (jq -c '.[]')")
         try:
-            record = json.loads(line)
+            # The parser keeps the last of two fields with one name: the first record shows whether there are any.
+            record = json.loads(line) if wanted else json.loads(line, object_pairs_hook=_single_fields)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
         except (ValueError, RecursionError) as error:
             raise InputError(f"{where}: not JSON ({excerpt(error)}); write one object a line") from None
         if not isinstance(record, dict):
@@ -234,6 +236,15 @@ def _json_records(lines: Iterator[str], path: str | Path, columns: Columns) -> I
         except KeyError as error:
             present = excerpt(", ".join(map(repr, record)))
             raise InputError(f"{where}: no {excerpt(error)}, only {present}; add it") from None
+
+
+def _single_fields(fields: list[tuple[str, object]]) -> dict[str, object]:
+    record = dict(fields)
+    if len(record) < len(fields):
+        names = [name for name, _ in fields]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"has the field {excerpt(twice)!r} more than once; rename one")
+    return record
 
 
 def _parquet_blocks(path: Path, columns: Columns) -> Iterator[Block]:

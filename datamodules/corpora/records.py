@@ -40,8 +40,13 @@ class Columns:
 
     def _find(self, column: Column | AnyOf, names: Sequence[str], where: str, numbers_only: bool) -> int:
         for name in column if isinstance(column, AnyOf) else (column,):
-            if not numbers_only and name in names:
-                return names.index(str(name))
+            # White space around the names of a header counts only where it tells two columns apart.
+            same = [position for position, other in enumerate(names) if other == name]
+            same = same or [position for position, other in enumerate(names) if other.strip() == name]
+            if not numbers_only and same:
+                if len(same) > 1:
+                    raise InputError(f"{where}: has the column {excerpt(name)!r} more than once; rename one")
+                return same[0]
         if isinstance(column, AnyOf):
             raise InputError(f"{where}: has none of the columns {', '.join(column)}; rename one")
         if _is_numeric(column) and 0 <= int(column) < len(names):

@@ -10,6 +10,7 @@ from datamodules.retrieval.base import Hits as Hits
 from datamodules.retrieval.base import Ranking as Ranking
 from datamodules.retrieval.base import Retriever as Retriever
 from datamodules.retrieval.registry import RETRIEVERS
+from datamodules.retrieval.registry import checked_description as checked_description
 from datamodules.retrieval.registry import is_existing_index as is_existing_index
 from datamodules.retrieval.registry import load_all_retrievers as load_all_retrievers
 from datamodules.retrieval.registry import make_retriever as make_retriever

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, TypeGuard
 
 from datamodules.core.classes import imported_subclass
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, reason
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Retriever
 
@@ -23,6 +23,8 @@ RETRIEVERS = {
     "EmbeddedRetriever": "datamodules.retrieval.embedded.retriever",
     "FusedRetriever": "datamodules.retrieval.fused",
 }
+#: Arguments of the Elasticsearch client that are taken from a file. Others could weaken TLS or choose servers.
+CLIENT_ARGS_OF_FILES = ("connections_per_node", "http_compress", "request_timeout")
 
 
 def load_all_retrievers() -> None:
@@ -45,12 +47,48 @@ def retriever_class(class_path: str) -> type[Retriever]:
     return kind
 
 
-def make_retriever(description: PlainDict) -> Retriever:
+def checked_description(description: object) -> PlainDict:
+    """Return what `Retriever.describe` described in a file, without what could weaken the connection to a server.
+
+    Raises an `InputError` for a class that is neither built-in nor imported: nothing is imported by a name in a file.
+    """
+    if not isinstance(description, dict) or not isinstance(description.get("init_args"), dict):
+        raise InputError("the description of the retriever is damaged; name a retriever with --retriever")
+    kind = retriever_class(str(description.get("class_path")))
+    arguments = {str(name): _checked_argument(value) for name, value in description["init_args"].items()}
+    # The parser of the command line takes a dot in a name for an option of a part.
+    if unknown := [name for name in arguments if not name.isidentifier()]:
+        raise InputError(f"the retriever {kind.__name__} has no option {unknown[0]!r}")
+    if isinstance(client_args := arguments.get("client_args"), dict):
+        kept = {name: value for name, value in client_args.items() if name in CLIENT_ARGS_OF_FILES}
+        arguments["client_args"] = kept or None
+    return {"class_path": f"{kind.__module__}.{kind.__name__}", "init_args": arguments}
+
+
+def _checked_argument(value: object) -> object:
+    if isinstance(value, dict) and "class_path" in value:
+        return checked_description(value)
+    if isinstance(value, list):
+        return [_checked_argument(item) for item in value]
+    return value
+
+
+def make_retriever(description: object) -> Retriever:
     """Make the retriever that `Retriever.describe` described in a file: no user has named its servers."""
-    arguments = dict(description["init_args"])
+    checked = checked_description(description)
+    arguments = dict(checked["init_args"])
     if "retrievers" in arguments:
         arguments["retrievers"] = [make_retriever(member) for member in arguments["retrievers"]]
-    retriever = retriever_class(description["class_path"])(**arguments)
+    kind = retriever_class(checked["class_path"])
+    try:
+        retriever = kind(**arguments)
+    except InputError:
+        raise
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"the description of the retriever {kind.__name__} is damaged ({reason(error)}); name a retriever with"
+            " --retriever"
+        ) from error
     for server in servers_of(retriever):
         server.trust([])
     return retriever

@@ -16,6 +16,17 @@ from datamodules.core.types import PlainDict
 from datamodules.text.hub import model_folder
 from datamodules.text.sentence_modules import SentenceModules
 
+#: Options of a configuration by which `transformers` chooses code: Python of a model, kernels and packages.
+_NAMES_OF_CODE = (
+    "_attn_implementation",
+    "_attn_implementation_internal",
+    "_experts_implementation",
+    "attn_implementation",
+    "auto_map",
+    "experts_implementation",
+    "quantization_config",
+)
+
 
 class StaticModel(nn.Module):
     """Token vectors of a table, the same in every context, with the interface of a transformer."""
@@ -36,8 +47,9 @@ def make_model(config: PlainDict, published: SentenceModules) -> Any:
     """Make a transformer or table with random weights by its configuration."""
     if published.is_static:
         return StaticModel(config["vocab_size"], config["hidden_size"])
-    config = dict(config)
-    return AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
+    config = {name: value for name, value in config.items() if name not in _NAMES_OF_CODE}
+    made = AutoConfig.for_model(config.pop("model_type"), **config)
+    return AutoModel.from_config(made, trust_remote_code=False)
 
 
 def load_model(name: str, published: SentenceModules, revision: str | None = None) -> Any:

@@ -26,7 +26,7 @@ from datamodules.retrieval.base import Collection
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.text.vectors import read_vectors
 from tests.elasticsearch.faults import Answer, Fault, cut_short, proxy
-from tests.faults import honesty
+from tests.faults import honesty, strangers
 from tests.zoo.conftest import SMALL, pair_rows, sentences, write_pairs, write_table
 
 Random = np.random.Generator
@@ -43,7 +43,7 @@ class Campaign(NamedTuple):
     is_slow: bool = False
     #: number of cases that may have another result by chance.
     tolerated: int = 0
-    #: number of cases unless the user names one; None = that of all campaigns of its speed.
+    #: number of different cases, which the seeds count; None = any number.
     cases: int | None = None
 
 
@@ -245,6 +245,34 @@ def caches(folder: Path, server: str | None) -> Campaign:
     return Campaign(case, expected)
 
 
+# --- models of strangers ---
+
+
+def made_export(folder: Path) -> Path:
+    """Make a run, its export, and the tables of a user, once for all attacks."""
+    folder.mkdir()
+    write_table(folder / "train.csv", sentences(90, seed=1))
+    write_table(folder / "test.csv", sentences(20, seed=2))
+    write_table(folder / "more.csv", sentences(20, seed=4))
+    (folder / "texts.txt").write_text("\n".join(TEXTS))
+    zoo_run(folder, *fit_options(folder))
+    zoo_run(folder, "export", "run", "exported")
+    return folder
+
+
+def attacks(folder: Path, server: str | None) -> Campaign:
+    """A model or memory of a stranger does no harm: see `tests.faults.strangers`."""
+    whole = made_export(folder / "whole")
+    listed = strangers.attacks()
+
+    def case(random: Random, work: Path) -> Callable[[], Any]:
+        # The seed counts the attacks.
+        attack = listed[int(random.bit_generator.seed_seq.entropy)]  # type: ignore[attr-defined]
+        return lambda: strangers.run(attack, whole, work)
+
+    return Campaign(case, cases=len(listed))
+
+
 # --- full disks ---
 
 
@@ -348,4 +376,4 @@ def servers(folder: Path, server: str | None) -> Campaign | None:
 
 def answers(folder: Path, server: str | None) -> Campaign:
     """Random labels, with and without duplicates: at most one table of twenty shows that the memory helps."""
-    return Campaign(honesty.case, expected=False, is_slow=True, tolerated=1, cases=20)
+    return Campaign(honesty.case, expected=False, is_slow=True, tolerated=1)

@@ -19,5 +19,6 @@ ALL: dict[str, Callable[[Path, str | None], Campaign | None]] = {
     "readers": campaigns.readers,
     "real_disks": disks.real_disks,
     "servers": campaigns.servers,
+    "strangers": campaigns.attacks,
     "threads": threads.threads,
 }

@@ -6,7 +6,7 @@ import csv
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pytest
@@ -125,6 +125,16 @@ def train_csv(tmp_path: Path) -> Path:
 def test_csv(tmp_path: Path) -> Path:
     """31 labelled texts: a prime number."""
     return write_table(tmp_path / "test.csv", sentences(31, seed=2))
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let the new contents of a file go to a device that is always full."""
+    opens = Path.open
+
+    def open_full(path: Path, *given: Any, **options: Any) -> Any:
+        return opens(Path("/dev/full") if path.name.startswith(f".{name}.") else path, *given, **options)
+
+    monkeypatch.setattr(Path, "open", open_full)
 
 
 class Result(NamedTuple):

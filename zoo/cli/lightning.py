@@ -28,6 +28,7 @@ from datamodules.core.types import PlainDict
 from datamodules.options import DEFAULT_TOKENIZER
 from datamodules.retrieval import servers_of
 from datamodules.state import DataState, check_split
+from zoo.cli.options import urls_in
 from zoo.cli.outputs import check_output
 from zoo.cli.run_dir import check_run_dir, run_dir
 from zoo.cli.scores import as_text
@@ -44,9 +45,9 @@ log = logging.getLogger("zoo")
 class ZooCLI(LightningCLI):
     """LightningCLI with a run folder: configuration, metrics, checkpoints and summary in one place."""
 
-    def __init__(self, command: str, saved: SavedModel | None, strings: set[str], options: list[str]) -> None:
-        """Run a command from the model `saved`; `strings` are all strings in the user's own options."""
-        self.command, self.saved, self.strings = command, saved, strings
+    def __init__(self, command: str, saved: SavedModel | None, servers: set[str], options: list[str]) -> None:
+        """Run a command from the model `saved`; `servers` are the URLs that the user's own options name."""
+        self.command, self.saved, self.servers = command, saved, servers
         is_run = command != "prepare"
         if is_run:
             # `_write_scores` prints the scores, more briefly than Lightning.
@@ -165,8 +166,9 @@ class ZooCLI(LightningCLI):
             data.disable_memory()
         if self.saved is None:
             return
+        named_by_model = {*urls_in(self.saved.checkpoint.data.retriever, "retriever")}
         for server in servers_of(data.retriever):
-            server.trust(self.strings)
+            server.trust(self.servers | ({*server.urls} - named_by_model))
         if self.subcommand in ("validate", "test"):
             self._restore(self.saved)
 
@@ -201,18 +203,23 @@ class ZooCLI(LightningCLI):
 
     def _restore(self, saved: SavedModel) -> None:
         """Give the trained weights to the model, and its memory to the data."""
-        model, data, state = self.model, self.datamodule, saved.state
+        model, data = self.model, self.datamodule
+        trained = saved.state(names_memory=True)
+        names_memory = data.memory is not None and data.options.memory != trained.options.get("memory")
+        # An index that the user names is a memory, too.
+        state = saved.state(names_memory or data.retriever.existing_index is not None)
         source = f"--ckpt_path {saved.source}"
         if data.spec_type is not model.spec_type:
             raise InputError(
                 f"--data {type(data).__name__}: {source} is a {saved.checkpoint.model}, which takes other data; omit"
                 " the option"
             )
-        check_split(data, state, "validation" if self.subcommand == "validate" else "test", source)
+        split = "validation" if self.subcommand == "validate" else "test"
+        check_split(data, saved.checkpoint.data, split, source)
         with explained_by(source):
             model.restore(saved.checkpoint)
-        data.duplicates.remember(state.seen)
-        if data.memory is not None and data.options.memory == state.options.get("memory"):
+            data.duplicates.remember(state.seen)
+        if data.memory is not None and not names_memory:
             data.memory.use(state.memory)
             if data.has_memory and saved.fitted_weights():
                 saved.use_fitted_weights(model, data.memory.opened)

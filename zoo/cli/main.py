@@ -12,7 +12,9 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
-from datamodules.core.errors import InputError, excerpt
+from typing_extensions import override
+
+from datamodules.core.errors import InputError, excerpt, visible
 from datamodules.core.secrets import hide, redact_arguments, secrets_of
 from zoo import __version__
 from zoo.cli import commands
@@ -119,12 +121,22 @@ def _reader_has_ended() -> bool:
 def _report(line: str) -> None:
     """Print a line, in only one of the processes that a launcher started for several devices."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(line, file=sys.stderr)
+        print(visible(line), file=sys.stderr)
+
+
+class _Visible(logging.Formatter):
+    """Shows the control characters of labels, texts and names of files."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(visible, super().format(record).split("\n")))
 
 
 def _configure_logging() -> None:
     """Print our own progress, and only warnings and errors of others."""
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Visible("%(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     for name in ("zoo", "datamodules"):
         logging.getLogger(name).setLevel(logging.INFO)
     # It logs each failed request, which our own log does with the time of the next attempt.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from datamodules.core.errors import InputError, check_count
+from datamodules.core.errors import InputError, check_count, visible
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
 from datamodules.memory_source import DEFAULT_RETRIEVER
@@ -74,4 +74,5 @@ def search(query: str, memory: str | None = None, k: int = 10, retriever: Retrie
     for row, score in zip(neighbors.rows[0].tolist(), neighbors.scores[0].tolist(), strict=True):
         if row >= 0:
             label = neighbors.memories.label(row)
-            print(f"{score:8.3f}  {'' if label is None else f'[{label}] '}{neighbors.memories.texts[row]}")
+            line = f"{score:8.3f}  {'' if label is None else f'[{label}] '}{neighbors.memories.texts[row]}"
+            print(visible(line))

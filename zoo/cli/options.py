@@ -39,6 +39,32 @@ def user_strings(options: Sequence[str]) -> set[str]:
     return strings
 
 
+def named_servers(options: Sequence[str]) -> set[str]:
+    """Return the URLs that options, and the files of --config, give to retrievers; no other text names a server."""
+    urls: set[str] = set()
+    for name, value in named_values(options):
+        if name != "--config":
+            urls |= {*urls_in(_parsed(value), name.removeprefix("--"))}
+        elif "\0" not in value and os.path.isfile(value):
+            text = Path(value).read_text(encoding="utf-8", errors="replace")
+            urls |= {*urls_in(_parsed(text))}
+    return urls
+
+
+def urls_in(value: object, option: str = "") -> Iterator[str]:
+    """Yield the URLs of retrievers in the value of an option, or in a configuration."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from urls_in(item, f"{option}.{key}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from urls_in(item, option)
+    elif isinstance(value, str):
+        parts = option.split(".")
+        if parts[-1] == "url" and {"retriever", "retrievers"} & {*parts}:
+            yield value
+
+
 def _parsed(text: str) -> object:
     try:
         return yaml.safe_load(text)

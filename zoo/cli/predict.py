@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from jsonargparse import ArgumentParser
 from tqdm import tqdm
 
-from datamodules.core.errors import InputError, check_count
+from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.storage import new_file
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import Retriever
@@ -92,7 +92,7 @@ def _as_json(record: PlainDict | str, source: str) -> str:
     if isinstance(record, str):
         return record
     try:
-        return json.dumps(record, ensure_ascii=False, allow_nan=False)
+        return visible(json.dumps(record, ensure_ascii=False, allow_nan=False))
     except ValueError as error:
         raise InputError(
             f"{source}: its scores are not finite: its training diverged, or its weights are damaged; use another"

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from datamodules.core.errors import InputError
-from datamodules.core.storage import named_disk_errors
+from datamodules.core.storage import lock_file, named_disk_errors
 
 _LOCK = ".lock"
 #: Files of a run that was killed before it started.
@@ -66,9 +66,9 @@ def run_dir(folder: Path, resumes: bool) -> Iterator[None]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    held = FileLock(folder / _LOCK)
     try:
         with named_disk_errors(folder, "--run_dir"):
+            held = lock_file(folder / _LOCK)
             held.acquire(timeout=0)
     except Timeout:
         raise InputError(

@@ -5,19 +5,24 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from collections.abc import Collection
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
 import yaml
 
 import datamodules
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict
-from datamodules.retrieval import load_all_retrievers
+from datamodules.retrieval import checked_description, load_all_retrievers
 from datamodules.state import options_to_evaluate
-from zoo.cli.options import named_values, user_strings
+from zoo.cli.options import named_servers, named_values, user_strings
 from zoo.registry import MODELS, model_class
-from zoo.saving.saved_model import SavedModel
+from zoo.saving.checkpoint import explained_by
+from zoo.saving.saved_model import SavedModel, option_names
+
+log = logging.getLogger("zoo")
 
 
 def run(command: str, options: list[str]) -> None:
@@ -38,7 +43,7 @@ def run(command: str, options: list[str]) -> None:
             f"--ckpt_path {source}: a run is resumed from a file, such as checkpoints/last.ckpt; to start a new one"
             " from this model, write --model.init_from"
         )
-    strings = user_strings(options)
+    strings, servers = user_strings(options), named_servers(options)
 
     from zoo.cli.lightning import ZooCLI
 
@@ -50,7 +55,7 @@ def run(command: str, options: list[str]) -> None:
             file.write_text(yaml.safe_dump(_config_of(saved, command, given), sort_keys=False))
             options = ["--config", str(file), *options]
         try:
-            ZooCLI(command, saved, strings, options)
+            ZooCLI(command, saved, servers, options)
         finally:
             os.environ.pop("ZOO_RUN_DIR", None)
 
@@ -68,12 +73,29 @@ def _import_classes(strings: set[str]) -> None:
 
 def _config_of(saved: SavedModel, command: str, given: dict[str, str]) -> PlainDict:
     """Return a configuration with the model and data of a checkpoint, for a command with the user's options."""
-    state, data = saved.checkpoint.data, saved.data_kind
+    # `ZooCLI` opens the memory, which the user may name in a file of --config.
+    state, data = saved.state(names_memory=True), saved.data_kind
+    if saved.path.is_file() and not saved.is_own:
+        log.info(
+            "%s: is not a checkpoint of your own runs, so the files that its options name are not read"
+            " (README, 'Share, compare, scale')",
+            saved.source,
+        )
     options = state.options
     if command in ("validate", "test"):
         named = {name.removeprefix("--data."): value for name, value in given.items()}
         options = options_to_evaluate(state, data.options_type, command, named)
+    with explained_by(saved.source):
+        _check_names(saved.checkpoint.options, option_names(saved.kind))
+        _check_names(options, [field.name for field in fields(data.options_type)])
+        retriever = checked_description(state.retriever)
     return {
         "model": {"class_path": saved.kind.__name__, "init_args": saved.checkpoint.options},
-        "data": {"class_path": data.__name__, "init_args": {**options, "retriever": state.retriever}},
+        "data": {"class_path": data.__name__, "init_args": {**options, "retriever": retriever}},
     }
+
+
+def _check_names(options: PlainDict, names: Collection[str]) -> None:
+    """Refuse options that a class does not have: the parser would import a class that `optimizer.class_path` names."""
+    if unknown := sorted(options.keys() - {*names}):
+        raise InputError(f"has options that this version does not have: {excerpt(', '.join(unknown))}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from datamodules.core.errors import visible
+
 #: Maximum number of classes with scores in the text.
 MOST_CLASSES = 30
 
@@ -16,12 +18,13 @@ def as_text(scores: Mapping[str, float], classes: Mapping[str, float]) -> str:
     names = {name.partition("/")[2]: None for name in classes}
     if names:
         shown = list(names)[:MOST_CLASSES]
-        width = max(map(len, ["class", *shown]))
+        labels = list(map(visible, shown))
+        width = max(map(len, ["class", *labels]))
         lines += ["", f"{'class':{width}}" + "".join(f"{figure:>11}" for figure in figures)]
-        for name in shown:
+        for name, label in zip(shown, labels, strict=True):
             values = [classes.get(f"{figure}/{name}") for figure in figures]
             fields = ("" if value is None else _number(value) for value in values)
-            lines.append(f"{name:{width}}" + "".join(f"{field:>11}" for field in fields))
+            lines.append(f"{label:{width}}" + "".join(f"{field:>11}" for field in fields))
         if len(names) > len(shown):
             lines.append(f"and {len(names) - len(shown)} more classes (--output FILE has all)")
     return "\n".join(lines)

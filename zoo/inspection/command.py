@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from callbacks.chart import Cell, write_table
 from callbacks.pictures import write_picture
-from datamodules.core.errors import InputError, check_count
+from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.storage import named_disk_errors, write_json
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import TextColumn
@@ -142,8 +142,8 @@ def _plain(checkpoint: str, side: str, keywords: Keywords) -> PlainDict:
 def _print(tables: Mapping[str, Table], result: PlainDict) -> None:
     for _, side, _, word, *counts, is_keyword in tables.get("keywords", ([], []))[1]:
         numbers = "  ".join(f"{'-' if count is None else count:>3}" for count in counts)
-        print(f"{side:8}  {numbers}  {'*' if is_keyword else ' '} {word}")
+        print(f"{side:8}  {numbers}  {'*' if is_keyword else ' '} {visible(str(word))}")
     for name, value in result.get("relevance", {}).items():
-        print(f"relevance {value:.4f}  {name}")
+        print(f"relevance {value:.4f}  {visible(name)}")
     if "topics" in tables:
         print(f"{len(result['topics'])} cells pick out keywords: topics.csv")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, visible
 from datamodules.core.storage import fingerprint_of
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
@@ -74,7 +74,7 @@ def add(
     done = memory.add(rows, known, unknown_labels, keep_ids=id_column is not None)
     fresh = [label for label in memory.labels() if label not in labels]
     if saved is not None and fresh:
-        print(f"labels that only the memory has: {', '.join(fresh)}")
+        print(f"labels that only the memory has: {', '.join(map(visible, fresh))}")
     facts = [
         (done.relabelled, "with the text of a memory with another label"),
         (done.duplicates, "duplicates skipped"),
@@ -178,7 +178,7 @@ def show(model: str, memory: str | None = None, retriever: Retriever | None = No
         ranking = opened.retriever.ranking.describe()
         facts["ranking"] = ", ".join(f"{name}={value}" for name, value in ranking.items())
     for name, value in facts.items():
-        print(f"{name:9} {value}")
+        print(f"{name:9} {visible(value)}")
 
 
 def open_model_memory(
@@ -190,13 +190,13 @@ def open_model_memory(
             raise InputError(f"{model}: is a memory folder; give a model, or omit --memory")
         return open_memory(model, retriever), None
     saved = SavedModel.open(model)
-    location = saved.memory
-    if memory is None and location is not None and location.rows is None:
+    location = saved.memory if memory is None else None
+    if location is not None and location.rows is None:
         # The data module, and with it Lightning, is not needed.
         chosen = retriever or make_retriever(saved.checkpoint.data.retriever)
         opened = open_memory(location.path, chosen)
     else:
-        data = saved.make_data(retriever)
+        data = saved.make_data(retriever, names_memory=memory is not None)
         if data.memory is None or not data.has_memory:
             raise InputError(f"{model}: this model reads no memory; train one with --data.num_memories")
         opened = data.memory.open(memory, retriever=retriever)

@@ -43,6 +43,8 @@ class Checkpoint:
     weights: dict[str, Any]
     #: of the transformer whose weights are here.
     transformer_config: PlainDict | None = None
+    #: of the places that a run names, see `zoo.saving.origin`.
+    signature: str | None = None
     #: further values of the model class.
     extras: PlainDict = field(default_factory=dict)
     #: state of the trainer, from which Lightning resumes; empty in a model folder.
@@ -68,6 +70,7 @@ class Checkpoint:
                 data=DataState.from_dict(own.pop("data")),
                 weights=dict(contents["state_dict"]),
                 transformer_config=own.pop("transformer_config"),
+                signature=own.pop("signature", None),
                 extras=own,
                 training={key: value for key, value in contents.items() if key not in keys},
             )
@@ -84,6 +87,7 @@ class Checkpoint:
             "spec": self.spec,
             "data": self.data.to_dict(),
             "transformer_config": self.transformer_config,
+            "signature": self.signature,
         }
 
     def to_contents(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class SavedEncoder:
             if isinstance(part, TransformerEncoder):
                 part.is_fast = False
         # Encoding reads no memories: the model's retriever stays closed.
-        self.predictor = task.predictor_type(task, saved.make_data(EmbeddedRetriever()))
+        self.predictor = task.predictor_type(task, saved.make_data(EmbeddedRetriever(), names_memory=True))
         try:
             self.size = self.predictor.vector_size
         except InputError as error:

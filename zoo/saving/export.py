@@ -11,14 +11,15 @@ from typing import Protocol, runtime_checkable
 from torch import nn
 
 from datamodules.base import AnyDataModule
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, visible
 from datamodules.core.secrets import redact
-from datamodules.core.storage import named_disk_errors, new_folder
+from datamodules.core.storage import check_inside, named_disk_errors, new_folder
 from datamodules.core.types import PlainDict
 from datamodules.memory_source import MemoryLocation
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import encodings_folder
 from zoo.layers.lora import without_adapters
+from zoo.markdown import code_span
 from zoo.registry import paper_of
 from zoo.saving.model_folder import KIND, write_model
 from zoo.saving.saved_model import MEMORY, OWN, SavedModel
@@ -73,6 +74,7 @@ def export(source: str | Path, folder: str | Path) -> Path:
         }
         options = {**checkpoint.data.options, **names, "cache_dir": None}
         checkpoint.data = replace(checkpoint.data, options=options, memory=location)
+        checkpoint.signature = None
         # Adapters are merged into the weights.
         checkpoint.weights = without_adapters(checkpoint.weights)
         checkpoint.options = redact(
@@ -102,7 +104,8 @@ def _copy_memory(saved: SavedModel, memory: FolderMemory, target: Path) -> None:
     if isinstance(model, EncodesMemories) and model.network.encoder is not None:
         own = encodings_folder(memory.folder, model.encoder_fingerprint(saved.make_data()))
     others = [path.name for path in memory.folder.glob("encodings-*") if path != own]
-    shutil.copytree(memory.folder, target, ignore=shutil.ignore_patterns(*others))
+    check_inside(memory.folder)  # of links, the files that they lead to would be copied, and published
+    shutil.copytree(memory.folder, target, ignore=shutil.ignore_patterns(".*", *others))
 
 
 def _without_folder(files: object) -> object:
@@ -123,14 +126,14 @@ def model_card(saved: SavedModel, memory: Memory | None) -> str:
     lines += [f"# {checkpoint.model} for {kind.task}", ""]
     if paper := paper_of(kind):
         lines += [f"Paper: {paper}", ""]
-    lines += [f"Trained on `{trained_on}` with Memory Zoo (`pip install memory-zoo`).", ""]
+    lines += [f"Trained on {code_span(str(trained_on))} with Memory Zoo (`pip install memory-zoo`).", ""]
     if labels := checkpoint.spec.get("labels"):
-        shown = ", ".join(f"`{label}`" for label in labels[:30])
+        shown = ", ".join(map(code_span, labels[:30]))
         lines += [f"Labels: {shown}{' and more' if len(labels) > 30 else ''}.", ""]
     if isinstance(memory, FolderMemory):
         lines += [f"It reads a memory of {len(memory):,} texts (version {memory.version}) in `{MEMORY}`.", ""]
     elif memory is not None:
-        lines += [f"It needs access to a memory that is not part of it: {memory.location()}.", ""]
+        lines += [f"It needs access to a memory that is not part of it: {code_span(memory.location())}.", ""]
     return "\n".join([*lines, *_scores(saved), _USE.format(example=kind.predictor_type.example)])
 
 
@@ -148,7 +151,7 @@ def _scores(saved: SavedModel) -> list[str]:
     if not scores:
         return []
     lines = ["## Scores on the validation rows, last epoch", "", "| metric | value |", "|---|---|"]
-    lines += [f"| {name} | {value:.4g} |" for name, value in scores.items()]
+    lines += [f"| {visible(name)} | {value:.4g} |" for name, value in scores.items()]
     if summary.get("best_score") is not None:
         monitor = summary["monitor"].removeprefix("val/")
         lines.append(f"| {monitor} of the best epoch | {summary['best_score']:.4g} |")

@@ -6,6 +6,7 @@ What changes after the training lies next to the model: its own `memory` (see `F
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from datamodules.state import DataState
 from zoo.registry import model_class
 from zoo.saving import fitted_weights, hub, model_folder
 from zoo.saving.checkpoint import Checkpoint, explained_by, read_contents
+from zoo.saving.origin import is_signed
 
 if TYPE_CHECKING:
     import torch
@@ -82,18 +84,27 @@ class SavedModel:
         return self.file(MEMORY)
 
     @cached_property
+    def is_own(self) -> bool:
+        """True for a checkpoint of this user's runs; a model of anybody else uses nothing outside of its folder."""
+        return self.path.is_file() and is_signed(self.checkpoint.data, self.checkpoint.signature)
+
+    @cached_property
     def memory(self) -> MemoryLocation | None:
-        """The memory that the model reads now."""
+        """The memory that the model reads now; an `InputError` for one outside of the folder of a stranger's model."""
         trained = self.checkpoint.data.memory
-        if trained is None:
-            return None
-        if trained.path != MEMORY:
-            if self.path.is_dir() and not trained.path.startswith("index:"):
-                raise InputError(
-                    f"{self.source}: names a memory outside of its folder; name one with --memory"
-                )
-            if trained.rows is None or not self.own_memory.exists():
+        if trained is None or trained.path.startswith("index:"):
+            return trained
+        if self.path.is_dir():
+            has_own = trained.path == MEMORY
+        else:
+            has_own = trained.rows is not None and self.own_memory.exists()
+        if not has_own:
+            if self.is_own:
                 return trained
+            raise InputError(
+                f"{self.source}: names a memory outside of its folder; name one with --memory (zoo test, validate:"
+                " --data.memory). Only the memories of your own runs are opened by their names"
+            )
         if trained.rows is not None and first_rows(self.own_memory) != trained.rows[1]:
             raise InputError(
                 f"{self.own_memory}: is not the memory of {self.source}; move it away, and the model has the memory of"
@@ -101,10 +112,19 @@ class SavedModel:
             )
         return MemoryLocation(str(self.own_memory), None, trained.version)
 
-    @property
-    def state(self) -> DataState:
-        """The state of the model's data, with the memory that it reads now."""
-        return replace(self.checkpoint.data, memory=self.memory)
+    def state(self, names_memory: bool = False) -> DataState:
+        """Return the state of the model's data, with the memory that it reads now unless the user names another.
+
+        The state of a stranger's model names no files of this machine.
+        """
+        data = self.checkpoint.data
+        if not self.is_own:
+            options = self.data_kind.options_type.without_files(data.options)
+            data = replace(data, options=options, files={})
+        memory = None
+        with suppress(InputError) if names_memory else nullcontext():
+            memory = self.memory
+        return replace(data, memory=memory)
 
     def memory_key(self, memory: Memory) -> tuple[str, int]:
         """Return name and version of a memory, which identify the weights that were fitted to it."""
@@ -122,9 +142,12 @@ class SavedModel:
             model.restore(self.checkpoint)
             return model.eval()
 
-    def make_data(self, retriever: Retriever | None = None) -> AnyDataModule:
-        """Make the model's data module, ready for new rows, with the retriever of the training or another one."""
-        kind, state = self.data_kind, self.state
+    def make_data(self, retriever: Retriever | None = None, names_memory: bool = False) -> AnyDataModule:
+        """Make the model's data module, ready for new rows, with the retriever of the training or another one.
+
+        With `names_memory`, the user names another memory, or none is read.
+        """
+        kind, state = self.data_kind, self.state(names_memory)
         with explained_by(self.source):
             data = kind(retriever=retriever or make_retriever(state.retriever), **state.options)
             data.use_state(state)
@@ -135,9 +158,10 @@ class SavedModel:
 
     def fitted_weights(self) -> list[fitted_weights.Entry]:
         """Return the weights that were fitted after the training: before an export, and since."""
-        exported = [
-            fitted_weights.Entry(*entry) for entry in self.checkpoint.extras.get("fitted_weights", [])
-        ]
+        with explained_by(self.source):
+            exported = [
+                fitted_weights.Entry(*entry) for entry in self.checkpoint.extras.get("fitted_weights", [])
+            ]
         return [*exported, *fitted_weights.read_entries(self.file(fitted_weights.FILE))]
 
     def use_fitted_weights(self, model: Task, memory: Memory | None) -> None:
@@ -158,7 +182,8 @@ class SavedModel:
         memory_version: int | None = None,
     ) -> Predictor[Any, Any]:
         """Make a predictor; see `load`."""
-        data, model = self.make_data(retriever), self.make_model()
+        data = self.make_data(retriever, names_memory=memory is not None)
+        model = self.make_model()
         move(model, device)
         predictor = model.predictor_type.open(model, data, memory, memory_version, retriever)
         self.use_fitted_weights(model, predictor.memory)

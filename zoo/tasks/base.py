@@ -6,6 +6,7 @@ import logging
 import os
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import isclose
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,6 +33,7 @@ from datamodules.state import DataState, check_resumed
 from zoo.layers.encoders import transformer_config_of
 from zoo.layers.lora import is_adapter
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint, explained_by, plain
+from zoo.saving.origin import is_signed, sign
 from zoo.saving.saved_model import SavedModel
 from zoo.tasks.predictor import Predictor
 from zoo.training.resuming import check_shapes, check_training
@@ -186,7 +188,8 @@ class Task(pl.LightningModule):
             raise InputError("pass a data module to the trainer: the model reads its sizes")
         if self.network is not None:
             if self.data_state is not None:
-                data.use_state(self.data_state)
+                with explained_by("the checkpoint"):
+                    data.use_state(self.data_state)
             self._make_scores()  # other data may have others
         elif stage == "fit":
             self.check_data(data)
@@ -249,6 +252,7 @@ class Task(pl.LightningModule):
             data=self.data_state,
             weights={},
             transformer_config=None if config is None else plain(config),
+            signature=sign(self.data_state),
             extras={"is_sharded": self._trainer is not None and is_sharded(self.trainer.strategy)},
         ).describe()
 
@@ -269,7 +273,8 @@ class Task(pl.LightningModule):
             if fitting:
                 check_training(self, read)
             if data is not None:
-                data.use_state(read.data)
+                is_own = is_signed(read.data, read.signature)
+                data.use_state(read.data if is_own else replace(read.data, memory=None))
 
     # --- starting from another model ---
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,6 +38,11 @@ def check_shapes(model: Task, checkpoint: Checkpoint) -> None:
 
 def check_training(model: Task, checkpoint: Checkpoint) -> None:
     """Raise an `InputError` if strategy, optimizer or trained parts are others than those of the checkpoint."""
+    # Lightning deletes earlier checkpoints by the names in its state, and takes `..` in them for a part of its folder.
+    if any(".." in Path(name).parts for name in _strings_in(checkpoint.training.get("callbacks"))):
+        raise InputError(
+            "the state of a callback names files in other folders; start from the weights alone with --model.init_from"
+        )
     if is_sharded(model.trainer.strategy) != checkpoint.extras["is_sharded"]:
         raise InputError(
             "the checkpoint was trained with sharded weights (FSDP) and this run has whole ones, or the reverse; resume"
@@ -56,3 +63,12 @@ def check_training(model: Task, checkpoint: Checkpoint) -> None:
             "the checkpoint was trained with other model.freeze or model.learning_rates; use the same values, or start"
             " from the weights alone with --model.init_from"
         )
+
+
+def _strings_in(value: object) -> Iterator[str]:
+    """Yield the keys and values of nested mappings that are strings."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for part in (*value.keys(), *value.values()):
+            yield from _strings_in(part)

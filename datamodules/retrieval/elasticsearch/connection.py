@@ -71,24 +71,19 @@ class ServerConnection:
     def __getstate__(self) -> PlainDict:
         return {**self.__dict__, "client_args": _Hidden(without_secrets(self.client_args)), "_clients": {}}
 
-    def trust(self, strings: Iterable[str]) -> None:
-        """Send the credentials of the environment only to servers whose URLs are among the strings.
+    def trust(self, urls: Iterable[str]) -> None:
+        """Send the credentials of the environment only to the servers with these URLs.
 
         A new connection trusts its own servers. Those of a stranger's file must not be trusted.
         """
         self._trusted = set()
-        for string in strings:
-            with suppress(InputError):  # other strings are ignored
-                self._trusted.add(split_credentials(string)[0])
+        for url in urls:
+            with suppress(InputError):  # the parser of the options reports it
+                self._trusted.add(split_credentials(url)[0])
 
     def _may_send_credentials(self) -> bool:
-        """Return whether each server is trusted (see `trust`), this machine, or in ELASTICSEARCH_HOSTS."""
-        listed = os.environ.get("ELASTICSEARCH_HOSTS", "").replace(",", " ").split()
-        hosts = {host if ":" in host else f"{host}:9200" for host in listed}
-        return all(
-            url in self._trusted or urlsplit(url).hostname in _THIS_MACHINE or urlsplit(url).netloc in hosts
-            for url in self.urls
-        )
+        """Return whether each server is trusted (see `trust`), or in ELASTICSEARCH_HOSTS."""
+        return all(url in self._trusted or url in _urls_of_environment() for url in self.urls)
 
     def _environment_credentials(self) -> PlainDict:
         """Return the client's arguments for the credentials of the environment."""
@@ -101,7 +96,7 @@ class ServerConnection:
             return credentials
         logger.warning(
             "%s: named by a checkpoint or a memory, and not by you: it is not sent the credentials of the environment."
-            " Name it with --data.retriever.url (of zoo predict, --retriever.url) or in ELASTICSEARCH_HOSTS",
+            " Name it with --data.retriever.url (of zoo predict, --retriever.url), or its URL in ELASTICSEARCH_HOSTS",
             ", ".join(self.urls),
         )
         return {}
@@ -302,6 +297,19 @@ def _explain_silence(error: elasticsearch.TransportError, timeout: float) -> str
     return (
         f"no connection; is Elasticsearch running there, and is it http or https? ({excerpt(error.message)})"
     )
+
+
+def _urls_of_environment() -> set[str]:
+    """Return the URLs of ELASTICSEARCH_HOSTS; a host without a scheme has https, or http on this machine as well."""
+    urls = set()
+    for listed in os.environ.get("ELASTICSEARCH_HOSTS", "").replace(",", " ").split():
+        if "://" in listed:
+            urls.add(listed.rstrip("/"))
+            continue
+        host = urlsplit(f"//{listed}").hostname
+        server = listed if listed.rpartition("]")[2].count(":") else f"{listed}:9200"
+        urls |= {f"https://{server}", *([f"http://{server}"] if host in _THIS_MACHINE else [])}
+    return urls
 
 
 class _Hidden(dict[str, Any]):

@@ -39,7 +39,7 @@ class FolderMemory(Memory):
         """Open a version, None opens the current one; raise an `InputError` if it is missing or damaged."""
         self.folder = folder
         self.retriever = retriever
-        current = int(read_pointer(folder)["version"])
+        current = read_pointer(folder)["version"]
         version = current if version is None else version
         # The rows of a version beyond the current one are left over from an interrupted addition.
         if not 1 <= version <= current:
@@ -70,6 +70,8 @@ class FolderMemory(Memory):
             raise InputError(f"{rows.source}: a memory needs at least one row")
         _check_ids(rows)
         with storage.lock(folder):
+            if folder.exists():
+                storage.check_inside(folder)
             current = _built_version(folder, rows.fingerprint)
             if current == 0:
                 _write_rows(folder, 1, rows, rows.fingerprint, fold_hashes(rows.texts))
@@ -327,6 +329,7 @@ def read_pointer(folder: Path) -> PlainDict:
             f"{folder}: no memory here (it has no {POINTER}); build one with `zoo index` or name another"
             " with --data.memory"
         )
+    storage.check_inside(folder)
     advice = "restore it from a backup or, if the memory has not grown, build it again with `zoo index`"
     pointer = storage.read_checked(path, advice)
     kinds = {"version": int, "retriever": dict, "ranking": dict}
@@ -376,7 +379,7 @@ def _lost_rows(folder: Path, version: int) -> str:
 
 def _load_rows(folder: Path, version: int, contents: bool = False) -> tuple[Rows, str]:
     """Return all rows of a version, and their fingerprint; `contents` compares their checksums."""
-    parts = []
+    parts: list[Rows] = []
     for number in range(1, version + 1):
         part, advice = _rows_folder(folder, number), _lost_rows(folder, number)
         manifest = storage.check_folder(part, contents=contents, advice=advice)
@@ -384,6 +387,8 @@ def _load_rows(folder: Path, version: int, contents: bool = False) -> tuple[Rows
             parts.append(Rows.load(part / "rows.arrow"))
         except DamagedError as damage:
             raise DamagedError(str(damage).replace(storage.REBUILD, advice)) from damage
+        if manifest.get("rows") != sum(map(len, parts)):
+            raise DamagedError(f"{part}: damaged (has another number of rows); {advice}")
     return Rows(Rows.concat(parts).table, str(folder)), str(manifest["fingerprint"])
 
 

@@ -17,7 +17,7 @@ import torch
 from filelock import FileLock
 
 from datamodules.core.errors import InputError
-from tests.zoo.conftest import SMALL, Result
+from tests.zoo.conftest import SMALL, Result, fill_disk
 from zoo.saving.checkpoint import write_contents
 
 ROOT = str(Path(__file__).parents[3])
@@ -149,15 +149,14 @@ def test_a_refused_run_leaves_an_empty_folder_empty(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_a_full_disk_leaves_the_good_checkpoint(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "last.ckpt"
     write_contents({"a": torch.zeros(3)}, file)
-    partial = tmp_path / f".last.ckpt.{os.getpid()}"
-    partial.symlink_to("/dev/full")
+    fill_disk(monkeypatch, "last.ckpt")
     with pytest.raises(InputError, match="the disk is full"):
         write_contents({"a": torch.ones(100_000)}, file)
     assert torch.equal(torch.load(file, weights_only=True)["a"], torch.zeros(3))
-    assert not partial.is_symlink()
+    assert [path.name for path in tmp_path.iterdir()] == ["last.ckpt"]
 
 
 def test_checkpoints_are_written_beside_their_place(

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import zoo
-from tests.zoo.conftest import LABELS, SMALL, Fit, Zoo, best, refusal, sentences, write_table
+from tests.zoo.conftest import LABELS, SMALL, Fit, Zoo, best, fill_disk, refusal, sentences, write_table
 
 # --- test and validate ---
 
@@ -190,8 +190,10 @@ def test_bad_tables(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_a_full_disk_is_named(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None:
-    Path(f".full.jsonl.{os.getpid()}").symlink_to("/dev/full")
+def test_a_full_disk_is_named(
+    trained_run: Path, zoo_command: Zoo, test_csv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_disk(monkeypatch, "full.jsonl")
     result = zoo_command("predict", "--ckpt_path", trained_run, "--input", test_csv, "--output", "full.jsonl")
     refusal(result, "No space left")
 

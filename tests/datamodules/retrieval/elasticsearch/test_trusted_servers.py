@@ -1,4 +1,4 @@
-"""The environment's credentials are sent to servers that the user named and to this machine only."""
+"""The environment's credentials are sent to servers that the user named only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from datamodules.retrieval import ElasticsearchRetriever, make_retriever
-from zoo.cli.options import user_strings
+from zoo.cli.options import named_servers
 
 FAR = "https://far.example:9200"
 
@@ -71,18 +71,41 @@ def test_one_server_of_a_cluster_that_nobody_named(sent: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("url", ["http://localhost:9200", "http://127.0.0.1:9201"])
-def test_a_server_of_this_machine(url: str, sent: dict[str, Any]) -> None:
+def test_a_port_of_this_machine_that_a_file_named(url: str, sent: dict[str, Any]) -> None:
+    """Another user of the machine may listen there."""
     from_file(url).server._connect()
-    assert sent["api_key"] == "hunter2"
+    assert "api_key" not in sent
+
+
+@pytest.mark.parametrize(
+    "weakened",
+    [
+        {"verify_certs": False},
+        {"ssl_assert_hostname": False},
+        {"ca_certs": "strange.pem"},
+        {"sniff_on_start": True},
+    ],
+)
+def test_a_file_weakens_no_tls(weakened: dict[str, Any], sent: dict[str, Any]) -> None:
+    described = ElasticsearchRetriever(url=FAR, client_args={**weakened, "http_compress": True}).describe()
+    fused = {"class_path": "FusedRetriever", "init_args": {"retrievers": [described, described]}}
+    for retriever in (make_retriever(described), make_retriever(fused).retrievers[0]):
+        retriever.server.trust([FAR])  # type: ignore[attr-defined]
+        retriever.server._connect()  # type: ignore[attr-defined]
+        assert not weakened.keys() & sent.keys()
+        assert sent["http_compress"] is True
+        assert sent["api_key"] == "hunter2"
 
 
 @pytest.mark.parametrize(
     ("hosts", "is_trusted"),
     [
-        ("near.example, far.example", True),
-        ("near.example:9200,far.example:9200", True),
-        ("near.example", False),
-        ("near.example,far.example:9300", False),
+        ("http://near.example:9200, far.example", True),
+        ("http://near.example:9200,https://far.example:9200/", True),
+        ("http://near.example:9200,far.example,localhost", True),
+        ("near.example:9200,far.example:9200", False),  # near without TLS, which the user did not name
+        ("http://near.example:9200", False),
+        ("http://near.example:9200,far.example:9300", False),
     ],
 )
 def test_servers_that_the_environment_names(
@@ -93,19 +116,25 @@ def test_servers_that_the_environment_names(
     assert ("api_key" in sent) == is_trusted
 
 
-def test_the_users_strings_are_those_of_options_and_files(tmp_path: Any) -> None:
-    (tmp_path / "a.yaml").write_text("first: [one, {two: three}]")
-    (tmp_path / "b.yaml").write_text(f"url: {FAR}/")
-    strings = user_strings(
+def test_the_servers_of_options_and_files(tmp_path: Any) -> None:
+    """Only those of retrievers: any other text may be a stranger's."""
+    (tmp_path / "a.yaml").write_text(
+        "data: {init_args: {retriever: {init_args: {retrievers: [{init_args: {url: a}}, {init_args: {url: b}}]}}}}"
+    )
+    (tmp_path / "b.yaml").write_text(f"url: {FAR}/\ntrainer: {{logger: {{url: {FAR}}}}}")
+    servers = named_servers(
         [
             f"--config={tmp_path}/a.yaml",
             "--config",
             f"{tmp_path}/b.yaml",
             "--data.retriever.url",
-            "[http://near.example, x]",
+            "[c, d]",
+            '--data={"retriever": {"init_args": {"url": "e"}}}',
+            f"--data.text_column={FAR}",
+            f"--data.retriever.index_prefix={FAR}",
         ]
     )
-    assert {"one", "three", f"{FAR}/", "http://near.example", "x"} <= strings
+    assert servers == {*"abcde"}
 
 
 @pytest.mark.parametrize(
@@ -117,14 +146,16 @@ def test_the_users_strings_are_those_of_options_and_files(tmp_path: Any) -> None
         ("--data.retriever.url=https://far.example.org:9200", False),
         ("--data.retriever.url=https://not-far.example:9200", False),
         ("--data.retriever.url=http://far.example:9200", False),
-        ("--note=far.example:9200", False),
-        (f"--note=see {FAR}", False),
+        ("--data.train_file=https://far.example:9200", False),
+        ("--url=https://far.example:9200", False),
+        ("--retriever.url=https://far.example:9200", True),
+        ("--retriever.init_args.url=https://far.example:9200", True),
     ],
 )
 def test_only_the_whole_url_in_an_option_names_a_server(
     option: str, is_trusted: bool, sent: dict[str, Any]
 ) -> None:
     retriever = from_file(FAR)
-    retriever.server.trust(user_strings([option]))
+    retriever.server.trust(named_servers([option]))
     retriever.server._connect()
     assert ("api_key" in sent) == is_trusted
