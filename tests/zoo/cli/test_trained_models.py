@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -189,7 +188,6 @@ def test_bad_tables(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None
     refusal(result, "test.csv", "body", "text")
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 @pytest.mark.parametrize("command", ["test", "validate", "predict", "fit"])
 def test_bad_checkpoints(
     command: str, trained_run: Path, zoo_command: Zoo, test_csv: Path, train_csv: Path
