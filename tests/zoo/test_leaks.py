@@ -276,7 +276,7 @@ def test_tuning_skips_duplicates(zoo_command: Zoo, tmp_path: Path) -> None:
     # Rows of the training table that were split off for validation are new to the model.
     memory = set(zoo.load("run").memory.rows.texts)
     skipped = sum(text in memory for text, _ in rows[60:80])
-    assert f"{skipped} skipped: duplicates of the memory or of training rows" in result.out
+    assert f"skipped: {skipped} with a duplicate among the training rows or in the memory" in result.out
     assert f"on the {len(rows[60:100]) - skipped} rows that they were fitted on" in result.out
 
 

@@ -52,7 +52,9 @@ def encode(
     # Checked before hours of encoding.
     folder = Path(output)
     check_output(folder)
-    checkpoint = str(Path(ckpt_path).absolute())
+    path = Path(ckpt_path).absolute()
+    best = path / "checkpoints" / "best.ckpt"  # of a run folder
+    checkpoint = str(best if best.is_file() else path)
     ranking = DenseRanking(checkpoint)
     made_by = MadeBy(checkpoint, ranking.contents, side)
     vectors = TextVectors(ranking, batch_size, device, threads=None)

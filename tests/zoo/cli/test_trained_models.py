@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 import zoo
-from tests.zoo.conftest import LABELS, SMALL, Fit, Zoo, best, fill_disk, refusal, sentences, write_table
+from tests.zoo.conftest import LABELS, SMALL, Fit, Zoo, best, refusal, sentences, write_table
 
 # --- test and validate ---
 
@@ -187,15 +186,6 @@ def test_bad_tables(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None
     assert Path("out.jsonl").read_text() == "kept"
     result = zoo_command("predict", *model, "--input", test_csv, "--text_column=body")
     refusal(result, "test.csv", "body", "text")
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_a_full_disk_is_named(
-    trained_run: Path, zoo_command: Zoo, test_csv: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill_disk(monkeypatch, "full.jsonl")
-    result = zoo_command("predict", "--ckpt_path", trained_run, "--input", test_csv, "--output", "full.jsonl")
-    refusal(result, "No space left")
 
 
 @pytest.mark.parametrize("command", ["test", "validate", "predict", "fit"])

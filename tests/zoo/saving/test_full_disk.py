@@ -12,41 +12,38 @@ import torch
 
 from datamodules.core.errors import InputError
 from tests.faults import disks
-from tests.zoo.conftest import Zoo, refusal
+from tests.zoo.conftest import Zoo, fill_disk, refusal
 from zoo.saving.checkpoint import write_contents
 from zoo.saving.fitted_weights import Entry, add_entry
 
 
-def fill_disk_of(path: Path) -> None:
-    """Let writes to a file fail as on a full disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_name(f".{path.name}.{os.getpid()}").symlink_to("/dev/full")
-
-
 @pytest.mark.parametrize("size", [10, 1_000_000])
-def test_a_checkpoint(tmp_path: Path, size: int) -> None:
+def test_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     # PyTorch's writer reports a position of its own in place of the full disk.
     path = tmp_path / "checkpoints" / "last.ckpt"
-    fill_disk_of(path)
+    path.parent.mkdir()
+    fill_disk(monkeypatch, path.name)
     contents = {"weights": torch.zeros(size), "more": [torch.zeros(3) for _ in range(50)]}
     with pytest.raises(InputError, match=r"last\.ckpt: the disk is full\. .* another --run_dir"):
         write_contents(contents, path)
     assert list(path.parent.iterdir()) == []
 
 
-def test_fitted_weights(tmp_path: Path) -> None:
+def test_fitted_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "weights.json"
     add_entry(file, Entry("own", 1, "trained", {}))
     before = file.read_bytes()
-    fill_disk_of(file)
+    fill_disk(monkeypatch, file.name)
     with pytest.raises(InputError, match=r"weights\.json: the disk is full"):
         add_entry(file, Entry("own", 2, "trained", {}))
     assert file.read_bytes() == before
 
 
-def test_predictions(trained_run: Path, tmp_path: Path, zoo_command: Zoo) -> None:
+def test_predictions(
+    trained_run: Path, tmp_path: Path, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "texts.txt").write_text("an apple\n")
-    fill_disk_of(tmp_path / "out.jsonl")
+    fill_disk(monkeypatch, "out.jsonl")
     result = zoo_command("predict", f"--ckpt_path={trained_run}", "--input=texts.txt", "--output=out.jsonl")
     refusal(result, "out.jsonl: the disk is full", "another --output")
     assert not (tmp_path / "out.jsonl").exists()

@@ -348,6 +348,9 @@ class ToyData(pl.LightningDataModule):
         self.spec = MatchingSpec(300, 0, goal, first_length=1, second_length=1)
         self.words = AttributeDict(vectors=lambda: None)
 
+    def idle_options(self) -> list[tuple[str, str]]:
+        return []
+
     def state(self) -> DataState:
         return DataState("ToyData", {}, {}, None, {}, {}, None, {})
 

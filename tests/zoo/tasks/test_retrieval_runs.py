@@ -213,7 +213,7 @@ def test_grades_must_be_whole_numbers(zoo_command: Command) -> None:
     Path("one.run").write_text("q1 Q0 d1 1 2.5 a\n")
     result = zoo_command("measure", "--judgements", "qrels", "--runs", "[one.run]")
     assert result.code == 2
-    assert "qrels: grades must be whole numbers" in result.err
+    assert "qrels, line 1: grades must be whole numbers" in result.err
 
 
 def test_documents_of_equal_scores_are_ordered_by_their_ids(zoo_command: Command) -> None:
