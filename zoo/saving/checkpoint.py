@@ -150,7 +150,7 @@ def write_contents(contents: Mapping[str, Any], path: Path) -> None:
 
     with named_disk_errors(path, "--run_dir"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(path, "--run_dir") as partial, _Output(io.FileIO(partial, "wb")) as file:
+    with new_file(path, "--run_dir") as partial, _Output(partial.open("wb", buffering=0)) as file:
         try:
             torch.save(dict(contents), file)
         except RuntimeError as error:

@@ -147,8 +147,8 @@ class SavedModel:
 
         With `names_memory`, the user names another memory, or none is read.
         """
-        kind, state = self.data_kind, self.state(names_memory)
         with explained_by(self.source):
+            kind, state = self.data_kind, self.state(names_memory)
             data = kind(retriever=retriever or make_retriever(state.retriever), **state.options)
             data.use_state(state)
             # The network was made for these sizes: other words would be read outside of its tables.
