@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,19 +89,24 @@ def call(command: list[str], folder: Path) -> str:
     return ended.stdout
 
 
-def run_own(folder: Path, train: Path, test: Path, encoder: str, options: list[str]) -> float:
-    """Train the default and test it; its accuracy."""
-    output = folder / "scores.json"
-    fit = [
+def fit_options(run_dir: Path, train: Path, encoder: str, options: Sequence[str] = ()) -> list[str]:
+    """The command that trains the default on a table of few rows."""
+    return [
         "fit",
         f"--config={CONFIG}",
         f"--data.train_file={train}",
         "--data.validation_split=0",
         f"--model.transformer={encoder}",
-        f"--run_dir={folder / 'run'}",
+        f"--run_dir={run_dir}",
         *options,
     ]
-    test_command = ["test", f"--ckpt_path={folder / 'run'}", f"--data.test_file={test}", f"--output={output}"]
+
+
+def run_own(folder: Path, train: Path, test: Path, encoder: str, options: list[str]) -> float:
+    """Train the default and test it; its accuracy."""
+    output, run_dir = folder / "scores.json", folder / "run"
+    fit = fit_options(run_dir, train, encoder, options)
+    test_command = ["test", f"--ckpt_path={run_dir}", f"--data.test_file={test}", f"--output={output}"]
     # One process, like the peers.
     code = f"from zoo.cli.main import main; main({fit}); main({test_command})"
     call([sys.executable, "-c", code], folder)

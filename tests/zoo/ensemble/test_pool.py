@@ -48,6 +48,15 @@ def test_of_equal_members_the_first_is_kept() -> None:
     assert (weights["b"], weights["c"]) == (0, 0)
 
 
+def test_a_gain_below_its_standard_error_does_not_count() -> None:
+    target = torch.from_numpy(np.random.default_rng(2).integers(0, 3, 16))
+    good, fair = _member(target, 0.8, 102), _member(target, 0.5, 202)
+    assert fit_weights({"good": good, "fair": fair}, target)["fair"] == 0
+    # The gain of the same rows 25 times is 25 times as large, and its standard error 5 times.
+    many = {"good": good.repeat(25, 1), "fair": fair.repeat(25, 1)}
+    assert fit_weights(many, target.repeat(25))["fair"] > 1
+
+
 def test_weights_of_a_few_rows_that_are_all_right_are_finite() -> None:
     target = torch.tensor([0, 1])
     scores = torch.eye(2) * 9
