@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -119,16 +120,35 @@ def test_a_kernel_machine_on_a_frozen_encoder(
     report = grow(folder, [*MORE, ("guitar solo", "music"), ("old drum", "music")], new_labels=True)
     assert "encoder fitted to 100 rows of the memory" in report
     predictor = zoo.load(folder)
+    assert "music" in predictor.predict("guitar solo")[0].probabilities
     predictor.model.search_memory(predictor.data, predictor.memory)
     network = predictor.model.network
     expected = Encoder(network.sizes)
     target = network.memory_target.numpy()
-    rows = np.flatnonzero((target >= 0) & (target < len(LABELS)))
+    rows = np.flatnonzero(target < len(LABELS))
     expected.fit(Readings([], vectors=torch.from_numpy(network.memory.vectors[rows])), target[rows])
     queries = Readings([], vectors=torch.from_numpy(predictor.model.encode(TEXTS)))
     assert len(rows) == 100
     assert torch.equal(network.member("encoder")(queries).scores, expected(queries).scores)
-    assert "music" in predictor.predict("guitar solo")[0].probabilities
+
+
+def test_a_bag_counts_words_in_the_memory(
+    train: Callable[..., Path], grow: Callable[..., str], tmp_path: Path
+) -> None:
+    """Words of the training only; the other rows have more."""
+    random = np.random.default_rng(0)
+    words = sorted({word for text, _ in FIRST for word in text.split()})
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text(
+        "".join(f"{word} {' '.join(f'{x:.4f}' for x in random.normal(size=7))}\n" for word in words)
+    )
+    folder = train("run", FIRST, "--model.members=[bag,lexical_vote]", f"--data.word_vectors={vectors}")
+    assert "bag fitted to 100 rows" in grow(folder)
+    for version, pairs in ((1, FIRST), (2, [*FIRST, *MORE])):
+        counts = [sum(word in text.split() for text, _ in pairs) for word in words]
+        expected = [1 + math.log((1 + len(pairs)) / (1 + count)) for count in counts]
+        idf = zoo.load(folder, memory_version=version).model.network.bag.idf
+        assert sorted(idf[idf > 0].tolist()) == pytest.approx(sorted(expected))
 
 
 def test_what_was_learned_by_gradients_is_named(train: Callable[..., Path], grow: Callable[..., str]) -> None:
