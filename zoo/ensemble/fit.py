@@ -8,7 +8,7 @@ itself nor its duplicates.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,13 +22,14 @@ from datamodules.batch import BatchContents
 from datamodules.classification.dataset import UNKNOWN, label_numbers
 from datamodules.core.errors import InputError
 from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
-from datamodules.text_rows import TextRowsDataModule
+from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_groups
 from zoo.ensemble.encoder_training import train_encoder
 from zoo.ensemble.member import Input, Readings
 from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.metric import EncoderMetric, TunedFold
 from zoo.ensemble.network import EnsembleNetwork, scores_of
+from zoo.ensemble.outputs import Outputs
 from zoo.ensemble.pool import COMBINATIONS, HeldOut, Pool, fit_pool, folds_of
 from zoo.ensemble.tables import classify_table, read_table
 from zoo.tasks.predictor import on_device
@@ -116,26 +117,18 @@ class EnsembleFit:
         texts = self.validation.rows.texts.take(self.validation_rows[is_known])
         is_better = metric.learn(None if self.crosses else (texts, self.validation_target[is_known]))
         self.metric = metric if is_better else None
+        self.network.has_learned_metric = is_better
         if not is_better:
             log.info("the encoder classifies held-out rows better as it is: its metric is not learned")
 
     def _fit_members(self) -> Readings:
         """Fit members and references; return their inputs, and those that folds share, for the training rows."""
-        network = self.network
-        if network.bag is not None:
-            has_vector = self.data.words.has_vector()
-            assert has_vector is not None  # bags are made of pre-trained vectors only
-            contents = BatchContents(memory_texts=False)
-            dataset = self.data.dataset(self.training, contents)
-            network.bag.fit((on_device(batch, self.model) for batch in dataset.batches(256)), has_vector)
-        names = [*network.members, *network.references]
-        inputs = network.fitted_on(names)
+        inputs: set[Input] = set()
         if self.crosses:
             # An encoder that is trained by gradients is trained again for each fold, and reads its vectors then.
-            inputs |= self._inputs - ({"vectors"} if network.learns_by_gradients else set())
-        readings = read_table(self.model, self.training, inputs)
-        network.fit(names, readings, self.target)
-        return readings
+            inputs = self._inputs - ({"vectors"} if self.network.learns_by_gradients else set())
+        has_vector = self.data.words.has_vector()
+        return fit_members(self.model, self.data, self.training, self.target, inputs, has_vector)
 
     def _classify_validation(self) -> tuple[HeldOut, dict[str, Tensor]]:
         """Outputs of the members for the validation rows, and scores [n, C] of the references."""
@@ -164,14 +157,12 @@ class EnsembleFit:
         readings = readings._replace(excluded=self.network.excluded_rows(readings.texts, ids))
         tuned = [] if self.metric is None else self.metric.folds
         folds = folds_of(self.target, len(tuned) or self.model.folds, self.groups)
-        parts, order = [], []
-        for fold in range(folds.max() + 1):
+
+        def classify(fold: int, rows: NDArray[np.int64], others: NDArray[np.int64]) -> dict[str, Outputs]:
             self.model.show_stage(f"weights: held-out predictions, fold {fold + 1} of {folds.max() + 1}")
-            rows, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-            parts.append(self._classify_fold(readings, rows, others, tuned[fold] if tuned else None))
-            order.append(rows)
-        crossed = HeldOut.join(parts).select(np.argsort(np.concatenate(order), kind="stable"))
-        crossed = crossed.select(self._usable_training_rows())
+            return self._classify_fold(readings, rows, others, tuned[fold] if tuned else None)
+
+        crossed = cross_fit(self.target, self.groups, folds, classify).select(self._usable_training_rows())
         if len(crossed.target) == 0:
             return None, {}
         references = {name: each for name, each in crossed.outputs.items() if name in self.network.references}
@@ -197,7 +188,7 @@ class EnsembleFit:
         rows: NDArray[np.int64],
         others: NDArray[np.int64],
         tuned: TunedFold | None = None,
-    ) -> HeldOut:
+    ) -> dict[str, Outputs]:
         """Outputs for some rows by members that are fitted to the others; `tuned` has an encoder that is, too."""
         if tuned is not None:
             readings = readings._replace(vectors=torch.from_numpy(tuned.vectors))
@@ -218,8 +209,7 @@ class EnsembleFit:
         names = [*fold.members, *([] if len(self.validation_target) else fold.references)]
         fold.fit(names, seen, self.target[others])
         device = self.model.device if self.network.learns_by_gradients else torch.device("cpu")
-        outputs = classify_table(fold, held_out, names, device)
-        return HeldOut(outputs, torch.from_numpy(self.target[rows]), self.groups[rows])
+        return classify_table(fold, held_out, names, device)
 
     def _with_vectors(self, readings: Readings, fold: EnsembleNetwork, rows: NDArray[np.int64]) -> Readings:
         read = read_table(self.model, self.training, {"vectors"}, fold, rows)
@@ -292,6 +282,50 @@ class EnsembleFit:
                 "The dense vote is empty: an existing index cannot be searched by this encoder's vectors."
             )
         return notes
+
+
+def fit_members(
+    model: MemoryEnsemble,
+    data: TextRowsDataModule[Any],
+    split: TextSplit,
+    target: NDArray[np.int64],
+    inputs: set[Input],
+    has_vector: Tensor | None,
+) -> Readings:
+    """Fit members and references to the rows of a split, and return their inputs, for the same rows.
+
+    Args:
+        model: its network has the members, and an encoder that stays as it is.
+        data: prepares batches of the split.
+        split: n rows.
+        target: int64 [n], their classes.
+        inputs: further ones that are returned.
+        has_vector: bool [V], words with a pre-trained vector, for a bag.
+    """
+    network = model.network
+    if network.bag is not None:
+        assert has_vector is not None  # bags are made of pre-trained vectors only
+        dataset = data.dataset(split, BatchContents(memory_texts=False))
+        network.bag.fit((on_device(batch, model) for batch in dataset.batches(256)), has_vector)
+    names = [*network.members, *network.references]
+    readings = read_table(model, split, network.fitted_on(names) | inputs)
+    network.fit(names, readings, target)
+    return readings
+
+
+def cross_fit(
+    target: NDArray[np.int64],
+    groups: NDArray[np.integer],
+    folds: NDArray[np.int64],
+    classify: Callable[[int, NDArray[np.int64], NDArray[np.int64]], dict[str, Outputs]],
+) -> HeldOut:
+    """Outputs for n rows, which `classify(fold, rows, others)` returns for the rows of a fold, fitted to the others."""
+    parts, order = [], []
+    for fold in range(folds.max() + 1):
+        rows, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+        parts.append(HeldOut(classify(fold, rows, others), torch.from_numpy(target[rows]), groups[rows]))
+        order.append(rows)
+    return HeldOut.join(parts).select(np.argsort(np.concatenate(order), kind="stable"))
 
 
 def _fit_pool(held_out: Sequence[HeldOut]) -> Pool:

@@ -479,10 +479,10 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
 
     # --- growth ---
 
-    def refit(self, data: AnyDataModule, memory: Memory | None, rows: Rows) -> str:
-        """Fit the weights again on labelled rows; see `fitted_weights.FitsWeights`."""
+    def refit(self, data: AnyDataModule, memory: Memory | None, rows: Rows, members: bool = False) -> str:
+        """Fit the weights again on labelled rows, after the members; see `fitted_weights.FitsWeights`."""
         assert isinstance(data, TextRowsDataModule)
-        return refit(self, data, memory, rows)
+        return refit(self, data, memory, rows, members)
 
     def describe_weights(self) -> PlainDict | None:
         """Calibrations and weights as plain values; see `fitted_weights.FitsWeights`."""
@@ -492,6 +492,21 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
     def use_weights(self, weights: PlainDict) -> None:
         """Replace calibrations and weights."""
         self.network.pool = Pool.of(weights)
+
+    def describe_members(self) -> PlainDict:
+        """Values of the fitted members; see `fitted_weights.FitsWeights`."""
+        values: PlainDict = self.network.describe_members()
+        return values
+
+    def use_members(self, values: PlainDict) -> None:
+        """Replace the values of the fitted members."""
+        self.network.use_members(values)
+
+    def learned_by_gradients(self) -> str | None:
+        """The part that only a training can fit again; see `fitted_weights.FitsWeights`."""
+        if self.network.learns_by_gradients:
+            return "the encoder"
+        return "the encoder's metric" if self.network.has_learned_metric else None
 
     # --- checkpoints ---
 

@@ -87,6 +87,10 @@ class EnsembleNetwork(nn.Module):
             self.train()
         #: None until the members are fitted.
         self.pool: Pool | None = None
+        #: whether a frozen encoder was tuned on the training rows.
+        self.has_learned_metric = False
+        #: version of the memory whose rows the members were fitted to; 0 = they were fitted to the training rows.
+        self.fitted_version = 0
         #: of the classes that only the memory has, see `rarity_of`.
         self.rarity = torch.ones(0)
         #: a text must not retrieve duplicates of itself: on where texts come from the memory's own table.
@@ -215,12 +219,29 @@ class EnsembleNetwork(nn.Module):
         return {name: self.member(name)(readings) for name in names}
 
     def get_extra_state(self) -> PlainDict:
-        """The pool, for the state dict."""
-        return {"pool": None if self.pool is None else self.pool.describe()}
+        """Pool and origin of the encoder, for the state dict."""
+        pool = None if self.pool is None else self.pool.describe()
+        return {"pool": pool, "has_learned_metric": self.has_learned_metric}
 
     def set_extra_state(self, state: PlainDict) -> None:
-        """Take the pool of a state dict."""
+        """Take pool and origin of a state dict."""
         self.pool = None if state["pool"] is None else Pool.of(state["pool"])
+        self.has_learned_metric = state["has_learned_metric"]
+
+    def describe_members(self) -> PlainDict:
+        """The values of all that is fitted without gradients: plain values and tensors."""
+        state = {name: dict(part.state_dict()) for name, part in self._fitted_parts().items()}
+        return {"version": self.fitted_version, **state}
+
+    def use_members(self, values: PlainDict) -> None:
+        """Take values that `describe_members` described."""
+        for name, part in self._fitted_parts().items():
+            part.load_state_dict(values[name])
+        self.fitted_version = int(values["version"])
+
+    def _fitted_parts(self) -> dict[str, nn.Module]:
+        parts: dict[str, nn.Module] = {"members": self.members, "references": self.references}
+        return parts if self.bag is None else {**parts, "bag": self.bag}
 
 
 def _memory_weights(

@@ -113,18 +113,22 @@ def tune(
     file: str,
     text_column: TextColumn | None = None,
     label_column: Column | None = None,
+    refit: bool = False,
     retriever: Retriever | None = None,
 ) -> None:
     """Fit the weights of a model's memory again, on labelled rows: after it has grown, or to start with.
 
     The calibration and the weights of the members are written to `weights.json` next to the model, and used from the
-    memory's present version on; without the file, the model has the weights of its training.
+    memory's present version on; without the file, the model has the weights of its training. An earlier version of the
+    memory keeps its own.
 
     Args:
         model: a run folder, a checkpoint or an exported folder.
         file: table of labelled rows that are in neither the training set nor the memory.
         text_column: name or number of the text, or several; null: as in training.
         label_column: name or number of the label; null: as in training.
+        refit: first fit the members that need no gradients (lexical, bag, the kernel machine on a frozen encoder) to
+            the memory's labelled rows instead of the training rows. They are written to `members-*.safetensors`.
         retriever: back end to use instead of the model's (another server).
     """
     saved = SavedModel.open(model)
@@ -142,15 +146,28 @@ def tune(
     columns = {name: options[name] for name in names if name in options}
     given = {"text_column": text_column, "label_column": label_column}
     columns |= {name: value for name, value in given.items() if value is not None}
-    report = task.refit(predictor.data, predictor.memory, read_table(file, **columns))
+    if predictor.memory is None:
+        raise InputError(f"{model}: this model reads no memory; train one with --data.num_memories")
+    report = task.refit(predictor.data, predictor.memory, read_table(file, **columns), refit)
     weights = task.describe_weights()
-    assert predictor.memory is not None
     assert weights is not None
     key, version = saved.memory_key(predictor.memory)
     fingerprint = fingerprint_of({"weights": trained.describe_weights()})
+    if refit:
+        members: str | None = fitted_weights.write_members(task.describe_members(), saved.file)
+    else:
+        before = fitted_weights.entry_for(saved.fitted_weights(), key, version, fingerprint)
+        members = None if before is None else before.members
     weights_file = saved.file(fitted_weights.FILE)
-    fitted_weights.add_entry(weights_file, fitted_weights.Entry(key, version, fingerprint, weights))
+    fitted_weights.add_entry(weights_file, fitted_weights.Entry(key, version, fingerprint, weights, members))
     print(f"{weights_file}: {report}")
+    if refit and (part := task.learned_by_gradients()) is not None:
+        config = saved.file("config.yaml")
+        from_run = f" --config {config}" if config.is_file() else ""
+        print(
+            f"{part} has learned from the rows of the training only; to train it on all rows: zoo"
+            f" fit{from_run} --data.train_file ALL_ROWS.csv --run_dir NEW_RUN"
+        )
 
 
 def show(model: str, memory: str | None = None, retriever: Retriever | None = None) -> None:

@@ -21,6 +21,7 @@ from datamodules.retrieval.memories.encoded_memory import encodings_folder
 from zoo.layers.lora import without_adapters
 from zoo.markdown import code_span
 from zoo.registry import paper_of
+from zoo.saving import fitted_weights
 from zoo.saving.model_folder import KIND, write_model
 from zoo.saving.saved_model import MEMORY, OWN, SavedModel
 
@@ -82,6 +83,10 @@ def export(source: str | Path, folder: str | Path) -> Path:
         )
         if memory is not None:
             checkpoint.extras["fitted_weights"] = _weights_of(saved, memory)
+            for *_, members in checkpoint.extras["fitted_weights"]:
+                if members is not None:
+                    file = fitted_weights.whole_members(members, saved.file)
+                    shutil.copyfile(file, partial / fitted_weights.members_name(members))
         write_model(checkpoint, partial)
         (partial / "README.md").write_text(card, encoding="utf-8")
     return folder

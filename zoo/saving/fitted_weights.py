@@ -1,16 +1,29 @@
-"""Weights that were fitted after the training, to a version of a memory: a file next to the model.
+"""Weights and members that were fitted after the training, to a version of a memory: files next to the model.
 
-An entry is used from its version of the memory until the next entry: an old version keeps its predictions.
+An entry of `weights.json` is used from its version of the memory until the next entry: an old version keeps its
+predictions. It names the file of its members, which is written before it and never changes.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+import xxhash
+
 from datamodules.core.errors import DamagedError
-from datamodules.core.storage import fingerprint_of, load_json, write_json
+from datamodules.core.storage import (
+    checksum_of,
+    fingerprint_of,
+    load_json,
+    named_disk_errors,
+    new_file,
+    write_json,
+)
 from datamodules.core.types import PlainDict
+from zoo.saving.model_folder import with_tensors, without_tensors
 
 if TYPE_CHECKING:
     from datamodules.base import AnyDataModule
@@ -18,11 +31,13 @@ if TYPE_CHECKING:
     from datamodules.retrieval import Memory
 
 FILE = "weights.json"
+#: Name of the tensor that holds everything but tensors, as JSON.
+_PLAIN = "plain"
 
 
 @runtime_checkable
 class FitsWeights(Protocol):
-    """A model whose members have weights that can be fitted again without training."""
+    """A model whose members, and their weights, can be fitted again without training."""
 
     def describe_weights(self) -> PlainDict | None:
         """Return the weights as plain values; None before they were fitted."""
@@ -30,8 +45,20 @@ class FitsWeights(Protocol):
     def use_weights(self, weights: PlainDict) -> None:
         """Replace the weights."""
 
-    def refit(self, data: AnyDataModule, memory: Memory | None, rows: Rows) -> str:
-        """Fit the weights again on labelled rows, and return them and their accuracy as text."""
+    def describe_members(self) -> PlainDict:
+        """Return the values of the members as plain values and tensors."""
+
+    def use_members(self, values: PlainDict) -> None:
+        """Replace the values of the members."""
+
+    def learned_by_gradients(self) -> str | None:
+        """The part that only a training can fit again; None if there is none."""
+
+    def refit(self, data: AnyDataModule, memory: Memory | None, rows: Rows, members: bool = False) -> str:
+        """Fit the weights again on labelled rows, and return them and their accuracy as text.
+
+        `members` are fitted first, to the memory's rows.
+        """
 
 
 class Entry(NamedTuple):
@@ -45,6 +72,8 @@ class Entry(NamedTuple):
     trained: str
     #: plain values, as the model describes its weights.
     weights: PlainDict
+    #: checksum of the file of the members; None = those of the training.
+    members: str | None = None
 
 
 def read_entries(file: Path) -> list[Entry]:
@@ -69,11 +98,52 @@ def add_entry(file: Path, entry: Entry) -> None:
     write_json(file, {"entries": entries, "checksum": fingerprint_of({"entries": entries})})
 
 
-def weights_for(entries: list[Entry], memory: str, version: int, trained: str) -> PlainDict | None:
-    """Return the latest weights that were fitted to a memory up to a version; None = those of the training."""
+def entry_for(entries: list[Entry], memory: str, version: int, trained: str) -> Entry | None:
+    """Return the latest entry that was fitted to a memory up to a version; None = the weights of the training."""
     usable = [
         entry
         for entry in entries
         if (entry.memory, entry.trained) == (memory, trained) and entry.version <= version
     ]
-    return max(usable, key=lambda entry: entry.version).weights if usable else None
+    return max(usable, key=lambda entry: entry.version) if usable else None
+
+
+def members_name(checksum: str) -> str:
+    """Return the name of the file of members with this checksum."""
+    return f"members-{checksum[:16]}.safetensors"
+
+
+def write_members(values: PlainDict, locate: Callable[[str], Path]) -> str:
+    """Write the values of members to the file that `locate` finds by its name, and return its checksum."""
+    import torch
+    from safetensors.torch import save
+
+    tensors: dict[str, torch.Tensor] = {}
+    plain = json.dumps(without_tensors(values, "", tensors)).encode()
+    contents = save({**tensors, _PLAIN: torch.frombuffer(bytearray(plain), dtype=torch.uint8)})
+    checksum = xxhash.xxh3_128_hexdigest(contents)
+    path = locate(members_name(checksum))
+    with named_disk_errors(path, "the model's folder"), new_file(path) as partial:
+        partial.write_bytes(contents)
+    return checksum
+
+
+def whole_members(checksum: str, locate: Callable[[str], Path]) -> Path:
+    """Return the path of a file of members; raise a `DamagedError` if it is missing or damaged."""
+    path = locate(members_name(checksum))
+    if not path.is_file() or checksum_of(path) != checksum:
+        raise DamagedError(
+            f"{path}: missing or damaged; restore it, or delete {locate(FILE)} to use the trained members, and run"
+            " `zoo memory tune --refit true` again after that"
+        )
+    return path
+
+
+def read_members(checksum: str, locate: Callable[[str], Path]) -> PlainDict:
+    """Return the values that `write_members` wrote; nothing in the file is executed."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(whole_members(checksum, locate))
+    plain = json.loads(tensors.pop(_PLAIN).numpy().tobytes())
+    values: PlainDict = with_tensors(plain, tensors)
+    return values

@@ -32,7 +32,7 @@ def write_model(checkpoint: Checkpoint, folder: Path) -> None:
     contents = {**checkpoint.to_contents()}
     for key in checkpoint.training:
         del contents[key]
-    config = _without_tensors(contents, "", tensors)
+    config = without_tensors(contents, "", tensors)
     vocabulary = config[CHECKPOINT_KEY]["data"].pop("vocabulary")
     save_file(tensors, folder / WEIGHTS)
     for name, part in ((CONFIG, config), (VOCABULARY, vocabulary)):
@@ -42,7 +42,7 @@ def write_model(checkpoint: Checkpoint, folder: Path) -> None:
     (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)
 
 
-def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+def without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """Replace each tensor by its name, and add it to `tensors`."""
     from torch import Tensor
 
@@ -53,11 +53,11 @@ def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         return {_TENSOR: name}
     if isinstance(value, dict):
         return {
-            str(key): _without_tensors(item, f"{name}.{key}".lstrip("."), tensors)
+            str(key): without_tensors(item, f"{name}.{key}".lstrip("."), tensors)
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_without_tensors(item, f"{name}.{i}", tensors) for i, item in enumerate(value)]
+        return [without_tensors(item, f"{name}.{i}", tensors) for i, item in enumerate(value)]
     return value
 
 
@@ -70,7 +70,7 @@ def read_model(folder: Path) -> Checkpoint:
         contents: dict[str, Any] = load_json(folder / CONFIG)
         vocabulary = load_json(folder / VOCABULARY)
         contents[CHECKPOINT_KEY]["data"]["vocabulary"] = vocabulary
-        contents = _with_tensors(contents, load_file(folder / WEIGHTS))
+        contents = with_tensors(contents, load_file(folder / WEIGHTS))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{folder}: no exported model of this version ({reason(error)}); {_ADVICE}"
@@ -78,11 +78,12 @@ def read_model(folder: Path) -> Checkpoint:
     return Checkpoint.from_contents(contents, folder)
 
 
-def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+def with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """Replace the names that `without_tensors` has put in the place of tensors by these."""
     if isinstance(value, dict):
         if value.keys() == {_TENSOR}:
             return tensors[value[_TENSOR]]
-        return {key: _with_tensors(item, tensors) for key, item in value.items()}
+        return {key: with_tensors(item, tensors) for key, item in value.items()}
     if isinstance(value, list):
-        return [_with_tensors(item, tensors) for item in value]
+        return [with_tensors(item, tensors) for item in value]
     return value

@@ -1,6 +1,7 @@
 """A trained model on disk: a run folder, a checkpoint, an exported folder, or a name on the Hugging Face Hub.
 
-What changes after the training lies next to the model: its own `memory` (see `FolderMemory`), and `weights.json`.
+What changes after the training lies next to the model: its own `memory` (see `FolderMemory`), and `weights.json` with
+the files that it names (see `fitted_weights`).
 """
 
 from __future__ import annotations
@@ -165,14 +166,18 @@ class SavedModel:
         return [*exported, *fitted_weights.read_entries(self.file(fitted_weights.FILE))]
 
     def use_fitted_weights(self, model: Task, memory: Memory | None) -> None:
-        """Replace the model's weights by those that were fitted to the memory after the training, if any."""
+        """Replace weights and members by those that were fitted to the memory after the training, if any."""
         if memory is None or not isinstance(model, fitted_weights.FitsWeights):
             return
-        trained = model.describe_weights()
-        entries = self.fitted_weights()
-        key = (*self.memory_key(memory), fingerprint_of({"weights": trained}))
-        if (weights := fitted_weights.weights_for(entries, *key)) is not None:
-            model.use_weights(weights)
+        trained = fingerprint_of({"weights": model.describe_weights()})
+        entry = fitted_weights.entry_for(self.fitted_weights(), *self.memory_key(memory), trained)
+        if entry is None:
+            return
+        model.use_weights(entry.weights)
+        if entry.members is not None:
+            members = fitted_weights.read_members(entry.members, self.file)
+            with explained_by(self.file(fitted_weights.members_name(entry.members))):
+                model.use_members(members)
 
     def predictor(
         self,

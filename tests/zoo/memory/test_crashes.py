@@ -113,17 +113,24 @@ def test_an_addition_that_is_killed_or_fills_the_disk(
     assert zoo.load(folder).memory.version == times + 1
 
 
-def test_tuning_that_is_killed(grown: tuple[Path, list[str]], zoo_command: Zoo, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--refit=true"]])
+def test_tuning_that_is_killed(
+    options: list[str], grown: tuple[Path, list[str]], zoo_command: Zoo, tmp_path: Path
+) -> None:
     folder, add = grown
     assert zoo_command(*add).code == 0
     before = zoo.load(folder).model.describe_weights()
+    predictions = _predict(folder)
     dev = write_table(tmp_path / "dev.csv", sentences(30, seed=79))
-    tune = ["memory", "tune", str(folder), str(dev)]
+    tune = ["memory", "tune", str(folder), str(dev), *options]
     for code in _failures(folder, tune):
         assert code == KILLED
         assert zoo.load(folder).model.describe_weights() == before
+        assert _predict(folder) == predictions
         assert zoo_command(*tune).code == 0
-        assert zoo.load(folder).model.describe_weights() != before
+        model = zoo.load(folder).model
+        assert model.describe_weights() != before
+        assert model.network.fitted_version == (2 if options else 0)
 
 
 @pytest.mark.parametrize("what", ["a truncated checkpoint", "a foreign folder", "an unfinished copy"])
