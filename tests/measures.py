@@ -79,8 +79,9 @@ def limits(modules: list[Source]) -> list[Limit]:
     )
     largest = max(count for folder, count in folders.items() if folder not in _LARGE_FOLDERS)
     return [
-        # 30,000, and 1,200 for encoders as sentence-transformers publishes them and a metric that is learned.
-        Limit("lines", totals["lines"], 31_200),
+        # 30,000; 1,200 for published sentence encoders and the metric that is learned; 1,600 for models of strangers,
+        # damaged contents, limits, threads, duplicates, and members that are fitted again.
+        Limit("lines", totals["lines"], 32_800),
         Limit("modules in the largest folder", largest, 15),
         Limit("`Any` per 1,000 lines of code", 1000 * totals["Any"] / code, 20),
         Limit(

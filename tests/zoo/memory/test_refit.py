@@ -111,6 +111,7 @@ def test_members_equal_those_of_a_training_on_the_same_rows(
     assert rows["lexical"]["right"] == int(right.sum())
 
 
+@pytest.mark.usefixtures("float32")
 def test_a_kernel_machine_on_a_frozen_encoder(
     train: Callable[..., Path], grow: Callable[..., str], tiny_bert: Path
 ) -> None:
@@ -129,7 +130,10 @@ def test_a_kernel_machine_on_a_frozen_encoder(
     expected.fit(Readings([], vectors=torch.from_numpy(network.memory.vectors[rows])), target[rows])
     queries = Readings([], vectors=torch.from_numpy(predictor.model.encode(TEXTS)))
     assert len(rows) == 100
-    assert torch.equal(network.member("encoder")(queries).scores, expected(queries).scores)
+    # Texts are encoded in other batches.
+    torch.testing.assert_close(
+        network.member("encoder")(queries).scores, expected(queries).scores, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_bag_counts_words_in_the_memory(
