@@ -18,7 +18,10 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "export": (["export", "run", "exported"], "exported"),
     "predict": (["predict", "--ckpt_path=run", "--input=more.csv", "--output=out.jsonl"], "out.jsonl"),
     "test": (["test", "--ckpt_path=run", "--data.test_file=more.csv", "--output=out.json"], "out.json"),
-    "encode": (["encode", "--ckpt_path=run", "--input=more.csv", "--output=vectors"], "vectors"),
+    "encode": (
+        ["encode", "--ckpt_path=run/checkpoints/best.ckpt", "--input=more.csv", "--output=vectors"],
+        "vectors",
+    ),
     "memory add": (["memory", "add", "run", "new.csv"], "run/memory"),
     "memory tune": (["memory", "tune", "ensemble", "more.csv"], "ensemble/weights.json"),
 }
@@ -93,8 +96,5 @@ def use_a_small_disk(whole: Path, work: Path, used: int, random: Random) -> None
         if name in ("export", "predict", "test", "encode") and (work / made).exists():
             raise RuntimeError(f"{name}: left {made}") from error
     filler.unlink()
-    if name == "fit":
-        command = [*command, "--overwrite=true"] if (work / made).exists() else command
-    if name in ("export",) and (work / made).exists():
-        return
-    zoo_run(work, *command)
+    if name != "export" or not (work / made).exists():
+        zoo_run(work, *command)

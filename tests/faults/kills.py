@@ -81,7 +81,12 @@ COMMANDS: dict[str, Command] = {
         lambda folder: (folder / "out.jsonl").read_text(),
     ),
     "encode": Command(
-        lambda folder: ["encode", "--ckpt_path=run", "--input=more.csv", "--output=vectors"],
+        lambda folder: [
+            "encode",
+            "--ckpt_path=run/checkpoints/best.ckpt",
+            "--input=more.csv",
+            "--output=vectors",
+        ],
         lambda folder: Embeddings.open(folder / "vectors").vectors.round(5).tolist(),
     ),
 }

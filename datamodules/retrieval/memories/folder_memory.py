@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -50,12 +50,7 @@ class FolderMemory(Memory):
         self.rows, rows_fingerprint = _load_rows(self.folder, version, contents=True)
         self.version = version
         self.fingerprint = _fingerprint(rows_fingerprint, self.retriever)
-        folder = _rows_folder(self.folder, version)
-        self._lookup = RowLookup.open(folder)
-        if len(self._lookup.rows) != len(self.rows):
-            raise damaged(
-                folder / "hashes.npy", f"has {len(self._lookup.rows)} hashes of {len(self.rows)} rows"
-            )
+        self._lookup = _open_lookup(self.folder, version, len(self.rows))
         index_folder = _index_folder(self.folder, self.fingerprint)
         try:
             self.retriever.open(index_folder, self.fingerprint)
@@ -383,13 +378,30 @@ def _load_rows(folder: Path, version: int, contents: bool = False) -> tuple[Rows
     for number in range(1, version + 1):
         part, advice = _rows_folder(folder, number), _lost_rows(folder, number)
         manifest = storage.check_folder(part, contents=contents, advice=advice)
-        try:
+        with _advising(advice):
             parts.append(Rows.load(part / "rows.arrow"))
-        except DamagedError as damage:
-            raise DamagedError(str(damage).replace(storage.REBUILD, advice)) from damage
         if manifest.get("rows") != sum(map(len, parts)):
             raise DamagedError(f"{part}: damaged (has another number of rows); {advice}")
     return Rows(Rows.concat(parts).table, str(folder)), str(manifest["fingerprint"])
+
+
+def _open_lookup(folder: Path, version: int, rows: int) -> RowLookup:
+    """Map the hashes of all rows of a version."""
+    part = _rows_folder(folder, version)
+    with _advising(_lost_rows(folder, version)):
+        lookup = RowLookup.open(part)
+        if len(lookup.rows) != rows:
+            raise damaged(part / "hashes.npy", f"has {len(lookup.rows)} hashes of {rows} rows")
+    return lookup
+
+
+@contextmanager
+def _advising(advice: str) -> Iterator[None]:
+    """Give another advice for damaged files than to build them again."""
+    try:
+        yield
+    except DamagedError as damage:
+        raise DamagedError(str(damage).replace(storage.REBUILD, advice)) from damage
 
 
 def _write_rows(
