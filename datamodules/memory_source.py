@@ -60,6 +60,8 @@ class MemoryLocation(NamedTuple):
         if described is None:
             return None
         rows = described["rows"]
+        if not isinstance(described["path"], str):
+            raise TypeError(f"a memory at {described['path']}")
         return cls(described["path"], rows and (rows[0], rows[1]), described["version"], described["ranking"])
 
 
