@@ -28,6 +28,8 @@ from datamodules.retrieval.memories.changes import (
     check_ids,
     check_kept_labels,
     check_labels,
+    conflicts,
+    corrections,
     name_some,
     select_new,
 )
@@ -139,7 +141,7 @@ class FolderMemory(Memory):
                 len(self) + added,
                 added,
                 chosen.duplicates,
-                chosen.relabelled,
+                chosen.conflicting,
                 int((~may_be_added).sum()),
             )
             if added == 0:
@@ -328,6 +330,14 @@ class FolderMemory(Memory):
     def order(self) -> NDArray[np.int64]:
         """The position of each row in `written`, int64 [n]."""
         return self._stored.order
+
+    def corrections(self, rows: Rows) -> dict[str, str]:
+        """Return id and new label of each row whose text is that of a row with another label; see `relabel`."""
+        return corrections(self.rows, self._stored.lookup, rows)
+
+    def conflicts(self) -> list[list[int]]:
+        """Return the rows of each text that has several labels, duplicates included."""
+        return conflicts(self.rows, self._stored.lookup)
 
     @override
     def labels(self) -> list[str]:
