@@ -62,6 +62,9 @@ def remove(
         wanted = _ids_in(file, id_column)
     else:
         wanted = _ids_where(memory, str(where))
+    if refit:  # a command that was killed after its first step is repeated
+        gone = memory.removed_ids()
+        wanted = [each for each in wanted if each not in gone]
     memory = _own(saved, memory, wanted)
     done = memory.remove(wanted, allow_empty_class)
     _finish(memory, saved, done, "removed", refit, retriever)
@@ -235,6 +238,6 @@ def _finish(
     retriever: Retriever | None,
 ) -> None:
     print(f"{memory.location()}: version {done.version}, {done.rows} memories, {done.changed} {what}")
-    if saved is not None and done.changed:
+    if saved is not None and (done.changed or refit):
         # Opened again: the memory may be a copy now.
         name_what_stays(SavedModel.open(saved.source), refit, retriever)

@@ -316,6 +316,10 @@ class FolderMemory(Memory):
         written = row_versions.versions_of_rows(self.folder, self.pointer, self._stored)
         return np.flatnonzero(written > version)
 
+    def removed_ids(self) -> set[str]:
+        """Return the ids of the rows that the open version lacks and an earlier kept one has."""
+        return set(self.written.ids) - set(self.rows.ids)
+
     def parts(self) -> list[tuple[Path, int]]:
         """Return each folder with rows of the open version, and the number of rows that are written there."""
         folders = row_versions.folders(self.folder, self.pointer, self.version).values()

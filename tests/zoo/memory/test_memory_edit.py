@@ -67,7 +67,7 @@ def test_a_removed_row_is_as_if_it_had_never_been_there(run: Run, zoo_command: Z
     assert lines[0] == f"{folder / 'memory'}: version 2, 40 memories, 1 removed"
     assert "zoo memory tune" in lines[1]
     assert evidence(folder) == evidence(never)
-    lines = run_lines(zoo_command, "relabel", folder, "--ids=[3]", f"--label={ROWS[3][1]}", "--refit=true")
+    lines = run_lines(zoo_command, "relabel", folder, "--ids=[3]", f"--label={ROWS[3][1]}")
     assert lines == [f"{folder / 'memory'}: version 2, 40 memories, 0 relabelled"]
     # Members and weights follow, bit for bit those of a model that is fitted to a memory without the row.
     shutil.rmtree(folder / "memory")
@@ -77,6 +77,9 @@ def test_a_removed_row_is_as_if_it_had_never_been_there(run: Run, zoo_command: Z
         in lines[1]
     )
     assert "fitted on 40 rows of the memory, each classified without it" in lines[1]
+    # A command that was killed between its steps can be repeated.
+    assert run_lines(zoo_command, "remove", folder, "--ids=40", "--refit=true")[1:] == lines[1:]
+    assert "has no row with the id '40'" in refusal(zoo_command, "remove", folder, "--ids=40")
     fit_again(SavedModel.open(never), None, True, None)
     mine, others = zoo.load(folder), zoo.load(never)
     assert mine.predict(TEXTS) == others.predict(TEXTS)
@@ -91,6 +94,7 @@ def test_a_removed_row_is_as_if_it_had_never_been_there(run: Run, zoo_command: Z
     assert not any(SECRET.encode() in path.read_bytes() for path in files if path.is_file())
     assert zoo.load(folder).predict(TEXTS) == others.predict(TEXTS)
     assert len(list(folder.glob("members-*"))) == 1
+    assert "has no row with the id '40'" in refusal(zoo_command, "remove", folder, "--ids=40", "--refit=true")
     with pytest.raises(InputError, match="was deleted by `zoo memory compact`; the oldest is 2"):
         zoo.load(folder, memory_version=1)
 
