@@ -2,7 +2,8 @@
 
 Texts are seeded draws with Zipf's distribution from 200,000 words. Printed for each step: CPU seconds of this
 process and time. `add` ends when a search finds the new rows; the first search of the grown memory is measured
-apart; then one row is removed, and one corrected. With --url the index lies in Elasticsearch, whose own work is in the time only.
+apart; then one row is removed, and one corrected. With --url the index lies in Elasticsearch, whose own work is in the
+time only.
 
     python -m tests.benchmarks.memory_growth --rows 100000 --added 10000
     python -m tests.benchmarks.memory_growth --rows 100000 --added 10000 --url http://localhost:9200

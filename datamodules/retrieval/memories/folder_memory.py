@@ -283,8 +283,9 @@ class FolderMemory(Memory):
             if rows_fingerprint not in kept:
                 fingerprint = _fingerprint(rows_fingerprint, self.retriever)
                 index_folder = _index_folder(self.folder, fingerprint)
-                if part == unfinished:
-                    # A server completes its index when the change is made again.
+                if part == unfinished or rows_fingerprint == pointer["began_with"]:
+                    # A server completes its index when a killed change is made again, and other memories may begin
+                    # with the same rows: they share the index.
                     _delete_folders(index_folder)
                 else:
                     self.retriever.delete(index_folder, fingerprint)
