@@ -52,7 +52,7 @@ def test_added_rows_vote_at_once_and_weights_are_fitted_again(
     result = zoo_command("memory", "tune", folder, dev)
     assert result.code == 0, result.err
     assert "weights lexical_vote" in result.out
-    assert "and 2 that were added to the memory" in result.out
+    assert "and 2 of the memory, each classified without it" in result.out
     tuned = zoo.load(folder).model.describe_weights()
     assert tuned != trained
     assert zoo.load(folder, memory_version=1).model.describe_weights() == trained
