@@ -81,6 +81,7 @@ def _without_quotes(text: str) -> str:
 
 def _target(label: str, location: str, goal: Goal, column: Column) -> float:
     """Return the number of a label."""
+    label = label.strip()
     if label in _BOOLEANS:
         return _BOOLEANS[label]
     wanted = "0 or 1" if goal == "classification" else "a number of 0 or more"
