@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -283,6 +284,11 @@ def _puts() -> Iterator[tuple[str, Any]]:
     yield retriever, {"class_path": "ElasticsearchRetriever", "init_args": index}
     for url in ("SERVER/", "LOGIN", "LOGIN/", ["SERVER"], ["http://localhost:9200", "SERVER"], "", 7, None):
         yield retriever, {"class_path": "ElasticsearchRetriever", "init_args": {"url": url}}
+    # Wrong types.
+    for kind, options in _OPTIONS.items():
+        for name, value in itertools.product(options, (None, [], "x", -1, 1e300, {"": {}})):
+            yield retriever, {"class_path": kind, "init_args": {"encoder": "WORK/repository", name: value}
+                              if "encoder" in options else {name: value}}  # fmt: skip
     # The terminal.
     for place in (
         "memory_zoo/model",
@@ -303,6 +309,14 @@ def _puts() -> Iterator[tuple[str, Any]]:
 #: Names of models that a stranger does not have: in a folder of the victim, and no models at all.
 _MODELS = ("PRIVATE/model", "PRIVATE/model.ckpt", "private/model", "../private/model", "MODEL/../private/model",
            "PRIVATE/pipe", "/dev/zero", "~", ".", "", "a\0b", "x" * 5000, 7, None)  # fmt: skip
+
+
+#: Options of retrievers.
+_OPTIONS = {
+    "EmbeddedRetriever": ("similarity", "analyzer", "k1", "b", "mu", "threads"),
+    "DenseRetriever": ("encoder", "pooling", "batch_size", "max_length", "device", "query_prompt"),
+    "FusedRetriever": ("retrievers", "method", "weights", "depth", "rank_constant"),
+}
 
 
 def _dense(encoder: object) -> list[dict[str, Any]]:

@@ -32,6 +32,8 @@ class DenseRanking:
     document_prompt: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.encoder, str):
+            raise InputError(f"encoder {self.encoder!r}: give the name of an encoder")
         if self.pooling is not None and self.pooling not in POOLINGS:
             raise InputError(f"pooling {self.pooling!r}: use {', '.join(POOLINGS)}, or null")
         if self.max_length < 3:
