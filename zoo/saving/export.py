@@ -30,17 +30,15 @@ from zoo.saving.saved_model import MEMORY, OWN, SavedModel
 #: Options that describe how the training started, whose effect is in the weights.
 _STARTED_WITH = ("init_from", "freeze", "lora_rank")
 #: Files by which `transformers` loads a tokenizer, and those of published modules.
-_TOKENIZER_FILES = (
-    "added_tokens.json",
-    "config*.json",
+_TOKENIZER_FILES = [
+    "*.model",
+    "*_tokens*.json",
+    "*config*.json",
     "merges.txt",
     "modules.json",
-    "sentence_bert_config.json",
-    "special_tokens_map.json",
-    "*.model",
     "tokenizer*",
     "vocab*",
-)
+]
 _USE = """\
 ## Use
 
