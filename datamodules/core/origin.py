@@ -47,12 +47,13 @@ def is_signed(places: PlainDict, signature: object) -> bool:
     return hmac.compare_digest(signature.encode(), _signature(places, key).encode())
 
 
-def own_name(name: object, folder: Path) -> object:
+def own_name(name: object, folder: Path) -> str | None:
     """Return the name of a model that a stranger's options name, as it may be loaded: a folder inside of `folder`, or a
     name on the Hub. Any other name is replaced by one that does not exist.
     """
-    if not isinstance(name, str):
-        return name
+    if name is None:
+        return None
+    name = str(name)
     inside, local = os.path.realpath(folder), os.path.join(folder, name)
     if name and os.path.exists(local) and Path(inside) in Path(os.path.realpath(local)).parents:
         return local

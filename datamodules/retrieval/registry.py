@@ -87,7 +87,7 @@ def make_retriever(description: object, stranger: Path | None) -> Retriever:
     """
     checked = checked_description(description, stranger)
     arguments = dict(checked["init_args"])
-    if "retrievers" in arguments:
+    if isinstance(arguments.get("retrievers"), list):
         arguments["retrievers"] = [make_retriever(member, stranger) for member in arguments["retrievers"]]
     kind = retriever_class(checked["class_path"])
     try:

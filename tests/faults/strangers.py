@@ -40,12 +40,13 @@ ESCAPE = "\x1b]0;owned\x07\x9b2J"
 #: What the commands import. A case that finds it imported takes 1 s in place of 6.
 _COMMANDS = (
     "transformers", "safetensors.torch", "zoo.cli.lightning", "zoo.cli.memories", "zoo.cli.models", "zoo.cli.predict",
-    "zoo.cli.runs", "zoo.memory.commands", "zoo.saving.export", "zoo.knn_bilstm", "zoo.tasks.retrieval",
+    "zoo.cli.runs", "zoo.memory.commands", "zoo.saving.export", "zoo.knn_bilstm", "zoo.tasks.retrieval.refreshed_negatives",
 )  # fmt: skip
 
 
 def import_commands() -> None:
     """Import what the commands need, before the processes of the cases are forked."""
+    os.environ["HF_HUB_OFFLINE"] = "1"  # the client of the Hub reads it when it is imported
     for module in _COMMANDS:
         import_module(module)
     load_all_retrievers()

@@ -9,13 +9,14 @@ from __future__ import annotations
 import inspect
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import datamodules
 from datamodules.core.errors import InputError
 from datamodules.core.origin import is_signed, own_name
+from datamodules.core.sharing import cached_property
 from datamodules.core.storage import fingerprint_of
 from datamodules.core.types import PlainDict
 from datamodules.memory_source import MemoryLocation

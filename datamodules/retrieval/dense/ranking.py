@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
 from datamodules.core.errors import InputError, reason
+from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
 from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text.sentence_modules import MODULES, SentenceModules

@@ -260,9 +260,9 @@ def test_names_of_the_hub_are_kept(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "~", "./a", "a/b/c", "/", "a\0b", "x" * 5000, "../other", "here"]
+    "name", ["", ".", "..", "~", "./a", "a/b/c", "/", "a\0b", "x" * 5000, "../other", "here", 7, ["a"]]
 )
-def test_no_other_name_is_kept(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_name_is_kept(name: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "here").mkdir()
     (tmp_path / "model").mkdir()
