@@ -51,9 +51,8 @@ def own_name(name: object, folder: Path) -> str | None:
     """Return the name of a model that a stranger's options name, as it may be loaded: a folder inside of `folder`, or a
     name on the Hub. Any other name is replaced by one that does not exist.
     """
-    if name is None:
-        return None
-    name = str(name)
+    if not isinstance(name, str):
+        return None if name is None else absent(str(name))
     inside, local = os.path.realpath(folder), os.path.join(folder, name)
     if name and os.path.exists(local) and Path(inside) in Path(os.path.realpath(local)).parents:
         return local
