@@ -47,7 +47,6 @@ _COMMANDS = (
 
 def import_commands() -> None:
     """Import what the commands need, before the processes of the cases are forked."""
-    os.environ["HF_HUB_OFFLINE"] = "1"  # the client of the Hub reads it when it is imported
     for module in _COMMANDS:
         import_module(module)
     load_all_retrievers()
