@@ -18,6 +18,7 @@ from typing_extensions import override
 from datamodules.core import storage
 from datamodules.core.arrays import RowLookup, damaged
 from datamodules.core.errors import DamagedError, InputError, excerpt
+from datamodules.core.origin import sign
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.base import Collection, Retriever
@@ -82,7 +83,8 @@ class FolderMemory(Memory):
                     retriever.index(_collection(version_rows, fingerprint), index_folder, progress)
             # The ranking is stored, too, since an encoder's files may be replaced by others.
             described = {"retriever": retriever.describe(), "ranking": retriever.ranking.describe()}
-            write_pointer(folder, {"version": current, **described})
+            signature = sign({"retriever": described["retriever"]})
+            write_pointer(folder, {"version": current, **described, "signature": signature})
         return cls(folder, retriever, version=1)
 
     def copy_to(self, folder: Path) -> FolderMemory:
