@@ -28,7 +28,7 @@ NEW_CLASS, NEW_ROWS = "networkx", 20
 FIRST, DEV = 0.3, 0.1
 YOUR_OWN = """ The same on your own table (columns text, label):
 
-  zoo fit --config examples/your_own_data/classification.yaml --data.train_file train.csv --run_dir runs/mine
+  zoo fit --config your_own_data/classification --data.train_file train.csv --run_dir runs/mine
   zoo test --ckpt_path runs/mine/checkpoints/best.ckpt --data.test_file test.csv --output scores.json
   zoo predict --ckpt_path runs/mine/checkpoints/best.ckpt --input texts.txt --output predictions.jsonl
 """
@@ -47,7 +47,7 @@ def train(name: str, table: Path) -> Path:
     """Train by the command that a user types; the checkpoint."""
     run(
         "fit",
-        "--config=examples/your_own_data/classification.yaml",
+        "--config=your_own_data/classification",
         "--config=examples/demo/demo.yaml",
         f"--data.train_file={table}",
         f"--data.cache_dir={RUNS / 'cache'}",

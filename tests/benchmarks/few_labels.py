@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from datamodules.corpora.table import read_table
 
-CONFIG = "examples/your_own_data/classification.yaml"
+CONFIG = "your_own_data/classification"
 OWN, PEERS = "default", ("svm", "regression", "setfit", "adaptive")
 #: Peers that run in the interpreter of --peer_python.
 FOREIGN = ("regression", "setfit", "adaptive")

@@ -21,7 +21,7 @@ from typing import Any
 from datamodules.corpora.table import read_table
 from zoo.cli import main as zoo_command
 
-CONFIG = "examples/your_own_data/classification.yaml"
+CONFIG = "your_own_data/classification"
 
 
 def run(*command: object) -> None:

@@ -35,9 +35,10 @@ _MEMORY = {name: f"zoo.memory.commands:{name}" for name in ("add", "tune", "show
 #: Group -> its commands, in the order of `zoo --help`.
 GROUPS = {
     "Train and evaluate (options and YAML, see `zoo fit --help`)": {
-        "fit": Command("train a model", "--config examples/knn_bilstm/ag_news.yaml", _RUN, parses=True),
+        "fit": Command("train a model", "--data.train_file mine.csv", _RUN, parses=True),
         "validate": Command("scores on validation rows", "--ckpt_path MODEL", _RUN, parses=True),
         "test": Command("scores on a table", "--ckpt_path MODEL --data.test_file FILE --output metrics.json", _RUN, parses=True),
+        "config": Command("the configurations of the zoo", "hmn/hmn4qa", "zoo.cli.configs:config", first="--name"),
         "prepare": Command("read, index, retrieve, tokenize ahead of a run", "(options of fit)", _RUN, parses=True),
     },
     "Use a model (MODEL: a run folder, a checkpoint, an exported folder or a name on the Hub)": {

@@ -17,6 +17,7 @@ from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import checked_description, load_all_retrievers
 from datamodules.state import options_to_evaluate
+from zoo.cli import configs
 from zoo.cli.options import named_servers, named_values, user_strings
 from zoo.registry import MODELS, model_class
 from zoo.saving.checkpoint import explained_by
@@ -30,6 +31,7 @@ def run(command: str, options: list[str]) -> None:
     # Hide messages on seeds and missing devices, and advertisements.
     for name in ("pytorch_lightning", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    options = configs.with_files(options)
     given = dict(named_values(options))
     for option in given:
         if option.partition(".")[0] in ("--optimizer", "--lr_scheduler"):
@@ -44,15 +46,19 @@ def run(command: str, options: list[str]) -> None:
             " from this model, write --model.init_from"
         )
     strings, servers = user_strings(options), named_servers(options)
+    if saved is not None:
+        base = _config_of(saved, command, given)
+    else:
+        base = {} if "--help" in options else configs.recipe(options)
 
     from zoo.cli.lightning import ZooCLI
 
-    _import_classes(strings if saved is None else strings | {saved.kind.__name__, saved.data_kind.__name__})
+    _import_classes(strings | {base[name]["class_path"] for name in ("model", "data") if name in base})
     with tempfile.TemporaryDirectory() as folder:
-        if saved is not None:
+        if base:
             # Below the user's own options, which override it.
-            file = Path(folder) / "checkpoint.yaml"
-            file.write_text(yaml.safe_dump(_config_of(saved, command, given), sort_keys=False))
+            file = Path(folder) / "base.yaml"
+            file.write_text(yaml.safe_dump(base, sort_keys=False))
             options = ["--config", str(file), *options]
         try:
             ZooCLI(command, saved, servers, options)

@@ -15,8 +15,6 @@ import zoo
 from tests.zoo.conftest import SMALL, Fit, Zoo, best, fit_options, last, refusal
 from zoo.saving.export import export
 
-EXAMPLES = Path(zoo.__file__).parents[1] / "examples"
-
 
 def weights_of(checkpoint: Path) -> dict[str, torch.Tensor]:
     weights: dict[str, torch.Tensor] = torch.load(checkpoint, weights_only=True)["state_dict"]
@@ -144,7 +142,7 @@ def test_retriever_options(fit: Fit) -> None:
 
 
 def test_bfloat16_trains(fit: Fit) -> None:
-    run = fit("run", "--config", EXAMPLES / "trainer" / "bf16.yaml", "--trainer.max_epochs=4")
+    run = fit("run", "--config=trainer/bf16", "--trainer.max_epochs=4")
     summary = json.loads((run / "summary.json").read_text())
     assert summary["precision"] == "bf16-mixed"
     assert summary["best_score"] > 0.6

@@ -18,7 +18,6 @@ from zoo.cli import main
 from zoo.reproduce.table import load_table
 
 SECRET = "hunter2"
-EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def test_redact() -> None:
@@ -100,7 +99,7 @@ def test_files_of_a_run_hold_no_credential(wandb: bool, fit: Callable[..., Path]
         "--data.retriever=ElasticsearchRetriever",
         f"--data.retriever.url=https://elastic:{SECRET}@search:9200",
         f'--data.retriever.client_args={{"api_key": "{SECRET}", "request_timeout": 5}}',
-        *(["--config", EXAMPLES / "logger" / "wandb.yaml"] if wandb else []),
+        *(["--config=logger/wandb"] if wandb else []),
     )
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert config["data"]["init_args"]["retriever"]["init_args"]["url"] == "https://search:9200"
@@ -169,7 +168,7 @@ def test_no_way_of_giving_a_secret_shows_it(
 def test_what_wandb_records_of_the_command_line_holds_no_secret(
     train_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ["--model.features=M1", f"--config={EXAMPLES / 'logger' / 'wandb.yaml'}", "--run_dir=run"]
+    options = ["--model.features=M1", "--config=logger/wandb", "--run_dir=run"]
     options += ["--data.retriever=ElasticsearchRetriever", f"{URL}{SECRET} and more@search:9200"]
     given = [*SMALL, f"--data.train_file={train_csv}", "--trainer.max_epochs=1", *options]
     monkeypatch.setattr("sys.argv", ["zoo", "fit", *given])

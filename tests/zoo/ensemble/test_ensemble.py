@@ -25,7 +25,6 @@ from zoo.saving.saved_model import SavedModel
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]
-EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.fixture
@@ -228,7 +227,7 @@ def test_the_stages_come_in_order(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("_wandb_offline")
 def test_the_answer_reaches_wandb(run: Run) -> None:
-    folder = run("run", "--config", EXAMPLES / "logger" / "wandb.yaml")
+    folder = run("run", "--config=logger/wandb")
     (table,) = folder.glob("wandb/offline-run-*/files/media/table/answer*.json")
     written = json.loads(table.read_text())
     assert [line[0] for line in written["data"]][-1] == "all"

@@ -9,17 +9,12 @@ import yaml
 
 import zoo
 from tests.zoo.conftest import Zoo
+from zoo.cli.configs import find, names
 
 EXAMPLES = Path(zoo.__file__).parents[1] / "examples"
 #: A configuration of W&B, not of a run.
 SWEEP = EXAMPLES / "logger" / "sweep.yaml"
-
-
-def is_configuration(file: Path) -> bool:
-    """Return False for a table of `zoo reproduce`, which has rows, and for files of a notebook's run."""
-    if file == SWEEP or "runs" in file.parts:
-        return False
-    return "rows" not in yaml.safe_load(file.read_text())
+CONFIGURATIONS = [*map(str, names()), str(EXAMPLES / "demo" / "demo.yaml")]
 
 
 def test_the_sweep(zoo_command: Zoo) -> None:
@@ -27,22 +22,16 @@ def test_the_sweep(zoo_command: Zoo) -> None:
     values = {name: facts.get("values", [facts.get("min")])[0] for name, facts in sweep["parameters"].items()}
     command = [word for word in sweep["command"] if word != "${args}"]
     assert command[:2] == ["zoo", "fit"]
-    files = [word.replace("=examples", f"={EXAMPLES}") for word in command[2:]]
     options = [f"--{name}={value}" for name, value in values.items()]
-    result = zoo_command("fit", *files, *options, "--print_config")
+    result = zoo_command("fit", *command[2:], *options, "--print_config")
     assert result.code == 0, result.err
 
 
-@pytest.mark.parametrize(
-    "example",
-    sorted(filter(is_configuration, EXAMPLES.rglob("*.yaml"))),
-    ids=lambda path: str(path.relative_to(EXAMPLES)),
-)
-def test_a_configuration_has_its_effect(example: Path, zoo_command: Zoo) -> None:
-    base = EXAMPLES / "knn_bilstm" / "ag_news.yaml"
-    result = zoo_command("fit", "--config", base, "--config", example, "--print_config")
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_configuration_has_its_effect(name: str, zoo_command: Zoo) -> None:
+    result = zoo_command("fit", "--config=knn_bilstm/ag_news", "--config", name, "--print_config")
     assert result.code == 0, result.err
-    check(yaml.safe_load(example.read_text()), yaml.safe_load(result.out))
+    check(yaml.safe_load(find(name).read_text()), yaml.safe_load(result.out))
 
 
 def check(given: object, printed: object) -> None:

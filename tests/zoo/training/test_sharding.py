@@ -14,14 +14,15 @@ import yaml
 
 from tests.zoo.conftest import SMALL, pair_rows, write_pairs
 from tests.zoo.processes import DDP, zoo_process
+from zoo.cli.configs import find
 from zoo.saving.saved_model import SavedModel
 
-FRAGMENT = Path(__file__).parents[3] / "examples" / "trainer" / "fsdp.yaml"
+FRAGMENT = "trainer/fsdp"
 
 
 def fsdp(devices: int, **strategy: object) -> Path:
     """The example's configuration for processes on this machine."""
-    fragment = yaml.safe_load(FRAGMENT.read_text())
+    fragment = yaml.safe_load(find(FRAGMENT).read_text())
     fragment["trainer"] |= {"accelerator": "cpu", "devices": devices, "precision": "32-true"}
     fragment["trainer"]["strategy"]["init_args"] |= {"data_parallel_size": devices} | strategy
     path = Path("fsdp.yaml").absolute()

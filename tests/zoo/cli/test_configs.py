@@ -1,0 +1,118 @@
+"""Configurations by their names, the run without any, and both from the wheel in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.zoo.conftest import Zoo, sentences, write_table
+from zoo.cli.configs import RECIPES, find, names
+
+ROOT = Path(__file__).parents[3]
+
+
+def printed(zoo_command: Zoo, *options: object) -> dict[str, dict[str, object]]:
+    """The configuration that a run would have."""
+    result = zoo_command("fit", *options, "--print_config")
+    assert result.code == 0, result.err
+    configuration: dict[str, dict[str, object]] = yaml.safe_load(result.out)
+    return configuration
+
+
+def test_a_name_stands_for_a_file(zoo_command: Zoo, tmp_path: Path) -> None:
+    assert zoo_command("config", "hmn/hmn4qa").out == find("hmn/hmn4qa").read_text()
+    listed = zoo_command("config").out
+    assert [line.split()[0] for line in listed.splitlines()] == names()
+    assert set(RECIPES.values()) < set(names())
+    by_name, by_file = (
+        printed(zoo_command, f"--config={each}") for each in ("hmn/hmn4qa", find("hmn/hmn4qa"))
+    )
+    assert by_name == by_file
+    assert printed(zoo_command, "--config", "hmn/hmn4qa.yaml") == by_name
+    # A file of the user's comes first.
+    (tmp_path / "hmn").mkdir()
+    (tmp_path / "hmn" / "hmn4qa").write_text("trainer:\n  max_epochs: 3\n")
+    assert printed(zoo_command, "--config", "hmn/hmn4qa")["trainer"]["max_epochs"] == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("hmn/hmn4q", "did you mean hmn/hmn4qa?"),
+        ("zzzz.yaml", "there are amv_lstm/wikiqa, "),
+        ("a\0b", "no configuration of the zoo"),
+        ("\x1b[2J", r"--config \u001b[2J: no such file"),
+    ],
+)
+def test_an_unknown_name(zoo_command: Zoo, name: str, advice: str) -> None:
+    for command in (["fit", f"--config={name}"], ["config", name]):
+        result = zoo_command(*command)
+        assert result.code == 2
+        (line,) = result.err.splitlines()
+        assert advice in line
+
+
+def test_a_table_alone_trains_the_default(zoo_command: Zoo) -> None:
+    recipe = yaml.safe_load(find(RECIPES["classification"]).read_text())
+    configuration = printed(zoo_command, "--data.train_file=mine.csv", "--model.hidden_size=7")
+    assert str(configuration["model"]["class_path"]).endswith("MemoryEnsemble")
+    assert configuration["model"]["init_args"]["hidden_size"] == 7  # type: ignore[index]
+    assert configuration["data"]["init_args"]["num_memories"] == 20  # type: ignore[index]
+    assert configuration["trainer"]["max_epochs"] == recipe["trainer"]["max_epochs"]
+    # With fragments that name no model, too.
+    configuration = printed(zoo_command, "--data.train_file=mine.csv", "--config=trainer/bf16")
+    assert str(configuration["model"]["class_path"]).endswith("MemoryEnsemble")
+    assert configuration["trainer"]["precision"] == "bf16-mixed"
+
+
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [
+        ("HMN", "DialogueDataModule"),
+        ("MemNN", "DialogueDataModule"),
+        ("TextCNN", "ClassificationDataModule"),
+        ("ARCI", "MatchingDataModule"),
+        ("RetrievalDSSM", "ClickthroughDataModule"),
+    ],
+)
+def test_a_model_brings_its_kind_of_data(zoo_command: Zoo, model: str, data: str) -> None:
+    configuration = printed(zoo_command, f"--model={model}")
+    assert str(configuration["model"]["class_path"]).endswith(f".{model}")
+    assert str(configuration["data"]["class_path"]).endswith(f".{data}")
+
+
+@pytest.mark.slow
+def test_the_wheel_in_an_empty_folder(tmp_path: Path) -> None:
+    source, site, empty = tmp_path / "source", tmp_path / "site", tmp_path / "empty"
+    kept = shutil.ignore_patterns(".*", "build", "*.egg-info", "runs", "__pycache__")
+    shutil.copytree(ROOT, source, ignore=kept)
+    build = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path, source]
+    subprocess.run([sys.executable, *build], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    empty.mkdir()
+    write_table(empty / "mine.csv", sentences(60, seed=1))
+    (empty / "texts.txt").write_text("some ripe apple\nthe rain\n")
+    environment = {**os.environ, "PYTHONPATH": str(site), "ZOO_CACHE_DIR": str(tmp_path / "cache")}
+    for command in (
+        ["fit", "--data.train_file", "mine.csv", "--trainer.max_epochs=1", "--run_dir", "runs/mine"],
+        ["predict", "--ckpt_path", "runs/mine", "--input", "texts.txt", "--output", "predictions.jsonl"],
+        ["fit", "--config", "knn_bilstm/ag_news", "--print_config"],
+        ["reproduce", "--list"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "zoo", *command],
+            cwd=empty,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+    assert len((empty / "predictions.jsonl").read_text().splitlines()) == 2
