@@ -74,6 +74,8 @@ def _named_files(tmp_path: Path, tiny_bert: Path) -> None:
             table.writerow(["text", "label", "title", "class"])
             for text, label in sentences(60, seed):
                 table.writerow([text, label, "news", 1 + LABELS.index(label)])
+    (tmp_path / "corrections.csv").write_text(f"id,label\n18,{LABELS[0]}\n")
+    (tmp_path / "corrected.csv").write_text(f"id,text,label\n20,some ripe plum,{LABELS[0]}\n")
     for name in ("WikiQA-train.tsv", "WikiQA-dev.tsv", "WikiQA-test.tsv"):
         write_wikiqa(tmp_path / name)
     for name, seed in (("train", 1), ("dev", 2), ("test", 3)):
