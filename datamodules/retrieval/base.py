@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
@@ -133,6 +135,10 @@ class Retriever(ABC):
         Subclasses may process only the new texts.
         """
         self.index(collection, folder, progress)
+
+    def without_index(self) -> Self:
+        """Return a retriever with the same options, encoder and connection that opens an index of its own."""
+        return copy(self)
 
     @abstractmethod
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:

@@ -64,13 +64,11 @@ def add(
     if not labels:
         columns["label_column"] = label_column
     rows = read_table(file, **columns)
-    known = None
-    if saved is not None and labels:
-        known = None if new_labels else [*saved.checkpoint.spec.get("memory_labels", ()), *labels]
-    if new_labels:
-        _check_new_labels(model, saved)
+    if saved is None and new_labels:
+        raise InputError(f"--new_labels: {model} is a memory folder, which takes any label without it")
+    known = None if saved is None else addable_labels(saved, memory, new_labels)
     if saved is not None and isinstance(memory, FolderMemory):
-        memory = _own_memory(saved, memory)
+        memory = own_memory(saved, memory)
     done = memory.add(rows, known, unknown_labels, keep_ids=id_column is not None)
     fresh = [label for label in memory.labels() if label not in labels]
     if saved is not None and fresh:
@@ -87,17 +85,20 @@ def add(
     )
 
 
-def _check_new_labels(model: str, saved: SavedModel | None) -> None:
-    if saved is None:
-        raise InputError(f"--new_labels: {model} is a memory folder, which takes any label without it")
+def addable_labels(saved: SavedModel, memory: Memory, new_labels: bool) -> list[str] | None:
+    """Return the labels that rows for a model's memory may have; None = any."""
+    if not new_labels:
+        labels = memory.labels()
+        return [*saved.checkpoint.spec.get("memory_labels", ()), *labels] if labels else None
     if not getattr(saved.kind, "takes_new_labels", False):
         raise InputError(
             f"--new_labels: a {saved.kind.__name__} cannot predict labels that it was not trained with; train it again"
             " with their rows, or use a MemoryEnsemble"
         )
+    return None
 
 
-def _own_memory(saved: SavedModel, memory: FolderMemory) -> FolderMemory:
+def own_memory(saved: SavedModel, memory: FolderMemory) -> FolderMemory:
     """Return the memory that may grow: a copy of one that other runs share."""
     if saved.is_download:
         raise InputError(
