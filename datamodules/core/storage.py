@@ -43,11 +43,11 @@ def prepared_folder(cache: Path, kind: str, fingerprint: str, save: Callable[[Pa
     return folder.name, fingerprint
 
 
-def build_folder(folder: Path, fingerprint: str, save: Callable[[Path], object]) -> None:
+def build_folder(folder: Path, fingerprint: str, save: Callable[[Path], object], **facts: object) -> None:
     """Let `save` write the files of a folder unless it is whole; refuse a folder with another fingerprint."""
     with lock(folder):
         if not is_whole(folder, fingerprint):
-            with new_folder(folder, fingerprint) as partial:
+            with new_folder(folder, fingerprint, **facts) as partial:
                 save(partial)
 
 
@@ -139,7 +139,7 @@ def check_folder(
     Raises a `DamagedError` if the folder is unfinished or damaged, an `InputError` if it is missing or another one.
     """
     if not folder.exists():
-        raise InputError(f"{folder}: does not exist")
+        raise DamagedError(f"{folder}: does not exist; {advice}")
     if not (folder / MANIFEST).exists():
         raise DamagedError(f"{folder}: is unfinished (it has no {MANIFEST}); {advice}")
     check_inside(folder)

@@ -24,13 +24,9 @@ if TYPE_CHECKING:
     from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever as ElasticsearchRetriever
     from datamodules.retrieval.embedded.retriever import EmbeddedRetriever as EmbeddedRetriever
     from datamodules.retrieval.fused import FusedRetriever as FusedRetriever
-    from datamodules.retrieval.memories.folder_memory import POINTER as POINTER
     from datamodules.retrieval.memories.folder_memory import FolderMemory as FolderMemory
     from datamodules.retrieval.memories.folder_memory import check_ranking as check_ranking
-    from datamodules.retrieval.memories.folder_memory import contents_of_memory as contents_of_memory
-    from datamodules.retrieval.memories.folder_memory import first_rows as first_rows
     from datamodules.retrieval.memories.folder_memory import log_other_ranking as log_other_ranking
-    from datamodules.retrieval.memories.folder_memory import read_pointer as read_pointer
     from datamodules.retrieval.memories.index_memory import IndexMemory as IndexMemory
     from datamodules.retrieval.memories.memory import Memory as Memory
     from datamodules.retrieval.memories.memory import Neighbors as Neighbors
@@ -39,20 +35,21 @@ if TYPE_CHECKING:
     from datamodules.retrieval.memories.neighbors import open_neighbors as open_neighbors
     from datamodules.retrieval.memories.opening import is_memory as is_memory
     from datamodules.retrieval.memories.opening import open_memory as open_memory
+    from datamodules.retrieval.memories.row_versions import POINTER as POINTER
+    from datamodules.retrieval.memories.row_versions import contents_of_memory as contents_of_memory
+    from datamodules.retrieval.memories.row_versions import first_rows as first_rows
+    from datamodules.retrieval.memories.row_versions import read_pointer as read_pointer
 
 _MEMORIES = {
     "folder_memory": (
-        "POINTER",
         "FolderMemory",
         "check_ranking",
-        "contents_of_memory",
-        "first_rows",
         "log_other_ranking",
-        "read_pointer",
     ),
     "index_memory": ("IndexMemory",),
     "memory": ("Memory", "Neighbors", "UnknownLabels"),
     "neighbors": ("build_neighbors", "open_neighbors"),
+    "row_versions": ("POINTER", "contents_of_memory", "first_rows", "read_pointer"),
     "opening": ("is_memory", "open_memory"),
 }
 #: Name -> module of what is imported on first use: each module needs packages that the others do not.

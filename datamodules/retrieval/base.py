@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -102,8 +103,8 @@ class Collection:
 class Retriever(ABC):
     """Ranks the rows of one collection of texts for query texts.
 
-    `search` and `add` need an index, which `index` builds and `open` opens. Your own subclass works like the built-in
-    ones after `zoo --import MODULE`.
+    `search` and `update` need an index, which `index` builds and `open` opens. Your own subclass works like the
+    built-in ones after `zoo --import MODULE`.
     """
 
     ranking: AnyRanking
@@ -129,16 +130,23 @@ class Retriever(ABC):
     def open(self, folder: Path, fingerprint: str) -> None:
         """Open an index; raise an `InputError` if it is missing, unfinished, damaged or of another collection."""
 
-    def add(self, collection: Collection, folder: Path, progress: bool = True) -> None:
-        """Build the index of a collection that begins with the texts of the open index, which stays unchanged.
+    def update(
+        self, collection: Collection, known: NDArray[np.int64], folder: Path, progress: bool = True
+    ) -> None:
+        """Build the index of a collection that has some texts of the open index, which stays unchanged.
 
-        Subclasses may process only the new texts.
+        `known` [n] has the row of each text in the open index, -1 for a new text; texts of both keep their order.
+        Subclasses may process only the new texts; the result ranks as if `index` had built it.
         """
         self.index(collection, folder, progress)
 
     def without_index(self) -> Self:
         """Return a retriever with the same options, encoder and connection that opens an index of its own."""
         return copy(self)
+
+    def delete(self, folder: Path, fingerprint: str) -> None:
+        """Delete an index, if there is one. The open index is another one."""
+        shutil.rmtree(folder, ignore_errors=True)
 
     @abstractmethod
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:

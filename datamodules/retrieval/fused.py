@@ -108,11 +108,18 @@ class FusedRetriever(Retriever):
             else:
                 member.index(replace(collection, fingerprint=fingerprint), own_folder, progress)
 
-    def add(self, collection: Collection, folder: Path, progress: bool = True) -> None:
-        """Build each member's index of a collection that has grown; see `Retriever.add`."""
+    def update(
+        self, collection: Collection, known: NDArray[np.int64], folder: Path, progress: bool = True
+    ) -> None:
+        """Build each member's index of a collection that has changed; see `Retriever.update`."""
         for member, own_folder, fingerprint in self._parts(folder, collection.fingerprint):
             if not is_whole(own_folder, fingerprint):
-                member.add(replace(collection, fingerprint=fingerprint), own_folder, progress)
+                member.update(replace(collection, fingerprint=fingerprint), known, own_folder, progress)
+
+    def delete(self, folder: Path, fingerprint: str) -> None:
+        """Delete the members' indexes; see `Retriever.delete`."""
+        for member, own_folder, own_fingerprint in self._parts(folder, fingerprint):
+            member.delete(own_folder, own_fingerprint)
 
     def open(self, folder: Path, fingerprint: str) -> None:
         """Open the members' indexes; see `Retriever.open`."""

@@ -6,7 +6,9 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
 
@@ -27,3 +29,8 @@ def check_message(error: pytest.ExceptionInfo[InputError], *parts: object) -> No
 def kill(*_: object, **__: object) -> None:
     """Kill this process, in place of any function."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def grown_from(old: int, new: int) -> NDArray[np.int64]:
+    """Rows of a collection of `new` texts in an index of its first `old` ones, see `Retriever.update`."""
+    return np.where(np.arange(new) < old, np.arange(new), -1)

@@ -75,11 +75,17 @@ class LiveModel:
         with self._opening:
             # Read before the files: whatever changes meanwhile is seen by the next request.
             version = _version_of(self._served.saved)
-            if version[:2] != self._served.version[:2]:
-                self._served = self._open()
-            elif version != self._served.version:
-                self._served = self._with_current_memory(self._served, version)
-            return self._served
+            try:
+                if version[:2] != self._served.version[:2]:
+                    self._served = self._open()
+                elif version != self._served.version:
+                    self._served = self._with_current_memory(self._served, version)
+                return self._served
+            except InputError:
+                if version == _version_of(self._served.saved):
+                    raise
+        # Another process has meanwhile deleted this version (`zoo memory compact`).
+        return self.current()
 
     def write(self, change: Callable[[SavedModel, FolderMemory], ResultT]) -> ResultT:
         """Change the memory; a memory that other runs share is copied first. Other writers wait.

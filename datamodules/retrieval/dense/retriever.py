@@ -72,37 +72,53 @@ class DenseRetriever(FolderRetriever[_Index]):
     def _init_args(self) -> PlainDict:
         return self.vectors.describe()
 
-    def _build(self, texts: Sequence[str], folder: Path, progress: bool, old: _Index | None) -> None:
-        if old is None and len(texts) == 0:
+    def _build(
+        self, texts: Sequence[str], folder: Path, progress: bool, old: tuple[_Index, NDArray[np.int64]] | None
+    ) -> None:
+        if len(texts) == 0:
             raise InputError(f"{folder}: an index needs at least one text")
         size = self.vectors.size
         if old is None:
             no_rows = np.empty(0, np.int32)
-            old = _Index(np.empty((0, size), np.float32), no_rows, RowLookup.of(np.empty(0, np.uint64)))
-        else:
-            texts = texts[len(old.vectors) :]
-        hashes = text_hashes(texts)
-        known = old.lookup.first_rows(hashes)
-        unknown = dict.fromkeys(text for text, row in zip(texts, known.tolist(), strict=True) if row < 0)
+            empty_index = _Index(
+                np.empty((0, size), np.float32), no_rows, RowLookup.of(np.empty(0, np.uint64))
+            )
+            old = empty_index, np.full(len(texts), -1)
+        index, known = old[0], old[1].copy()
+        new = np.flatnonzero(known < 0)
+        new_texts = [texts[row] for row in new.tolist()] if len(new) < len(texts) else list(texts)
+        new_hashes = text_hashes(new_texts)
+        hashes = np.empty(len(texts), np.uint64)
+        hashes[known >= 0] = index.lookup.keys_by_row()[known[known >= 0]]
+        hashes[new] = new_hashes
+        known[new] = index.lookup.first_rows(new_hashes)  # another text may have been a duplicate
+        unknown = dict.fromkeys(
+            text for text, row in zip(new_texts, known[new].tolist(), strict=True) if row < 0
+        )
         number = {text: position for position, text in enumerate(unknown)}
         # Encoded once, duplicates get the same bits: their scores are equal, and the row number decides.
         with ArrayWriter(folder / "unknown.npy", np.float32, (size,)) as writer:
             for vectors in self.vectors.blocks(list(unknown), _TEXTS, progress, delay=0):
                 writer.write(vectors)
         encoded = map_array(folder / "unknown.npy", np.float32, dimensions=2)
-        empty = [old.empty]
+        empty = []
         with ArrayWriter(folder / "vectors.npy", np.float32, (size,)) as writer:
-            writer.write(old.vectors)
             for first in range(0, len(texts), _TEXTS):
                 part = slice(first, first + _TEXTS)
-                vectors = look_up_vectors(
-                    texts[part], old.vectors, known[part], lambda new: encoded[[number[text] for text in new]]
-                )
+                if (known[part] >= 0).all():
+                    vectors = index.vectors[known[part]]
+                else:
+                    vectors = look_up_vectors(
+                        texts[part],
+                        index.vectors,
+                        known[part],
+                        lambda some: encoded[[number[text] for text in some]],
+                    )
                 empty.append((writer.length + np.flatnonzero(~vectors.any(axis=1))).astype(np.int32))
                 writer.write(vectors)
         (folder / "unknown.npy").unlink()
         np.save(folder / "empty.npy", np.concatenate(empty))
-        RowLookup.of(np.concatenate([old.lookup.keys_by_row(), hashes])).save(folder)
+        RowLookup.of(hashes).save(folder)
 
     def _map(self, folder: Path) -> _Index:
         vectors = map_array(folder / "vectors.npy", np.float32, dimensions=2)

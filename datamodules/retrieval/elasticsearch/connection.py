@@ -170,7 +170,8 @@ class ServerConnection:
                 raise _TemporaryError("an answer of another form than Elasticsearch's")
             failed = {}
             for position, answer in zip(waiting, received, strict=True):
-                answers[position] = answer.get("create") or answer.get("index", answer)
+                done = [answer[action] for action in ("create", "index", "delete") if action in answer]
+                answers[position] = done[0] if done else answer
                 status, problem = _status(answers[position])
                 if problem and not _is_temporary(status):
                     raise self.error(f"{path}: refused: {problem}")

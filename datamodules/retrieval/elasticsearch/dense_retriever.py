@@ -22,6 +22,7 @@ from datamodules.retrieval.elasticsearch.server_retriever import (
     ServerRetriever,
     bulk_lines,
     reads_answers,
+    rows_of,
 )
 from datamodules.retrieval.folding import text_hashes
 from datamodules.text.pooling import Pooling
@@ -118,8 +119,8 @@ class ElasticsearchDenseRetriever(ServerRetriever):
             filtered = ""
             if exclude is not None and len(exclude[query]):
                 # Excluded before the search and not after it, so an approximate search still has k hits.
-                rows = ",".join(f'"{int(row)}"' for row in exclude[query])
-                filtered = f',"filter":{{"bool":{{"must_not":{{"ids":{{"values":[{rows}]}}}}}}}}'
+                ids = ",".join(f'"{number}"' for number in self._numbers[np.asarray(exclude[query])].tolist())
+                filtered = f',"filter":{{"bool":{{"must_not":{{"ids":{{"values":[{ids}]}}}}}}}}'
             knn = (
                 f'{{"field":"vector","query_vector":{_as_json(vectors[query])}'
                 f',"num_candidates":{self.ranking.num_candidates or k}{filtered}}}'
@@ -173,8 +174,10 @@ class ElasticsearchDenseRetriever(ServerRetriever):
             if not (lost := self._lost(name)):
                 return
             log.warning("index %s: the server has lost vectors; %d are written again", name, len(lost))
+            rows = rows_of([number for number, _, _ in lost], np.array(self._meta(name)["gone"], np.int64))
             lines = [
-                bulk_lines("index", collection, row, _fields(hashed, vector)) for row, hashed, vector in lost
+                bulk_lines("index", collection, row, number, _fields(hashed, vector))
+                for row, (number, hashed, vector) in zip(rows, lost, strict=True)
             ]
             for first in range(0, len(lines), _TEXTS):
                 self._send(name, lines[first : first + _TEXTS])
@@ -188,7 +191,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
             raise self._error(name, f"has lost {lost} vectors; delete it and run `zoo index` again")
 
     def _lost(self, name: str) -> list[tuple[int, str, NDArray[np.float32]]]:
-        """Return row, hash and vector of documents that have bits and no vector, at most `MOST_HITS` at once."""
+        """Return number, hash and vector of documents that have bits and no vector, at most `MOST_HITS` at once."""
         query = f'{{"query":{json.dumps(_LOST)},"size":{MOST_HITS},"docvalue_fields":["hash","bits"],"_source":false}}'
         (hits,) = self.server.search(name, [f"{{}}\n{query}\n".encode()], ["_id", "fields"])
         return [

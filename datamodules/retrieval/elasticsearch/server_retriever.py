@@ -11,6 +11,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 from typing_extensions import override
 
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 SORTED = '"sort":["_score","row"],"_source":false,"stored_fields":"_none_","track_total_hits":false}\n'
 
 _BULK_ROWS = 2000
+# Numbers that no document has are noted in the index; with more of them, an index is loaded again.
+_MOST_GONE = 10_000
 _BULK_BYTES = 8_000_000
 # The limit for k in a cluster if an index sets no other.
 _DEFAULT_WINDOW = 10_000
@@ -102,6 +106,9 @@ class ServerRetriever(Retriever):
     def _forget(self) -> None:
         # The name of the open index, the limit for k, and whether term statistics are collected from several shards.
         self._name: str | None = None
+        # The number of each row's document, int64 [n], and the numbers below the last one that no document has.
+        self._numbers = np.empty(0, np.int64)
+        self._gone = np.empty(0, np.int64)
         self._window = _DEFAULT_WINDOW
         self._global_statistics = False
 
@@ -126,19 +133,39 @@ class ServerRetriever(Retriever):
         """See `Retriever.index`; a half loaded index is completed, and no file is written to `folder`."""
         name = self._own_name(collection.fingerprint)
         self._create(name, collection)
-        self._complete(name, collection, 0, progress)
+        self._complete(name, collection, np.arange(len(collection.texts)), progress)
         self.open(folder, collection.fingerprint)
 
     @reads_answers
-    def add(self, collection: Collection, folder: Path, progress: bool = True) -> None:
-        """See `Retriever.add`; the new rows are loaded into a clone, and so don't change the old term statistics."""
+    def update(
+        self, collection: Collection, known: NDArray[np.int64], folder: Path, progress: bool = True
+    ) -> None:
+        """See `Retriever.update`; a clone is changed, and so the old term statistics stay as they are."""
         name, source = self._own_name(collection.fingerprint), self._opened()
         old = self._meta(source)
+        numbers = _numbers_after(_numbers(old), known)
+        gone = [] if numbers is None else np.setdiff1d(np.arange(numbers[-1] + 1), numbers).tolist()
+        if numbers is None or len(gone) > _MOST_GONE:
+            self.index(collection, folder, progress)
+            return
         self._clone(source, name)
         if self._meta(name) == old:
-            meta = {"fingerprint": collection.fingerprint, "count": len(collection.texts), "complete": False}
-            self._write_meta(name, {**old, **meta})
-        self._complete(name, collection, old["count"], progress)
+            meta = {"fingerprint": collection.fingerprint, "count": len(numbers), "gone": gone}
+            self._write_meta(name, {**old, **meta, "complete": False})
+        replaced = np.setdiff1d(_numbers(old), numbers[known >= 0])
+        if len(replaced) and not self._own_meta(name, collection.fingerprint)["complete"]:
+            deleted = np.union1d(replaced, numbers[known < 0]).tolist()
+            for chunk in _chunks(f'{{"delete":{{"_id":"{number}"}}}}\n'.encode() for number in deleted):
+                self._send(name, chunk)
+        self._complete(name, collection, np.flatnonzero(known < 0), progress)
+
+    @reads_answers
+    def delete(self, folder: Path, fingerprint: str) -> None:
+        """See `Retriever.delete`."""
+        name = self._own_name(fingerprint)
+        self.server.call(
+            lambda client: client.indices.delete(index=name), expected=("index_not_found_exception",)
+        )
 
     @reads_answers
     def open(self, folder: Path, fingerprint: str) -> None:
@@ -150,6 +177,8 @@ class ServerRetriever(Retriever):
             raise self._error(name, "is half loaded; `zoo index` completes it")
         self._check_count(name, meta)
         self._open_index(name)
+        self._numbers = _numbers(meta)
+        self._gone = np.array(meta["gone"], np.int64)
 
     @abstractmethod
     def _mapping(self) -> tuple[PlainDict, PlainDict]:
@@ -195,6 +224,7 @@ class ServerRetriever(Retriever):
             "fingerprint": collection.fingerprint,
             "ranking": self.ranking.describe(),
             "count": len(collection.texts),
+            "gone": [],
             "complete": False,
         }
         settings, mappings = self._mapping()
@@ -217,12 +247,12 @@ class ServerRetriever(Retriever):
             expected=_EXISTS,
         )
 
-    def _complete(self, name: str, collection: Collection, start_row: int, progress: bool) -> None:
-        """Load the rows from `start_row` on and set the index up for searching, unless it is complete."""
+    def _complete(self, name: str, collection: Collection, new: NDArray[np.int64], progress: bool) -> None:
+        """Load some rows of the collection and set the index up for searching, unless it is complete."""
         meta = self._own_meta(name, collection.fingerprint)
         if meta["complete"]:
             return
-        self._load(name, collection, start_row, progress)
+        self._load(name, collection, new, _numbers(meta), progress)
         # A write to a missing index creates an index with a mapping of the server's.
         if self._meta(name).get("fingerprint") != meta["fingerprint"]:
             raise self._error(name, "was replaced during loading; delete it and run the command again")
@@ -245,16 +275,26 @@ class ServerRetriever(Retriever):
         self._check_count(name, meta)
         self._write_meta(name, {**meta, "complete": True})
 
-    def _load(self, name: str, collection: Collection, start_row: int, progress: bool) -> None:
-        """Write the documents of the rows from `start_row` on, except those of an interrupted load."""
+    def _load(
+        self,
+        name: str,
+        collection: Collection,
+        new: NDArray[np.int64],
+        numbers: NDArray[np.int64],
+        progress: bool,
+    ) -> None:
+        """Write the documents of some rows, except those of an interrupted load; all rows have the numbers [n]."""
         # Chunks are written in order, so existing documents are the first ones, and perhaps a part of a chunk.
         self.server.call(lambda client: client.indices.refresh(index=name))
-        written, done = self._count(name) - start_row, 0
-        texts = collection.texts[start_row:] if start_row else collection.texts
+        written, done = self._count(name) - (len(numbers) - len(new)), 0
+        texts = collection.texts
+        if len(new) < len(numbers):
+            texts = [texts[row] for row in new.tolist()]
 
         def lines() -> Iterator[bytes]:
             for position, fields in self._documents(name, texts):
-                yield bulk_lines("create", collection, start_row + position, fields)
+                row = int(new[position])
+                yield bulk_lines("create", collection, row, int(numbers[row]), fields)
 
         disabled = None if progress else True
         with tqdm(total=len(texts), desc=f"index {name}", unit=" rows", disable=disabled) as bar:
@@ -311,7 +351,7 @@ class ServerRetriever(Retriever):
             for query, flat in zip(batch, results, strict=True):
                 if flat and isinstance(flat[0], dict):  # a gateway has formatted the JSON in another way
                     flat = [value for hit in flat for value in hit["sort"]]
-                scores, rows = flat[::2], flat[1::2]
+                scores, rows = flat[::2], rows_of(flat[1::2], self._gone)
                 if exclude is not None and len(exclude[query]):
                     excluded = {int(row) for row in exclude[query]}
                     kept = [rank for rank, row in enumerate(rows) if row not in excluded]
@@ -323,14 +363,43 @@ class ServerRetriever(Retriever):
         self.server.in_threads(search_batch, queries, self.batch_size)
 
 
-def bulk_lines(action: Literal["create", "index"], collection: Collection, row: int, fields: str) -> bytes:
-    """Return the two lines of a document; `index` replaces one that exists. `fields` begin with a comma."""
-    source = f'{{"row":{row},"text":{as_json(collection.texts[row])}'
+def _numbers(meta: PlainDict) -> NDArray[np.int64]:
+    """Return the number of each row's document, int64 [n]; rows that were removed leave gaps."""
+    numbers: NDArray[np.int64] = np.delete(np.arange(meta["count"] + len(meta["gone"])), meta["gone"])
+    return numbers
+
+
+def rows_of(numbers: list[int], gone: NDArray[np.int64]) -> list[int]:
+    """Return the rows of the documents with these numbers."""
+    if len(gone) == 0:
+        return numbers
+    rows: list[int] = (np.array(numbers, np.int64) - np.searchsorted(gone, numbers)).tolist()
+    return rows
+
+
+def _numbers_after(numbers: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Return ascending numbers [n] for rows that are known rows or, for -1, new; None if no numbers are free there.
+
+    A known row keeps its number, and a new one takes the next number after the row before.
+    """
+    is_known = known >= 0
+    positions = np.arange(len(known))
+    before = np.maximum.accumulate(np.where(is_known, positions, -1))
+    base = np.where(before >= 0, numbers[known[before]], -1)
+    after: NDArray[np.int64] = base + (positions - before)
+    return after if (np.diff(after) > 0).all() else None
+
+
+def bulk_lines(
+    action: Literal["create", "index"], collection: Collection, row: int, number: int, fields: str
+) -> bytes:
+    """Return the two lines of a row's document; `index` replaces one that exists. `fields` begin with a comma."""
+    source = f'{{"row":{number},"text":{as_json(collection.texts[row])}'
     if collection.ids is not None:
         source += f',"id":{as_json(collection.ids[row])}'
     if collection.labels is not None:
         source += f',"label":{as_json(collection.labels[row])}'
-    return f'{{"{action}":{{"_id":"{row}"}}}}\n{source}{fields}}}\n'.encode()
+    return f'{{"{action}":{{"_id":"{number}"}}}}\n{source}{fields}}}\n'.encode()
 
 
 def as_json(text: str | None) -> str:

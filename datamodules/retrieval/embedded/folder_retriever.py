@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from datamodules.core import storage
 from datamodules.core.errors import InputError
 from datamodules.retrieval.base import Collection, Retriever
@@ -26,8 +29,10 @@ class FolderRetriever(Retriever, Generic[Index]):
         self._index: Index | None = None
 
     @abstractmethod
-    def _build(self, texts: Sequence[str], folder: Path, progress: bool, old: Index | None) -> None:
-        """Write the index of the texts, which begin with those of `old` if there is one, into an empty folder."""
+    def _build(
+        self, texts: Sequence[str], folder: Path, progress: bool, old: tuple[Index, NDArray[np.int64]] | None
+    ) -> None:
+        """Write the index of the texts into an empty folder; `old` is an index and, for each text, its row or -1."""
 
     @abstractmethod
     def _map(self, folder: Path) -> Index:
@@ -40,11 +45,13 @@ class FolderRetriever(Retriever, Generic[Index]):
             self._build(collection.texts, partial, progress, None)
         self.open(folder, collection.fingerprint)
 
-    def add(self, collection: Collection, folder: Path, progress: bool = True) -> None:
-        """See `Retriever.add`."""
+    def update(
+        self, collection: Collection, known: NDArray[np.int64], folder: Path, progress: bool = True
+    ) -> None:
+        """See `Retriever.update`."""
         old = self._opened()
         with storage.lock(folder), storage.new_folder(folder, collection.fingerprint) as partial:
-            self._build(collection.texts, partial, progress, old)
+            self._build(collection.texts, partial, progress, (old, known))
 
     def open(self, folder: Path, fingerprint: str) -> None:
         """See `Retriever.open`."""

@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 
 from datamodules.core.arrays import ArrayWriter, RowLookup, check_numbers, check_starts, damaged, map_array
 from datamodules.core.errors import InputError
-from datamodules.core.ragged import offsets_of
+from datamodules.core.ragged import consecutive, offsets_of
 from datamodules.retrieval.base import Ranking
 from datamodules.retrieval.embedded import lucene
 from datamodules.retrieval.embedded.analysis import Analyzer, TermIds
@@ -28,7 +28,7 @@ Floats: TypeAlias = NDArray[np.float32]
 Doubles: TypeAlias = NDArray[np.float64]
 
 _TEXTS = 4096
-_POSTINGS = 1 << 21
+_POSTINGS = 1 << 23
 
 
 class InvertedIndex(NamedTuple):
@@ -122,7 +122,11 @@ def term_hashes(terms: Collection[str]) -> Words:
 
 
 def build(
-    texts: Sequence[str], ranking: Ranking, folder: Path, progress: bool, old: InvertedIndex | None
+    texts: Sequence[str],
+    ranking: Ranking,
+    folder: Path,
+    progress: bool,
+    old: tuple[InvertedIndex, Longs] | None,
 ) -> None:
     """Write the files of an index; see `FolderRetriever._build`."""
     _write_texts(texts, Analyzer(ranking.analyzer), folder, progress, old)
@@ -131,33 +135,72 @@ def build(
 
 
 def _write_texts(
-    texts: Sequence[str], analyzer: Analyzer, folder: Path, progress: bool, old: InvertedIndex | None
+    texts: Sequence[str],
+    analyzer: Analyzer,
+    folder: Path,
+    progress: bool,
+    old: tuple[InvertedIndex, Longs] | None,
 ) -> None:
-    """Write the texts' term ids and the dictionary of terms, after those of the old index."""
+    """Write the texts' term ids and the dictionary of terms; texts of the old index are not analyzed again."""
     if len(texts) >= 2**31:
         raise InputError(f"{folder}: {len(texts)} texts, but an index holds at most {2**31 - 1}")
-    num_old = 0 if old is None else len(old.text_starts) - 1
     term_ids = TermIds(analyzer)
-    starts = [np.zeros(1, np.int64) if old is None else old.text_starts]
+    known = np.full(len(texts), -1) if old is None else old[1]
+    if old is not None:
+        check_numbers(folder / "text_terms.npy", old[0].text_terms, len(old[0].posting_starts) - 1)
+    new_ids = np.empty(0, np.int32) if old is None else _take_terms(*old, term_ids)
+    starts = [np.zeros(1, np.int64)]
+    new = int((known < 0).sum())
     with (
         ArrayWriter(folder / "text_terms.npy", np.int32) as writer,
-        tqdm(
-            total=len(texts) - num_old, desc="index", unit="text", disable=None if progress else True
-        ) as bar,
+        tqdm(total=new, desc="index", unit="text", disable=None if progress else True) as bar,
     ):
-        if old is not None:
-            writer.write(old.text_terms)
-            for term in old.terms.tobytes().decode(errors="replace").split("\n") if len(old.terms) else ():
-                term_ids.ids[term]  # a new term gets the next id, which is its old one
-        for first in range(num_old, len(texts), _TEXTS):
-            block = texts[first : first + _TEXTS]
-            ids, bounds = term_ids.encode(block)
+        for first in range(0, len(texts), _TEXTS):
+            rows = known[first : first + _TEXTS]
+            fresh = np.flatnonzero(rows < 0)
+            block = texts[first : first + _TEXTS] if len(fresh) else ()
+            ids, bounds = term_ids.encode([block[row] for row in fresh.tolist()])
+            if old is not None:
+                ids, bounds = _merge_texts(old[0], rows, new_ids, ids, bounds)
             starts.append(writer.length + bounds[1:])
             writer.write(ids)
-            bar.update(len(block))
+            bar.update(len(fresh))
     np.save(folder / "text_starts.npy", np.concatenate(starts))
     np.save(folder / "terms.npy", np.frombuffer("\n".join(term_ids.ids).encode(), np.uint8))
     RowLookup.of(term_hashes(term_ids.ids)).save(folder)
+
+
+def _take_terms(old: InvertedIndex, known: Longs, term_ids: TermIds) -> Ints:
+    """Number the terms of the known texts, which are all that is kept; return the new number of each old one [T]."""
+    terms = old.terms.tobytes().decode(errors="replace").split("\n") if len(old.terms) else []
+    is_gone = np.ones(len(old.text_starts) - 1, np.bool_)
+    is_gone[known[known >= 0]] = False
+    gone = np.flatnonzero(is_gone)
+    counts = np.diff(old.posting_starts)
+    lengths = old.text_starts[gone + 1] - old.text_starts[gone]
+    text_terms = old.text_terms[consecutive(old.text_starts[gone], lengths).values].astype(np.int64)
+    distinct = np.unique(np.repeat(np.arange(len(gone)), lengths) * len(counts) + text_terms)
+    np.subtract.at(counts, distinct % max(len(counts), 1), 1)
+    kept = [terms[term] for term in np.flatnonzero(counts).tolist()] if (counts == 0).any() else terms
+    term_ids.ids.update(zip(kept, range(len(kept)), strict=True))
+    return (np.cumsum(counts > 0) - 1).astype(np.int32)
+
+
+def _merge_texts(
+    old: InvertedIndex, rows: Longs, new_ids: Ints, ids: Ints, bounds: Longs
+) -> tuple[Ints, Longs]:
+    """Return term ids and starts of a block of texts: of rows of the old index or, for row -1, of the next new text."""
+    is_known = rows >= 0
+    known = consecutive(
+        old.text_starts[rows[is_known]], old.text_starts[rows[is_known] + 1] - old.text_starts[rows[is_known]]
+    )
+    lengths = np.empty(len(rows), np.int64)
+    lengths[is_known], lengths[~is_known] = known.counts, np.diff(bounds)
+    of_known = np.repeat(is_known, lengths)
+    merged = np.empty(len(of_known), np.int32)
+    merged[of_known] = new_ids[old.text_terms[known.values]]
+    merged[~of_known] = ids
+    return merged, offsets_of(lengths)
 
 
 def _write_postings(ranking: Ranking, folder: Path) -> None:

@@ -91,7 +91,13 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
     def _init_args(self) -> PlainDict:
         return {**asdict(self.ranking), "threads": self.threads}
 
-    def _build(self, texts: Sequence[str], folder: Path, progress: bool, old: InvertedIndex | None) -> None:
+    def _build(
+        self,
+        texts: Sequence[str],
+        folder: Path,
+        progress: bool,
+        old: tuple[InvertedIndex, NDArray[np.int64]] | None,
+    ) -> None:
         inverted_index.build(texts, self.ranking, folder, progress, old)
 
     def _map(self, folder: Path) -> InvertedIndex:

@@ -17,6 +17,7 @@ from datamodules.retrieval.dense.retriever import nearest
 from datamodules.retrieval.dense.text_vectors import look_up_vectors
 from datamodules.retrieval.folding import text_hashes
 from datamodules.retrieval.memories.folder_memory import FolderMemory
+from datamodules.retrieval.memories.row_versions import ENCODINGS, vectors_fingerprint
 
 #: An encoder of n texts: their vectors [n, d], which are 0 for a text without tokens.
 Encode: TypeAlias = Callable[[list[str]], NDArray[np.float32]]
@@ -42,20 +43,24 @@ class EncodedMemory:
     def open(cls, memory: FolderMemory, encoder: str, encode: Encode) -> EncodedMemory:
         """Map the vectors by the encoder with this fingerprint; missing ones are encoded."""
         parts, start = [], 0
-        for version, end in memory.versions():
-            rows = str(storage.check_folder(memory.folder / f"rows-{version}")["fingerprint"])
-            fingerprint = storage.fingerprint_of({"rows": rows, "encoder": encoder})
-            folder = encodings_folder(memory.folder, encoder) / f"rows-{version}"
+        for part, count in memory.parts():
+            if count == 0:
+                continue
+            fingerprint = vectors_fingerprint(part, encoder)
+            folder = encodings_folder(memory.folder, encoder) / part.name
             # A whole folder is read without a lock: nobody may be permitted to write to it.
             if not storage.is_whole(folder, fingerprint):
-                save = partial(_write, memory.rows.texts, start, end, encode)
-                storage.build_folder(folder, fingerprint, save)
+                save = partial(_write, memory.written.texts, start, start + count, encode)
+                storage.build_folder(folder, fingerprint, save, encoder=encoder)
             vectors = map_array(folder / "vectors.npy", np.float32, dimensions=2)
-            if len(vectors) != end - start:
-                raise damaged(folder / "vectors.npy", f"has {len(vectors)} vectors of {end - start} rows")
+            if len(vectors) != count:
+                raise damaged(folder / "vectors.npy", f"has {len(vectors)} vectors of {count} rows")
             parts.append(vectors)
-            start = end
-        return cls(memory, parts[0] if len(parts) == 1 else np.concatenate(parts), encode, encoder)
+            start += count
+        vectors = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if len(memory) < start or (memory.order != np.arange(start)).any():
+            vectors = vectors[memory.order]
+        return cls(memory, vectors, encode, encoder)
 
     def is_of(self, memory: FolderMemory, encoder: str) -> bool:
         """Return whether these are this memory's vectors by the encoder with this fingerprint."""
@@ -64,9 +69,8 @@ class EncodedMemory:
     @staticmethod
     def missing(memory: FolderMemory, encoder: str) -> int:
         """Return the number of rows that `open` would encode."""
-        folder, ends = encodings_folder(memory.folder, encoder), dict(memory.versions())
-        absent = [version for version in ends if not (folder / f"rows-{version}").exists()]
-        return sum(ends[version] - ends.get(version - 1, 0) for version in absent)
+        folder = encodings_folder(memory.folder, encoder)
+        return sum(count for part, count in memory.parts() if not (folder / part.name).exists())
 
     def encoded_by(self, encode: Encode) -> EncodedMemory:
         """Return the same memory with the vectors of another encoder, which are not stored."""
@@ -89,7 +93,7 @@ class EncodedMemory:
 
 def encodings_folder(memory: Path, encoder: str) -> Path:
     """Return the folder of a memory with the vectors of its rows by an encoder."""
-    return memory / f"encodings-{encoder[:16]}"
+    return memory / f"{ENCODINGS}{encoder[:16]}"
 
 
 def _write(texts: Sequence[str], start: int, end: int, encode: Encode, folder: Path) -> None:

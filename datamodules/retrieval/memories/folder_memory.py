@@ -1,11 +1,12 @@
-"""A memory in a folder: built once, searched, and grown version by version."""
+"""A memory in a folder: built once, searched, and changed version by version."""
 
 from __future__ import annotations
 
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,40 +18,53 @@ from typing_extensions import override
 
 from datamodules.core import storage
 from datamodules.core.arrays import RowLookup, damaged
-from datamodules.core.errors import DamagedError, InputError, excerpt
+from datamodules.core.errors import DamagedError, InputError
 from datamodules.core.types import PlainDict
-from datamodules.corpora.rows import Rows
+from datamodules.corpora.rows import SCHEMA, Rows, Texts
 from datamodules.retrieval.base import Collection, Retriever
 from datamodules.retrieval.folding import fold_hashes
-from datamodules.retrieval.memories.memory import Addition, Memory, Neighbors, UnknownLabels
+from datamodules.retrieval.memories import row_versions
+from datamodules.retrieval.memories.changes import (
+    check_ids,
+    check_kept_labels,
+    check_labels,
+    name_some,
+    select_new,
+)
+from datamodules.retrieval.memories.compaction import rewrite
+from datamodules.retrieval.memories.memory import Addition, Change, Memory, Neighbors, UnknownLabels
+from datamodules.retrieval.memories.row_versions import ENCODINGS, POINTER, read_pointer, write_pointer
 
 log = logging.getLogger(__name__)
-
-POINTER = "memory.json"
 
 
 class FolderMemory(Memory):
     """A memory whose rows are in a local folder; their index is in the same folder or in Elasticsearch.
 
-    `rows-<n>` has the rows that are new in version n, and the hashes of all rows up to there. A version never changes.
+    A version never changes: a change of the memory makes a new one, which ranks like a memory that was built of its
+    rows. See `row_versions` for the files.
     """
 
     def __init__(self, folder: Path, retriever: Retriever, version: int | None = None) -> None:
         """Open a version, None opens the current one; raise an `InputError` if it is missing or damaged."""
         self.folder = folder
         self.retriever = retriever
-        current = read_pointer(folder)["version"]
-        version = current if version is None else version
-        # The rows of a version beyond the current one are left over from an interrupted addition.
-        if not 1 <= version <= current:
-            raise InputError(f"{folder}: has no version {version}; the current one is {current}")
-        self._open(version)
+        pointer = read_pointer(folder)
+        version = pointer["version"] if version is None else version
+        # The rows of a version beyond the current one are left over from an interrupted change.
+        if not 1 <= version <= pointer["version"]:
+            raise InputError(f"{folder}: has no version {version}; the current one is {pointer['version']}")
+        if version < pointer["first"]:
+            raise InputError(
+                f"{folder}: version {version} was deleted by `zoo memory compact`; the oldest is {pointer['first']}"
+            )
+        self._open(pointer, version)
 
-    def _open(self, version: int) -> None:
-        self.rows, rows_fingerprint = _load_rows(self.folder, version, contents=True)
-        self.version = version
-        self.fingerprint = _fingerprint(rows_fingerprint, self.retriever)
-        self._lookup = _open_lookup(self.folder, version, len(self.rows))
+    def _open(self, pointer: PlainDict, version: int) -> None:
+        self._stored = row_versions.load(self.folder, pointer, version, contents=True)
+        self.pointer = pointer
+        self.rows, self.version = self._stored.rows, version
+        self.fingerprint = _fingerprint(self._stored.fingerprint, self.retriever)
         index_folder = _index_folder(self.folder, self.fingerprint)
         try:
             self.retriever.open(index_folder, self.fingerprint)
@@ -63,26 +77,28 @@ class FolderMemory(Memory):
         """Write and index the rows, unless that is done, and open version 1, which has these rows."""
         if len(rows) == 0:
             raise InputError(f"{rows.source}: a memory needs at least one row")
-        _check_ids(rows)
+        check_ids(rows)
         with storage.lock(folder):
             if folder.exists():
                 storage.check_inside(folder)
-            current = _built_version(folder, rows.fingerprint)
-            if current == 0:
-                _write_rows(folder, 1, rows, rows.fingerprint, fold_hashes(rows.texts))
-                current = 1
+            pointer = _built_pointer(folder, rows.fingerprint)
+            if pointer is None:
+                part = row_versions.rows_folder(folder, 1, 0)
+                order = np.arange(len(rows))
+                row_versions.write(part, rows, rows, order, len(rows), RowLookup.of(fold_hashes(rows.texts)))
+                pointer = {"version": 1, "first": 1, "generation": 0, "began_with": rows.fingerprint}
             elif (folder / POINTER).exists():
                 log_other_ranking(folder, retriever, folder)
-            for version in sorted({1, current}):
-                version_rows, rows_fingerprint = _load_rows(folder, version)
-                fingerprint = _fingerprint(rows_fingerprint, retriever)
+            for version in sorted({1, int(pointer["version"])}):
+                stored = row_versions.load(folder, pointer, version)
+                fingerprint = _fingerprint(stored.fingerprint, retriever)
                 index_folder = _index_folder(folder, fingerprint)
                 # A whole index is not built again: another process may have opened it.
                 if not storage.is_whole(index_folder, fingerprint):
-                    retriever.index(_collection(version_rows, fingerprint), index_folder, progress)
+                    retriever.index(_collection(stored.rows, fingerprint), index_folder, progress)
             # The ranking is stored, too, since an encoder's files may be replaced by others.
             described = {"retriever": retriever.describe(), "ranking": retriever.ranking.describe()}
-            write_pointer(folder, {"version": current, **described})
+            write_pointer(folder, {**pointer, **described})
         return cls(folder, retriever, version=1)
 
     def copy_to(self, folder: Path) -> FolderMemory:
@@ -103,6 +119,8 @@ class FolderMemory(Memory):
     def __len__(self) -> int:
         return len(self.rows)
 
+    # --- changes ---
+
     @override
     def add(
         self,
@@ -114,105 +132,205 @@ class FolderMemory(Memory):
     ) -> Addition:
         if len(rows) == 0:
             raise InputError(f"{rows.source}: no rows to add")
-        # The rows follow those of the current version, whichever version is open. Until the pointer is switched, the
-        # current version stays current, even if the process is killed.
-        with storage.lock(self.folder):
-            pointer = read_pointer(self.folder)
-            if self.version != int(pointer["version"]):
-                self._open(int(pointer["version"]))
-            self._clear_leftovers()
+        with self._changing():
             hashes = fold_hashes(rows.texts)
-            may_be_added = self._check_labels(rows, labels, unknown_labels)
-            positions, addition = self._select_new(rows, hashes, may_be_added)
-            if addition.added == 0:
+            may_be_added = check_labels(rows, bool(self.labels()), labels, unknown_labels)
+            chosen = select_new(self.rows, self._stored.lookup, rows, hashes, may_be_added)
+            added, version = len(chosen.positions), self.version + bool(chosen.positions)
+            addition = Addition(
+                version,
+                len(self) + added,
+                added,
+                chosen.duplicates,
+                chosen.relabelled,
+                int((~may_be_added).sum()),
+            )
+            if added == 0:
                 return addition
-            new = rows.select(positions)
+            new = rows.select(chosen.positions)
             if not keep_ids:
-                ids = [f"{addition.version}:{position}" for position in positions]
+                ids = [f"{version}:{position}" for position in chosen.positions]
                 new = Rows.from_lists(new.texts, new.table.column("label").to_pylist(), ids, rows.source)
-            grown = Rows(Rows.concat([self.rows, new]).table, rows.source)
-            _check_ids(grown)
-            all_hashes = np.concatenate([self._lookup.keys_by_row(), hashes[positions]])
-            _write_rows(self.folder, addition.version, new, grown.fingerprint, all_hashes)
-            self._add_to_index(grown, progress)
-            write_pointer(self.folder, {**pointer, "version": addition.version})
-            self._open(addition.version)
+            check_ids(Rows(Rows.concat([self.rows, new]).table, rows.source))
+            written = len(self._stored.written)
+            order = np.concatenate([self._stored.order, np.arange(written, written + added)])
+            self._write_version(new, order, progress)
         return addition
 
-    def _add_to_index(self, grown: Rows, progress: bool) -> None:
-        """Build the index of the grown rows; the open index stays usable if that fails."""
-        fingerprint = _fingerprint(grown.fingerprint, self.retriever)
+    @override
+    def remove(self, ids: Sequence[str], allow_empty_class: bool = False, progress: bool = True) -> Change:
+        with self._changing():
+            removed = self.rows_with_ids(ids)
+            kept = np.delete(np.arange(len(self)), removed)
+            if len(removed) == 0:
+                return Change(self.version, len(self), 0)
+            if len(kept) == 0:
+                raise InputError(f"{self.folder}: these are all rows of the memory, which needs at least one")
+            check_kept_labels(self.rows, removed, SCHEMA.empty_table(), allow_empty_class)
+            self._write_version(Rows(SCHEMA.empty_table(), ""), self._stored.order[kept], progress)
+        return Change(self.version, len(self), len(removed))
+
+    @override
+    def replace(
+        self,
+        rows: Rows,
+        labels: Sequence[str] | None = None,
+        allow_empty_class: bool = False,
+        progress: bool = True,
+    ) -> Change:
+        with self._changing():
+            places = self.rows_with_ids(rows.ids)
+            check_labels(rows, bool(self.labels()), labels)
+            old, new = self.rows.select(places).table, rows.table
+            differ = [
+                pc.not_equal(old.column(name), new.column(name)).fill_null(False).to_numpy()
+                for name in ("text", "label")
+            ]
+            changed = np.flatnonzero(differ[0] | differ[1])
+            if len(changed) == 0:
+                return Change(self.version, len(self), 0)
+            new = rows.select(changed)
+            check_kept_labels(self.rows, places[changed], new.table, allow_empty_class)
+            order = self._stored.order.copy()
+            order[places[changed]] = len(self._stored.written) + np.arange(len(changed))
+            self._write_version(new, order, progress)
+        return Change(self.version, len(self), len(changed))
+
+    @override
+    def relabel(
+        self,
+        labels: Mapping[str, str],
+        allowed: Sequence[str] | None = None,
+        allow_empty_class: bool = False,
+        progress: bool = True,
+    ) -> Change:
+        ids = list(labels)
+        texts = self.rows.texts.take(self.rows_with_ids(ids))
+        rows = Rows.from_lists(texts, labels.values(), ids, str(self.folder))
+        return self.replace(rows, allowed, allow_empty_class, progress)
+
+    @override
+    def compact(self, keep: int = 1) -> int:
+        if keep < 1:
+            raise InputError(f"keep={keep}: keep at least 1 version")
+        with self._changing() as pointer:
+            first = max(pointer["first"], pointer["version"] - keep + 1)
+            if first > pointer["first"]:
+                rewrite(self.folder, pointer, first)
+                pointer_after = {**pointer, "first": first, "generation": pointer["generation"] + 1}
+                write_pointer(self.folder, pointer_after)
+                self._open(pointer_after, self.version)
+                self._clear_leftovers(pointer_after)
+            self._delete_other_indexes(read_pointer(self.folder))
+        return int(first - pointer["first"])
+
+    @contextmanager
+    def _changing(self) -> Iterator[PlainDict]:
+        """Reserve the memory, open its current version, and yield the pointer.
+
+        Until the pointer is switched, the current version stays current, even if the process is killed.
+        """
+        with storage.lock(self.folder):
+            pointer = read_pointer(self.folder)
+            if self.pointer != pointer or self.version != pointer["version"]:
+                self._open(pointer, pointer["version"])
+            self._clear_leftovers(pointer)
+            yield pointer
+
+    def _write_version(self, new: Rows, order: NDArray[np.int64], progress: bool) -> None:
+        """Write and open the next version, whose rows have these positions among the written ones and the new ones."""
+        stored, version = self._stored, self.version + 1
+        written = Rows(Rows.concat([stored.written, new]).table, str(self.folder))
+        rows = row_versions.in_order(written, order)
+        place = np.full(len(written), -1)
+        place[stored.order] = np.arange(len(stored.order))
+        known = place[order]
+        if len(new) == 0:
+            lookup = stored.lookup.keep(known)
+        else:
+            hashes = np.empty(len(order), np.uint64)
+            hashes[known >= 0] = stored.lookup.keys_by_row()[known[known >= 0]]
+            hashes[known < 0] = fold_hashes(new.texts)[order[known < 0] - len(stored.written)]
+            lookup = RowLookup.of(hashes)
+        part = row_versions.rows_folder(self.folder, version, self.pointer["generation"])
+        row_versions.write(part, new, rows, order, len(written), lookup)
+        fingerprint = _fingerprint(rows.fingerprint, self.retriever)
         index_folder = _index_folder(self.folder, fingerprint)
-        try:
-            self.retriever.add(_collection(grown, fingerprint), index_folder, progress)
-        except BaseException:
-            with suppress(InputError):  # the server may be unreachable; the first error is the one to report
-                self._open(self.version)
-            raise
+        if not storage.is_whole(index_folder, fingerprint):
+            try:
+                self.retriever.update(_collection(rows, fingerprint), known, index_folder, progress)
+            except BaseException:
+                with suppress(
+                    InputError
+                ):  # the server may be unreachable; the first error is the one to report
+                    self._open(self.pointer, self.version)
+                raise
+        pointer = {**self.pointer, "version": version}
+        write_pointer(self.folder, pointer)
+        self._open(pointer, version)
 
-    def _select_new(
-        self, rows: Rows, hashes: NDArray[np.uint64], may_be_added: NDArray[np.bool_]
-    ) -> tuple[list[int], Addition]:
-        """Return the positions of the rows to add; `hashes` [n] are those of their texts."""
-        labels = rows.table.column("label").to_pylist()
-        labels_of: dict[int, set[str | None]] = {}
-        positions: list[int] = []
-        duplicates = relabelled = 0
-        matches = self._lookup.all_rows(hashes)
-        for position in np.flatnonzero(may_be_added).tolist():
-            text_hash, label = int(hashes[position]), labels[position]
-            if text_hash not in labels_of:
-                labels_of[text_hash] = {self.rows.label(int(row)) for row in matches[position]}
-            if label in labels_of[text_hash]:
-                duplicates += 1
-                continue
-            relabelled += bool(labels_of[text_hash])
-            labels_of[text_hash].add(label)
-            positions.append(position)
-        added, unknown = len(positions), int((~may_be_added).sum())
-        version = self.version + bool(added)
-        return positions, Addition(version, len(self) + added, added, duplicates, relabelled, unknown)
-
-    def _check_labels(
-        self, rows: Rows, allowed: Sequence[str] | None, unknown_labels: UnknownLabels
-    ) -> NDArray[np.bool_]:
-        """Return which rows have a label that may be added, bool [n]; refuse rows that don't fit."""
-        labels = rows.table.column("label")
-        memory_has_labels = bool(self.labels())
-        unfit = np.flatnonzero(labels.is_null().to_numpy() == memory_has_labels)
-        if len(unfit):
-            problem = "has a label, but the memory has none; omit the labels"
-            if memory_has_labels:
-                problem = "has no label; give it one"
-            raise InputError(f"{_name_row(rows, int(unfit[0]))} {problem}")
-        if allowed is None or not memory_has_labels:
-            return np.ones(len(rows), bool)
-        known: NDArray[np.bool_] = pc.is_in(labels, pa.array(allowed, pa.string())).to_numpy()
-        if unknown_labels == "refuse" and not known.all():
-            position = int(np.argmin(known))
-            raise InputError(
-                f"{_name_row(rows, position)} has the label {labels[position].as_py()!r}, which the model cannot"
-                " predict; correct it, skip all such rows with --unknown_labels skip, or have a MemoryEnsemble predict"
-                " it by its memory with --new_labels true"
-            )
-        return known
-
-    def _clear_leftovers(self) -> None:
-        """Delete the files of a killed addition, whose rows were never part of the memory."""
+    def _clear_leftovers(self, pointer: PlainDict) -> None:
+        """Delete the files of a killed change, which are no part of the memory, and those of deleted versions."""
         for partial in self.folder.glob(".*.partial"):
             shutil.rmtree(partial)
-        unfinished = _rows_folder(self.folder, self.version + 1)
-        if unfinished.exists():
-            fingerprint = _fingerprint(storage.check_folder(unfinished)["fingerprint"], self.retriever)
-            # The indexes of a fused retriever have names that begin with the given name.
-            for index in self.folder.glob(f"{_index_folder(self.folder, fingerprint).name}*"):
+        parts = row_versions.folders(self.folder, pointer)
+        kept = {str(storage.check_folder(part)["fingerprint"]) for part in parts.values()}
+        names = {part.name for part in parts.values()}
+        unfinished = row_versions.rows_folder(self.folder, pointer["version"] + 1, pointer["generation"])
+        for part in self.folder.glob("rows-*"):
+            if part.name in names:
+                continue
+            rows_fingerprint = str(storage.check_folder(part)["fingerprint"])
+            if rows_fingerprint not in kept:
+                fingerprint = _fingerprint(rows_fingerprint, self.retriever)
+                index_folder = _index_folder(self.folder, fingerprint)
+                if part == unfinished:
+                    # A server completes its index when the change is made again.
+                    _delete_folders(index_folder)
+                else:
+                    self.retriever.delete(index_folder, fingerprint)
+            shutil.rmtree(part)
+        for encodings in self.folder.glob(f"{ENCODINGS}*/rows-*"):
+            if encodings.name not in names:
+                shutil.rmtree(encodings)
+
+    def _delete_other_indexes(self, pointer: PlainDict) -> None:
+        """Delete the local indexes of other rankings, which may contain removed texts."""
+        parts = row_versions.folders(self.folder, pointer).values()
+        fingerprints = [str(storage.check_folder(part)["fingerprint"]) for part in parts]
+        own = tuple(
+            _index_folder(self.folder, _fingerprint(each, self.retriever)).name for each in fingerprints
+        )
+        for index in self.folder.glob("index-*"):
+            if not index.name.startswith(own):
                 shutil.rmtree(index)
-            shutil.rmtree(unfinished)
+
+    # --- contents ---
 
     def versions(self) -> list[tuple[int, int]]:
-        """Return number and size (in rows) of all versions up to the open one, oldest first."""
-        folders = [(number, _rows_folder(self.folder, number)) for number in range(1, self.version + 1)]
-        return [(number, int(storage.check_folder(folder)["rows"])) for number, folder in folders]
+        """Return number and size (in rows) of all kept versions up to the open one, oldest first."""
+        parts = row_versions.folders(self.folder, self.pointer, self.version)
+        return [(number, int(storage.check_folder(part)["rows"])) for number, part in parts.items()]
+
+    def rows_since(self, version: int) -> NDArray[np.int64]:
+        """Return the rows that were added or corrected after a version, ascending."""
+        written = row_versions.versions_of_rows(self.folder, self.pointer, self._stored)
+        return np.flatnonzero(written > version)
+
+    def parts(self) -> list[tuple[Path, int]]:
+        """Return each folder with rows of the open version, and the number of rows that are written there."""
+        folders = row_versions.folders(self.folder, self.pointer, self.version).values()
+        return [(part, row_versions.written_in(part)) for part in folders]
+
+    @property
+    def written(self) -> Rows:
+        """All rows that the folders of `parts` have, one after the other."""
+        return self._stored.written
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """The position of each row in `written`, int64 [n]."""
+        return self._stored.order
 
     @override
     def labels(self) -> list[str]:
@@ -226,12 +344,13 @@ class FolderMemory(Memory):
         self, texts: Sequence[str], own_ids: Sequence[str] | None = None
     ) -> list[NDArray[np.int32]]:
         """Return the rows that are duplicates of each text or, with own ids, of its own row; see `Memory.search`."""
-        exclude = self._lookup.all_rows(fold_hashes(texts))
+        lookup = self._stored.lookup
+        exclude = lookup.all_rows(fold_hashes(texts))
         if own_ids is not None:
-            own_rows = self._rows_with_ids(own_ids)
+            own_rows = self._rows_or_none(own_ids)
             queries = np.flatnonzero(own_rows >= 0)
             own_texts = self.rows.texts.take(own_rows[queries])
-            own_duplicates = self._lookup.all_rows(fold_hashes(own_texts))
+            own_duplicates = lookup.all_rows(fold_hashes(own_texts))
             for query, rows in zip(queries.tolist(), own_duplicates, strict=True):
                 exclude[query] = np.union1d(exclude[query], rows).astype(np.int32)
         return exclude
@@ -241,15 +360,28 @@ class FolderMemory(Memory):
         self, texts: Rows, same_table: bool, neighbors: Neighbors
     ) -> NDArray[np.bool_]:
         # Exact: the hashes of all rows are compared, not only those of the neighbors.
-        held: NDArray[np.bool_] = self._lookup.first_rows(fold_hashes(texts.texts)) >= 0
-        return held | (self._rows_with_ids(texts.ids) >= 0) if same_table else held
+        held: NDArray[np.bool_] = self._stored.lookup.first_rows(fold_hashes(texts.texts)) >= 0
+        return held | (self._rows_or_none(texts.ids) >= 0) if same_table else held
 
-    def _rows_with_ids(self, ids: Sequence[str]) -> NDArray[np.int32]:
+    def _rows_or_none(self, ids: Sequence[str]) -> NDArray[np.int32]:
         """Return the row with each id, -1 where there is none."""
         wanted = pa.array(ids, pa.string())
         matches = pc.index_in(wanted, value_set=self.rows.table.column("id").combine_chunks())
         rows: NDArray[np.int32] = pc.fill_null(matches, -1).to_numpy()
         return rows
+
+    def rows_with_ids(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """Return the row with each id, int64 [n]; raise an `InputError` for unknown ids, and for an id given twice."""
+        wanted = pa.array(ids, pa.string())
+        # The memory may have a million ids, of which few are wanted.
+        found = np.flatnonzero(pc.is_in(self.rows.table.column("id"), value_set=wanted).to_numpy())
+        row_of = dict(zip(self.rows.select(found).ids, found.tolist(), strict=True))
+        if unknown := [each for each in ids if each not in row_of]:
+            raise InputError(f"{self.folder}: has no row with the id {name_some(unknown)}")
+        if len(row_of) < len(ids):
+            twice = [each for each, count in Counter(ids).items() if count > 1]
+            raise InputError(f"{self.folder}: the id {name_some(twice)} is given more than once")
+        return np.array([row_of[each] for each in ids], np.int64)
 
     @override
     def search(
@@ -300,128 +432,38 @@ def _describe_change(old: PlainDict, new: PlainDict) -> str:
 
 
 def _collection(rows: Rows, fingerprint: str) -> Collection:
-    return Collection(rows.texts, fingerprint, rows.ids, rows.table.column("label").to_pylist())
+    ids, labels = (Texts(rows.table.column(name)) for name in ("id", "label"))
+    return Collection(rows.texts, fingerprint, ids, labels)
 
 
-def _name_row(rows: Rows, position: int) -> str:
-    """Return the location of a row for messages: its number counts from 1, without the header."""
-    return f"{rows.source}: row {position + 1} ({excerpt(rows.texts[position], 40)!r})"
-
-
-def _check_ids(rows: Rows) -> None:
-    """Refuse rows with equal ids: neighbors are identified by their ids."""
-    counts = pc.value_counts(rows.table.column("id"))
-    repeated = counts.filter(pc.greater(counts.field("counts"), 1))
-    if len(repeated):
-        raise InputError(
-            f"{rows.source}: {repeated[0]['counts'].as_py()} rows have the id"
-            f" {repeated[0]['values'].as_py()!r}; give each row of a memory its own, or name no id column"
-        )
-
-
-def read_pointer(folder: Path) -> PlainDict:
-    """Return `version`, `retriever` and `ranking` of a memory; raise an `InputError` if the folder is no memory."""
-    path = folder / POINTER
-    if not path.exists():
-        raise InputError(
-            f"{folder}: no memory here (it has no {POINTER}); build one with `zoo index` or name another"
-            " with --data.memory"
-        )
-    storage.check_inside(folder)
-    advice = "restore it from a backup or, if the memory has not grown, build it again with `zoo index`"
-    pointer = storage.read_checked(path, advice)
-    kinds = {"version": int, "retriever": dict, "ranking": dict}
-    if not all(isinstance(pointer.get(name), kind) for name, kind in kinds.items()):
-        raise DamagedError(f"{path}: damaged; {advice}")
-    return pointer
-
-
-def first_rows(folder: Path) -> str:
-    """Return the fingerprint of the rows that a memory began with; raise an `InputError` if it is damaged."""
-    read_pointer(folder)
-    return str(storage.check_folder(_rows_folder(folder, 1), advice=_lost_rows(folder, 1))["fingerprint"])
-
-
-def write_pointer(folder: Path, pointer: PlainDict) -> None:
-    """Switch the memory to a version in one atomic step."""
-    with storage.named_disk_errors(folder):
-        storage.write_json(folder / POINTER, storage.with_checksum(pointer))
-
-
-def contents_of_memory(folder: str) -> PlainDict:
-    """Identify rows and ranking of a memory folder by its manifests, without reading the rows or an index."""
-    files = [Path(folder, POINTER), *sorted(Path(folder).glob(f"rows-*/{storage.MANIFEST}"))]
-    return {str(path.relative_to(folder)): storage.contents_of(path) for path in files}
-
-
-def _built_version(folder: Path, fingerprint: str) -> int:
-    """Return the current version of a memory that began with these rows; 0 if its first rows must be written."""
-    first = _rows_folder(folder, 1)
+def _built_pointer(folder: Path, fingerprint: str) -> PlainDict | None:
+    """Return the pointer of a memory that began with these rows; None if its first rows must be written."""
+    first = row_versions.rows_folder(folder, 1, 0)
     if not first.exists():
-        return 0
+        if any(folder.glob("rows-*")):
+            raise InputError(
+                f"{folder}: its first version was deleted by `zoo memory compact`; build it in another folder"
+            )
+        return None
+    unwritten = {"version": 1, "first": 1, "generation": 0, "began_with": fingerprint}
+    advice = row_versions.lost_rows(first, 1, unwritten)
     try:
-        storage.check_folder(first, fingerprint, contents=True, advice=_lost_rows(folder, 1))
-        return int(read_pointer(folder)["version"]) if (folder / POINTER).exists() else 1
+        storage.check_folder(first, fingerprint, contents=True, advice=advice)
+        return read_pointer(folder) if (folder / POINTER).exists() else unwritten
     except DamagedError:
-        if _rows_folder(folder, 2).exists():
+        if row_versions.rows_folder(folder, 2, 0).exists():
             raise
-        return 0
-
-
-def _lost_rows(folder: Path, version: int) -> str:
-    """Return the advice for damaged rows, which are stored nowhere else."""
-    if version == 1:
-        return f"restore it from a backup, or build the memory again in another folder than {folder}"
-    return f"restore it from a backup; until then use an earlier version (--memory_version {version - 1})"
-
-
-def _load_rows(folder: Path, version: int, contents: bool = False) -> tuple[Rows, str]:
-    """Return all rows of a version, and their fingerprint; `contents` compares their checksums."""
-    parts: list[Rows] = []
-    for number in range(1, version + 1):
-        part, advice = _rows_folder(folder, number), _lost_rows(folder, number)
-        manifest = storage.check_folder(part, contents=contents, advice=advice)
-        with _advising(advice):
-            parts.append(Rows.load(part / "rows.arrow"))
-        if manifest.get("rows") != sum(map(len, parts)):
-            raise DamagedError(f"{part}: damaged (has another number of rows); {advice}")
-    return Rows(Rows.concat(parts).table, str(folder)), str(manifest["fingerprint"])
-
-
-def _open_lookup(folder: Path, version: int, rows: int) -> RowLookup:
-    """Map the hashes of all rows of a version."""
-    part = _rows_folder(folder, version)
-    with _advising(_lost_rows(folder, version)):
-        lookup = RowLookup.open(part)
-        if len(lookup.rows) != rows:
-            raise damaged(part / "hashes.npy", f"has {len(lookup.rows)} hashes of {rows} rows")
-    return lookup
-
-
-@contextmanager
-def _advising(advice: str) -> Iterator[None]:
-    """Give another advice for damaged files than to build them again."""
-    try:
-        yield
-    except DamagedError as damage:
-        raise DamagedError(str(damage).replace(storage.REBUILD, advice)) from damage
-
-
-def _write_rows(
-    folder: Path, version: int, new: Rows, fingerprint: str, all_hashes: NDArray[np.uint64]
-) -> None:
-    """Write the new rows of a version; fingerprint and hashes are those of all its rows."""
-    with storage.new_folder(_rows_folder(folder, version), fingerprint, rows=len(all_hashes)) as partial:
-        new.save(partial / "rows.arrow")
-        RowLookup.of(all_hashes).save(partial)
-
-
-def _rows_folder(folder: Path, version: int) -> Path:
-    return folder / f"rows-{version}"
+        return None
 
 
 def _index_folder(folder: Path, fingerprint: str) -> Path:
     return folder / f"index-{fingerprint[:16]}"
+
+
+def _delete_folders(index_folder: Path) -> None:
+    # The indexes of a fused retriever have names that begin with the given name.
+    for folder in index_folder.parent.glob(f"{index_folder.name}*"):
+        shutil.rmtree(folder)
 
 
 def _link(source: str, target: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -41,6 +41,15 @@ class Addition(NamedTuple):
     relabelled: int
     #: skipped rows: their label is not among the labels that may be added.
     unknown: int
+
+
+class Change(NamedTuple):
+    """The result of a change of rows that the memory has."""
+
+    #: the memory's version; without a changed row it is the old one.
+    version: int
+    rows: int
+    changed: int
 
 
 class Memory(ABC):
@@ -91,7 +100,44 @@ class Memory(ABC):
         those that may be added, None = any; `unknown_labels` refuses all rows if one has another label, or skips such
         rows. Unless `keep_ids`, the id of a row is VERSION:POSITION, such as 2:0.
         """
-        raise InputError(f"{self.location()}: this index is only read; add documents with your own tools")
+        raise self._is_only_read()
+
+    def remove(self, ids: Sequence[str], allow_empty_class: bool = False, progress: bool = True) -> Change:
+        """Remove the rows with these ids; an `InputError`, e.g. for an unknown id, leaves the memory unchanged.
+
+        The last row of a class is removed only with `allow_empty_class`, the last row of the memory never.
+        """
+        raise self._is_only_read()
+
+    def replace(
+        self,
+        rows: Rows,
+        labels: Sequence[str] | None = None,
+        allow_empty_class: bool = False,
+        progress: bool = True,
+    ) -> Change:
+        """Put rows in the place of those with the same ids; see `add` for `labels` and `remove` for the rest."""
+        raise self._is_only_read()
+
+    def relabel(
+        self,
+        labels: Mapping[str, str],
+        allowed: Sequence[str] | None = None,
+        allow_empty_class: bool = False,
+        progress: bool = True,
+    ) -> Change:
+        """Give other labels to rows, by their ids; `allowed` are those that may be given, None = any; see `remove`."""
+        raise self._is_only_read()
+
+    def compact(self, keep: int = 1) -> int:
+        """Delete all versions but the last `keep` ones, for good; return the number of deleted versions.
+
+        What only they have is then in no file of the memory. Indexes of other rankings are deleted, too.
+        """
+        raise self._is_only_read()
+
+    def _is_only_read(self) -> InputError:
+        return InputError(f"{self.location()}: this index is only read; change documents with your own tools")
 
     def check_unchanged(self) -> None:
         """Raise an `InputError` if the memory, which is then an existing index, has changed since it was opened."""

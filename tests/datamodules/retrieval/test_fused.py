@@ -23,6 +23,7 @@ from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.fused import FusedRetriever, Method
 from datamodules.retrieval.memories.folder_memory import FolderMemory
+from tests.datamodules.checks import grown_from
 from tests.datamodules.corpus import labelled_texts, rows, write_csv
 
 TEXTS, LABELS = labelled_texts(90)
@@ -176,14 +177,14 @@ def test_a_grown_index_ranks_like_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str
 ) -> None:
     def grow(fused: FusedRetriever) -> None:
-        fused.add(Collection(TEXTS, "grown"), tmp_path / "new", progress=False)
+        fused.update(Collection(TEXTS, "grown"), grown_from(60, len(TEXTS)), tmp_path / "new", progress=False)
 
     fused, whole = nested(tiny_encoder), nested(tiny_encoder)
     fused.index(Collection(TEXTS[:60], "f"), tmp_path / "old", progress=False)
     whole.index(Collection(TEXTS, "f"), tmp_path / "whole", progress=False)
     before = fused.search(QUERIES, 9)
     with monkeypatch.context() as patch:
-        patch.setattr(DenseRetriever, "add", stop)
+        patch.setattr(DenseRetriever, "update", stop)
         with pytest.raises(KeyboardInterrupt):
             grow(fused)
     np.testing.assert_array_equal(fused.search(QUERIES, 9).rows, before.rows)

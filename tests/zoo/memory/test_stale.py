@@ -16,7 +16,7 @@ import torch
 
 import zoo
 from datamodules.core.errors import InputError
-from datamodules.retrieval.memories.folder_memory import read_pointer, write_pointer
+from datamodules.retrieval.memories.row_versions import read_pointer, write_pointer
 from tests.zoo.conftest import Result, pair_rows, sentences, write_pairs, write_table
 from zoo.saving.saved_model import SavedModel
 

@@ -24,6 +24,7 @@ from datamodules.retrieval.dense import transformer_encoder
 from datamodules.retrieval.dense.ranking import LEAST_SCORE
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.memories.folder_memory import FolderMemory
+from tests.datamodules.checks import grown_from
 from tests.datamodules.corpus import labelled_texts, rows, write_csv
 
 TEXTS, _ = labelled_texts(60)
@@ -181,7 +182,9 @@ def test_a_grown_index_ranks_like_a_new_one(
 
     with monkeypatch.context() as patch:
         patch.setattr(transformer_encoder.TransformerEncoder, "__call__", spy)
-        grown.add(Collection(texts, "grown"), tmp_path / "new", progress=False)
+        grown.update(
+            Collection(texts, "grown"), grown_from(len(TEXTS), len(texts)), tmp_path / "new", progress=False
+        )
     assert sorted(encoded) == sorted(set(texts) - set(TEXTS) - {""})
     np.testing.assert_array_equal(grown.search(QUERIES, 9).rows, before.rows)  # the old index is still open
     grown.open(tmp_path / "new", "grown")

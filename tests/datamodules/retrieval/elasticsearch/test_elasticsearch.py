@@ -25,6 +25,7 @@ from datamodules.retrieval.elasticsearch.retriever import Document, Elasticsearc
 from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Neighbors
 from datamodules.retrieval.memories.neighbors import build_neighbors
+from tests.datamodules.checks import grown_from
 from tests.elasticsearch.faults import Answer, Fault, cut_short, failing_items, proxy
 from tests.elasticsearch.server import Server
 
@@ -271,7 +272,7 @@ def test_add_grows_the_collection(elasticsearch_url: str, index_prefix: str) -> 
     whole = built(elasticsearch_url, f"{index_prefix}-whole").search(TEXTS, 10)
     retriever = built(elasticsearch_url, index_prefix, TEXTS[:200])
     before = retriever.search(TEXTS, 10)
-    retriever.add(Collection(TEXTS, grown), Path(), progress=False)
+    retriever.update(Collection(TEXTS, grown), grown_from(200, len(TEXTS)), Path(), progress=False)
     same(before, retriever.search(TEXTS, 10))
     again = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
     again.open(Path(), grown)
@@ -498,7 +499,7 @@ def test_existing_index_is_only_read(elasticsearch_url: str, news: str) -> None:
         with pytest.raises(InputError, match="read only"):
             retriever.index(Collection(TEXTS, FINGERPRINT), Path())
         with pytest.raises(InputError, match="read only"):
-            retriever.add(Collection(TEXTS, FINGERPRINT), Path())
+            retriever.update(Collection(TEXTS, FINGERPRINT), np.arange(len(TEXTS)), Path())
         reading = ("/_msearch", "/_search", "/_field_caps")
         for request in between.requests:
             assert request.method == "GET" or request.path.partition("?")[0].endswith(reading), request.path

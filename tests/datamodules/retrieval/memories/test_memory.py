@@ -16,7 +16,8 @@ from datamodules.retrieval import open_memory
 from datamodules.retrieval.embedded import inverted_index
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 from datamodules.retrieval.memories import folder_memory
-from datamodules.retrieval.memories.folder_memory import POINTER, FolderMemory, contents_of_memory
+from datamodules.retrieval.memories.folder_memory import FolderMemory
+from datamodules.retrieval.memories.row_versions import POINTER, contents_of_memory
 from tests.datamodules.checks import check_message, kill
 from tests.datamodules.corpus import LABELS, in_processes, rows
 

@@ -19,11 +19,12 @@ from datamodules.retrieval.base import Collection, Retriever
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
 from datamodules.retrieval.embedded import inverted_index
 from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
-from datamodules.retrieval.memories import folder_memory
-from datamodules.retrieval.memories.folder_memory import POINTER, FolderMemory, read_pointer
+from datamodules.retrieval.memories import folder_memory, row_versions
+from datamodules.retrieval.memories.folder_memory import FolderMemory
 from datamodules.retrieval.memories.index_memory import IndexMemory
 from datamodules.retrieval.memories.memory import Neighbors
-from tests.datamodules.checks import kill
+from datamodules.retrieval.memories.row_versions import POINTER, read_pointer
+from tests.datamodules.checks import grown_from, kill
 from tests.datamodules.corpus import in_processes, labelled_texts, rows, write_csv
 
 QUERIES = ["the old lion and the tiger", "Yeast dough", "rudder zebra", "zebra", "nothing here is known", ""]
@@ -230,8 +231,8 @@ def kill_after(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 PLACES = [
-    (folder_memory, "_write_rows", False),
-    (folder_memory, "_write_rows", True),
+    (row_versions, "write", False),
+    (row_versions, "write", True),
     (inverted_index, "_write_postings", False),
     (inverted_index, "_write_postings", True),
     (folder_memory, "write_pointer", False),
@@ -307,7 +308,7 @@ def test_a_failed_addition_leaves_the_open_memory_usable(
         raise InputError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(EmbeddedRetriever, "add", fail)
+        patch.setattr(EmbeddedRetriever, "update", fail)
         with pytest.raises(InputError, match="the disk is full"):
             memory.add(more())
     assert (memory.version, len(memory), hits_of(memory.search(QUERIES, 5))) == (1, 60, before)
@@ -326,7 +327,7 @@ def test_the_index_of_a_grown_collection_is_the_index_of_all_its_texts(tmp_path:
     grown, whole = EmbeddedRetriever(), EmbeddedRetriever()
     grown.index(Collection(texts[:250], "old"), tmp_path / "old", progress=False)
     grown = pickle.loads(pickle.dumps(grown))
-    grown.add(Collection(texts, "f"), tmp_path / "grown", progress=False)
+    grown.update(Collection(texts, "f"), grown_from(250, len(texts)), tmp_path / "grown", progress=False)
     whole.index(Collection(texts, "f"), tmp_path / "whole", progress=False)
     for path in (tmp_path / "whole").iterdir():
         assert (tmp_path / "grown" / path.name).read_bytes() == path.read_bytes(), path.name
@@ -334,7 +335,7 @@ def test_the_index_of_a_grown_collection_is_the_index_of_all_its_texts(tmp_path:
 
 def test_a_back_end_that_can_not_append_builds_again(tmp_path: Path) -> None:
     class Plain(EmbeddedRetriever):
-        add = Retriever.add
+        update = Retriever.update
 
     memory = build(tmp_path / "m", retriever=Plain())
     before = hits_of(memory.search(QUERIES, 5))

@@ -1,0 +1,118 @@
+"""Rules for the rows that change a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from datamodules.core.arrays import RowLookup
+from datamodules.core.errors import InputError, excerpt
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval.memories.memory import UnknownLabels
+
+_MOST_NAMED = 10
+
+
+class NewRows(NamedTuple):
+    """The rows of a table that a memory lacks."""
+
+    positions: list[int]
+    #: rows that were left out: a duplicate has the same label.
+    duplicates: int
+    #: new rows whose text the memory has with another label.
+    relabelled: int
+
+
+def select_new(
+    memory: Rows, lookup: RowLookup, rows: Rows, hashes: NDArray[np.uint64], may_be_added: NDArray[np.bool_]
+) -> NewRows:
+    """Select the rows to add; `hashes` [n] are those of their texts, `lookup` has those of the memory's."""
+    labels = rows.table.column("label").to_pylist()
+    labels_of: dict[int, set[str | None]] = {}
+    positions: list[int] = []
+    duplicates = relabelled = 0
+    matches = lookup.all_rows(hashes)
+    for position in np.flatnonzero(may_be_added).tolist():
+        text_hash, label = int(hashes[position]), labels[position]
+        if text_hash not in labels_of:
+            labels_of[text_hash] = {memory.label(int(row)) for row in matches[position]}
+        if label in labels_of[text_hash]:
+            duplicates += 1
+            continue
+        relabelled += bool(labels_of[text_hash])
+        labels_of[text_hash].add(label)
+        positions.append(position)
+    return NewRows(positions, duplicates, relabelled)
+
+
+def check_labels(
+    rows: Rows,
+    memory_has_labels: bool,
+    allowed: Sequence[str] | None,
+    unknown_labels: UnknownLabels = "refuse",
+) -> NDArray[np.bool_]:
+    """Return which rows have a label that may be added, bool [n]; refuse rows that don't fit."""
+    labels = rows.table.column("label")
+    unfit = np.flatnonzero(labels.is_null().to_numpy() == memory_has_labels)
+    if len(unfit):
+        problem = "has a label, but the memory has none; omit the labels"
+        if memory_has_labels:
+            problem = "has no label; give it one"
+        raise InputError(f"{_name_row(rows, int(unfit[0]))} {problem}")
+    if allowed is None or not memory_has_labels:
+        return np.ones(len(rows), bool)
+    known: NDArray[np.bool_] = pc.is_in(labels, pa.array(allowed, pa.string())).to_numpy()
+    if unknown_labels == "refuse" and not known.all():
+        position = int(np.argmin(known))
+        raise InputError(
+            f"{_name_row(rows, position)} has the label {labels[position].as_py()!r}, which the model cannot"
+            " predict; correct it, skip all such rows with --unknown_labels skip, or have a MemoryEnsemble predict"
+            " it by its memory with --new_labels true"
+        )
+    return known
+
+
+def check_kept_labels(
+    memory: Rows, removed: NDArray[np.int64], new: pa.Table, allow_empty_class: bool
+) -> None:
+    """Raise an `InputError` if no row is left of a class, unless that is allowed."""
+
+    def count(labels: pa.ChunkedArray) -> dict[str, int]:
+        counts = pc.value_counts(labels.drop_null()).to_pylist()
+        return {each["values"]: each["counts"] for each in counts}
+
+    labels = memory.table.column("label")
+    before, less, more = count(labels), count(labels.take(pa.array(removed))), count(new.column("label"))
+    empty = [label for label in less if before[label] == less[label] and label not in more]
+    if empty and not allow_empty_class:
+        raise InputError(
+            f"{memory.source}: no row would be left with the label {name_some(empty)}; to have none,"
+            " --allow_empty_class true"
+        )
+
+
+def check_ids(rows: Rows) -> None:
+    """Refuse rows with equal ids: neighbors are identified by their ids."""
+    counts = pc.value_counts(rows.table.column("id"))
+    repeated = counts.filter(pc.greater(counts.field("counts"), 1))
+    if len(repeated):
+        raise InputError(
+            f"{rows.source}: {repeated[0]['counts'].as_py()} rows have the id"
+            f" {repeated[0]['values'].as_py()!r}; give each row of a memory its own, or name no id column"
+        )
+
+
+def name_some(names: Sequence[str]) -> str:
+    """Return the first of some names for a message."""
+    shown = ", ".join(repr(excerpt(name, 40)) for name in names[:_MOST_NAMED])
+    return shown + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+
+
+def _name_row(rows: Rows, position: int) -> str:
+    """Return the location of a row for messages: its number counts from 1, without the header."""
+    return f"{rows.source}: row {position + 1} ({excerpt(rows.texts[position], 40)!r})"

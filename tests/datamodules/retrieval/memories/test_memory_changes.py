@@ -1,0 +1,333 @@
+"""Rows that are removed, corrected and deleted for good: what is left ranks as if they had never been there."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory, FusedRetriever, Retriever, open_memory
+from datamodules.retrieval.dense.retriever import DenseRetriever
+from datamodules.retrieval.elasticsearch.dense_retriever import ElasticsearchDenseRetriever
+from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
+from datamodules.retrieval.memories import row_versions
+from datamodules.retrieval.memories.encoded_memory import EncodedMemory
+from datamodules.retrieval.memories.memory import Neighbors
+from tests.datamodules.checks import check_message, kill
+from tests.datamodules.corpus import in_processes, rows
+from tests.datamodules.retrieval.memories.test_memory_growth import build, contents, hits_of, kill_after
+
+QUERIES = [
+    "the old lion and the tiger",
+    "Yeast dough",
+    "rudder oar sail",
+    "otter",
+    "nothing here is known",
+    "",
+]
+
+MakeRetriever = Callable[[], Retriever]
+BACK_ENDS = ["BM25", "LMDirichlet", "dense", "fused"]
+SERVERS = ["Elasticsearch", "Elasticsearch, 3 shards", "Elasticsearch, dense", "Elasticsearch, fused"]
+
+
+@pytest.fixture(params=[*BACK_ENDS, *(pytest.param(name, marks=pytest.mark.server) for name in SERVERS)])
+def make(request: pytest.FixtureRequest) -> MakeRetriever:
+    """Makes a retriever of one kind, always the same memory."""
+    kind = str(request.param)
+    if kind in ("BM25", "LMDirichlet"):
+        return lambda: EmbeddedRetriever(similarity=kind)  # type: ignore[arg-type]
+    tiny_encoder: str = request.getfixturevalue("tiny_encoder")
+    if kind == "dense":
+        return lambda: DenseRetriever(tiny_encoder)
+    if kind == "fused":
+        return lambda: FusedRetriever([EmbeddedRetriever(), DenseRetriever(tiny_encoder)])
+    server = {
+        "url": request.getfixturevalue("elasticsearch_url"),
+        "index_prefix": request.getfixturevalue("index_prefix"),
+    }
+    if kind == "Elasticsearch, dense":
+        return lambda: ElasticsearchDenseRetriever(tiny_encoder, **server)
+    if kind == "Elasticsearch, fused":
+        return lambda: FusedRetriever(
+            [ElasticsearchRetriever(**server), ElasticsearchDenseRetriever(tiny_encoder, **server)]
+        )
+    shards = 3 if "shards" in kind else 1
+    return lambda: ElasticsearchRetriever(**server, shards=shards)
+
+
+def built_of(memory: FolderMemory, folder: Path, make: MakeRetriever) -> FolderMemory:
+    """A memory that was built of the rows that another one has now."""
+    return build(folder, Rows(memory.rows.table, "fresh"), make())
+
+
+def check_same(neighbors: Neighbors, expected: Neighbors) -> None:
+    """Check that rows and scores are equal; a text may be encoded with other rounding in another batch."""
+    mine, others = hits_of(neighbors), hits_of(expected)
+    assert [[hit[:3] for hit in hits] for hits in mine] == [[hit[:3] for hit in hits] for hits in others]
+    np.testing.assert_allclose(neighbors.scores, expected.scores, rtol=2e-7)
+
+
+def test_a_changed_memory_ranks_like_one_that_was_built_of_its_rows(
+    tmp_path: Path, make: MakeRetriever
+) -> None:
+    memory = build(tmp_path / "m", rows(60), make())
+    first = hits_of(memory.search(QUERIES, 8))
+    ids = memory.rows.ids
+    changes: list[Callable[[], Any]] = [
+        lambda: memory.remove([ids[7]]),
+        lambda: memory.relabel({ids[9]: "boats", ids[10]: "bread"}),
+        lambda: memory.add(Rows.from_lists(["a zebra and an otter", "otter"], ["beasts", "boats"])),
+        lambda: memory.remove([*ids[20:31], ids[0], "4:1"]),
+        lambda: memory.replace(Rows.from_lists(["an otter", "lion"], ["beasts", "beasts"], [ids[35], "4:0"])),
+        lambda: memory.remove([ids[59]]),
+    ]
+    for number, change in enumerate(changes):
+        assert change().version == memory.version == number + 2
+        # An index on a server is named by its contents: the one of the fresh memory would be the changed one.
+        is_local = isinstance(memory.retriever, EmbeddedRetriever | DenseRetriever)
+        fresh = built_of(memory, tmp_path / f"fresh-{number}", make if is_local else _apart(make))
+        assert memory.fingerprint == fresh.fingerprint
+        check_same(memory.search(QUERIES, 8), fresh.search(QUERIES, 8))
+        own = memory.rows.ids[:2]
+        check_same(*(each.search(QUERIES[:2], 5, True, own) for each in (memory, fresh)))
+        same = [each.excluded_rows([memory.rows.texts[3]])[0].tolist() for each in (memory, fresh)]
+        assert same[0] == same[1]
+    assert hits_of(FolderMemory(tmp_path / "m", make(), 1).search(QUERIES, 8)) == first
+    assert hits_of(FolderMemory(tmp_path / "m", make()).search(QUERIES, 8)) == hits_of(
+        memory.search(QUERIES, 8)
+    )
+    reopened = FolderMemory(tmp_path / "m", make(), 3)
+    assert [reopened.rows.label(row) for row in (8, 9)] == ["boats", "bread"]
+
+
+def _apart(make: MakeRetriever) -> MakeRetriever:
+    """The same retrievers, whose indexes on a server have other names."""
+
+    def made() -> Retriever:
+        retriever = make()
+        for member in retriever.retrievers or [retriever]:
+            if hasattr(member, "index_prefix"):
+                member.index_prefix += "-fresh"
+        return retriever
+
+    return made
+
+
+def test_a_correction_keeps_place_and_id(tmp_path: Path) -> None:
+    memory = build(tmp_path / "m")
+    ids, texts = memory.rows.ids, list(memory.rows.texts)
+    assert memory.relabel({ids[5]: "boats"}).changed == (memory.rows.label(5) == "boats")
+    assert memory.relabel({ids[5]: "boats"}).changed == 0, "nothing changes, so there is no new version"
+    assert memory.replace(Rows.from_lists(["new text"], ["boats"], [ids[3]])) == (memory.version, 60, 1)
+    assert (memory.rows.ids, memory.rows.texts[3]) == (ids, "new text")
+    assert list(memory.rows.texts)[4:] == texts[4:]
+    assert memory.rows_since(1).tolist() == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.remove(["0", "nobody", "\x1b[2J"]), r"has no row with the id 'nobody', '\\u001b[2J'"),
+        (lambda m: m.remove(["1", "0", "1"]), "the id '1' is given more than once"),
+        (lambda m: m.remove(m.rows.ids), "these are all rows of the memory, which needs at least one"),
+        (
+            lambda m: m.remove(["2", "3"]),
+            "no row would be left with the label 'boats'; to have none, --allow_empty",
+        ),
+        (lambda m: m.relabel({"2": "bread", "3": "beasts"}), "no row would be left with the label 'boats'"),
+        (
+            lambda m: m.relabel({"4": "cars"}, ["bread"]),
+            "row 1 ('dough') has the label 'cars', which the model",
+        ),
+        (
+            lambda m: m.replace(Rows.from_lists(["x"], None, ["0"], "new.csv")),
+            "new.csv: row 1 ('x') has no label",
+        ),
+        (lambda m: m.replace(Rows.from_lists(["x"], ["bread"], ["9"])), "has no row with the id '9'"),
+        (lambda m: m.compact(0), "keep=0: keep at least 1 version"),
+    ],
+)
+def test_a_refused_change_changes_nothing(
+    tmp_path: Path, change: Callable[[FolderMemory], object], message: str
+) -> None:
+    table = Rows.from_lists(
+        ["lion", "tiger", "oar", "sail", "dough"], ["beasts", "beasts", "boats", "boats", "bread"]
+    )
+    memory = build(tmp_path / "m", table)
+    before = contents(tmp_path / "m")
+    with pytest.raises(InputError) as error:
+        change(memory)
+    check_message(error, message)
+    assert contents(tmp_path / "m") == before
+    assert memory.remove(["2", "3"], allow_empty_class=True) == (2, 3, 2)
+    assert memory.labels() == ["beasts", "bread"]
+
+
+def test_a_removed_row_can_be_added_again(tmp_path: Path) -> None:
+    memory = build(tmp_path / "m")
+    ids, table, before = memory.rows.ids, memory.rows.select([59]), hits_of(memory.search(QUERIES, 5))
+    memory.remove([ids[59]])
+    assert memory.add(table, keep_ids=True).added == 1
+    assert memory.rows.ids == ids
+    assert hits_of(memory.search(QUERIES, 5)) == before
+    # Version 3 has the rows of version 1, and with them its index.
+    assert len(list((tmp_path / "m").glob("index-*"))) == 2
+
+
+SECRET = "xylophone-quartz-4711"
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_compaction_deletes_removed_texts_for_good(tmp_path: Path, make: MakeRetriever, keep: int) -> None:
+    table = Rows.from_lists([*rows(40).texts, f"the {SECRET} plays"], [*(rows(40).labels or []), "boats"])
+    memory = build(tmp_path / "m", table, make())
+    memory.add(Rows.from_lists(["an otter", "a zebra"], ["beasts", "boats"]))
+    memory.remove(["40", "3", "2:0"])
+    memory.relabel({"5": "boats" if memory.rows.label(4) != "boats" else "bread"})
+    written = memory.rows_since(1)
+    before = {v: hits_of(FolderMemory(tmp_path / "m", make(), v).search(QUERIES, 6)) for v in (3, 4)}
+    assert any(SECRET.encode() in content for content in contents(tmp_path / "m").values())
+    assert memory.compact(keep) == 4 - keep
+    assert not any(
+        b"xylophone" in content or b"4711" in content for content in contents(tmp_path / "m").values()
+    )
+    assert memory.versions() == [(3, 40), (4, 40)][-keep:]
+    for version in range(5 - keep, 5):
+        opened = FolderMemory(tmp_path / "m", make(), version)
+        assert hits_of(opened.search(QUERIES, 6)) == before[version]
+    assert memory.rows_since(1).tolist() == written.tolist()
+    with pytest.raises(InputError, match=f"was deleted by `zoo memory compact`; the oldest is {5 - keep}"):
+        FolderMemory(tmp_path / "m", make(), 2)
+    assert memory.compact(keep) == 0
+    # The memory lives on.
+    assert memory.add(Rows.from_lists(["an otter"], ["beasts"])).version == 5
+    assert memory.remove(["5:0"]).version == 6
+    assert hits_of(memory.search(QUERIES, 6)) == before[4]
+    memory.compact(1)
+    assert memory.versions() == [(6, 40)]
+    assert sorted(path.name for path in (tmp_path / "m").glob("rows-*")) == ["rows-6.2"]
+    with pytest.raises(InputError, match="its first version was deleted by `zoo memory compact`"):
+        build(tmp_path / "m", table, make())
+
+
+def test_compaction_deletes_the_indexes_of_other_rankings(tmp_path: Path) -> None:
+    memory = build(tmp_path / "m")
+    build(tmp_path / "m", retriever=EmbeddedRetriever(k1=2.0))
+    memory = FolderMemory(tmp_path / "m", EmbeddedRetriever())
+    memory.compact()
+    assert len(list((tmp_path / "m").glob("index-*"))) == 1
+    assert len(open_memory(str(tmp_path / "m"), EmbeddedRetriever(k1=2.0)).search(["lion"], 3).memories) == 3
+
+
+def _compact(folder: Path) -> None:
+    FolderMemory(folder, EmbeddedRetriever()).compact(1)
+
+
+def _remove(folder: Path, ids: list[str]) -> None:
+    FolderMemory(folder, EmbeddedRetriever()).remove(ids)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (row_versions, "write"),
+        ("folder_memory", "write_pointer"),
+        ("compaction", "_rewrite_encodings"),
+        (EmbeddedRetriever, "delete"),
+        (shutil, "rmtree"),
+    ],
+)
+def test_a_killed_compaction_is_completed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, after: bool
+) -> None:
+    table = Rows.from_lists([*rows(40).texts, SECRET], [*(rows(40).labels or []), "boats"])
+    memory = build(tmp_path / "m", table)
+    memory.remove(["40"])
+    EncodedMemory.open(memory, "e" * 64, _letters)
+    before = hits_of(memory.search(QUERIES, 5))
+    place = f"datamodules.retrieval.memories.{place}.{name}" if isinstance(place, str) else place
+    target = (place,) if isinstance(place, str) else (place, name)
+    with monkeypatch.context() as patch:
+        whole = getattr(place, name) if len(target) == 2 else _resolve(place)
+        patch.setattr(*target, kill_after(whole) if after else kill)
+        assert in_processes(1, _compact, tmp_path / "m") == [-signal.SIGKILL]
+    opened = FolderMemory(tmp_path / "m", EmbeddedRetriever())
+    assert (opened.version, hits_of(opened.search(QUERIES, 5))) == (2, before)
+    opened.compact(1)
+    assert not any(b"xylophone" in content for content in contents(tmp_path / "m").values())
+    assert hits_of(opened.search(QUERIES, 5)) == before
+    assert opened.versions() == [(2, 40)]
+    EncodedMemory.open(opened, "e" * 64, _never)
+
+
+def _resolve(name: str) -> Any:
+    from importlib import import_module
+
+    module, _, attribute = name.rpartition(".")
+    return getattr(import_module(module), attribute)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("name", ["write", "write_pointer"])
+def test_a_killed_removal_leaves_the_memory_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, after: bool
+) -> None:
+    before = hits_of(build(tmp_path / "m").search(QUERIES, 5))
+    place = "datamodules.retrieval.memories." + (
+        "row_versions.write" if name == "write" else "folder_memory.write_pointer"
+    )
+    ids = build(tmp_path / "m").rows.ids
+    with monkeypatch.context() as patch:
+        patch.setattr(place, kill_after(_resolve(place)) if after else kill)
+        assert in_processes(1, _remove, tmp_path / "m", ids[3:4]) == [-signal.SIGKILL]
+    opened = FolderMemory(tmp_path / "m", EmbeddedRetriever())
+    assert opened.version == 1 + (name == "write_pointer" and after)
+    assert hits_of(FolderMemory(tmp_path / "m", EmbeddedRetriever(), 1).search(QUERIES, 5)) == before
+    assert opened.remove(ids[4:5]).version == opened.version
+
+
+def _letters(texts: list[str]) -> NDArray[np.float32]:
+    vectors = np.array([[len(text), text.count("e"), 1] for text in texts], np.float32).reshape(len(texts), 3)
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
+
+
+def _never(texts: list[str]) -> NDArray[np.float32]:
+    raise AssertionError(f"{len(texts)} texts are encoded again")
+
+
+def test_vectors_follow_their_rows(tmp_path: Path) -> None:
+    memory = build(tmp_path / "m")
+    ids = memory.rows.ids
+    EncodedMemory.open(memory, "e" * 64, _letters)
+    memory.remove(ids[10:13])
+    np.testing.assert_array_equal(
+        EncodedMemory.open(memory, "e" * 64, _never).vectors, _letters(list(memory.rows.texts))
+    )
+    memory.replace(Rows.from_lists(["a new and longer text"], ["boats"], [ids[20]]))
+    with pytest.raises(AssertionError, match="1 texts are encoded again"):
+        EncodedMemory.open(memory, "e" * 64, _never)
+    for keep in (3, 2, 1):
+        vectors = EncodedMemory.open(memory, "e" * 64, _letters).vectors
+        np.testing.assert_array_equal(vectors, _letters(list(memory.rows.texts)))
+        memory.compact(keep)
+        assert EncodedMemory.missing(memory, "e" * 64) == 0
+        np.testing.assert_array_equal(EncodedMemory.open(memory, "e" * 64, _never).vectors, vectors)
+
+
+def test_removal_of_many_rows(tmp_path: Path) -> None:
+    memory = build(tmp_path / "m", rows(3000))
+    odd = memory.rows.ids[1::2]
+    memory.remove(odd)
+    fresh = built_of(memory, tmp_path / "n", EmbeddedRetriever)
+    assert hits_of(memory.search(QUERIES, 20)) == hits_of(fresh.search(QUERIES, 20))
+    assert memory.versions() == [(1, 3000), (2, 1500)]
