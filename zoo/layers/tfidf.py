@@ -71,6 +71,7 @@ class TextVectorizer:
         """
         self.tfidf, self.letters = tfidf, letters
         self.ngram_range, self.sublinear_tf = ngram_range, sublinear_tf
+        #: `ngrams`, one a line (a checkpoint reads one long string much faster than many), and `idf`.
         self.state: PlainDict = {}
         self._column_of: dict[str, int] = {}
         # word -> columns of its n-grams of letters.
@@ -84,7 +85,7 @@ class TextVectorizer:
         except ValueError as error:
             raise InputError(f"{source}: no words to learn from ({error})") from error
         idf = {"idf": torch.from_numpy(vectorizer.idf_)} if self.tfidf else {}
-        self.use({"ngrams": vectorizer.get_feature_names_out().tolist(), **idf})
+        self.use({"ngrams": "\n".join(vectorizer.get_feature_names_out()), **idf})
         return vectors
 
     def use(self, state: PlainDict) -> None:
@@ -97,7 +98,8 @@ class TextVectorizer:
         from scipy.sparse import csr_matrix
 
         if not self._column_of:
-            self._column_of = {ngram: column for column, ngram in enumerate(self.state["ngrams"])}
+            ngrams = self.state["ngrams"].split("\n")
+            self._column_of = {ngram: column for column, ngram in enumerate(ngrams)}
             if self.tfidf:
                 self._idf = self.state["idf"].double().numpy()
         size = len(self._column_of)

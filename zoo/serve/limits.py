@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-
-class _TooLargeError(Exception):
-    """The body has more bytes than the limit."""
 
 
 class LimitedBodies:
@@ -26,19 +23,7 @@ class LimitedBodies:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        length = headers.get("content-length", "0")
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            await _refusal(415, "send JSON, with the header Content-Type: application/json")(
-                scope, receive, send
-            )
-            return
-        too_large = _refusal(
-            413, f"the body has more than {self.most:,} bytes; send fewer texts in one request"
-        )
-        if length.isdecimal() and int(length) > self.most:
-            await too_large(scope, receive, send)
-            return
+        too_large = f"the body has more than {self.most:,} bytes; send fewer texts in one request"
         seen = 0
 
         async def counting() -> Message:
@@ -46,13 +31,16 @@ class LimitedBodies:
             message = await receive()
             seen += len(message.get("body", b""))
             if seen > self.most:
-                raise _TooLargeError
+                raise HTTPException(413, too_large)  # answered by FastAPI, which reads the body
             return message
 
-        try:
-            await self.app(scope, counting, send)
-        except _TooLargeError:
-            await too_large(scope, receive, send)
+        answer: ASGIApp = self.app
+        length = headers.get("content-length", "")
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            answer = _refusal(415, "send JSON, with the header Content-Type: application/json")
+        elif length.isdecimal() and int(length) > self.most:
+            answer = _refusal(413, too_large)
+        await answer(scope, counting, send)
 
 
 def _refusal(status: int, detail: str) -> JSONResponse:
