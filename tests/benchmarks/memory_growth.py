@@ -1,8 +1,9 @@
-"""Cost of growing a memory: adding rows, compared with building the grown memory from scratch.
+"""Cost of changing a memory: adding, removing and correcting rows, compared with building it from scratch.
 
 Texts are seeded draws with Zipf's distribution from 200,000 words. Printed for each step: CPU seconds of this
 process and time. `add` ends when a search finds the new rows; the first search of the grown memory is measured
-apart. With --url the index lies in Elasticsearch, whose own work is in the time only.
+apart; then one row is removed, and one corrected. With --url the index lies in Elasticsearch, whose own work is in the
+time only.
 
     python -m tests.benchmarks.memory_growth --rows 100000 --added 10000
     python -m tests.benchmarks.memory_growth --rows 100000 --added 10000 --url http://localhost:9200
@@ -87,6 +88,9 @@ def main() -> None:
                 f"build {len(rows)} rows from scratch", lambda: build(rows, folder / "n", prefixes[2])
             )
             timed("open the grown memory", lambda: FolderMemory(folder / "m", make(prefixes[1])))
+            ids = old.rows.ids
+            timed("remove a row", lambda: old.remove([ids[len(ids) // 2]], progress=False))
+            timed("correct a row", lambda: old.relabel({ids[len(ids) // 3]: "c9"}, progress=False))
             print(f"adding takes {growing / building:.2f} of building from scratch")
     finally:
         if options.url:

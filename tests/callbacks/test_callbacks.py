@@ -222,7 +222,7 @@ def test_charts_of_a_classifier(fit: Callable[..., Path]) -> None:
 def prediction(*labels: str | None) -> Prediction:
     """A prediction for a text with memories of these labels."""
     weighted = zip(labels, (3.0, -1.0), strict=False)
-    memories = [RetrievedMemory("m", label, 1.0, weight) for label, weight in weighted]
+    memories = [RetrievedMemory("0", "m", label, 1.0, weight) for label, weight in weighted]
     return Prediction("t", "a", 1.0, {"b": 0.5, "a": 0.5}, memories)
 
 

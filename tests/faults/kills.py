@@ -67,6 +67,22 @@ COMMANDS: dict[str, Command] = {
         lambda folder: ["memory", "add", "ensemble", "new.csv", "--new_labels=true"],
         lambda folder: _labels(folder / "ensemble"),
     ),
+    "memory add --relabel": Command(
+        lambda folder: ["memory", "add", "ensemble", "corrected.csv", "--relabel=true"],
+        lambda folder: _labels(folder / "ensemble"),
+    ),
+    "memory remove --refit": Command(
+        lambda folder: ["memory", "remove", "ensemble", "--file=ids.txt", "--refit=true"],
+        lambda folder: _labels(folder / "ensemble"),
+    ),
+    "memory relabel": Command(
+        lambda folder: ["memory", "relabel", "ensemble", "--file=labels.csv", "--refit=true"],
+        lambda folder: _labels(folder / "ensemble"),
+    ),
+    "memory compact": Command(
+        lambda folder: ["memory", "compact", "grown"],
+        lambda folder: (_labels(folder / "grown"), len(list((folder / "grown/memory").glob("rows-*")))),
+    ),
     "memory tune": Command(
         lambda folder: ["memory", "tune", "ensemble", "more.csv"],
         lambda folder: predicted(folder / "ensemble"),
@@ -100,8 +116,17 @@ def kills(folder: Path, server: str | None) -> Campaign:
     write_table(start / "more.csv", sentences(30, seed=2))
     topics = [(f"the old {word} of a new kind", "animal") for word in ("heron", "otter", "lynx")]
     write_table(start / "new.csv", topics)
+    table = sentences(90, seed=1)
+    write_table(start / "corrected.csv", [(text, table[0][1]) for text, _ in table[:5]])
     zoo_run(start, *fit_options(start))
-    zoo_run(start, *fit_options(start), "--model=MemoryEnsemble", "--run_dir=ensemble")
+    for run in ("ensemble", "grown"):
+        zoo_run(start, *fit_options(start), "--model=MemoryEnsemble", f"--run_dir={run}")
+    ids = FolderMemory(Path(zoo.load(start / "ensemble").memory.location()), EmbeddedRetriever()).rows.ids[:4]
+    lines = [f"{name},{table[0][1]}" for name in ids]
+    (start / "ids.txt").write_text("\n".join(ids) + "\n")
+    (start / "labels.csv").write_text("\n".join(["id,label", *lines]) + "\n")
+    zoo_run(start, "memory", "add", "grown", "more.csv")
+    zoo_run(start, "memory", "remove", "grown", f"--ids=[{ids[0]}]")
     expected = {}
     for name, command in COMMANDS.items():
         work = folder / "whole"

@@ -53,7 +53,7 @@ def index(
 
 
 def search(query: str, memory: str | None = None, k: int = 10, retriever: Retriever | None = None) -> None:
-    """Print the best memories for some words.
+    """Print the best memories for some words: score, id, label and text.
 
     Args:
         query: the words.
@@ -71,8 +71,9 @@ def search(query: str, memory: str | None = None, k: int = 10, retriever: Retrie
     neighbors = opened.search([query], k)
     if neighbors.rows[0, 0] < 0:
         print("no memory shares a word with the query")
+    ids = neighbors.memories.ids
     for row, score in zip(neighbors.rows[0].tolist(), neighbors.scores[0].tolist(), strict=True):
         if row >= 0:
             label = neighbors.memories.label(row)
-            line = f"{score:8.3f}  {'' if label is None else f'[{label}] '}{neighbors.memories.texts[row]}"
-            print(visible(line))
+            shown = "" if label is None else f"[{label}] "
+            print(visible(f"{score:8.3f}  {ids[row]}  {shown}{neighbors.memories.texts[row]}"))

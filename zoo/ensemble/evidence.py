@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from datamodules.corpora.rows import Rows
 from zoo.ensemble.network import EnsembleOutput, RetrievedRows
-from zoo.tasks.classification.predictor import Prediction, RetrievedMemory, texts_and_labels
+from zoo.tasks.classification.predictor import Prediction, RetrievedMemory, columns_of
 
 
 def explain(
@@ -37,24 +37,21 @@ def _with_retrieved(
     predictions: Sequence[Prediction], retrieved: RetrievedRows, memory: Rows
 ) -> list[Prediction]:
     """Add the memories that a member retrieved by vectors."""
-    texts, labels = texts_and_labels(memory, retrieved.rows)
+    ids, texts, labels = columns_of(memory, retrieved.rows)
     scores, weights = retrieved.score.tolist(), retrieved.weight.tolist()
     extended = []
     for row, prediction in enumerate(predictions):
-        # A memory of both votes counts for both; memories of equal text and label are listed once.
-        listed = {
-            (each.text, each.label): each._replace(found_by=each.found_by or "words")
-            for each in prediction.memories
-        }
-        columns = (side[row] for side in (retrieved.rows.tolist(), texts, labels, scores, weights))
-        for number, text, label, score, weight in zip(*columns, strict=True):
+        # A memory of both votes counts for both.
+        listed = {each.id: each._replace(found_by=each.found_by or "words") for each in prediction.memories}
+        columns = (side[row] for side in (retrieved.rows.tolist(), ids, texts, labels, scores, weights))
+        for number, name, text, label, score, weight in zip(*columns, strict=True):
             if number < 0:
                 continue
-            before = listed.get((text, label))
+            before = listed.get(name)
             if before is None:
-                listed[text, label] = RetrievedMemory(text, label, score, weight, found_by="vectors")
+                listed[name] = RetrievedMemory(name, text, label, score, weight, found_by="vectors")
             else:
                 both = before.found_by if before.found_by == "vectors" else "words and vectors"
-                listed[text, label] = before._replace(weight=before.weight + weight, found_by=both)
+                listed[name] = before._replace(weight=before.weight + weight, found_by=both)
         extended.append(prediction._replace(memories=list(listed.values())))
     return extended

@@ -479,7 +479,9 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
 
     # --- growth ---
 
-    def refit(self, data: AnyDataModule, memory: Memory | None, rows: Rows, members: bool = False) -> str:
+    def refit(
+        self, data: AnyDataModule, memory: Memory | None, rows: Rows | None, members: bool = False
+    ) -> str:
         """Fit the weights again on labelled rows, after the members; see `fitted_weights.FitsWeights`."""
         assert isinstance(data, TextRowsDataModule)
         return refit(self, data, memory, rows, members)

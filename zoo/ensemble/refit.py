@@ -32,10 +32,13 @@ def refit(
     model: MemoryEnsemble,
     data: TextRowsDataModule[Any],
     memory: Memory | None,
-    rows: Rows,
+    rows: Rows | None,
     members: bool = False,
 ) -> str:
-    """Fit calibrations and weights again; duplicates of the memory or of training rows are skipped."""
+    """Fit calibrations and weights again; duplicates of the memory or of training rows are skipped.
+
+    Without labelled rows, weights are fitted to cross-fitted rows of the memory, and kept where there are none.
+    """
     before = model.network.pool
     if before is None:
         raise InputError(
@@ -44,39 +47,76 @@ def refit(
     model.read_memory(data, memory)
     refitting = MemberFit(model, data, memory) if members else None
     model.search_memory(data, memory)  # also for members that have no weight yet
-    if rows.labels is None:
-        raise InputError(f"{rows.source}: tuning needs labelled rows")
-    if unknown := sorted(set(rows.labels) - set(model.labels)):
-        raise InputError(f"{rows.source}: the model does not know the label {unknown[0]!r}; remove such rows")
-    split = data.split_of(rows, memory)
-    marks = data.marks_of(rows, split.neighbors, memory, data.duplicates.seen)
-    held_out = _classify(model, data, split, marks.is_independent)
-    if len(held_out.target) == 0:
-        raise InputError(
-            "zoo memory tune: all rows have duplicates in the memory or among the training rows, near ones included, or"
-            " labels that only the memory has; tune on other rows"
-        )
-    accuracy, fitted = _accuracy(before, held_out), ""
+    held_out = None if rows is None else LabelledRows(model, data, memory, rows)
+    known = [] if held_out is None else [held_out.classify()]
+    accuracy = [_accuracy(before, part) for part in known]
     if refitting is None:
-        added = _added_rows(model, data, memory)
+        added, fitted = _added_rows(model, data, memory), ""
     else:
-        added = refitting.run(crosses=len(held_out.target) < max(model.few_rows, 1))
-        held_out, fitted = _classify(model, data, split, marks.is_independent), refitting.describe()
-    after = fit_pool(HeldOut.join([held_out, *added]))
+        enough = held_out is not None and held_out.count >= max(model.few_rows, 1)
+        added, fitted = refitting.run(crosses=not enough), refitting.describe()
+        known = [] if held_out is None else [held_out.classify()]
+    if not known and not added:
+        return (
+            f"{fitted}the weights are as they were: the encoder has learned from all rows of the memory; to fit them,"
+            " zoo memory tune with other labelled rows"
+        )
+    after = fit_pool(HeldOut.join([*known, *added]))
     model.network.pool = after
     weights = ", ".join(f"{name} {weight:.2f}" for name, weight in after.weights["all"].items())
-    accuracies = f"{accuracy:.4f} -> {_accuracy(after, held_out):.4f}"
-    more = f" and {len(added[0].target)} that were added to the memory" if added else ""
-    left_out = str(LeftOut.of(marks))
+    counts = [f"{len(part.target)}" for part in (*known, *added)]
+    if held_out is None:
+        return (
+            f"{fitted}weights {weights}, fitted on {counts[0]} rows of the memory, each classified without it"
+        )
+    more = f" and {counts[1]} of the memory, each classified without it" if added else ""
+    accuracies = f"{accuracy[0]:.4f} -> {_accuracy(after, known[0]):.4f}"
+    left_out = str(held_out.left_out)
     return (
-        f"{fitted}weights {weights}; accuracy {accuracies} on the {len(held_out.target)} rows that they were fitted on"
+        f"{fitted}weights {weights}; accuracy {accuracies} on the {counts[0]} rows that they were fitted on"
         f"{more}" + (f"; skipped: {left_out}" if left_out else "")
     )
+
+
+class LabelledRows:
+    """Rows for weights that are in neither the memory nor the training table."""
+
+    def __init__(
+        self, model: MemoryEnsemble, data: TextRowsDataModule[Any], memory: Memory | None, rows: Rows
+    ) -> None:
+        """Retrieve their neighbors; raises an `InputError` for labels that the model lacks, and if no row is left."""
+        if rows.labels is None:
+            raise InputError(f"{rows.source}: tuning needs labelled rows")
+        if unknown := sorted(set(rows.labels) - set(model.labels)):
+            raise InputError(
+                f"{rows.source}: the model does not know the label {unknown[0]!r}; remove such rows"
+            )
+        self.model, self.data, self.split = model, data, data.split_of(rows, memory)
+        self.marks = data.marks_of(rows, self.split.neighbors, memory, data.duplicates.seen)
+        self.left_out = LeftOut.of(self.marks)
+        self.count = len(_usable_rows(model, self.split, self.marks.is_independent)[0])
+        if self.count == 0:
+            raise InputError(
+                "zoo memory tune: all rows have duplicates in the memory or among the training rows, near ones"
+                " included, or labels that only the memory has; tune on other rows"
+            )
+
+    def classify(self) -> HeldOut:
+        """Outputs of the members as they are now."""
+        return _classify(self.model, self.data, self.split, self.marks.is_independent)
 
 
 def _accuracy(pool: Pool, held_out: HeldOut) -> float:
     predicted = pool.combine(pool.calibrate(held_out.outputs)).argmax(dim=1)
     return float((predicted == held_out.target).double().mean())
+
+
+def _usable_rows(
+    model: MemoryEnsemble, split: TextSplit, chosen: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The chosen rows whose labels are the training's, and the classes of all rows."""
+    labels = label_numbers(split.rows, model.labels)
+    return np.flatnonzero(chosen & (labels >= 0) & (labels < model.network.num_classes)), labels
 
 
 def _classify(
@@ -87,8 +127,7 @@ def _classify(
     excludes_duplicates: bool = False,
 ) -> HeldOut:
     """Outputs for the chosen rows [n] of a split whose labels are the training's."""
-    network, labels = model.network, label_numbers(split.rows, model.labels)
-    rows = np.flatnonzero(chosen & (labels >= 0) & (labels < network.num_classes))
+    network, (rows, labels) = model.network, _usable_rows(model, split, chosen)
     names = list(network.members)
     readings = read_table(model, split, network.inputs_of(names), rows=rows)
     if excludes_duplicates:
@@ -145,7 +184,9 @@ class MemberFit:
         has_vector = None if network.bag is None else network.bag.idf.cpu() > 0
         readings = fit_members(self.model, self.data, split, self.target, inputs, has_vector)
         network.fitted_version = self.memory.version
-        marks = self.data.marks_of(self.rows, split.neighbors, None, seen)
+        # An encoder that has learned from rows knows them; what is cross-fitted does not.
+        has_learned = self.model.learned_by_gradients() is not None
+        marks = self.data.marks_of(self.rows, split.neighbors, None, seen if has_learned else None)
         usable = np.flatnonzero(marks.is_independent)
         if not crosses or len(usable) == 0 or len(np.unique(self.keys)) == 1:
             return []

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datamodules.core.errors import InputError, visible
+from datamodules.core.errors import InputError, excerpt, visible
 from datamodules.core.storage import fingerprint_of
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
+from datamodules.corpora.rows import Rows
 from datamodules.corpora.table import read_table
 from datamodules.retrieval import (
     FolderMemory,
@@ -19,6 +20,8 @@ from datamodules.retrieval import (
 from zoo.saving import fitted_weights
 from zoo.saving.saved_model import SavedModel, is_model
 
+_SHOWN_CONFLICTS = 10
+
 
 def add(
     model: str,
@@ -30,13 +33,14 @@ def add(
     class_names: str | list[str] | None = None,
     unknown_labels: UnknownLabels = "refuse",
     new_labels: bool = False,
+    relabel: bool = False,
     retriever: Retriever | None = None,
 ) -> None:
     """Add the rows of a table to a model's memory. Its predictions use them at once, without training.
 
     Duplicates of rows in the memory (case, punctuation and white space folded, same label) are skipped and counted; a
-    duplicate with another label is kept next to the old row. The old version stays: see `memory_version` of `zoo
-    predict`. A memory that other runs share is first copied next to the model.
+    duplicate with another label is kept next to the old row, unless `relabel`. The old version stays: see
+    `memory_version` of `zoo predict`. A memory that other runs share is first copied next to the model.
 
     Args:
         model: a run folder, a checkpoint or an exported folder; or a memory folder.
@@ -48,11 +52,12 @@ def add(
         class_names: names for labels that are numbers from 1: a list, or a file; null: as for the first rows.
         unknown_labels: refuse a table with labels that the model does not know, or skip and count these rows.
         new_labels: add such rows: the model predicts their labels from then on by its memory alone.
+        relabel: correct the memory: rows with the text of a new one get its label.
         retriever: back end to use instead of the model's (another server).
     """
     memory, saved = open_model_memory(model, retriever)
     labels = memory.labels()
-    columns: PlainDict = {} if saved is None else saved.make_data(retriever).memory_columns()
+    columns = table_options(saved, retriever)
     given = {
         "text_column": text_column,
         "label_column": label_column,
@@ -64,38 +69,73 @@ def add(
     if not labels:
         columns["label_column"] = label_column
     rows = read_table(file, **columns)
-    if saved is None and new_labels:
-        raise InputError(f"--new_labels: {model} is a memory folder, which takes any label without it")
-    known = None if saved is None else addable_labels(saved, memory, new_labels)
+    known = None if new_labels else known_labels(saved, memory)
+    if new_labels:
+        _check_new_labels(model, saved)
     if saved is not None and isinstance(memory, FolderMemory):
         memory = own_memory(saved, memory)
+    corrected = 0
+    if relabel:
+        corrected = _correct(memory, rows, known)
     done = memory.add(rows, known, unknown_labels, keep_ids=id_column is not None)
     fresh = [label for label in memory.labels() if label not in labels]
     if saved is not None and fresh:
         print(f"labels that only the memory has: {', '.join(map(visible, fresh))}")
     facts = [
-        (done.relabelled, "with the text of a memory with another label"),
+        (done.conflicting, "with the text of a memory with another label"),
         (done.duplicates, "duplicates skipped"),
         (done.unknown, "rows with unknown labels skipped"),
+        (corrected, "old ones relabelled"),
     ]
     listed = ", ".join(f"{number} {what}" for number, what in facts if number)
     print(
         f"{memory.location()}: version {done.version}, {done.rows} memories, {done.added} new"
         + (f" ({listed})" if listed else "")
     )
+    if done.conflicting:
+        print(
+            "a text with two labels has two votes; to give the old memories the new label: the same command with"
+            " --relabel true"
+        )
+
+
+def _correct(memory: Memory, rows: Rows, known: list[str] | None) -> int:
+    """Relabel the memories that have the texts of rows with other labels; return their number."""
+    if not isinstance(memory, FolderMemory):
+        raise memory.is_only_read()
+    labels = memory.corrections(rows)
+    return memory.relabel(labels, known).changed if labels else 0
+
+
+def table_options(saved: SavedModel | None, retriever: Retriever | None) -> PlainDict:
+    """Return the options of `read_table` for rows like those of a model's memory."""
+    return {} if saved is None else saved.make_data(retriever).memory_columns()
+
+
+def known_labels(saved: SavedModel | None, memory: Memory) -> list[str] | None:
+    """Return the labels that rows of a model's memory may have; None = any."""
+    labels = memory.labels()
+    if saved is None or not labels:
+        return None
+    return [*saved.checkpoint.spec.get("memory_labels", ()), *labels]
 
 
 def addable_labels(saved: SavedModel, memory: Memory, new_labels: bool) -> list[str] | None:
-    """Return the labels that rows for a model's memory may have; None = any."""
+    """Return the labels that rows of a model's memory may have; None = any, if `new_labels` are allowed."""
     if not new_labels:
-        labels = memory.labels()
-        return [*saved.checkpoint.spec.get("memory_labels", ()), *labels] if labels else None
+        return known_labels(saved, memory)
+    _check_new_labels(saved.source, saved)
+    return None
+
+
+def _check_new_labels(model: str, saved: SavedModel | None) -> None:
+    if saved is None:
+        raise InputError(f"--new_labels: {model} is a memory folder, which takes any label without it")
     if not getattr(saved.kind, "takes_new_labels", False):
         raise InputError(
             f"--new_labels: a {saved.kind.__name__} cannot predict labels that it was not trained with; train it again"
             " with their rows, or use a MemoryEnsemble"
         )
-    return None
 
 
 def own_memory(saved: SavedModel, memory: FolderMemory) -> FolderMemory:
@@ -133,23 +173,37 @@ def tune(
         retriever: back end to use instead of the model's (another server).
     """
     saved = SavedModel.open(model)
-    predictor = saved.predictor(retriever=retriever)
-    task = predictor.model
-    if not isinstance(task, fitted_weights.FitsWeights):
-        raise InputError(
-            f"zoo memory tune: a {saved.kind.__name__} has no weights that could be fitted without training; train a"
-            " MemoryEnsemble"
-        )
-    trained = saved.make_model()
-    assert isinstance(trained, fitted_weights.FitsWeights)
+    check_fits_weights(saved)
     options = saved.checkpoint.data.options
     names = ("text_column", "label_column", "header", "quotes", "class_names")
     columns = {name: options[name] for name in names if name in options}
     given = {"text_column": text_column, "label_column": label_column}
     columns |= {name: value for name, value in given.items() if value is not None}
-    if predictor.memory is None:
-        raise InputError(f"{model}: this model reads no memory; train one with --data.num_memories")
-    report = task.refit(predictor.data, predictor.memory, read_table(file, **columns), refit)
+    fit_again(saved, read_table(file, **columns), refit, retriever)
+
+
+def check_fits_weights(saved: SavedModel) -> None:
+    """Raise an `InputError` for a model without weights that could be fitted without training."""
+    if not issubclass(saved.kind, fitted_weights.FitsWeights):
+        raise InputError(
+            f"{saved.source}: a {saved.kind.__name__} has no weights that could be fitted without training; train a"
+            " MemoryEnsemble"
+        )
+    if saved.memory is None:
+        raise InputError(f"{saved.source}: this model reads no memory; train one with --data.num_memories")
+
+
+def fit_again(saved: SavedModel, rows: Rows | None, refit: bool, retriever: Retriever | None) -> None:
+    """Fit weights to a model's memory, after the members with `refit`, and write them next to the model.
+
+    `rows` are labelled; None = only rows of the memory are used.
+    """
+    predictor = saved.predictor(retriever=retriever)
+    task, trained = predictor.model, saved.make_model()
+    assert isinstance(task, fitted_weights.FitsWeights)
+    assert isinstance(trained, fitted_weights.FitsWeights)
+    assert predictor.memory is not None
+    report = task.refit(predictor.data, predictor.memory, rows, refit)
     weights = task.describe_weights()
     assert weights is not None
     key, version = saved.memory_key(predictor.memory)
@@ -163,11 +217,27 @@ def tune(
     fitted_weights.add_entry(weights_file, fitted_weights.Entry(key, version, fingerprint, weights, members))
     print(f"{weights_file}: {report}")
     if refit and (part := task.learned_by_gradients()) is not None:
-        config = saved.file("config.yaml")
-        from_run = f" --config {config}" if config.is_file() else ""
+        print(f"{part} has learned from the rows of the training only; {_how_to_train(saved)}")
+
+
+def _how_to_train(saved: SavedModel) -> str:
+    config = saved.file("config.yaml")
+    from_run = f" --config {config}" if config.is_file() else ""
+    return f"to train it on all rows: zoo fit{from_run} --data.train_file ALL_ROWS.csv --run_dir NEW_RUN"
+
+
+def name_what_stays(saved: SavedModel, refit: bool, retriever: Retriever | None) -> None:
+    """After a change of the memory's rows: fit again what can be, and name what still knows the old rows."""
+    if refit:
+        fit_again(saved, None, refit, retriever)
+    elif issubclass(saved.kind, fitted_weights.FitsWeights):
         print(
-            f"{part} has learned from the rows of the training only; to train it on all rows: zoo"
-            f" fit{from_run} --data.train_file ALL_ROWS.csv --run_dir NEW_RUN"
+            "the fitted members and their weights are as they were; to fit them to the rows of the memory: zoo memory"
+            f" tune {saved.source} LABELLED.csv --refit true, or --refit true with this command"
+        )
+    if not (refit or issubclass(saved.kind, fitted_weights.FitsWeights)):
+        print(
+            f"the network is as it was, and knows the rows that it was trained with; {_how_to_train(saved)}"
         )
 
 
@@ -191,12 +261,21 @@ def show(model: str, memory: str | None = None, retriever: Retriever | None = No
         number_of = {count["values"]: count["counts"] for count in counts}
         labels = [f"{label} {number_of[label]}" for label in labels]
     facts["labels"] = ", ".join(labels) or "none"
+    conflicts = opened.conflicts() if isinstance(opened, FolderMemory) else []
+    if conflicts:
+        facts["conflicts"] = f"{len(conflicts)} texts with several labels; `zoo memory relabel` corrects them"
     facts["back end"] = type(opened.retriever).__name__
     if not isinstance(opened, IndexMemory):  # an index of the user's has its own ranking
         ranking = opened.retriever.ranking.describe()
         facts["ranking"] = ", ".join(f"{name}={value}" for name, value in ranking.items())
     for name, value in facts.items():
         print(f"{name:9} {visible(value)}")
+    for rows in conflicts[:_SHOWN_CONFLICTS]:
+        assert isinstance(opened, FolderMemory)
+        named = opened.rows.select(rows)
+        votes = zip(named.ids, named.table.column("label").to_pylist(), strict=True)
+        listed = ", ".join(f"{name} {label}" for name, label in votes)
+        print(f"{'':9} {excerpt(named.texts[0], 60)}: {visible(listed)}")
 
 
 def open_model_memory(

@@ -54,8 +54,10 @@ class FitsWeights(Protocol):
     def learned_by_gradients(self) -> str | None:
         """The part that only a training can fit again; None if there is none."""
 
-    def refit(self, data: AnyDataModule, memory: Memory | None, rows: Rows, members: bool = False) -> str:
-        """Fit the weights again on labelled rows, and return them and their accuracy as text.
+    def refit(
+        self, data: AnyDataModule, memory: Memory | None, rows: Rows | None, members: bool = False
+    ) -> str:
+        """Fit the weights again on labelled rows, None = only on rows of the memory; return them as text.
 
         `members` are fitted first, to the memory's rows.
         """
@@ -94,8 +96,12 @@ def read_entries(file: Path) -> list[Entry]:
 def add_entry(file: Path, entry: Entry) -> None:
     """Write an entry, which replaces one of the same memory and version, in one step."""
     others = [other for other in read_entries(file) if other[:3] != entry[:3]]
-    entries = [list(each) for each in (*others, entry)]
-    write_json(file, {"entries": entries, "checksum": fingerprint_of({"entries": entries})})
+    _write_entries(file, [*others, entry])
+
+
+def _write_entries(file: Path, entries: list[Entry]) -> None:
+    lists = [list(each) for each in entries]
+    write_json(file, {"entries": lists, "checksum": fingerprint_of({"entries": lists})})
 
 
 def entry_for(entries: list[Entry], memory: str, version: int, trained: str) -> Entry | None:
@@ -106,6 +112,20 @@ def entry_for(entries: list[Entry], memory: str, version: int, trained: str) -> 
         if (entry.memory, entry.trained) == (memory, trained) and entry.version <= version
     ]
     return max(usable, key=lambda entry: entry.version) if usable else None
+
+
+def delete_before(locate: Callable[[str], Path], memory: str, first: int) -> Entry | None:
+    """Delete the entries that no version of a memory from `first` on uses; return the one that the first uses."""
+    file = locate(FILE)
+    entries = read_entries(file)
+    used = [entry_for(entries, memory, first, trained) for trained in {entry.trained for entry in entries}]
+    kept = [each for each in entries if each.memory != memory or each.version >= first or each in used]
+    if len(kept) < len(entries):
+        _write_entries(file, kept)
+    for each in {each.members for each in entries} - {each.members for each in kept}:
+        if each is not None:
+            locate(members_name(each)).unlink(missing_ok=True)
+    return next((each for each in used if each is not None), None)
 
 
 def members_name(checksum: str) -> str:

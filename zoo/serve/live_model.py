@@ -95,9 +95,7 @@ class LiveModel:
         with self._writing:
             served = self.current()
             if not isinstance(served.memory, FolderMemory):
-                raise InputError(
-                    f"{served.memory.location()}: this index is only read; change it with your own tools"
-                )
+                raise served.memory.is_only_read()
             # Requests in flight read the version that is open.
             return change(served.saved, own_memory(served.saved, _reopened(served.memory)))
 

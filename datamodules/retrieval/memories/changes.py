@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from datamodules.core.arrays import RowLookup
 from datamodules.core.errors import InputError, excerpt
 from datamodules.corpora.rows import Rows
+from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.memory import UnknownLabels
 
 _MOST_NAMED = 10
@@ -25,7 +26,7 @@ class NewRows(NamedTuple):
     #: rows that were left out: a duplicate has the same label.
     duplicates: int
     #: new rows whose text the memory has with another label.
-    relabelled: int
+    conflicting: int
 
 
 def select_new(
@@ -35,7 +36,7 @@ def select_new(
     labels = rows.table.column("label").to_pylist()
     labels_of: dict[int, set[str | None]] = {}
     positions: list[int] = []
-    duplicates = relabelled = 0
+    duplicates = conflicting = 0
     matches = lookup.all_rows(hashes)
     for position in np.flatnonzero(may_be_added).tolist():
         text_hash, label = int(hashes[position]), labels[position]
@@ -44,10 +45,37 @@ def select_new(
         if label in labels_of[text_hash]:
             duplicates += 1
             continue
-        relabelled += bool(labels_of[text_hash])
+        conflicting += bool(labels_of[text_hash])
         labels_of[text_hash].add(label)
         positions.append(position)
-    return NewRows(positions, duplicates, relabelled)
+    return NewRows(positions, duplicates, conflicting)
+
+
+def corrections(memory: Rows, lookup: RowLookup, rows: Rows) -> dict[str, str]:
+    """Return the ids of the rows of a memory that have the text of a row with another label, and that label.
+
+    Raises an `InputError` if a text has two labels among the rows.
+    """
+    labels: dict[str, str] = {}
+    matches = lookup.all_rows(fold_hashes(rows.texts))
+    for position, label in enumerate(rows.labels or ()):
+        found = memory.select(matches[position])
+        for name, old in zip(found.ids, found.table.column("label").to_pylist(), strict=True):
+            if labels.get(name, label) != label:
+                raise InputError(f"{_name_row(rows, position)} has another label in another row; give it one")
+            if old is not None:
+                labels[name] = label
+    return labels
+
+
+def conflicts(memory: Rows, lookup: RowLookup) -> list[list[int]]:
+    """Return the rows of each text that has several labels, duplicates included."""
+    labels = pc.dictionary_encode(memory.table.column("label").combine_chunks()).indices
+    codes = pc.fill_null(labels, -1).to_numpy()[lookup.rows]
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(lookup.keys)) + 1, [len(lookup.keys)]])
+    differ = np.flatnonzero((np.diff(codes) != 0) & (np.diff(lookup.keys) == 0))
+    groups = np.unique(np.searchsorted(starts, differ, side="right") - 1)
+    return [lookup.rows[starts[group] : starts[group + 1]].tolist() for group in groups.tolist()]
 
 
 def check_labels(

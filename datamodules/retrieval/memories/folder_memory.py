@@ -28,6 +28,8 @@ from datamodules.retrieval.memories.changes import (
     check_ids,
     check_kept_labels,
     check_labels,
+    conflicts,
+    corrections,
     name_some,
     select_new,
 )
@@ -142,7 +144,7 @@ class FolderMemory(Memory):
                 len(self) + added,
                 added,
                 chosen.duplicates,
-                chosen.relabelled,
+                chosen.conflicting,
                 int((~may_be_added).sum()),
             )
             if added == 0:
@@ -284,8 +286,9 @@ class FolderMemory(Memory):
             if rows_fingerprint not in kept:
                 fingerprint = _fingerprint(rows_fingerprint, self.retriever)
                 index_folder = _index_folder(self.folder, fingerprint)
-                if part == unfinished:
-                    # A server completes its index when the change is made again.
+                if part == unfinished or rows_fingerprint == pointer["began_with"]:
+                    # A server completes its index when a killed change is made again, and other memories may begin
+                    # with the same rows: they share the index.
                     _delete_folders(index_folder)
                 else:
                     self.retriever.delete(index_folder, fingerprint)
@@ -317,6 +320,10 @@ class FolderMemory(Memory):
         written = row_versions.versions_of_rows(self.folder, self.pointer, self._stored)
         return np.flatnonzero(written > version)
 
+    def removed_ids(self) -> set[str]:
+        """Return the ids of the rows that the open version lacks and an earlier kept one has."""
+        return set(self.written.ids) - set(self.rows.ids)
+
     def parts(self) -> list[tuple[Path, int]]:
         """Return each folder with rows of the open version, and the number of rows that are written there."""
         folders = row_versions.folders(self.folder, self.pointer, self.version).values()
@@ -331,6 +338,14 @@ class FolderMemory(Memory):
     def order(self) -> NDArray[np.int64]:
         """The position of each row in `written`, int64 [n]."""
         return self._stored.order
+
+    def corrections(self, rows: Rows) -> dict[str, str]:
+        """Return id and new label of each row whose text is that of a row with another label; see `relabel`."""
+        return corrections(self.rows, self._stored.lookup, rows)
+
+    def conflicts(self) -> list[list[int]]:
+        """Return the rows of each text that has several labels, duplicates included."""
+        return conflicts(self.rows, self._stored.lookup)
 
     @override
     def labels(self) -> list[str]:

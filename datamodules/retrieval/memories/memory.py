@@ -38,7 +38,7 @@ class Addition(NamedTuple):
     #: skipped rows: the memory has a duplicate of the text with the same label.
     duplicates: int
     #: new rows whose text the memory has with another label.
-    relabelled: int
+    conflicting: int
     #: skipped rows: their label is not among the labels that may be added.
     unknown: int
 
@@ -100,14 +100,14 @@ class Memory(ABC):
         those that may be added, None = any; `unknown_labels` refuses all rows if one has another label, or skips such
         rows. Unless `keep_ids`, the id of a row is VERSION:POSITION, such as 2:0.
         """
-        raise self._is_only_read()
+        raise self.is_only_read()
 
     def remove(self, ids: Sequence[str], allow_empty_class: bool = False, progress: bool = True) -> Change:
         """Remove the rows with these ids; an `InputError`, e.g. for an unknown id, leaves the memory unchanged.
 
         The last row of a class is removed only with `allow_empty_class`, the last row of the memory never.
         """
-        raise self._is_only_read()
+        raise self.is_only_read()
 
     def replace(
         self,
@@ -117,7 +117,7 @@ class Memory(ABC):
         progress: bool = True,
     ) -> Change:
         """Put rows in the place of those with the same ids; see `add` for `labels` and `remove` for the rest."""
-        raise self._is_only_read()
+        raise self.is_only_read()
 
     def relabel(
         self,
@@ -127,16 +127,17 @@ class Memory(ABC):
         progress: bool = True,
     ) -> Change:
         """Give other labels to rows, by their ids; `allowed` are those that may be given, None = any; see `remove`."""
-        raise self._is_only_read()
+        raise self.is_only_read()
 
     def compact(self, keep: int = 1) -> int:
         """Delete all versions but the last `keep` ones, for good; return the number of deleted versions.
 
         What only they have is then in no file of the memory. Indexes of other rankings are deleted, too.
         """
-        raise self._is_only_read()
+        raise self.is_only_read()
 
-    def _is_only_read(self) -> InputError:
+    def is_only_read(self) -> InputError:
+        """The error for a change of an index of the user's."""
         return InputError(f"{self.location()}: this index is only read; change documents with your own tools")
 
     def check_unchanged(self) -> None:

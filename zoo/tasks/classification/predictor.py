@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 class RetrievedMemory(NamedTuple):
     """One piece of evidence for a prediction."""
 
+    #: of its row in the memory; `zoo memory remove` and `relabel` take it.
+    id: str
     text: str
     #: None where the memory has no label.
     label: str | None
@@ -187,26 +189,29 @@ def _memories(split: TextSplit, start: int, output: ClassificationOutput) -> lis
         return [[] for _ in weights]
     batch = slice(start, start + len(weights))
     rows, scores = split.neighbors.rows[batch], split.neighbors.scores[batch]
-    texts, labels = texts_and_labels(split.neighbors.memories, rows)
+    columns = columns_of(split.neighbors.memories, rows)
     # [B, H, K]; H is 0 where the network has no hops.
     by_hop = output.memory_weight.unsqueeze(1)[:, :0] if output.hop_weight is None else output.hop_weight
     hops = by_hop.transpose(1, 2).cpu().tolist()
     return [
         [
-            RetrievedMemory(text, label, score, weight, of_hops or None)
-            for number, text, label, score, weight, of_hops in zip(*row, strict=True)
+            RetrievedMemory(name, text, label, score, weight, of_hops or None)
+            for number, name, text, label, score, weight, of_hops in zip(*row, strict=True)
             if number >= 0
         ]
-        for row in zip(rows.tolist(), texts, labels, scores.tolist(), weights, hops, strict=True)
+        for row in zip(rows.tolist(), *columns, scores.tolist(), weights, hops, strict=True)
     ]
 
 
-def texts_and_labels(
+def columns_of(
     memories: Rows, rows: NDArray[np.integer]
-) -> tuple[list[list[str]], list[list[str | None]]]:
-    """The texts and labels of rows [n, K] of a memory; None where a row is negative."""
+) -> tuple[list[list[str]], list[list[str]], list[list[str | None]]]:
+    """The ids, texts and labels of rows [n, K] of a memory; None where a row is negative."""
     exists = rows >= 0
-    selected = memories.select(rows[exists])
-    texts, labels = np.full(rows.shape, None, object), np.full(rows.shape, None, object)
-    texts[exists], labels[exists] = selected.texts[:], selected.table.column("label").to_pylist()
-    return texts.tolist(), labels.tolist()
+    selected, columns = memories.select(rows[exists]).table, []
+    for name in ("id", "text", "label"):
+        values = np.full(rows.shape, None, object)
+        values[exists] = selected.column(name).to_pylist()
+        columns.append(values.tolist())
+    ids, texts, labels = columns
+    return ids, texts, labels

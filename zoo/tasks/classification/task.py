@@ -103,7 +103,7 @@ class ClassificationTask(Task):
         split, lines = data.split("validation"), list[list[object]]()
         for row, prediction in enumerate(ClassificationPredictor(self, data).predict_split(split, rows=rows)):
             memories = "\n".join(
-                f"{m.weight:+.3f} [{m.label}] {m.text} (score {m.retrieval_score:.2f})"
+                f"{m.weight:+.3f} [{m.label}] {m.text} (id {m.id}, score {m.retrieval_score:.2f})"
                 for m in prediction.memories
             )
             truth = split.rows.label(row)

@@ -56,6 +56,8 @@ class PairPrediction(NamedTuple):
 class Candidate(NamedTuple):
     """A text that was ranked for a question."""
 
+    #: of its row in the memory; None where the candidates were given.
+    id: str | None
     text: str
     score: float
     #: the retriever's score; None where the candidates were given.
@@ -86,7 +88,7 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
     def rank(self, question: str, candidates: Sequence[str], batch_size: int = 256) -> list[Candidate]:
         """Order the candidates for a question, best first; among equal scores the earlier one."""
         scored = self.predict([(question, candidate) for candidate in candidates], batch_size)
-        return _ranked(scored, [None] * len(scored))
+        return _ranked(scored, [None] * len(scored), [None] * len(scored))
 
     def answer(
         self, questions: str | Sequence[str], candidates: int = 20, batch_size: int = 256
@@ -106,9 +108,13 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
             for question, rows in zip(questions, neighbors.rows, strict=True)
             for row in rows[rows >= 0]
         ]
-        predictions = iter(self.predict(pairs, batch_size))
+        predictions, ids = iter(self.predict(pairs, batch_size)), neighbors.memories.ids
         return [
-            _ranked(islice(predictions, int((rows >= 0).sum())), scores[rows >= 0].tolist())
+            _ranked(
+                islice(predictions, int((rows >= 0).sum())),
+                [ids[row] for row in rows[rows >= 0].tolist()],
+                scores[rows >= 0].tolist(),
+            )
             for rows, scores in zip(neighbors.rows, neighbors.scores, strict=True)
         ]
 
@@ -197,11 +203,13 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
                 yield {"text": question, "candidates": [as_record(candidate) for candidate in ranked]}
 
 
-def _ranked(pairs: Iterable[PairPrediction], retrieval_scores: Iterable[float | None]) -> list[Candidate]:
+def _ranked(
+    pairs: Iterable[PairPrediction], ids: Iterable[str | None], retrieval_scores: Iterable[float | None]
+) -> list[Candidate]:
     """The second texts of pairs, best first; among equal scores the earlier one."""
     candidates = [
-        Candidate(pair.second, pair.score, retrieval_score, pair.words)
-        for pair, retrieval_score in zip(pairs, retrieval_scores, strict=True)
+        Candidate(name, pair.second, pair.score, retrieval_score, pair.words)
+        for pair, name, retrieval_score in zip(pairs, ids, retrieval_scores, strict=True)
     ]
     return sorted(candidates, key=lambda candidate: -candidate.score)
 

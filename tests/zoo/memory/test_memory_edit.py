@@ -1,0 +1,216 @@
+"""`zoo memory remove`, `relabel`, `replace`, `compact`: the memory of a trained model is corrected."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zoo
+from datamodules.core.errors import InputError
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from tests.zoo.conftest import Result, write_table
+from tests.zoo.ensemble.conftest import distinct_sentences
+from tests.zoo.ensemble.conftest import run as run
+from zoo.memory.commands import fit_again
+from zoo.saving.saved_model import SavedModel
+
+Run = Callable[..., Path]
+Zoo = Callable[..., Result]
+
+ROWS = distinct_sentences(40, seed=1)
+TEXTS = [text for text, _ in distinct_sentences(20, seed=3)]
+SECRET = "xylophone"
+LEXICAL = "--model.members=[lexical,lexical_vote]"
+
+
+def train(run: Run, tmp_path: Path, name: str, rows: list[tuple[str, str]]) -> Path:
+    """Train on all rows of a table."""
+    table = write_table(tmp_path / f"{name}.csv", rows)
+    dev = write_table(tmp_path / "dev.csv", distinct_sentences(40, seed=4))
+    return run(name, f"--data.validation_file={dev}", "--data.validation_split=0", LEXICAL, table=table)
+
+
+def evidence(folder: Path, version: int | None = None) -> list[Any]:
+    """Of each text, what was retrieved: the weights that it gets are the model's."""
+    predictions = zoo.load(folder, memory_version=version).predict(TEXTS)
+    return [[memory._replace(weight=0) for memory in prediction.memories] for prediction in predictions]
+
+
+def run_lines(zoo_command: Zoo, *arguments: object) -> list[str]:
+    result = zoo_command("memory", *arguments)
+    assert result.code == 0, result.err
+    return str(result.out).splitlines()
+
+
+def refusal(zoo_command: Zoo, *arguments: object) -> str:
+    result = zoo_command("memory", *arguments)
+    assert result.code == 2, result.out
+    (line,) = str(result.err).splitlines()
+    return line
+
+
+def test_a_removed_row_is_as_if_it_had_never_been_there(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
+    label = ROWS[0][1]
+    secret = (f"the {SECRET} " + TEXTS[0], label)
+    folder = train(run, tmp_path, "run", [*ROWS, secret])
+    never = train(run, tmp_path, "never", ROWS)
+    before = [each.probabilities for each in zoo.load(folder).predict(TEXTS)]
+    assert "40" in [memory.id for memory in evidence(folder)[0]]
+
+    lines = run_lines(zoo_command, "remove", folder, "--ids=[40]")
+    assert lines[0] == f"{folder / 'memory'}: version 2, 40 memories, 1 removed"
+    assert "zoo memory tune" in lines[1]
+    assert evidence(folder) == evidence(never)
+    lines = run_lines(zoo_command, "relabel", folder, "--ids=[3]", f"--label={ROWS[3][1]}")
+    assert lines == [f"{folder / 'memory'}: version 2, 40 memories, 0 relabelled"]
+    # Members and weights follow, bit for bit those of a model that is fitted to a memory without the row.
+    shutil.rmtree(folder / "memory")
+    lines = run_lines(zoo_command, "remove", folder, "--ids=40", "--refit=true")
+    assert (
+        "lexical fitted to 40 rows of the memory (without 1 training texts, which the memory lacks)"
+        in lines[1]
+    )
+    assert "fitted on 40 rows of the memory, each classified without it" in lines[1]
+    # A command that was killed between its steps can be repeated.
+    assert run_lines(zoo_command, "remove", folder, "--ids=40", "--refit=true")[1:] == lines[1:]
+    assert "has no row with the id '40'" in refusal(zoo_command, "remove", folder, "--ids=40")
+    fit_again(SavedModel.open(never), None, True, None)
+    mine, others = zoo.load(folder), zoo.load(never)
+    assert mine.predict(TEXTS) == others.predict(TEXTS)
+    assert mine.model.describe_weights() == others.model.describe_weights()
+    assert [each.probabilities for each in zoo.load(folder, memory_version=1).predict(TEXTS)] == before
+
+    # For good: in the memory, and in the members that replace those of the training.
+    lines = run_lines(zoo_command, "compact", folder, "--keep=1")
+    assert lines[0] == f"{folder / 'memory'}: 1 versions deleted, version 2 kept"
+    assert "the training table and its copy in the cache" in lines[1]
+    files = [*(folder / "memory").rglob("*"), *folder.glob("members-*")]
+    assert not any(SECRET.encode() in path.read_bytes() for path in files if path.is_file())
+    assert zoo.load(folder).predict(TEXTS) == others.predict(TEXTS)
+    assert len(list(folder.glob("members-*"))) == 1
+    assert "has no row with the id '40'" in refusal(zoo_command, "remove", folder, "--ids=40", "--refit=true")
+    with pytest.raises(InputError, match="was deleted by `zoo memory compact`; the oldest is 2"):
+        zoo.load(folder, memory_version=1)
+
+
+def test_compaction_keeps_the_weights_in_use(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
+    folder = train(run, tmp_path, "run", ROWS)
+    for row in ("3", "4", "5"):
+        run_lines(zoo_command, "remove", folder, f"--ids={row}", "--refit=true")
+    assert len(list(folder.glob("members-*"))) == 3
+    run_lines(zoo_command, "remove", folder, "--ids=6")
+    predictions = zoo.load(folder).predict(TEXTS)
+    lines = run_lines(zoo_command, "compact", folder, "--keep=1")
+    assert "the members were fitted to version 4" in lines[1]
+    assert zoo.load(folder).predict(TEXTS) == predictions
+    assert len(list(folder.glob("members-*"))) == 1
+
+
+def test_rows_are_named_in_several_ways(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
+    folder = train(run, tmp_path, "run", ROWS)
+    labels = dict(enumerate(label for _, label in ROWS))
+    (tmp_path / "ids.txt").write_text("1\n2\n")
+    assert (
+        "38 memories, 2 removed"
+        in run_lines(zoo_command, "remove", folder, "--file", tmp_path / "ids.txt")[0]
+    )
+    table = tmp_path / "ids.csv"
+    table.write_text("why,id\nold,7\nold,8\n")
+    assert "36 memories, 2 removed" in run_lines(zoo_command, "remove", folder, "--file", table)[0]
+    other = next(label for label in sorted(set(labels.values())) if label != labels[9])
+    table.write_text(f"id,label\n9,{other}\n10,{labels[10]}\n")
+    assert "36 memories, 1 relabelled" in run_lines(zoo_command, "relabel", folder, "--file", table)[0]
+    table.write_text(f"id,text,label\n9,a whole new text,{other}\n")
+    assert "36 memories, 1 replaced" in run_lines(zoo_command, "replace", folder, table)[0]
+    run_lines(zoo_command, "add", folder, write_table(tmp_path / "more.csv", [("one durian", other)]))
+    assert "36 memories, 1 removed" in run_lines(zoo_command, "remove", folder, '--ids=["6:0"]')[0]
+    memory = FolderMemory(folder / "memory", EmbeddedRetriever())
+    row = memory.rows.ids.index("9")
+    assert (memory.rows.texts[row], memory.rows.label(row)) == ("a whole new text", other)
+    left = sum(memory.rows.label(row) == other for row in range(len(memory)))
+    line = refusal(zoo_command, "remove", folder, f"--where=label={other}")
+    assert f"no row would be left with the label '{other}'; to have none, --allow_empty_class true" in line
+    lines = run_lines(zoo_command, "remove", folder, f"--where=label={other}", "--allow_empty_class=true")
+    assert f"{left} removed" in lines[0]
+    assert all(prediction.label for prediction in zoo.load(folder).predict(TEXTS))
+
+
+def test_what_does_not_fit_is_refused(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
+    folder = train(run, tmp_path, "run", ROWS)
+    twice = tmp_path / "twice.csv"
+    twice.write_text(f"id,label\n1,{ROWS[0][1]}\n1,{ROWS[1][1]}\n")
+    cases = {
+        ("remove", folder): "give one of --ids, --file and --where, not 0",
+        ("remove", folder, "--ids=1", "--where=label=x"): "not 2 of them",
+        ("remove", folder, "--ids=[1,nobody]"): "has no row with the id 'nobody'",
+        ("remove", folder, "--ids=[]"): "--ids []: names no id",
+        ("remove", folder, "--where=text=x"): "only label=NAME is known",
+        ("remove", folder, "--where=label=x"): "no row has this label; there are",
+        ("relabel", folder, "--ids=1"): "give --ids and --label, or --file",
+        (
+            "relabel",
+            folder,
+            "--ids=1",
+            "--label=cars",
+        ): "has the label 'cars', which the model cannot predict",
+        ("relabel", folder, "--file", twice): "the id '1' is given more than once",
+        ("compact", folder, "--keep=0"): "keep=0: keep at least 1 version",
+    }
+    for arguments, message in cases.items():
+        assert message in refusal(zoo_command, *arguments)
+    assert not (folder / "memory" / "rows-2").exists()
+    plain = tmp_path / "plain"
+    FolderMemory.build(FolderMemory(folder / "memory", EmbeddedRetriever()).rows, EmbeddedRetriever(), plain)
+    assert "has no members; name the model" in refusal(
+        zoo_command, "remove", plain, "--ids=1", "--refit=true"
+    )
+    assert "39 memories, 1 removed" in run_lines(zoo_command, "remove", plain, "--ids=1")[0]
+
+
+def test_ids_are_shown_with_the_evidence(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
+    table = tmp_path / "ids.csv"
+    lines = [f"{text},{label},row {number}" for number, (text, label) in enumerate(ROWS)]
+    table.write_text("\n".join(["text,label,name", *lines]) + "\n")
+    folder = run("run", "--data.id_column=name", LEXICAL, table=table)
+    result = zoo_command("predict", f"--ckpt_path={folder}", f"--input={table}", "--output=out.jsonl")
+    assert result.code == 0, result.err
+    memories = [
+        memory
+        for line in Path("out.jsonl").read_text().splitlines()
+        for memory in json.loads(line)["memories"]
+    ]
+    texts = {f"row {number}": text for number, (text, _) in enumerate(ROWS)}
+    assert memories
+    assert all(texts[memory["id"]] == memory["text"] for memory in memories)
+    gone = memories[0]["id"]
+    run_lines(zoo_command, "remove", folder, f"--ids={gone}")
+    result = zoo_command("search", texts[gone], f"--memory={folder / 'memory'}", "--k=40")
+    assert result.out
+    assert f"  {gone}  [" not in result.out
+    assert re.search(r"  row \d+  \[", result.out)
+
+
+def test_a_correction_by_add_is_a_relabel(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
+    folder = train(run, tmp_path, "run", ROWS)
+    text, old = ROWS[4]
+    new = next(label for _, label in ROWS if label != old)
+    more = write_table(tmp_path / "more.csv", [(text.upper(), new)])
+    lines = run_lines(zoo_command, "add", folder, more)
+    assert "version 2, 41 memories, 1 new (1 with the text of a memory with another label)" in lines[0]
+    assert "--relabel true" in lines[1]
+    shown = run_lines(zoo_command, "show", folder)
+    assert "conflicts 1 texts with several labels; `zoo memory relabel` corrects them" in shown
+    assert shown[-1].split() == [*f"{text}: 4 {old}, 2:0 {new}".split()]
+    lines = run_lines(zoo_command, "add", folder, more, "--relabel=true")
+    assert lines == [
+        f"{folder / 'memory'}: version 3, 41 memories, 0 new (1 duplicates skipped, 1 old ones relabelled)"
+    ]
+    assert not any(line.startswith("conflicts") for line in run_lines(zoo_command, "show", folder))
+    more = write_table(tmp_path / "more.csv", [(text, new), (text, old)])
+    assert "has another label in another row" in refusal(zoo_command, "add", folder, more, "--relabel=true")
