@@ -103,17 +103,17 @@ class TextVectorizer:
             if self.tfidf:
                 self._idf = self.state["idf"].double().numpy()
         size = len(self._column_of)
-        columns, ends = list[int](), list[int]()
+        columns, starts = list[int](), [0]
         for text in texts:
             self._append_columns(text.lower(), columns)
-            ends.append(len(columns))
-        n = len(ends)
-        row = np.repeat(np.arange(n), np.diff(ends, prepend=0))
+            starts.append(len(columns))
+        n = len(starts) - 1
+        row = np.repeat(np.arange(n), np.diff(starts))
         keys, counts = np.unique(row * size + np.array(columns, np.int64), return_counts=True)
         row, column = keys // size, keys % size
         values = self._weigh(row, column, counts, n) if self.tfidf else counts
-        starts = offsets_of(np.bincount(row, minlength=n))
-        return csr_matrix((values, column.astype(np.int32), starts), shape=(n, size))
+        ends = offsets_of(np.bincount(row, minlength=n))
+        return csr_matrix((values, column.astype(np.int32), ends), shape=(n, size))
 
     def _append_columns(self, text: str, columns: list[int]) -> None:
         """Append the column of each n-gram in a text in lower case, once for each occurrence."""

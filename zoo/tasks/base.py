@@ -31,11 +31,11 @@ from datamodules.core.lightning import (
 from datamodules.core.sharing import SharedLock
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
+from datamodules.core.uncompiled import exclude_uncompiled
 from datamodules.retrieval import Memory
 from datamodules.state import DataState, check_resumed
 from zoo.layers.encoders import transformer_config_of
 from zoo.layers.lora import is_adapter
-from zoo.layers.uncompiled import exclude_uncompiled
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint, explained_by, plain
 from zoo.saving.origin import is_signed, sign
 from zoo.saving.saved_model import SavedModel
