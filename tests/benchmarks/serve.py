@@ -83,7 +83,8 @@ def batches(port: int, texts: list[str], size: int, seconds: float, evidence: bo
             client.predict({"texts": chance.sample(texts, min(size, len(texts))), "memories": evidence})
             counts[number] += min(size, len(texts))
 
-    return sum(counts) / in_threads(work)
+    taken = in_threads(work)
+    return sum(counts) / taken
 
 
 def full_load(port: int, texts: list[str], seconds: float) -> float:
@@ -97,7 +98,8 @@ def full_load(port: int, texts: list[str], seconds: float) -> float:
             client.predict({"text": chance.choice(texts)})
             counts[number] += 1
 
-    return sum(counts) / in_threads(work)
+    taken = in_threads(work)
+    return sum(counts) / taken
 
 
 def durations(port: int, texts: list[str], rate: float, seconds: float) -> list[float]:

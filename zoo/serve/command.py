@@ -77,6 +77,8 @@ def serve(
 
 def _make_app(model: str, device: str, threads: int, max_texts: int, max_bytes: int) -> FastAPI:
     """Load the model in this process, which only predicts, and make its application."""
+    # Set before numpy is imported: for single texts, its threads would wait for each other longer than they compute.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(threads))
     predict_only()
     import torch
 
