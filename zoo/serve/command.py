@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
 import os
@@ -24,6 +25,8 @@ log = logging.getLogger("zoo")
 #: Environment variable with the key that every request must send.
 KEY = "ZOO_SERVE_KEY"
 _LEAST_KEY = 16
+#: Number of the option of glibc's `mallopt`.
+_ARENA_MAX = -8
 
 
 def serve(
@@ -86,12 +89,19 @@ def _make_app(model: str, device: str, threads: int, max_texts: int, max_bytes: 
     from zoo.serve.live_model import LiveModel
 
     torch.set_num_threads(threads)
+    _share_heaps()
     live = LiveModel(model, device)
     live.current().records(["warm up"])  # compiled code is loaded by the first prediction
     # What is loaded stays: the garbage collector need not search it, nor write to pages that processes share.
     gc.collect()
     gc.freeze()
     return make_app(live, os.environ.get(KEY), Limits(max_texts, max_bytes))
+
+
+def _share_heaps() -> None:
+    """Let the threads of this process share two heaps: glibc keeps one for each, as large as its largest batch."""
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(_ARENA_MAX, 2)
 
 
 def _answer(app: FastAPI, listening: socket.socket, parent: int | None = None) -> None:
