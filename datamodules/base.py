@@ -261,10 +261,16 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
         """True if the retriever searches something, in the preparation or for a model."""
         return self.has_memory
 
+    @property
+    def has_own_retriever(self) -> bool:
+        """True if the retriever is another than the default."""
+        return self.retriever.describe() != EmbeddedRetriever().describe()
+
     def idle_options(self) -> Iterator[tuple[str, str]]:
         """Options that are set and change nothing, each with the reason; logged when a training begins."""
         yield from self.options.idle_options()
-        if not self.uses_retriever and self.retriever.describe() != EmbeddedRetriever().describe():
+        yield from ((f"retriever.{name}", reason) for name, reason in self.retriever.idle_options())
+        if not self.uses_retriever and self.has_own_retriever:
             yield (
                 "retriever",
                 f"{type(self.retriever).__name__} is set, but nothing is retrieved with these options",

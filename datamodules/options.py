@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, fields
-from pathlib import PurePath
 from typing import ClassVar
 
 from datamodules.core.errors import InputError
+from datamodules.core.origin import absent
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column
 
@@ -233,7 +233,7 @@ def _absent(files: object) -> object:
     """Return names that do not exist, in place of the names of files; options that are None stay None."""
     if isinstance(files, (list, tuple)):
         return [_absent(file) for file in files]
-    return None if files is None else f"/not-of-this-user/{PurePath(str(files)).name}"
+    return None if files is None else absent(str(files))
 
 
 def check_least(options: object, least: int, *names: str) -> None:

@@ -147,7 +147,7 @@ def plan_file(data: AnyDataModule, splits: Sequence[str]) -> Path:
 
 def _describe_memory(data: AnyDataModule, training: bool) -> PlainDict | None:
     if (source := data.memory) is None:
-        return None
+        return {"ranking": data.retriever.ranking.describe()} if data.uses_retriever else None
     path, location = source.options.memory, source.location
     # The memory of a trained model may have grown since.
     if location is not None and (source.is_trained or not (path or training)):

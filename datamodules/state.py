@@ -38,9 +38,18 @@ class DataState:
         """Plain values."""
         return {**vars(self), "memory": None if self.memory is None else self.memory.to_dict()}
 
+    @property
+    def places(self) -> PlainDict:
+        """Places outside of the model, for its signature."""
+        memory = None if self.memory is None else self.memory.to_dict()
+        return {"options": self.options, "retriever": self.retriever, "memory": memory}
+
     @classmethod
     def from_dict(cls, described: PlainDict) -> DataState:
         """The state that `to_dict` described."""
+        for name in ("options", "retriever", "files", "vocabulary", "facts"):
+            if not isinstance(described[name], dict):
+                raise TypeError(f"the {name} of the data are a {type(described[name]).__name__}")
         return cls(**{**described, "memory": MemoryLocation.from_dict(described["memory"])})
 
 

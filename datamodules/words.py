@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from datamodules.core.errors import InputError
+from datamodules.core.sharing import cached_property
 from datamodules.core.storage import Part, check_folder, contents_of, fingerprint_of, prepared_folder
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows

@@ -21,7 +21,7 @@ from datamodules.core.errors import InputError, excerpt
 from datamodules.core.storage import Part, is_whole, prepared_folder
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.judgements import Judgements, read_judgements
-from datamodules.corpora.pair_readers import read_identified
+from datamodules.corpora.pair_readers import id_column_of, read_identified
 from datamodules.corpora.rows import Rows, prepare_rows
 from datamodules.duplicates import DuplicateMarks
 from datamodules.memory_source import DEFAULT_RETRIEVER
@@ -110,7 +110,12 @@ class ClickthroughDataModule(DataModule[ClickthroughOptions, Judgements, ClickSp
     def memory_columns(self) -> PlainDict:
         options = self.options
         named = (options.memory_text_column, options.document_column, "text")
-        return {"text_column": next(name for name in named if name is not None), "label_column": None}
+        columns: PlainDict = {
+            "text_column": next(name for name in named if name is not None),
+            "label_column": None,
+        }
+        # Hits are documents of the collection by their ids.
+        return columns if options.memory is None else {**columns, "id_column": id_column_of(options.memory)}
 
     @override
     def release_memory(self) -> None:

@@ -5,6 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cached_property as locked_property
+from typing import Any, TypeVar
+
+ValueT = TypeVar("ValueT")
 
 # The process that imported this module; a forked one has another number.
 _STARTED_AS = os.getpid()
@@ -28,6 +34,17 @@ class SharedLock:
 
     def __reduce__(self) -> tuple[type[SharedLock], tuple[()]]:
         return SharedLock, ()
+
+
+class cached_property(locked_property[ValueT]):
+    """`functools.cached_property` without the lock that it has until Python 3.11, one for all objects of a class.
+
+    At a fork, a thread that exists only in the parent may hold that lock, too.
+    """
+
+    def __init__(self, func: Callable[[Any], ValueT]) -> None:
+        super().__init__(func)
+        self.lock = nullcontext()
 
 
 def network_threads(wanted: int) -> int:

@@ -6,13 +6,13 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from datamodules.core.ragged import Ragged, offsets_of
+from datamodules.core.sharing import cached_property
 from datamodules.corpora.rows import Rows
 
 

@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.files import is_number
+from datamodules.core.sharing import cached_property
 from datamodules.corpora.readers import EncodingErrors, open_lines, read_blocks
 from datamodules.corpora.records import AnyOf, Columns
 from datamodules.corpora.rows import Rows

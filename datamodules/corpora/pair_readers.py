@@ -81,6 +81,7 @@ def _without_quotes(text: str) -> str:
 
 def _target(label: str, location: str, goal: Goal, column: Column) -> float:
     """Return the number of a label."""
+    label = label.strip()
     if label in _BOOLEANS:
         return _BOOLEANS[label]
     wanted = "0 or 1" if goal == "classification" else "a number of 0 or more"
@@ -147,12 +148,17 @@ def read_trec(
     )
 
 
+def id_column_of(path: str | Path) -> Column | AnyOf:
+    """Return the column of the ids of a collection."""
+    return 0 if {".tsv", ".csv"} & set(Path(path).suffixes) else AnyOf(("_id", "id"))
+
+
 def read_identified(path: str | Path, text_column: Column | Sequence[Column] | None = None) -> Rows:
     """Read texts with ids: .jsonl with `id` (or `_id`) and `text`, or .tsv with id and text and no header."""
-    by_number = any(end in (".tsv", ".csv") for end in Path(path).suffixes)
+    id_column = id_column_of(path)
     if text_column is None:
-        text_column = 1 if by_number else "text"
-    rows = read_table(path, text_column, None, 0 if by_number else AnyOf(("_id", "id")))
+        text_column = 1 if id_column == 0 else "text"
+    rows = read_table(path, text_column, None, id_column)
     seen: set[str] = set()
     for row, id_ in enumerate(rows.ids):
         if id_ in seen:

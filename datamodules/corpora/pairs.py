@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from datamodules.core.ragged import Ragged, offsets_of
+from datamodules.core.sharing import cached_property
 from datamodules.corpora.rows import SCHEMA, Repairs, Rows
 
 _ARRAYS = ("first_row", "second_row", "question", "target")

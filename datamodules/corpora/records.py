@@ -100,8 +100,8 @@ class Block(NamedTuple):
         return list(map(str.strip, self.strings(column)))
 
     def converted(self, column: int, convert: Callable[[str, str], T]) -> list[T]:
-        """Convert the stripped strings of a column, and their locations for messages, each distinct one once."""
-        strings = self.stripped(column)
+        """Convert the strings of a column, and their locations for messages, each distinct one once."""
+        strings = self.strings(column)
         values: dict[str, T] = {}
         for record, string in enumerate(strings):
             if string not in values:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import overload
 
@@ -18,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from datamodules.core.arrays import damaged
 from datamodules.core.errors import reason
+from datamodules.core.sharing import cached_property
 from datamodules.core.storage import Part, prepared_folder
 
 log = logging.getLogger(__name__)

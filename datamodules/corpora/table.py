@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from datamodules.core.errors import InputError, excerpt
+from datamodules.core.errors import LONGEST, InputError, excerpt
 from datamodules.corpora.readers import ClassNames, open_lines, read_blocks
 from datamodules.corpora.records import AnyOf, Block, Column, Columns
 from datamodules.corpora.rows import Repairs, Rows
@@ -56,7 +56,7 @@ def read_table(
 def _rows(blocks: Iterable[Block], columns: Columns, source: str, class_names: ClassNames | None) -> Rows:
     """Turn blocks into an Arrow table, and log empty texts and duplicates."""
     repairs = Repairs()
-    batches, hashes = [], []
+    batches, hashes, distinct = [], [], set[str]()
     num_rows = num_empty = 0
     for block in blocks:
         texts = _texts(block, len(columns.texts))
@@ -64,6 +64,7 @@ def _rows(blocks: Iterable[Block], columns: Columns, source: str, class_names: C
         if columns.label is not None:
             name_class = partial(_class_name, class_names=class_names)
             labels = block.converted(len(columns.texts), name_class)
+            distinct |= set(labels)
         if columns.id is None:
             ids = list(map(str, range(num_rows, num_rows + len(texts))))
         else:
@@ -77,6 +78,7 @@ def _rows(blocks: Iterable[Block], columns: Columns, source: str, class_names: C
         num_rows += len(texts)
         num_empty += texts.count("")
     repairs.report(source)
+    _warn_of_blanks(distinct, source)
     if num_empty:
         log.warning("%s: %d of %d texts are empty; they are kept", source, num_empty, num_rows)
     duplicates = num_rows - len(np.unique(np.concatenate(hashes)))
@@ -93,11 +95,26 @@ def _texts(block: Block, num_columns: int) -> list[str]:
     return [" ".join(filter(None, fields)) for fields in zip(*parts, strict=True)]
 
 
+def _warn_of_blanks(labels: Iterable[str], source: str) -> None:
+    """Warn of two labels that look like one."""
+    known: dict[str, str] = {}
+    for label in sorted(labels):
+        other = known.setdefault(label.strip(), label)
+        if other != label:
+            log.warning(
+                "%s: the labels %r and %r are two classes; they differ only in white space around them",
+                source,
+                other[:LONGEST],
+                label[:LONGEST],
+            )
+
+
 def _class_name(label: str, location: str, class_names: ClassNames | None) -> str:
-    if not label:
+    if not label.strip():
         raise InputError(f"{location}: no label; add one or remove the row")
     if class_names is None:
         return label
+    label = label.strip()
     if isinstance(class_names, Mapping):
         if label not in class_names:
             raise InputError(f"{location}: label {excerpt(label)!r} has no name in class_names; give it one")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -51,10 +51,19 @@ class Ranking:
         if self.mu <= 0:
             raise InputError(f"mu={self.mu}: must be positive")
 
+    @property
+    def _unused(self) -> tuple[str, ...]:
+        return ("mu",) if self.similarity == "BM25" else ("k1", "b")
+
     def describe(self) -> dict[str, str | float]:
         """Return the fields that affect the ranking."""
-        unused = ("mu",) if self.similarity == "BM25" else ("k1", "b")
-        return {name: value for name, value in asdict(self).items() if name not in unused}
+        return {name: value for name, value in asdict(self).items() if name not in self._unused}
+
+    def idle_options(self) -> Iterator[tuple[str, str]]:
+        """Options that are set and change nothing, each with the reason."""
+        for name in self._unused:
+            if getattr(self, name) != getattr(Ranking, name):
+                yield name, f"{self.similarity} has no such parameter"
 
 
 class AnyRanking(Protocol):
@@ -117,6 +126,13 @@ class Retriever(ABC):
         """Return `class_path` and `init_args`, without secrets, for `make_retriever`."""
         class_path = f"{type(self).__module__}.{type(self).__name__}"
         return {"class_path": class_path, "init_args": self._init_args()}
+
+    def idle_options(self) -> Iterator[tuple[str, str]]:
+        """Options that are set and change nothing, each with the reason."""
+        if isinstance(self.ranking, Ranking):
+            yield from self.ranking.idle_options()
+        for position, member in enumerate(self.retrievers):
+            yield from ((f"retrievers.{position}.{name}", reason) for name, reason in member.idle_options())
 
     @abstractmethod
     def _init_args(self) -> PlainDict:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
 from datamodules.core.classes import imported_subclass
 from datamodules.core.errors import InputError, reason
+from datamodules.core.origin import own_name
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Retriever
 
@@ -47,38 +49,46 @@ def retriever_class(class_path: str) -> type[Retriever]:
     return kind
 
 
-def checked_description(description: object) -> PlainDict:
+def checked_description(description: object, stranger: Path | None) -> PlainDict:
     """Return what `Retriever.describe` described in a file, without what could weaken the connection to a server.
 
-    Raises an `InputError` for a class that is neither built-in nor imported: nothing is imported by a name in a file.
+    `stranger` is the folder of a stranger's model or memory, outside of which no encoder is read. Raises an
+    `InputError` for a class that is neither built-in nor imported: nothing is imported by a name in a file.
     """
     if not isinstance(description, dict) or not isinstance(description.get("init_args"), dict):
         raise InputError("the description of the retriever is damaged; name a retriever with --retriever")
     kind = retriever_class(str(description.get("class_path")))
-    arguments = {str(name): _checked_argument(value) for name, value in description["init_args"].items()}
+    arguments = {
+        str(name): _checked_argument(value, stranger) for name, value in description["init_args"].items()
+    }
     # The parser of the command line takes a dot in a name for an option of a part.
     if unknown := [name for name in arguments if not name.isidentifier()]:
         raise InputError(f"the retriever {kind.__name__} has no option {unknown[0]!r}")
     if isinstance(client_args := arguments.get("client_args"), dict):
         kept = {name: value for name, value in client_args.items() if name in CLIENT_ARGS_OF_FILES}
         arguments["client_args"] = kept or None
+    if stranger is not None and "encoder" in arguments:
+        arguments["encoder"] = own_name(arguments["encoder"], stranger)
     return {"class_path": f"{kind.__module__}.{kind.__name__}", "init_args": arguments}
 
 
-def _checked_argument(value: object) -> object:
+def _checked_argument(value: object, stranger: Path | None) -> object:
     if isinstance(value, dict) and "class_path" in value:
-        return checked_description(value)
+        return checked_description(value, stranger)
     if isinstance(value, list):
-        return [_checked_argument(item) for item in value]
+        return [_checked_argument(item, stranger) for item in value]
     return value
 
 
-def make_retriever(description: object) -> Retriever:
-    """Make the retriever that `Retriever.describe` described in a file: no user has named its servers."""
-    checked = checked_description(description)
+def make_retriever(description: object, stranger: Path | None) -> Retriever:
+    """Make the retriever that `Retriever.describe` described in a file; `stranger` as in `checked_description`.
+
+    The servers of a stranger are not used, and those of the user are sent no credentials, unless the user names them.
+    """
+    checked = checked_description(description, stranger)
     arguments = dict(checked["init_args"])
-    if "retrievers" in arguments:
-        arguments["retrievers"] = [make_retriever(member) for member in arguments["retrievers"]]
+    if isinstance(arguments.get("retrievers"), list):
+        arguments["retrievers"] = [make_retriever(member, stranger) for member in arguments["retrievers"]]
     kind = retriever_class(checked["class_path"])
     try:
         retriever = kind(**arguments)
@@ -90,7 +100,7 @@ def make_retriever(description: object) -> Retriever:
             " --retriever"
         ) from error
     for server in servers_of(retriever):
-        server.trust([])
+        server.trust([], is_own=stranger is None)
     return retriever
 
 

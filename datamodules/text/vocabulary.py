@@ -6,13 +6,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
+from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
 from datamodules.text.tokenization import Tokenizer, TransformersTokenizer
 from datamodules.text.tokens import TokenStore, word_counts

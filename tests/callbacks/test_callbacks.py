@@ -82,7 +82,7 @@ def test_wandb_offline(fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
             assert predicted in training.values()
             assert 1 / 3 <= probability <= 1
             for line in memories.splitlines():
-                memory = line.partition("] ")[2].rpartition(" (score ")[0]
+                memory = line.partition("] ")[2].rpartition(" (id ")[0]
                 assert f"[{training[memory]}]" in line
     # The learned weights do not depend on the logger.
     plain = fit("plain", "--trainer.max_epochs=3")

@@ -264,6 +264,7 @@ def attacks(folder: Path, server: str | None) -> Campaign:
     """A model or memory of a stranger does no harm: see `tests.faults.strangers`."""
     whole = made_export(folder / "whole")
     listed = strangers.attacks()
+    strangers.import_commands()
 
     def case(random: Random, work: Path) -> Callable[[], Any]:
         # The seed counts the attacks.

@@ -1,13 +1,15 @@
 """Attacks by the models of strangers: each changes an exported folder, a checkpoint or a memory, with right checksums.
 
 A case changes a copy, and then runs the commands of a user who received it. Harm is: code of the stranger that runs, a
-file outside of the model that is written, deleted or published, a key that is sent, a control character that is shown.
+private file that is read, written, deleted or published, a request to the stranger's server, a control character that
+is shown.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -17,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -25,6 +28,7 @@ import torch
 
 from datamodules.core.errors import InputError
 from datamodules.core.storage import MANIFEST, checksum_of, read_checked, with_checksum
+from datamodules.retrieval import load_all_retrievers
 from zoo.cli import main
 
 #: In every private file.
@@ -32,6 +36,20 @@ SECRET = "the private words of the victim"
 KEY = "a2V5LW9mLXRoZS12aWN0aW0="
 Kind = Literal["exported", "checkpoint", "memory"]
 ESCAPE = "\x1b]0;owned\x07\x9b2J"
+
+#: What the commands import. A case that finds it imported takes 1 s in place of 6.
+_COMMANDS = (
+    "transformers", "safetensors.torch", "zoo.cli.lightning", "zoo.cli.memories", "zoo.cli.models", "zoo.cli.predict",
+    "zoo.cli.runs", "zoo.memory.commands", "zoo.saving.export", "zoo.knn_bilstm",
+    "zoo.tasks.retrieval.refreshed_negatives",
+)  # fmt: skip
+
+
+def import_commands() -> None:
+    """Import what the commands need, before the processes of the cases are forked."""
+    for module in _COMMANDS:
+        import_module(module)
+    load_all_retrievers()
 
 
 class World:
@@ -47,6 +65,9 @@ class World:
         (self.private / "secret.txt").write_text(SECRET)
         (self.private / "table.csv").write_text(f"text,label\n{SECRET},fruit\n")
         os.mkfifo(self.private / "pipe")
+        (self.private / "model").mkdir()
+        (self.private / "model" / "config.json").write_text('{"model_type": "bert"}')
+        shutil.copy(whole / "run" / "checkpoints" / "best.ckpt", self.private / "model.ckpt")
         trace = f"open({str(work / 'OWNED')!r}, 'w').close()\n"
         classes = "".join(f"class {name}:\n    pass\n" for name in ("Evil", "KNNBiLSTM", "EmbeddedRetriever"))
         (work / "evil.py").write_text(trace + classes)
@@ -75,7 +96,13 @@ class World:
             return [self.text(item) for item in value]
         if not isinstance(value, str):
             return value
-        places = {"PRIVATE": self.private, "MODEL": self.model, "WORK": self.work, "SERVER": self.url}
+        places = {
+            "PRIVATE": self.private,
+            "MODEL": self.model,
+            "WORK": self.work,
+            "SERVER": self.url,
+            "LOGIN": self.url.replace("//", "//stranger:password@"),
+        }
         return re.sub("|".join(places), lambda match: str(places[match[0]]), value)
 
     def put(self, place: str, value: Any) -> None:
@@ -155,7 +182,7 @@ class World:
             ["predict", "--ckpt_path", self.model, "--input", "texts.txt"],
             ["memory", "show", self.model],
             ["test", "--ckpt_path", self.model, "--data.test_file=test.csv", "--output=scores.json"],
-            ["validate", "--ckpt_path", self.model],
+            ["validate", "--ckpt_path", self.model, "--data.validation_file=test.csv"],
             ["export", self.model, "published"],
             ["memory", "add", self.model, "more.csv"],
         ]
@@ -240,7 +267,14 @@ def _puts() -> Iterator[tuple[str, Any]]:
     for path in ("PRIVATE", "PRIVATE/secret.txt", "/dev/null", "new"):
         yield f"{data}/options/cache_dir", path
     yield f"{data}/files", {"train_file": "PRIVATE/pipe"}
-    # Keys.
+    # Other models.
+    for path in _MODELS:
+        yield f"{data}/options/tokenizer", path
+        yield "hyper_parameters/transformer", path
+        yield "hyper_parameters/init_from", path
+        for described in _dense(path):
+            yield retriever, described
+    # Texts and keys.
     for client_args in (None, {"verify_certs": False}, {"sniff_on_start": True}, {"headers": {"a": "b"}}):
         for kind in ("ElasticsearchRetriever", "ElasticsearchDenseRetriever"):
             described = {"url": "SERVER", "client_args": client_args}
@@ -249,6 +283,13 @@ def _puts() -> Iterator[tuple[str, Any]]:
             yield retriever, {"class_path": kind, "init_args": described}
     index = {"url": "SERVER", "index": "texts"}
     yield retriever, {"class_path": "ElasticsearchRetriever", "init_args": index}
+    for url in ("SERVER/", "LOGIN", "LOGIN/", ["SERVER"], ["http://localhost:9200", "SERVER"], "", 7, None):
+        yield retriever, {"class_path": "ElasticsearchRetriever", "init_args": {"url": url}}
+    # Wrong types.
+    for kind, options in _OPTIONS.items():
+        for name, value in itertools.product(options, ([], "x", 1e300)):
+            yield retriever, {"class_path": kind, "init_args": {"encoder": "WORK/repository", name: value}
+                              if "encoder" in options else {name: value}}  # fmt: skip
     # The terminal.
     for place in (
         "memory_zoo/model",
@@ -264,6 +305,25 @@ def _puts() -> Iterator[tuple[str, Any]]:
                   f"{data}/facts", f"{data}/seen", "memory_zoo/fitted_weights"):  # fmt: skip
         for value in (None, [], "x", 1e300, {"": {}}):
             yield place, value
+
+
+#: Names of models that a stranger does not have: in a folder of the victim, and no models at all.
+_MODELS = ("PRIVATE/model", "PRIVATE/model.ckpt", "private/model", "../private/model", "MODEL/../private/model",
+           "PRIVATE/pipe", "/dev/zero", "~", ".", "", "a\0b", "x" * 5000, 7, None)  # fmt: skip
+
+
+#: Options of retrievers.
+_OPTIONS = {
+    "EmbeddedRetriever": ("similarity", "analyzer", "k1", "b", "mu", "threads"),
+    "DenseRetriever": ("encoder", "pooling", "batch_size", "max_length", "device", "query_prompt"),
+    "FusedRetriever": ("retrievers", "method", "weights", "depth", "rank_constant"),
+}
+
+
+def _dense(encoder: object) -> list[dict[str, Any]]:
+    """Descriptions of retrievers with an encoder."""
+    dense = {"class_path": "DenseRetriever", "init_args": {"encoder": encoder}}
+    return [dense, {"class_path": "FusedRetriever", "init_args": {"retrievers": [dense, dense]}}]
 
 
 def _put(place: str, value: Any) -> Callable[[World], None]:
@@ -323,7 +383,9 @@ def _links() -> Iterator[tuple[str, Callable[[World], None]]]:
             )
     for key in ("version", "retriever", "ranking"):
         for value in (None, [], "x", -1, 10**9, {}, {"class_path": "evil.Evil", "init_args": {}},
-                      {"class_path": "ElasticsearchRetriever", "init_args": {"url": "SERVER"}}):  # fmt: skip
+                      {"class_path": "ElasticsearchRetriever", "init_args": {"url": "SERVER"}},
+                      {"class_path": "ElasticsearchRetriever", "init_args": {"url": "LOGIN/"}},
+                      *_dense("PRIVATE/model"), *_dense("PRIVATE/model.ckpt"), *_dense("private/model")):  # fmt: skip
             yield (
                 f"{key} of a memory is {value!r}",
                 lambda world, key=key, value=value: _put_pointer(world, key, value),
@@ -378,7 +440,7 @@ def run(attack: Attack, whole: Path, work: Path, limit: int | None = None) -> No
 
     A refusal raises its `InputError` after the other commands.
     """
-    with _server() as (url, keys):
+    with _server() as (url, requests), _watched(work / "private") as read:
         world = World(whole, work, attack.kind, url)
         attack.change(world)
         before = world.outside()
@@ -388,6 +450,7 @@ def run(attack: Attack, whole: Path, work: Path, limit: int | None = None) -> No
             HF_HUB_OFFLINE="1", HF_HOME=str(work / "cache" / "huggingface"),
         )  # fmt: skip
         sys.stdin = io.StringIO("1\n" * 10)
+        read.clear()
         refusal = ""
         for command in world.commands()[:limit]:
             code, shown = _call(command)
@@ -402,16 +465,18 @@ def run(attack: Attack, whole: Path, work: Path, limit: int | None = None) -> No
                 raise RuntimeError(f"{name}: shows {match[0]!r}: {shown[-500:]!r}")
             if SECRET in shown:
                 raise RuntimeError(f"{name}: shows a private file: {shown[-500:]}")
-        _check(world, before, keys)
+        if read:
+            raise RuntimeError(f"private files were read: {read}")
+        _check(world, before, requests)
     if refusal:
         raise InputError(refusal)
 
 
-def _check(world: World, before: dict[str, bytes | None], keys: list[str]) -> None:
+def _check(world: World, before: dict[str, bytes | None], requests: list[str]) -> None:
     if (world.work / "OWNED").exists():
         raise RuntimeError("code of the stranger has run")
-    if keys:
-        raise RuntimeError(f"a key was sent: {keys}")
+    if requests:
+        raise RuntimeError(f"the stranger's server was sent {requests}")
     after = world.outside()
     changed = [
         name for name in before.keys() | after.keys() if before.get(name, b"-") != after.get(name, b"-")
@@ -437,14 +502,30 @@ class _Shown(io.StringIO):
 
 
 @contextmanager
+def _watched(folder: Path) -> Iterator[list[str]]:
+    """The names below a folder that Python opens from now on, for the rest of the process: hooks cannot be removed."""
+    opened: list[str] = []
+    watched = f"{folder}/"
+
+    def note(event: str, arguments: tuple[object, ...]) -> None:
+        if event in ("open", "os.listdir", "os.scandir") and isinstance(arguments[0], str | os.PathLike):
+            name = os.path.normpath(os.path.join(folder.parent, os.fspath(arguments[0])))
+            if name.startswith(watched):
+                opened.append(name.removeprefix(watched))
+
+    sys.addaudithook(note)
+    yield opened
+
+
+@contextmanager
 def _server() -> Iterator[tuple[str, list[str]]]:
-    """A server of the stranger on this machine: its URL, and the keys that it received."""
-    keys: list[str] = []
+    """A server of the stranger on this machine: its URL, and the requests that it received."""
+    requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if KEY in str(self.headers):
-                keys.append(self.path)
+            key = " with a key" if KEY in str(self.headers) else ""
+            requests.append(f"{self.command} {self.path}{key}")
             self.send_response(400)
             self.send_header("X-Elastic-Product", "Elasticsearch")
             self.send_header("Content-Length", "0")
@@ -456,6 +537,6 @@ def _server() -> Iterator[tuple[str, list[str]]]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", keys
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", requests
         server.shutdown()

@@ -14,11 +14,19 @@ SAMPLE = [
     ("exported", "transformer = {'model_type': 'bert', 'auto_map'"),
     ("exported", "memory_zoo/data/retriever/class_path = 'evil.Evil'"),
     ("checkpoint", "hyper_parameters/optimizer.class_path = 'evil.Evil'"),
+    ("checkpoint", "memory_zoo/data/options = []"),
     ("checkpoint", "memory_zoo/data/memory = {'path': 'PRIVATE/new'"),
     ("exported", "its lock is a link to PRIVATE/secret.txt"),
     ("memory", "the next rows is a link to PRIVATE"),
     ("memory", "a manifest names '../../private/secret.txt'"),
     ("memory", "retriever of a memory is {'class_path': 'ElasticsearchRetriever'"),
+    ("memory", "retriever of a memory is {'class_path': 'DenseRetriever'"),
+    (
+        "exported",
+        "memory_zoo/data/retriever = {'class_path': 'ElasticsearchRetriever', 'init_args': {'url': 'LOGIN/'",
+    ),
+    ("exported", "memory_zoo/data/options/tokenizer = 'private/model'"),
+    ("checkpoint", "hyper_parameters/transformer = 'PRIVATE/model'"),
 ]
 
 
@@ -32,6 +40,20 @@ def test_an_attack_does_no_harm(kind: str, name: str, whole: Path, tmp_path: Pat
     attack = next(each for each in strangers.attacks() if each.kind == kind and each.name.startswith(name))
     outcome, line = outcome_of(lambda: strangers.run(attack, whole, tmp_path / "case", limit=2), None, 600)
     assert outcome in ("same", "refused"), line
+
+
+def test_a_private_file_that_is_read_is_harm(whole: Path, tmp_path: Path) -> None:
+    """The corpus can fail: the same attack on an encoder that the user names."""
+
+    def change(world: strangers.World) -> None:
+        encoder = ["--retriever=DenseRetriever", "--retriever.encoder=private/model"]
+        world.commands = lambda: [["index", "--file=more.csv", "--memory=new", *encoder]]  # type: ignore[method-assign]
+
+    attack = strangers.Attack("an encoder of the user", "memory", change)
+    outcome, line = outcome_of(lambda: strangers.run(attack, whole, tmp_path / "case"), None, 600)
+    assert outcome == "traceback"
+    assert "private files were read" in line
+    assert "model/config.json" in line
 
 
 def test_a_key_in_a_request_is_harm(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +72,7 @@ def test_a_key_in_a_request_is_harm(whole: Path, tmp_path: Path, monkeypatch: py
     )
     outcome, line = outcome_of(lambda: strangers.run(attack, whole, tmp_path / "case", limit=1), None, 600)
     assert outcome == "traceback"
-    assert "a key was sent" in line
+    assert "with a key" in line
 
 
 def test_there_are_many() -> None:

@@ -26,9 +26,8 @@ from datamodules.core.errors import InputError
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
 from datamodules.options import DEFAULT_TOKENIZER
-from datamodules.retrieval import servers_of
+from datamodules.retrieval import make_retriever, servers_of
 from datamodules.state import DataState, check_split
-from zoo.cli.options import urls_in
 from zoo.cli.outputs import check_output
 from zoo.cli.run_dir import check_run_dir, run_dir
 from zoo.cli.scores import as_text
@@ -166,9 +165,11 @@ class ZooCLI(LightningCLI):
             data.disable_memory()
         if self.saved is None:
             return
-        named_by_model = {*urls_in(self.saved.checkpoint.data.retriever, "retriever")}
+        # The other servers are defaults of a retriever that the user names.
+        trained = make_retriever(self.saved.checkpoint.data.retriever, self.saved.stranger)
+        named_by_model = {url for server in servers_of(trained) for url in server.urls}
         for server in servers_of(data.retriever):
-            server.trust(self.servers | ({*server.urls} - named_by_model))
+            server.trust(self.servers | ({*server.urls} - named_by_model), is_own=self.saved.is_own)
         if self.subcommand in ("validate", "test"):
             self._restore(self.saved)
 

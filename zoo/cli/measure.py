@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, visible
 from datamodules.corpora.judgements import judged_pairs
 from datamodules.corpora.trec_runs import Run, read_run
 from zoo.reproduce.significance import compare
@@ -37,16 +37,20 @@ def measure(judgements: str, runs: list[str], compare_by: str = "ndcg@10") -> No
         raise InputError("--runs: name at least one file")
     judged = _read_grades(judgements)
     figures = {file: measure_run(read_run(file), judged) for file in runs}
-    width = max(map(len, runs))
+    width = max(len(visible(run)) for run in runs)
     print(f"{'':{width}} " + " ".join(f"{name:>10}" for name in names) + f" {'difference':>11} {'p':>7}")
     first = figures[runs[0]][compare_by]
     for file, values in figures.items():
-        line = [f"{file:{width}}", *(f"{100 * fmean(values[name].values()):10.2f}" for name in names)]
+        line = [
+            f"{visible(file):{width}}",
+            *(f"{100 * fmean(values[name].values()):10.2f}" for name in names),
+        ]
         if file != runs[0] and (difference := compare(values[compare_by], first)):
             line += [f"{100 * difference.mean:+11.2f}", f"{difference.p:7.4f}"]
         print(" ".join(line))
     print(
-        f"{len(first)} queries with a relevant document; p: {compare_by} against {runs[0]}, paired randomization test"
+        f"{len(first)} queries with a relevant document; p: {compare_by} against {visible(runs[0])}, paired"
+        " randomization test"
     )
 
 

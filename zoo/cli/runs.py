@@ -86,11 +86,11 @@ def _config_of(saved: SavedModel, command: str, given: dict[str, str]) -> PlainD
         named = {name.removeprefix("--data."): value for name, value in given.items()}
         options = options_to_evaluate(state, data.options_type, command, named)
     with explained_by(saved.source):
-        _check_names(saved.checkpoint.options, option_names(saved.kind))
+        _check_names(saved.options, option_names(saved.kind))
         _check_names(options, [field.name for field in fields(data.options_type)])
-        retriever = checked_description(state.retriever)
+        retriever = checked_description(state.retriever, saved.stranger)
     return {
-        "model": {"class_path": saved.kind.__name__, "init_args": saved.checkpoint.options},
+        "model": {"class_path": saved.kind.__name__, "init_args": saved.options},
         "data": {"class_path": data.__name__, "init_args": {**options, "retriever": retriever}},
     }
 

@@ -290,7 +290,7 @@ def open_model_memory(
     location = saved.memory if memory is None else None
     if location is not None and location.rows is None:
         # The data module, and with it Lightning, is not needed.
-        chosen = retriever or make_retriever(saved.checkpoint.data.retriever)
+        chosen = retriever or make_retriever(saved.checkpoint.data.retriever, saved.stranger)
         opened = open_memory(location.path, chosen)
     else:
         data = saved.make_data(retriever, names_memory=memory is not None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from datamodules.core.errors import InputError, check_count
+from datamodules.core.errors import InputError, check_count, visible
 from zoo.reproduce.picture import Figures
 from zoo.reproduce.run import Reproduction, RowFailed
 from zoo.reproduce.table import load_table, shipped_tables
@@ -79,7 +79,7 @@ def run_table(
     test = None if test_file is None else Path(test_file)
     reproduction = Reproduction(table, wanted, number, Path(data_dir), test, out)
     for row, reason in reproduction.skipped.items():
-        print(f"{row}: skipped: {reason}")
+        print(visible(f"{row}: skipped: {reason}"))
     out.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(out / ".lock", timeout=0):

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from callbacks.pictures import write_picture
+from datamodules.core.errors import visible
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
 from zoo.markdown import markdown_table
@@ -51,7 +52,8 @@ class Report:
         figures = self.figures()
         write_json(out / "table.json", figures)
         text = "\n".join([*self._markdown(figures), *self._comparison()])
-        (out / "table.md").write_text(text + "\n", encoding="utf-8")
+        lines = map(visible, text.split("\n"))
+        (out / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def write_plot(self, out: Path) -> None:
         """Write `table.png`."""

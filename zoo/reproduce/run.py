@@ -19,7 +19,7 @@ from pathlib import Path
 import yaml
 from pyarrow import parquet
 
-from datamodules.core.errors import InputError
+from datamodules.core.errors import InputError, visible
 from datamodules.core.storage import contents_of, write_json
 from datamodules.core.types import PlainDict
 from zoo.comparison.runs import read_run
@@ -101,13 +101,13 @@ class Reproduction:
             is_kept = self._run_seed(row, seed)
         except Exception as error:  # of any kind: the other rows can be run
             self.failed[title] = " ".join(f"{error or type(error).__name__}".split())
-            print(f"{title}: FAILED: {self.failed[title]}", flush=True)
+            print(visible(f"{title}: FAILED: {self.failed[title]}"), flush=True)
         else:
             metrics = self._result(row, seed)["metrics"]
             names = (f"{key}/{self.table.metrics[0]}" for key in SPLITS)
             figures = "  ".join(f"{name} {metrics[name]:.4f}" for name in names if name in metrics)
             took = "kept" if is_kept else f"{time.monotonic() - started:.0f} s"
-            print(f"{title}: {figures}  ({took})", flush=True)
+            print(visible(f"{title}: {figures}  ({took})"), flush=True)
 
     def report(self) -> Report:
         """Return the table so far: the wanted rows, and others with finished runs in the folder."""

@@ -43,7 +43,7 @@ class Checkpoint:
     weights: dict[str, Any]
     #: of the transformer whose weights are here.
     transformer_config: PlainDict | None = None
-    #: of the places that a run names, see `zoo.saving.origin`.
+    #: of the places that a run names, see `datamodules.core.origin`.
     signature: str | None = None
     #: further values of the model class.
     extras: PlainDict = field(default_factory=dict)

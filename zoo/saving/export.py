@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -13,20 +13,32 @@ from torch import nn
 from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError, visible
 from datamodules.core.secrets import redact
-from datamodules.core.storage import check_inside, named_disk_errors, new_folder
+from datamodules.core.storage import check_inside, load_json, named_disk_errors, new_folder
 from datamodules.core.types import PlainDict
 from datamodules.memory_source import MemoryLocation
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import encodings_folder
+from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.layers.lora import without_adapters
 from zoo.markdown import code_span
 from zoo.registry import paper_of
 from zoo.saving import fitted_weights
-from zoo.saving.model_folder import KIND, write_model
+from zoo.saving.checkpoint import explained_by
+from zoo.saving.model_folder import KIND, TOKENIZER, write_model
 from zoo.saving.saved_model import MEMORY, OWN, SavedModel
 
 #: Options that describe how the training started, whose effect is in the weights.
 _STARTED_WITH = ("init_from", "freeze", "lora_rank")
+#: Files by which `transformers` loads a tokenizer, and those of published modules.
+_TOKENIZER_FILES = [
+    "*.model",
+    "*_tokens*.json",
+    "*config*.json",
+    "merges.txt",
+    "modules.json",
+    "tokenizer*",
+    "vocab*",
+]
 _USE = """\
 ## Use
 
@@ -74,6 +86,9 @@ def export(source: str | Path, folder: str | Path) -> Path:
             if name in data.options.files
         }
         options = {**checkpoint.data.options, **names, "cache_dir": None}
+        if Path(tokenizer := data.options.tokenizer).is_dir() and tokenizer not in OWN_TOKENIZERS:
+            _copy_tokenizer(Path(tokenizer), partial / TOKENIZER)
+            options["tokenizer"] = TOKENIZER
         checkpoint.data = replace(checkpoint.data, options=options, memory=location)
         checkpoint.signature = None
         # Adapters are merged into the weights.
@@ -113,6 +128,17 @@ def _copy_memory(saved: SavedModel, memory: FolderMemory, target: Path) -> None:
     shutil.copytree(memory.folder, target, ignore=shutil.ignore_patterns(".*", *others))
 
 
+def _copy_tokenizer(folder: Path, target: Path) -> None:
+    """Copy the files by which a folder's tokenizer is loaded, and nothing else of it."""
+    check_inside(folder)
+    with new_folder(target, TOKENIZER) as partial:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file() and any(fnmatch(file.name, pattern) for pattern in _TOKENIZER_FILES):
+                copied = partial / file.relative_to(folder)
+                copied.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copied)
+
+
 def _without_folder(files: object) -> object:
     """Return names of files without their folders, which do not exist on another machine."""
     if isinstance(files, (list, tuple)):
@@ -143,11 +169,12 @@ def model_card(saved: SavedModel, memory: Memory | None) -> str:
 
 
 def _scores(saved: SavedModel) -> list[str]:
-    """Return a table of the scores in `summary.json`, if the model is a run's."""
+    """Return a table of the scores in `summary.json`, if the model is a run of this user."""
     file = saved.file("summary.json")
-    if saved.path.is_dir() or not file.is_file():
+    if not (saved.is_own and file.is_file()):
         return []
-    summary: PlainDict = json.loads(file.read_text(encoding="utf-8"))
+    with explained_by(file):
+        summary: PlainDict = load_json(file)
     scores = {
         name.removeprefix("val/"): value
         for name, value in summary.get("metrics", {}).items()

@@ -1,6 +1,6 @@
 """A model as a folder to share: weights as safetensors, everything else as JSON; no pickle.
 
-`manifest.json` has size and checksum of each file outside of `memory/`, which has manifests of its own.
+`manifest.json` has size and checksum of each file; `memory/` and `tokenizer/` have manifests of their own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
+#: Folder of a `transformers` tokenizer that was in a folder of the training's machine.
+TOKENIZER = "tokenizer"
 #: Fingerprint of the manifest.
 KIND = "memory-zoo model 1"
 #: In `config.json`, the key of a tensor's name among the weights.
@@ -66,6 +68,8 @@ def read_model(folder: Path) -> Checkpoint:
     from safetensors.torch import load_file
 
     check_folder(folder, KIND, contents=True, advice=_ADVICE)
+    if (folder / TOKENIZER).exists():
+        check_folder(folder / TOKENIZER, TOKENIZER, contents=True, advice=_ADVICE)
     try:
         contents: dict[str, Any] = load_json(folder / CONFIG)
         vocabulary = load_json(folder / VOCABULARY)

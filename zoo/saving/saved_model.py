@@ -9,20 +9,23 @@ from __future__ import annotations
 import inspect
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import datamodules
 from datamodules.core.errors import InputError
+from datamodules.core.origin import is_signed, own_name
+from datamodules.core.sharing import cached_property
 from datamodules.core.storage import fingerprint_of
+from datamodules.core.types import PlainDict
 from datamodules.memory_source import MemoryLocation
 from datamodules.retrieval import FolderMemory, Memory, Retriever, first_rows, make_retriever
 from datamodules.state import DataState
+from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.registry import model_class
 from zoo.saving import fitted_weights, hub, model_folder
 from zoo.saving.checkpoint import Checkpoint, explained_by, read_contents
-from zoo.saving.origin import is_signed
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +40,8 @@ MEMORY = "memory"
 _BEST = "checkpoints/best.ckpt"
 #: Key of a memory that is made of a table, wherever it is.
 OWN = "own"
+#: Options of models that name another model.
+_OTHER_MODELS = ("transformer", "init_from")
 
 
 class SavedModel:
@@ -87,7 +92,21 @@ class SavedModel:
     @cached_property
     def is_own(self) -> bool:
         """True for a checkpoint of this user's runs; a model of anybody else uses nothing outside of its folder."""
-        return self.path.is_file() and is_signed(self.checkpoint.data, self.checkpoint.signature)
+        return self.path.is_file() and is_signed(self.checkpoint.data.places, self.checkpoint.signature)
+
+    @property
+    def stranger(self) -> Path | None:
+        """The place of a stranger's model, outside of which it reads nothing; None for a run of this user's."""
+        return None if self.is_own else self.path
+
+    @property
+    def options(self) -> PlainDict:
+        """The options of the model's class; a stranger's name no other model of this machine."""
+        options = dict(self.checkpoint.options)
+        if not self.is_own:
+            named = options.keys() & {*_OTHER_MODELS}
+            options |= {name: own_name(options[name], self.path) for name in named}
+        return options
 
     @cached_property
     def memory(self) -> MemoryLocation | None:
@@ -121,6 +140,8 @@ class SavedModel:
         data = self.checkpoint.data
         if not self.is_own:
             options = self.data_kind.options_type.without_files(data.options)
+            if (tokenizer := options.get("tokenizer")) not in OWN_TOKENIZERS:
+                options["tokenizer"] = own_name(tokenizer, self.path)
             data = replace(data, options=options, files={})
         memory = None
         with suppress(InputError) if names_memory else nullcontext():
@@ -139,7 +160,7 @@ class SavedModel:
         """Make the model with the weights of its training, in evaluation mode."""
         kind = self.kind
         with explained_by(self.source):
-            model = kind(**self.checkpoint.options)
+            model = kind(**self.options)
             model.restore(self.checkpoint)
             return model.eval()
 
@@ -150,7 +171,9 @@ class SavedModel:
         """
         with explained_by(self.source):
             kind, state = self.data_kind, self.state(names_memory)
-            data = kind(retriever=retriever or make_retriever(state.retriever), **state.options)
+            data = kind(
+                retriever=retriever or make_retriever(state.retriever, self.stranger), **state.options
+            )
             data.use_state(state)
             # The network was made for these sizes: other words would be read outside of its tables.
             if data.spec != self.kind.spec_type(**self.checkpoint.spec):

@@ -28,6 +28,7 @@ from datamodules.core.lightning import (
     OptimizerCallable,
     TrainerFn,
 )
+from datamodules.core.origin import is_signed, sign
 from datamodules.core.sharing import SharedLock
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
@@ -37,7 +38,6 @@ from datamodules.state import DataState, check_resumed
 from zoo.layers.encoders import transformer_config_of
 from zoo.layers.lora import is_adapter
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint, explained_by, plain
-from zoo.saving.origin import is_signed, sign
 from zoo.saving.saved_model import SavedModel
 from zoo.tasks.predictor import Predictor
 from zoo.training.resuming import check_shapes, check_training
@@ -257,7 +257,7 @@ class Task(LightningModule):
             data=self.data_state,
             weights={},
             transformer_config=None if config is None else plain(config),
-            signature=sign(self.data_state),
+            signature=sign(self.data_state.places),
             extras={"is_sharded": self._trainer is not None and is_sharded(self.trainer.strategy)},
         ).describe()
 
@@ -278,7 +278,7 @@ class Task(LightningModule):
             if fitting:
                 check_training(self, read)
             if data is not None:
-                is_own = is_signed(read.data, read.signature)
+                is_own = is_signed(read.data.places, read.signature)
                 data.use_state(read.data if is_own else replace(read.data, memory=None))
 
     # --- starting from another model ---

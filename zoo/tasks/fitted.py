@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from inspect import signature
 from typing import Any, ClassVar
 
 import torch
@@ -44,9 +46,21 @@ class Fitted(Task):
     @override
     def check_data(self, data: AnyDataModule) -> None:
         super().check_data(data)
-        for name in ("init_from", "freeze", "learning_rates"):
+        for name in ("init_from", "freeze", "learning_rates", "compile"):
             if self.hparams[name]:
                 raise InputError(f"model.{name}: a {type(self).__name__} has no trained weights; omit it")
+
+    @override
+    def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
+        yield from super().idle_options(data)
+        reason = f"a {type(self).__name__} is fitted without gradient steps"
+        default = signature(Task.__init__).parameters["optimizer"].default
+        # A command line passes a copy of the default: what is made is compared.
+        made, other = (make([nn.Parameter(torch.zeros(()))]) for make in (self.make_optimizer, default))
+        if type(made) is not type(other) or made.defaults != other.defaults:
+            yield "model.optimizer", reason
+        if self.make_lr_scheduler is not None:
+            yield "model.lr_scheduler", reason
 
     @override
     def setup(self, stage: str) -> None:

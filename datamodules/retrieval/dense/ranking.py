@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
 from datamodules.core.errors import InputError, reason
+from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
 from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text.sentence_modules import MODULES, SentenceModules
@@ -32,6 +32,8 @@ class DenseRanking:
     document_prompt: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.encoder, str):
+            raise InputError(f"encoder {self.encoder!r}: give the name of an encoder")
         if self.pooling is not None and self.pooling not in POOLINGS:
             raise InputError(f"pooling {self.pooling!r}: use {', '.join(POOLINGS)}, or null")
         if self.max_length < 3:

@@ -36,6 +36,7 @@ _SEARCH_PROBLEMS = (
 )
 _AUTH_ARGS = frozenset({"api_key", "basic_auth", "bearer_auth", "http_auth"})
 _SECRET_ARGS = _AUTH_ARGS | {"headers", "opaque_id", "ssl_context"}
+_NAME_IT = "Name it with --data.retriever.url (of zoo predict, --retriever.url), or in ELASTICSEARCH_HOSTS"
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 Request: TypeAlias = Callable[[elasticsearch.Elasticsearch], ApiResponse[Any]]
@@ -71,17 +72,19 @@ class ServerConnection:
     def __getstate__(self) -> PlainDict:
         return {**self.__dict__, "client_args": _Hidden(without_secrets(self.client_args)), "_clients": {}}
 
-    def trust(self, urls: Iterable[str]) -> None:
-        """Send the credentials of the environment only to the servers with these URLs.
+    def trust(self, urls: Iterable[str], is_own: bool = False) -> None:
+        """Connect only to the servers with these URLs, and send them the credentials of the environment.
 
-        A new connection trusts its own servers. Those of a stranger's file must not be trusted.
+        `is_own` connects to other servers as well, without credentials. A new connection trusts its own servers. Those
+        of a stranger's file must not be trusted.
         """
+        self._is_own = is_own
         self._trusted = set()
         for url in urls:
             with suppress(InputError):  # the parser of the options reports it
                 self._trusted.add(split_credentials(url)[0])
 
-    def _may_send_credentials(self) -> bool:
+    def _is_trusted(self) -> bool:
         """Return whether each server is trusted (see `trust`), or in ELASTICSEARCH_HOSTS."""
         return all(url in self._trusted or url in _urls_of_environment() for url in self.urls)
 
@@ -92,12 +95,13 @@ class ServerConnection:
             credentials["api_key"] = key
         elif user := os.environ.get("ELASTICSEARCH_USERNAME"):
             credentials["basic_auth"] = (user, os.environ.get("ELASTICSEARCH_PASSWORD", ""))
-        if not credentials or self._may_send_credentials():
+        if not credentials or self._is_trusted():
             return credentials
         logger.warning(
             "%s: named by a checkpoint or a memory, and not by you: it is not sent the credentials of the environment."
-            " Name it with --data.retriever.url (of zoo predict, --retriever.url), or its URL in ELASTICSEARCH_HOSTS",
+            " %s",
             ", ".join(self.urls),
+            _NAME_IT,
         )
         return {}
 
@@ -107,6 +111,11 @@ class ServerConnection:
         return self._clients[os.getpid()]
 
     def _connect(self) -> elasticsearch.Elasticsearch:
+        if not (self._is_own or self._is_trusted()):
+            raise InputError(
+                f"{', '.join(self.urls)}: named by a model or a memory that is not yours, so no text is sent to this"
+                f" server. {_NAME_IT}"
+            )
         json_types = ("application/json", "application/vnd.elasticsearch+json")
         arguments: PlainDict = {
             "request_timeout": self.timeout,

@@ -83,12 +83,13 @@ class InvertedIndex(NamedTuple):
             if len(array) != length:
                 raise damaged(folder / f"{name}.npy", f"has {len(array)} numbers instead of {length}")
         check_numbers(folder / "term_bitmap.npy", self.term_bitmap, frequent, least=-1)
-        check_numbers(folder / "posting_rows.npy", self.posting_rows, texts)
-        # Where one term ends, the rows of the next one may begin lower.
-        ends = self.posting_starts[1:][np.diff(self.posting_starts) > 0][:-1]
-        if _falls(self.posting_rows) != np.count_nonzero(
-            self.posting_rows[ends] <= self.posting_rows[ends - 1]
-        ):
+        # The rows of a term ascend if they fall only where the next term begins; then the ends bound the others.
+        has_postings = self.posting_starts[1:] > self.posting_starts[:-1]
+        first = self.posting_rows[self.posting_starts[:-1][has_postings]]
+        last = self.posting_rows[self.posting_starts[1:][has_postings] - 1]
+        check_numbers(folder / "posting_rows.npy", first, texts)
+        check_numbers(folder / "posting_rows.npy", last, texts)
+        if _falls(self.posting_rows) != np.count_nonzero(first[1:] <= last[:-1]):
             raise damaged(folder / "posting_rows.npy", "the rows of a term are not ascending")
 
     def find_terms(self, terms: Sequence[str]) -> Ints:

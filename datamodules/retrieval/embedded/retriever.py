@@ -76,7 +76,7 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
         mu: float = 2000.0,
         threads: int = 1,
     ) -> None:
-        if threads < 1:
+        if not isinstance(threads, int) or threads < 1:
             raise InputError(f"threads={threads}: use 1 or more")
         self.ranking: Ranking = Ranking(similarity, analyzer, k1, b, mu)
         self.threads = threads

@@ -19,6 +19,7 @@ from typing_extensions import override
 from datamodules.core import storage
 from datamodules.core.arrays import RowLookup, damaged
 from datamodules.core.errors import DamagedError, InputError
+from datamodules.core.origin import sign
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import SCHEMA, Rows, Texts
 from datamodules.retrieval.base import Collection, Retriever
@@ -100,7 +101,8 @@ class FolderMemory(Memory):
                     retriever.index(_collection(stored.rows, fingerprint), index_folder, progress)
             # The ranking is stored, too, since an encoder's files may be replaced by others.
             described = {"retriever": retriever.describe(), "ranking": retriever.ranking.describe()}
-            write_pointer(folder, {**pointer, **described})
+            signature = sign({"retriever": described["retriever"]})
+            write_pointer(folder, {**pointer, **described, "signature": signature})
         return cls(folder, retriever, version=1)
 
     def copy_to(self, folder: Path) -> FolderMemory:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from datamodules.core.errors import InputError
+from datamodules.core.origin import is_signed
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.memories.folder_memory import FolderMemory, check_ranking
 from datamodules.retrieval.memories.index_memory import IndexMemory
@@ -31,7 +32,8 @@ def open_memory(location: str, retriever: Retriever | None = None, version: int 
     folder = Path(location)
     pointer = read_pointer(folder)
     if retriever is None:
-        retriever = make_retriever(pointer["retriever"])
+        is_own = is_signed({"retriever": pointer["retriever"]}, pointer.get("signature"))
+        retriever = make_retriever(pointer["retriever"], None if is_own else folder)
     # Not that of the stored retriever: its encoder's files may have changed since.
     check_ranking(folder, pointer["ranking"], retriever)
     return FolderMemory(folder, retriever, version)

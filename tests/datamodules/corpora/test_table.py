@@ -331,6 +331,41 @@ def test_empty_file(tmp_path, name):
     assert "empty file" in error(write(tmp_path / name, content))
 
 
+def test_white_space_around_names_and_labels_is_theirs(tmp_path, caplog):
+    lines = '" lead",lead,"label"\nfirst,second, lead\nthird,fourth,lead\n'
+    path = write(tmp_path / "t.csv", lines)
+    rows = read_table(path, text_column=" lead", label_column="label")
+    assert rows.texts[:] == ["first", "third"]
+    assert read_table(path, text_column="lead", label_column="label").texts[:] == ["second", "fourth"]
+    assert rows.labels == [" lead", "lead"]
+    (warning,) = [record.getMessage() for record in caplog.records if record.args[1:] == (" lead", "lead")][
+        :1
+    ]
+    assert warning.startswith(f"{path}: the labels ' lead' and 'lead' are two classes")
+    # A carriage return ends a line, and a number that names a class is a number.
+    table = write(tmp_path / "t.tsv", "text\tlabel\r\na\tlead\r\nb\t 2\r\n")
+    assert read_table(table).labels == ["lead", " 2"]
+    numbered = write(tmp_path / "n.tsv", "text\tlabel\r\na\t1\r\nb\t 2\r\n")
+    assert read_table(numbered, class_names=["one", "two"]).labels == ["one", "two"]
+    assert read_table(numbered, class_names={1: "one", "2": "two"}).labels == ["one", "two"]
+    assert "line 2: no label" in error(write(tmp_path / "blank.csv", "text,label\na,  \n"))
+
+
+@pytest.mark.parametrize("name", ["twice.csv", "twice.jsonl", "twice.parquet"])
+def test_two_columns_of_one_name_are_refused(tmp_path, name):
+    path = tmp_path / name
+    if name.endswith("parquet"):
+        values = pa.array(["a"])
+        pq.write_table(pa.table([values, values, values], names=["text", "label", "label"]), path)
+    elif name.endswith("csv"):
+        write(path, "text,label,label\na,b,c\n")
+    else:
+        write(path, '{"text": "a", "label": "b", "label": "c"}\n')
+    message = error(path)
+    assert "'label'" in message
+    assert "more than once" in message or "twice" in message
+
+
 def test_blank_file(tmp_path):
     assert "no rows" in error(write(tmp_path / "t.csv", "\n\n"))
 
@@ -440,7 +475,7 @@ def test_missing_label_in_json_and_parquet(tmp_path):
 def test_labels_that_are_no_strings(tmp_path):
     lines = [{"text": "a", "label": label} for label in (1, True, 1.0, "1", " x ", 0, False)]
     rows = read_table(write(tmp_path / "t.jsonl", "\n".join(map(json.dumps, lines))))
-    assert rows.labels == ["1", "True", "1.0", "1", "x", "0", "False"]
+    assert rows.labels == ["1", "True", "1.0", "1", " x ", "0", "False"]
 
 
 def test_table_without_labels(tmp_path):

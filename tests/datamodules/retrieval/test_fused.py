@@ -127,7 +127,7 @@ def nested(encoder: str, **options: Any) -> FusedRetriever:
 
 def test_a_memory_stores_its_members(tmp_path: Path, tiny_encoder: str) -> None:
     retriever = nested(tiny_encoder, weights=[1, 2], depth=30, rank_constant=5)
-    assert make_retriever(retriever.describe()).describe() == retriever.describe()
+    assert make_retriever(retriever.describe(), None).describe() == retriever.describe()
     memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
     again = open_memory(str(tmp_path / "memory"))
     unpickled: FusedRetriever = pickle.loads(pickle.dumps(retriever))

@@ -84,7 +84,7 @@ class OverlapRetriever(Retriever):
 )
 def test_an_own_retriever_is_made_from_its_description(retriever: Retriever, tmp_path: Path) -> None:
     description = json.loads(json.dumps(retriever.describe()))
-    again = make_retriever(description)
+    again = make_retriever(description, None)
     assert type(again) is type(retriever)
     assert again.describe() == retriever.describe()
     # A memory finds it again, and grows.
@@ -110,8 +110,8 @@ def test_the_module_decides_between_equal_names() -> None:
     class FusedRetriever(OverlapRetriever):
         __module__ = "elsewhere"
 
-    assert type(make_retriever(EmbeddedRetriever().describe())) is EmbeddedRetriever
-    assert type(make_retriever(FusedRetriever().describe())) is FusedRetriever
+    assert type(make_retriever(EmbeddedRetriever().describe(), None)) is EmbeddedRetriever
+    assert type(make_retriever(FusedRetriever().describe(), None)) is FusedRetriever
     assert retriever_class("EmbeddedRetriever").__module__ == RETRIEVERS["EmbeddedRetriever"]
     # A script is the module `__main__` when it builds a memory, and has a name when another one imports it.
     assert retriever_class("__main__.OverlapRetriever") is OverlapRetriever
@@ -126,7 +126,7 @@ def test_a_class_that_was_not_imported_is_refused_and_never_imported(
     fused = {"class_path": "FusedRetriever", "init_args": {"retrievers": [strange, strange]}}
     for description in (strange, fused):
         with pytest.raises(InputError, match=r"no retriever 'strange.Strange'.*--import MODULE") as caught:
-            make_retriever(description)
+            make_retriever(description, None)
         assert "\n" not in str(caught.value)
     assert "strange" not in sys.modules
 

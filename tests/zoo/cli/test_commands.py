@@ -126,7 +126,7 @@ def test_index_search_and_another_memory(trained_run: Path, zoo_command: Zoo, tm
     assert result.code == 0, result.err
     assert result.out == "memory: 3 memories, 2 labels\n"
     result = zoo_command("search", "a plum", "--memory", "memory", "--k=2")
-    assert [line.split(maxsplit=1)[1] for line in result.out.splitlines()] == [
+    assert [line.split(maxsplit=2)[2] for line in result.out.splitlines()] == [
         "[fruit] ripe plum",
         "[fruit] plum jam",
     ]

@@ -154,7 +154,7 @@ def test_an_index_takes_them_and_encodes_queries_alone(
     result = zoo_command("search", "where is rain", "--memory=memory", "--k=2")
     assert result.code == 0, result.err
     neighbors = memory.search(["where is rain"], 2)
-    shown = [line.split(maxsplit=1)[1] for line in result.out.splitlines()]
+    shown = [line.split(maxsplit=2)[2] for line in result.out.splitlines()]
     assert shown == [neighbors.memories.texts[row] for row in neighbors.rows[0].tolist()]
     # The index is the one that encoding makes.
     retriever = DenseRetriever(str(Path(checkpoint).absolute()), device="cpu")
@@ -244,7 +244,7 @@ def test_on_a_server(
     result = zoo_command("search", "where is rain", "--memory=memory", "--k=2")
     assert result.code == 0, result.err
     expected = memory.search(["where is rain"], 2).memories.texts[:]
-    assert {line.split(maxsplit=1)[1] for line in result.out.splitlines()} == set(expected)
+    assert {line.split(maxsplit=2)[2] for line in result.out.splitlines()} == set(expected)
 
     other = trained(zoo_command, CORPUS, "large", hidden_size=8)
     retriever: Any = ElasticsearchDenseRetriever(

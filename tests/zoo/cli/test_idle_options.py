@@ -9,7 +9,7 @@ import pytest
 import zoo
 from datamodules import ClassificationDataModule, ClickthroughDataModule, DialogueDataModule
 from datamodules.core.errors import InputError
-from datamodules.retrieval import EmbeddedRetriever
+from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FusedRetriever
 from tests.zoo.conftest import Zoo, fit_options
 from zoo.baselines.retrieval_lexical import RetrievalBM25
 from zoo.ensemble.model import MemoryEnsemble
@@ -63,6 +63,17 @@ def test_of_a_model_and_its_data() -> None:
     # The model ranks by its own BM25, whatever the retriever.
     clicks = ClickthroughDataModule(retriever=OTHER)
     assert [name for name, _ in RetrievalBM25().idle_options(clicks)] == ["data.retriever"]
+    clicks = ClickthroughDataModule(retriever=DenseRetriever("an-encoder"), num_hits=9, negatives="retrieved")
+    # A model without training learns from no negatives, and ranks by its own BM25.
+    assert [name for name, _ in RetrievalBM25().idle_options(clicks)] == ["data.num_hits", "data.retriever"]
+    assert [name for name, _ in RetrievalBM25(mix_retriever=True).idle_options(clicks)] == []
+    assert [name for name, _ in zoo.LSTMRNN().idle_options(clicks)] == []
+    lone = EmbeddedRetriever("LMDirichlet", k1=0.5)
+    retrievers = (lone, FusedRetriever([lone, EmbeddedRetriever(mu=9.0)]))
+    assert [[name for name, _ in retriever.idle_options()] for retriever in retrievers] == [
+        ["k1"],
+        ["retrievers.0.k1", "retrievers.1.mu"],
+    ]
 
 
 def test_they_are_logged(zoo_command: Zoo, train_csv: Any, caplog: pytest.LogCaptureFixture) -> None:

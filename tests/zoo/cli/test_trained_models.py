@@ -107,7 +107,7 @@ def test_predict(
         assert record["probability"] == max(record["probabilities"].values())
         assert record["probabilities"][record["label"]] == record["probability"]
         for memory in record["memories"]:
-            assert set(memory) == {"text", "label", "retrieval_score", "weight"}
+            assert set(memory) == {"id", "text", "label", "retrieval_score", "weight"}
             assert training[memory["text"]] == memory["label"]
             assert -1.001 <= memory["weight"] <= 1.001
         scores = [memory["retrieval_score"] for memory in record["memories"]]

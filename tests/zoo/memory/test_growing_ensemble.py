@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,11 @@ from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from tests.zoo.conftest import Result, sentences, write_table
 from tests.zoo.ensemble.conftest import run as run
 from zoo.ensemble.model import MemoryEnsemble
-from zoo.ensemble.new_labels import with_new_classes
+from zoo.ensemble.network import EnsembleOutput
+from zoo.ensemble.new_labels import NEVER, with_new_classes
 from zoo.ensemble.outputs import Votes
 from zoo.ensemble.pool import Pool
+from zoo.tasks.classification.predictor import Prediction
 
 Run = Callable[..., Path]
 Zoo = Callable[..., Result]
@@ -52,7 +55,7 @@ def test_added_rows_vote_at_once_and_weights_are_fitted_again(
     result = zoo_command("memory", "tune", folder, dev)
     assert result.code == 0, result.err
     assert "weights lexical_vote" in result.out
-    assert "and 2 that were added to the memory" in result.out
+    assert "and 2 of the memory, each classified without it" in result.out
     tuned = zoo.load(folder).model.describe_weights()
     assert tuned != trained
     assert zoo.load(folder, memory_version=1).model.describe_weights() == trained
@@ -114,6 +117,51 @@ def test_a_new_label_is_predicted_by_the_memory_alone(
     dev = write_table(tmp_path / "dev.csv", [*sentences(40, seed=79), ("flute", "music")])
     assert zoo_command("memory", "tune", folder, dev).code == 0
     assert zoo.load(folder).predict("guitar")[0].label == "music"
+
+
+def test_each_version_keeps_its_predictions(
+    run: Run, zoo_command: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs: list[EnsembleOutput] = []
+    explain = MemoryEnsemble.explain
+
+    def record(
+        self: MemoryEnsemble, predictions: Sequence[Prediction], output: EnsembleOutput
+    ) -> list[Prediction]:
+        outputs.append(output)
+        return explain(self, predictions, output)
+
+    monkeypatch.setattr(MemoryEnsemble, "explain", record)
+    # Labels with noise give the votes a weight.
+    rows = [(text, "metal" if i % 4 == 0 else label) for i, (text, label) in enumerate(sentences(90, 1))]
+    folder = run("run", table=write_table(tmp_path / "noisy.csv", rows))
+    new = {label: [(f"{word} {label} near {i}", label) for i, word in enumerate(MUSIC)] for label in "xy"}
+    texts = [*(text for text, _ in sentences(20, seed=9)), *(text for text, _ in new["x"] + new["y"]), ""]
+
+    def predict(version: int) -> tuple[list[Any], list[Any]]:
+        predictions = zoo.load(folder, memory_version=version).predict(texts)
+        for output in outputs:
+            is_possible = output.logits > output.logits.amax(dim=1, keepdim=True) + NEVER / 2
+            for part in output.contributions.values():
+                mean = (part * is_possible).sum(dim=1) / is_possible.sum(dim=1)
+                torch.testing.assert_close(mean, torch.zeros(len(mean)), rtol=0, atol=1e-5)
+        outputs.clear()
+        return [each.probabilities for each in predictions], [each.contributions for each in predictions]
+
+    expected = [predict(1)]
+    for label, table in new.items():
+        more = write_table(tmp_path / f"{label}.csv", table)
+        result = zoo_command("memory", "add", folder, more, "--new_labels=true")
+        assert result.code == 0, result.err
+        expected.append(predict(len(expected) + 1))
+        dev = write_table(tmp_path / "dev.csv", [*sentences(40, seed=79), (f"flute {label}", label)])
+        result = zoo_command("memory", "tune", folder, dev)
+        assert result.code == 0, result.err
+        # The version that the weights were fitted for has them, and no other.
+        tuned = predict(len(expected))
+        assert tuned != expected[-1]
+        expected[-1] = tuned
+        assert [predict(version) for version in range(1, len(expected) + 1)] == expected
 
 
 def test_contributions_to_possible_classes_add_up_and_have_the_mean_0() -> None:

@@ -76,7 +76,7 @@ def test_members_equal_those_of_a_training_on_the_same_rows(
     before = probabilities(folder)
     report = grow(folder)
     assert "lexical fitted to 100 rows of the memory; weights" in report
-    assert "and 60 that were added to the memory" in report
+    assert "and 100 of the memory, each classified without it" in report
     assert "training texts" not in report
     assert "zoo fit" not in report
     assert {path: path.read_bytes() for path in folder.rglob("*.ckpt")} == checkpoints
@@ -190,7 +190,7 @@ def test_rows_that_the_members_know_are_not_held_out(
     members = zoo.load(folder).model.describe_members()
     result = zoo_command("memory", "tune", folder, dev)
     assert result.code == 0, result.err
-    assert "added to the memory" not in result.out
+    assert "of the memory, each" not in result.out
     kept = zoo.load(folder).model.describe_members()
     assert kept["members"].keys() == members["members"].keys()
     assert kept["version"] == members["version"] == 2

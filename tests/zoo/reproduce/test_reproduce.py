@@ -477,6 +477,14 @@ def test_a_row_that_fails_is_named_and_the_others_finish(
         reproduce("small.yaml", str(data_dir), rows=["broken"], seeds=1, run_dir="out")
 
 
+def test_names_of_others_are_shown_escaped(data_dir: Path, stand_in: Any, zoo_command: Command) -> None:
+    table = write_yaml({"M1": ROWS["M1"]}, description="red \x1b[31m text")
+    result = zoo_command("reproduce", table, "--data_dir", data_dir, "--run_dir=out", "--seeds=1")
+    assert result.code == 0, result.err
+    assert "red \\u001b[31m text" in result.out
+    assert "\x1b" not in result.out + table_text()
+
+
 @pytest.mark.slow
 def test_a_reference_row_that_fails_is_named(data_dir: Path) -> None:
     rows = {"few": {"overrides": {"model": "TfidfSVM", "data.rows_per_class": 1000}}}

@@ -17,12 +17,13 @@ import yaml
 from transformers import BertConfig
 
 import zoo
+from datamodules.core import origin
 from datamodules.core.errors import InputError
 from datamodules.core.storage import MANIFEST, check_folder, finish_folder, lock, new_file, with_checksum
 from datamodules.text.sentence_modules import SentenceModules
 from datamodules.text.token_models import make_model
 from tests.zoo.conftest import Fit, Zoo, best, refusal, sentences, write_table
-from zoo.saving import model_folder, origin
+from zoo.saving import model_folder
 from zoo.saving.checkpoint import CHECKPOINT_KEY
 from zoo.saving.saved_model import SavedModel
 
@@ -186,6 +187,101 @@ def test_a_test_of_a_strangers_model_reads_the_named_memory_only(
     assert result.code == 0, result.err
     assert json.loads(Path("scores.json").read_text())["rows"] == 31
     assert not (tmp_path / "strange").exists()
+
+
+# --- other models, and servers ---
+
+
+def of_transformer(fit: Fit, name: Path) -> Path:
+    """A run with a transformer and its tokenizer."""
+    return fit("run", f"--model.transformer={name}", f"--data.tokenizer={name}", "--data.characters=false")
+
+
+def test_an_export_has_its_tokenizer(tiny_bert: Path, fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+    run = of_transformer(fit, tiny_bert)
+    (tiny_bert / "notes.txt").write_text("private")
+    expected = zoo.load(run).predict(TEXTS)
+    assert zoo_command("export", run, "exported").code == 0
+    shutil.rmtree(tiny_bert)
+    assert zoo_command("export", "exported", "again").code == 0
+    for folder in map(Path, ("exported", "again")):
+        assert not (folder / "tokenizer" / "notes.txt").exists()
+        assert not [*folder.rglob("tokenizer/*.safetensors")]
+        predicted = zoo.load(folder).predict(TEXTS)
+        assert [each.label for each in predicted] == [each.label for each in expected]
+    file = Path("again/tokenizer/tokenizer.json")
+    file.write_text(file.read_text().replace("apple", "appel"))
+    with pytest.raises(InputError, match=r"tokenizer.json: damaged"):
+        zoo.load("again")
+
+
+def test_a_tokenizer_elsewhere_is_used_only_if_the_user_names_it(
+    tiny_bert: Path, fit: Fit, zoo_command: Zoo, test_csv: Path, train_csv: Path, tmp_path: Path
+) -> None:
+    run = of_transformer(fit, tiny_bert)
+    zoo_command("index", "--file", train_csv, "--memory", tmp_path / "memory")
+    change_checkpoint(best(run))
+    test = [
+        "test",
+        "--ckpt_path",
+        run,
+        f"--data.test_file={test_csv}",
+        f"--data.memory={tmp_path / 'memory'}",
+    ]
+    refusal(zoo_command(*test), "/not-of-this-user/tiny-bert")
+    refusal(
+        zoo_command("predict", "--ckpt_path", run, "--input", test_csv, "--memory", tmp_path / "memory"),
+        "/not-of-this-user/tiny-bert",
+    )
+    result = zoo_command(*test, f"--data.tokenizer={tiny_bert}")
+    assert result.code == 0, result.err
+
+
+def test_an_encoder_elsewhere_is_used_only_if_the_user_names_it(
+    tiny_bert: Path, zoo_command: Zoo, train_csv: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    dense = ["--retriever=DenseRetriever", f"--retriever.encoder={tiny_bert}"]
+    zoo_command("index", "--file", train_csv, "--memory", "memory", *dense)
+    search = ["search", "old apple", "--memory", "memory"]
+    own = zoo_command(*search)
+    assert own.code == 0, own.err
+    zoo_command("memory", "add", "memory", train_csv)
+    assert zoo_command(*search).out == own.out
+    monkeypatch.setenv("ZOO_KEY_FILE", str(tmp_path / "other" / "key"))
+    refusal(zoo_command(*search), "/not-of-this-user/tiny-bert")
+    assert zoo_command(*search, *dense).out == own.out
+
+
+@pytest.mark.parametrize("name", ["hub/name", "name", "words", "tokenizer"])
+def test_names_of_the_hub_are_kept(name: str, tmp_path: Path) -> None:
+    assert origin.own_name(name, tmp_path) == name
+    (tmp_path / name).mkdir(parents=True)
+    assert origin.own_name(name, tmp_path) == str(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "~", "./a", "a/b/c", "/", "a\0b", "x" * 5000, "../other", "here", 7, ["a"]]
+)
+def test_no_other_name_is_kept(name: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert str(origin.own_name(name, tmp_path / "model")).startswith("/not-of-this-user/")
+
+
+def test_the_scores_of_a_strangers_run_are_not_read(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+    run = fit("run")
+    assert zoo_command("export", run, "own").code == 0
+    assert "## Scores" in Path("own/README.md").read_text()
+    zoo_command("memory", "add", run, write_table(tmp_path / "more.csv", [("quince tart", "fruit")]))
+    change_checkpoint(best(run))
+    (run / "summary.json").unlink()
+    (tmp_path / "private.json").write_text('{"metrics": {"val/secret": 7}}')
+    (run / "summary.json").symlink_to(tmp_path / "private.json")
+    result = zoo_command("export", run, "model")
+    assert result.code == 0, result.err
+    assert "secret" not in Path("model/README.md").read_text()
 
 
 def test_a_key_that_cannot_be_kept_is_reported(

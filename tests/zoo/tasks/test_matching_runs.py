@@ -195,7 +195,7 @@ def test_predict_scores_pairs_and_answers_questions(
         assert plum["text"] == "where is plum"
         candidates = plum["candidates"]
         assert isinstance(candidates, list)
-        assert {"text", "score", "retrieval_score", "words"} == candidates[0].keys()
+        assert {"id", "text", "score", "retrieval_score", "words"} == candidates[0].keys()
         assert len(candidates) == 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import torch
 
 import zoo
 from datamodules.core.errors import InputError
-from datamodules.core.sharing import SharedLock
+from datamodules.core.sharing import SharedLock, cached_property
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FolderMemory, Retriever
 from tests.zoo.conftest import QUIET_TRAINER, SMALL_DATA, Fit, sentences
@@ -158,3 +159,27 @@ def status_of_fork(work: Callable[[], bool], seconds: float = 60) -> int:
             return -1
         time.sleep(0.01)
     return done[1]
+
+
+def test_a_forked_process_finds_no_lock_of_a_cached_property() -> None:
+    started, done = threading.Event(), threading.Event()
+
+    class Slow:
+        @cached_property
+        def value(self) -> int:
+            if threading.current_thread() is not threading.main_thread():
+                started.set()
+                done.wait()
+            return 7
+
+    thread = threading.Thread(target=lambda: Slow().value)
+    thread.start()
+    started.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # waiting for the lock would take for ever
+        os._exit(Slow().value)
+    status = os.waitpid(child, 0)[1]
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 7

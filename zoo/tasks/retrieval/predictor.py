@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,6 +15,7 @@ from datamodules.batch import DocumentBatch, QueryBatch
 from datamodules.clickthrough.datamodule import ClickthroughDataModule
 from datamodules.clickthrough.dataset import ClickSplit, RankingDataset
 from datamodules.core.errors import InputError, check_count
+from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
 from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.records import TextColumn

@@ -20,6 +20,7 @@ from datamodules.core.errors import InputError
 from datamodules.core.lightning import TrainerFn
 from zoo.saving.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.base import Task, check_positive
+from zoo.tasks.fitted import Fitted
 from zoo.tasks.ranking_measures import Judged
 from zoo.tasks.retrieval.metrics import RetrievalScores
 from zoo.tasks.retrieval.predictor import RetrievalPredictor, encode_blocks
@@ -69,8 +70,12 @@ class RetrievalTask(Task):
     @override
     def idle_options(self, data: AnyDataModule) -> Iterator[tuple[str, str]]:
         yield from super().idle_options(data)
-        if data.options.num_hits and "retrieved" not in data.options.sources and not self.mix_retriever:
-            yield "data.num_hits", "hits are read with data.negatives=retrieved or model.mix_retriever only"
+        learns_from_hits = "retrieved" in data.options.sources and not isinstance(self, Fitted)
+        if data.options.num_hits and not learns_from_hits and not self.mix_retriever:
+            reason = "hits are read in training with data.negatives=retrieved, or with model.mix_retriever"
+            yield "data.num_hits", reason
+            if data.has_own_retriever:
+                yield "data.retriever", reason
 
     def loss_terms(self, score: Tensor, batch: ClickBatch) -> Tensor:
         """-log of exp(gamma R+) / sum of exp(gamma R) over all candidates (Equation 5): [B], from relevance [N, M]."""

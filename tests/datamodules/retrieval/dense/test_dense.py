@@ -241,7 +241,7 @@ def test_the_ranking_depends_on_the_weights_and_not_on_their_location(
 def test_a_memory_stores_its_dense_retriever(tmp_path: Path, tiny_encoder: str) -> None:
     retriever = DenseRetriever(tiny_encoder, "cls", batch_size=5, max_length=20, device="cpu", threads=1)
     memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
-    assert make_retriever(retriever.describe()).describe() == retriever.describe()
+    assert make_retriever(retriever.describe(), None).describe() == retriever.describe()
     again = open_memory(str(tmp_path / "memory"))
     assert again.retriever.describe() == retriever.describe()
     neighbors, expected = again.search(QUERIES, 4), memory.search(QUERIES, 4)

@@ -369,7 +369,7 @@ def test_descriptions(tiny_encoder: str) -> None:
     arguments = described["init_args"]
     assert (arguments["url"], arguments["num_candidates"]) == ("http://search:9200", 70)
     assert arguments["client_args"] == {"verify_certs": False}
-    again = make_retriever(described)
+    again = make_retriever(described, None)
     assert isinstance(again, ElasticsearchDenseRetriever)
     # Nothing that weakens TLS is taken from a file.
     assert again.describe()["init_args"] == {**arguments, "client_args": None}

@@ -1,12 +1,14 @@
-"""The environment's credentials are sent to servers that the user named only."""
+"""Texts are sent to servers that this user has named only, and credentials to those that the command names."""
 
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from datamodules.core.errors import InputError
 from datamodules.retrieval import ElasticsearchRetriever, make_retriever
 from zoo.cli.options import named_servers
 
@@ -22,9 +24,23 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return arguments
 
 
-def from_file(url: str | list[str]) -> Any:
-    """Return a retriever whose servers a file names."""
-    return make_retriever(ElasticsearchRetriever(url=url).describe())
+def from_file(url: str | list[str], stranger: Path | None = None) -> Any:
+    """Return a retriever whose servers a file of the user, or of a stranger, names."""
+    return make_retriever(ElasticsearchRetriever(url=url).describe(), stranger)
+
+
+@pytest.mark.parametrize("is_pickled", [False, True])
+def test_a_strangers_server_is_used_only_if_the_user_names_it(
+    is_pickled: bool, sent: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever = from_file(FAR, stranger=Path("model"))
+    retriever = pickle.loads(pickle.dumps(retriever)) if is_pickled else retriever
+    with pytest.raises(InputError, match=r"far.example:9200: .*no text is sent .*--retriever.url"):
+        retriever.open(Path("index"), "fingerprint")
+    assert not sent
+    monkeypatch.setenv("ELASTICSEARCH_HOSTS", FAR)
+    retriever.server._connect()
+    assert sent["api_key"] == "hunter2"
 
 
 def test_a_server_that_the_user_named(sent: dict[str, Any]) -> None:
@@ -58,14 +74,14 @@ def test_a_server_that_a_file_and_the_user_named(
     named: list[str], is_trusted: bool, sent: dict[str, Any]
 ) -> None:
     retriever = from_file(FAR)
-    retriever.server.trust(named)
+    retriever.server.trust(named, is_own=True)
     retriever.server._connect()
     assert ("api_key" in sent) == is_trusted
 
 
 def test_one_server_of_a_cluster_that_nobody_named(sent: dict[str, Any]) -> None:
     retriever = from_file([FAR, "https://other.example:9200"])
-    retriever.server.trust([FAR])
+    retriever.server.trust([FAR], is_own=True)
     retriever.server._connect()
     assert "api_key" not in sent
 
@@ -89,7 +105,7 @@ def test_a_port_of_this_machine_that_a_file_named(url: str, sent: dict[str, Any]
 def test_a_file_weakens_no_tls(weakened: dict[str, Any], sent: dict[str, Any]) -> None:
     described = ElasticsearchRetriever(url=FAR, client_args={**weakened, "http_compress": True}).describe()
     fused = {"class_path": "FusedRetriever", "init_args": {"retrievers": [described, described]}}
-    for retriever in (make_retriever(described), make_retriever(fused).retrievers[0]):
+    for retriever in (make_retriever(described, None), make_retriever(fused, None).retrievers[0]):
         retriever.server.trust([FAR])  # type: ignore[attr-defined]
         retriever.server._connect()  # type: ignore[attr-defined]
         assert not weakened.keys() & sent.keys()
@@ -156,6 +172,6 @@ def test_only_the_whole_url_in_an_option_names_a_server(
     option: str, is_trusted: bool, sent: dict[str, Any]
 ) -> None:
     retriever = from_file(FAR)
-    retriever.server.trust(named_servers([option]))
+    retriever.server.trust(named_servers([option]), is_own=True)
     retriever.server._connect()
     assert ("api_key" in sent) == is_trusted

@@ -218,7 +218,7 @@ def test_any_version_that_is_open_grows_the_current_one(tmp_path: Path) -> None:
 
 
 def _add(folder: Path, table: Rows, retriever: Retriever | None = None) -> None:
-    built_with = make_retriever(read_pointer(folder)["retriever"])
+    built_with = make_retriever(read_pointer(folder)["retriever"], None)
     FolderMemory(folder, retriever or built_with).add(table, progress=False)
 
 

@@ -1,0 +1,377 @@
+"""Every option of every model changes what is trained, is refused, or is logged as without effect.
+
+A new option fails here until `CASES` has another value for it, or the reason why no value changes a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from datamodules.base import AnyDataModule
+from datamodules.core.errors import InputError
+from tests.zoo.adapters import ADAPTERS, SIZES, Adapter
+from tests.zoo.option_cases import (
+    CHANGES,
+    LOGGED,
+    REFUSED,
+    Case,
+    Cases,
+    NoEffect,
+    plain_values,
+    write_other_bert,
+    wrong_options,
+)
+from zoo.registry import MODELS, model_class
+from zoo.saving.saved_model import option_names
+from zoo.tasks.base import Task
+from zoo.tasks.retrieval.task import RetrievalTask
+
+
+class OfModel(NamedTuple):
+    """A value that is made from the model that was trained with other options."""
+
+    make: Callable[[Task], Any]
+
+
+#: The file of a model of the same kind that was trained with another seed.
+TRAINED = "trained.ckpt"
+BERT, VECTORS = "tiny-bert", "vectors.txt"
+TOKENS = {"tokenizer": BERT}
+TRANSFORMER = {"transformer": BERT}
+
+
+def first_weight(model: Task) -> list[str]:
+    """The name of a weight, to freeze it."""
+    return [next(name for name, _ in model.network.named_parameters())]
+
+
+def descent(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.5)
+
+
+def falling(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5 / (1 + epoch))
+
+
+#: Class -> option -> case; of the classes that a model inherits from, the first with the option counts.
+CASES: Cases = {
+    "Task": {
+        "init_from": Case(TRAINED),
+        "optimizer": Case(descent),
+        "lr_scheduler": Case(falling),
+        "freeze": Case(OfModel(first_weight), {"init_from": TRAINED}),
+        "learning_rates": Case({"*": 0.5}),
+        "compile": NoEffect("the backend of torch.compile"),
+    },
+    "Fitted": {
+        "init_from": Case(TRAINED, effect=REFUSED),
+        "optimizer": Case(descent, effect=LOGGED),
+        "lr_scheduler": Case(falling, effect=LOGGED),
+        "freeze": Case(["*"], effect=REFUSED),
+        "learning_rates": Case({"*": 0.5}, effect=REFUSED),
+        "compile": Case("inductor", effect=REFUSED),
+    },
+    "ReadsWordVectors": {
+        "word_size": Case(7),
+        "train_word_vectors": Case(True, data={"word_vectors": VECTORS}),
+        "sparse_updates": NoEffect("rows are updated with the same result"),
+    },
+    "ReadsSpelling": {
+        "characters": Case(False, {"characters": True}),
+        "char_size": Case(3, {"characters": True}),
+        "char_hidden_size": Case(5, {"characters": True}),
+    },
+    "ReadsTransformer": {
+        "transformer": Case(BERT, data=TOKENS),
+        "lora_rank": Case(2, TRANSFORMER, TOKENS),
+    },
+    "LearnsMetric": {
+        "metric_steps": Case(2, TRANSFORMER, TOKENS),
+        "metric_layers": Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
+    },
+    "FrozenEncoder": {"freeze_encoder": Case(True, TRANSFORMER, TOKENS)},
+    "MemoryEnsemble": {
+        "members": Case(["lexical"]),
+        "transformer": Case(BERT, data=TOKENS),
+        "train_transformer": Case(True, TRANSFORMER, TOKENS),
+        "pooling": Case("max", TRANSFORMER, TOKENS),
+        "metric_steps": Case(2, {**TRANSFORMER, "metric_steps": 0}, TOKENS),
+        "metric_layers": Case(2, {**TRANSFORMER, "metric_steps": 2}, TOKENS),
+        "lora_rank": Case(2, {**TRANSFORMER, "train_transformer": True}, TOKENS),
+        "hidden_size": Case(5),
+        "dropout": Case(0.9),
+        "max_ngram": Case(1),
+        "max_letters": Case(3),
+        "c": Case(0.01),
+        "few_rows": Case(500),
+        "folds": Case(3, {"few_rows": 500}),
+    },
+    "KNNBiLSTM": {
+        "features": Case("M1"),
+        "num_perspectives": Case(2),
+        "hidden_size": Case(5),
+        "dropout": Case(0.5),
+        "pooling": Case("max", TRANSFORMER, TOKENS),
+        "attention": Case("softmax", {"features": "M5"}),
+        "text_dropout": Case(0.5),
+    },
+    "ExpaNet": {
+        "read": Case("hard"),
+        "tau": Case(1.0, {"read": "hard"}),
+        "final_tau": Case(0.5, {"read": "hard"}),
+        "straight_through": Case(True, {"read": "hard"}),
+    },
+    "MemNet": {
+        "hops": Case(1),
+        "sharpness": Case(3.0),
+        "score_power": Case(1.0),
+        "text_dropout": Case(0.5),
+        "tie_matrices": Case(True),
+        "label_vectors": Case(True),
+        "bigrams": Case(50),
+        "dropout": Case(0.5),
+        "duplicate_memories": Case(True, data={"num_memories": 60}),
+        "log_attention": Case(True),
+    },
+    "HMN": {
+        "readout": Case("word"),
+        "word_memory": Case("gru"),
+        "k": Case(1),
+        "loss": Case("each"),
+    },
+    "MemNN": {
+        "loss": Case("joint", effect=LOGGED),
+        "word_size": Case(12),
+        "hops": Case(1),
+        "temporal_encoding": Case(False),
+        "word_dropout": Case(3.0),
+    },
+    "DialogueTask": {"sentence_loss": Case(0.2)},
+    "AMVLSTM": {
+        "attention": Case("both"),
+        "attention_scale": Case("length", {"attention": "question"}),
+        "interaction": Case("concatenated"),
+        "similarity": Case("bilinear"),
+        "slices": Case(2, {"similarity": "tensor"}),
+        "k": Case(9),
+        "hidden_size": Case(5),
+        "shared_encoder": Case(False),
+        "mlp_size": Case(11),
+        "overlap": Case(True),
+        "dropout": Case(0.5),
+        "freeze_encoder": Case(True, TRANSFORMER, TOKENS),
+    },
+    "MatchingTask": {"loss": Case("cross_entropy"), "margin": Case(30.0, {"loss": "hinge"})},
+    "LSTMRNN": {
+        "cell": Case("rnn"),
+        "hidden_size": Case(5),
+        "bidirectional": Case(True),
+        "peepholes": Case(True),
+        "forget_gate": Case(True),
+    },
+    "TrigramRetrieval": {"num_trigrams": Case(300), "tied": Case(False), "word_dropout": Case(0.5)},
+    "RetrievalTask": {
+        "gamma": Case(2.0),
+        "mix_retriever": Case(True, data={"num_hits": 5}),
+    },
+    "ANMM": {"num_bins": Case(7), "num_weights": Case(2)},
+    "ARCI": {
+        "filters": Case((8, 5)),
+        "window": Case(2),
+        "segments": Case(1),
+        "hidden_size": Case(5),
+        "dropout": Case(0.5),
+    },
+    "ARCII": {
+        "filters": Case((8, 5)),
+        "window": Case(2),
+        "grid": Case((2, 2)),
+        "hidden_size": Case(5),
+        "dropout": Case(0.5),
+    },
+    "TrigramMatcher": {
+        "num_trigrams": Case(150),
+        "hidden_sizes": Case((8, 5)),
+        "smoothing": Case(2.0),
+    },
+    "CDSSM": {"window": Case(1)},
+    "MatchPyramid": {
+        "similarity": Case("dot"),
+        "filters": Case((8, 5)),
+        "kernel": Case(2),
+        "grid": Case((2, 2)),
+        "hidden_size": Case(5),
+        "dropout": Case(0.5),
+    },
+    "TransformerMatcher": {
+        "transformer": Case("other-bert"),
+        "mode": Case("bi"),
+        "pooling": Case("max", {"mode": "bi"}),
+        "scale": Case(3.0, {"mode": "bi"}),
+        "dropout": Case(0.5),
+    },
+    "BOWRocchio": {"weight": Case(0.4), "max_ngram": Case(2)},
+    "LinearBag": {"c": Case(0.01), "max_ngram": Case(1)},
+    "NGrams": {"max_ngram": Case(1), "max_features": Case(9), "tfidf": Case(True)},
+    "BiGRU": {"hidden_size": Case(5), "dropout": Case(0.5)},
+    "TextCNN": {"windows": Case((2,)), "filters": Case(5), "dropout": Case(0.5)},
+    "FastText": {"num_buckets": Case(20), "word_size": Case(7)},
+    "CharCNN": {
+        "length": Case(140, effect=REFUSED),
+        "filters": Case(7),
+        "hidden_size": Case(9),
+        "dropout": Case(0.5),
+    },
+    "CharCRNN": {
+        "windows": Case((4, 2)),
+        "filters": Case(7),
+        "hidden_size": Case(5),
+        "char_size": Case(3),
+        "dropout": Case(0.5),
+    },
+    "VDCNN": {"depth": Case(17), "filters": Case(3), "hidden_size": Case(9), "char_size": Case(3)},
+    "WordAverages": {
+        "word_size": Case(7),
+        "epochs": Case(3),
+        "window": Case(2),
+        "negatives": Case(2),
+        "expand": Case("join"),
+        "c": Case(0.01),
+    },
+    "LINE": {"epochs": Case(3), "learning_rate": Case(0.1)},
+    "NeighborVote": {"score_power": Case(1.0)},
+    "PairBM25": {"k1": Case(0.5), "b": Case(0.1)},
+    "RetrievalBM25": {"k1": Case(0.5), "b": Case(0.1), "analyzer": Case("english")},
+    "RetrievalULM": {"mu": Case(10.0), "analyzer": Case("english")},
+    "RetrievalCLSM": {"window": Case(3)},
+    "RetrievalDSSM": {"hidden_sizes": Case((8, 5))},
+    "RetrievalDoc2Vec": {
+        "vector_size": Case(5),
+        "window": Case(1),
+        "sample": Case(0.01),
+        "num_negatives": Case(2),
+        "epochs": Case(2),
+    },
+    "RetrievalPLSA": {
+        "num_topics": Case(4),
+        "iterations": Case(3),
+        "topic_prior": Case(0.5),
+        "word_prior": Case(0.5),
+        "smoothing": Case(0.6),
+    },
+}
+
+#: The options with which others have an effect, where the first variant of the adapters lacks these.
+BASES: dict[str, dict[str, Any]] = {
+    "MemoryEnsemble": {
+        "hidden_size": 8,
+        "word_size": 10,
+        "characters": False,
+        "members": ["lexical", "encoder", "lexical_vote"],
+        "few_rows": 0,
+    },
+    "ExpaNet": {"word_size": 10},
+    "KNNBiLSTM": {**SIZES, "features": "M7"},
+    "TransformerMatcher": {"transformer": BERT},
+}
+
+
+class Training:
+    """Trains one model with different options, on tables of a few rows, for two steps."""
+
+    def __init__(self, name: str, adapter: Adapter) -> None:
+        self.kind, self.adapter = model_class(name), adapter
+        first = next(iter(adapter.variants.get(name, {"": {}}).values()))
+        self.base = BASES.get(name, first)
+        self.results: dict[str, tuple[Any, set[str], Task]] = {}
+
+    def effect(self, option: str, case: Case) -> str:
+        """What another value of an option does."""
+        value = case.value
+        if isinstance(value, OfModel):
+            value = value.make(self.train(case.options, case.data)[2])
+        try:
+            result, idle, _ = self.train({**case.options, option: value}, case.data)
+        except InputError as error:
+            return REFUSED if case.effect == REFUSED else f"{REFUSED}: {error}"
+        if f"model.{option}" in idle:
+            return LOGGED
+        same = result == self.train(case.options, case.data)[0]
+        return "changes nothing" if same else CHANGES
+
+    def train(self, options: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Any, set[str], Task]:
+        """Weights and scores; the options that are logged as without effect; the model."""
+        key = repr((sorted(options.items()), changes))
+        if key not in self.results:
+            self.results[key] = self._train({**self.base, **options}, changes)
+        return self.results[key]
+
+    def _train(self, options: dict[str, Any], changes: Mapping[str, Any], seed: int = 5) -> Any:
+        data = self.data(changes)
+        if TRAINED in options.values() and seed == 5 and not Path(TRAINED).exists():
+            others = {name: value for name, value in options.items() if name not in ("init_from", "freeze")}
+            self._train(others, changes, seed=6)
+        pl.seed_everything(seed, verbose=False)
+        model = self.kind(**options)
+        trainer = pl.Trainer(
+            accelerator="cpu",
+            max_epochs=2,
+            limit_train_batches=1,
+            limit_val_batches=1,
+            num_sanity_val_steps=0,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(model, datamodule=data)
+        if seed != 5:
+            trainer.save_checkpoint(TRAINED)
+        scores = {name: value for name, value in trainer.callback_metrics.items() if "time" not in name}
+        idle = {name for name, _ in model.idle_options(data)}
+        return list(plain_values([model.network.state_dict(), scores, self.output(model, data)])), idle, model
+
+    def output(self, model: Task, data: AnyDataModule) -> Any:
+        """The output for a batch; a collection is ranked by scores alone."""
+        if isinstance(model, RetrievalTask):
+            return None
+        (batch, *_) = data.val_dataloader()
+        with torch.no_grad():
+            return model.eval()(batch)
+
+    def data(self, changes: Mapping[str, Any]) -> AnyDataModule:
+        """The data of the adapter, with other options."""
+        given = {**({"tokenizer": BERT} if self.kind.__name__ == "TransformerMatcher" else {}), **changes}
+        if not given:
+            return self.adapter.data
+        made: AnyDataModule = type(self.adapter.data)(**{**asdict(self.adapter.data.options), **given})
+        return made
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """kind -> its adapter, made at the first use."""
+    return cache(lambda kind: ADAPTERS[kind](tmp_path_factory.mktemp("options")))
+
+
+def kind_of(name: str) -> str:
+    """The kind of data on which a model is trained."""
+    return next((kind for kind, adapter in ADAPTERS.items() if name in adapter.variants), "ranking")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_option_has_an_effect(name: str, adapters: Any, tiny_bert: Path) -> None:
+    words = ["apple", "iron", "rain", "the", "of", "near", "where", "is", "in", "old"]
+    Path(VECTORS).write_text("".join(f"{word} {i} {i % 3} 1\n" for i, word in enumerate(words)))
+    write_other_bert(tiny_bert)
+    training = Training(name, adapters(kind_of(name)))
+    wrong = wrong_options([training.kind], option_names(training.kind), CASES, training.effect)
+    assert not wrong, "\n".join(wrong)
