@@ -15,7 +15,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.nn import functional
 from torch.optim import Optimizer
@@ -25,6 +24,7 @@ from datamodules.base import AnyDataModule
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
+from datamodules.core.lightning import TrainerFn
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.duplicates import decode_keys

@@ -120,6 +120,14 @@ def known_labels(saved: SavedModel | None, memory: Memory) -> list[str] | None:
     return [*saved.checkpoint.spec.get("memory_labels", ()), *labels]
 
 
+def addable_labels(saved: SavedModel, memory: Memory, new_labels: bool) -> list[str] | None:
+    """Return the labels that rows of a model's memory may have; None = any, if `new_labels` are allowed."""
+    if not new_labels:
+        return known_labels(saved, memory)
+    _check_new_labels(saved.source, saved)
+    return None
+
+
 def _check_new_labels(model: str, saved: SavedModel | None) -> None:
     if saved is None:
         raise InputError(f"--new_labels: {model} is a memory folder, which takes any label without it")

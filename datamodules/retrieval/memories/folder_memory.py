@@ -114,7 +114,10 @@ class FolderMemory(Memory):
                 with storage.named_disk_errors(folder, "the run's folder"):
                     hidden = shutil.ignore_patterns(".*")
                     shutil.copytree(self.folder, partial, copy_function=_link, ignore=hidden)
+                    for path in (partial, *partial.rglob("*")):
+                        storage.sync(path)
                     partial.rename(folder)
+                    storage.sync(folder.parent)
         return type(self)(folder, self.retriever)
 
     def __len__(self) -> int:

@@ -156,6 +156,10 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
             yield as_record(prediction) if name is None else {"id": name, **as_record(prediction)}
 
     @override
+    def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
+        return map(as_record, self.predict(texts, batch_size))
+
+    @override
     def encode(
         self, texts: list[str], batch_size: int = 256, bar: ProgressBar | None = None, queries: bool = False
     ) -> NDArray[np.float32]:
