@@ -36,25 +36,6 @@ def predict_only() -> None:
     if "pytorch_lightning" in sys.modules:
         return
     _predicts_only = True
-    import pyarrow as pa
-
-    # The first array of pyarrow imports pandas, only to find out whether its values are of pandas. Later, pyarrow still
-    # imports it to convert something to it.
-    sys.meta_path.insert(0, _WithoutPandas)
-    try:
-        pa.array([""])
-    finally:
-        sys.meta_path.remove(_WithoutPandas)
-
-
-class _WithoutPandas:
-    """A finder of modules that refuses one."""
-
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:
-        """See `importlib.abc.MetaPathFinder`."""
-        if name == "pandas":
-            raise ModuleNotFoundError(name=name)
 
 
 def __getattr__(name: str) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from datamodules.core.errors import InputError
-from datamodules.core.ragged import offsets_of
 from datamodules.core.types import PlainDict
 
 if TYPE_CHECKING:
@@ -24,10 +22,6 @@ if TYPE_CHECKING:
 _FEW_ROWS = 100
 #: Letters of the shortest n-gram of letters.
 _MIN_LETTERS = 2
-#: scikit-learn's default.
-_WORDS = re.compile(r"\b\w\w+\b")
-#: Words whose n-grams of letters are kept for later texts.
-_MOST_WORDS = 1 << 17
 
 
 class LinearClassifier(Protocol):
@@ -52,30 +46,13 @@ def planes_of(
 
 
 class TextVectorizer:
-    """Vectors of n-grams: TF-IDF of length 1, or counts.
+    """A vectorizer of scikit-learn that is kept as plain values: n-grams and inverse document frequencies."""
 
-    scikit-learn fits it. The fitted n-grams and inverse document frequencies are plain values, and new texts get the
-    vectors that scikit-learn would compute, without its import.
-    """
-
-    def __init__(
-        self,
-        tfidf: bool = True,
-        letters: bool = False,
-        ngram_range: tuple[int, int] = (1, 1),
-        sublinear_tf: bool = False,
-    ) -> None:
-        """Choose n-grams of words, or of `letters` within words, from the shortest to the longest.
-
-        With `sublinear_tf`, a term frequency tf counts as 1 + log tf.
-        """
-        self.tfidf, self.letters = tfidf, letters
-        self.ngram_range, self.sublinear_tf = ngram_range, sublinear_tf
-        #: `ngrams`, one a line (a checkpoint reads one long string much faster than many), and `idf`.
+    def __init__(self, tfidf: bool = True, **options: object) -> None:
+        """Choose the n-grams by options of `TfidfVectorizer`, or of `CountVectorizer` without `tfidf`."""
+        self.tfidf, self.options = tfidf, options
         self.state: PlainDict = {}
-        self._column_of: dict[str, int] = {}
-        # word -> columns of its n-grams of letters.
-        self._columns_of_word: dict[str, list[int]] = {}
+        self._opened: CountVectorizer | None = None
 
     def fit(self, texts: Iterable[str], source: str = "the training texts", **options: object) -> csr_matrix:
         """Select n-grams, and return the texts' vectors [n, V]; raises an `InputError` if there is no word."""
@@ -85,87 +62,26 @@ class TextVectorizer:
         except ValueError as error:
             raise InputError(f"{source}: no words to learn from ({error})") from error
         idf = {"idf": torch.from_numpy(vectorizer.idf_)} if self.tfidf else {}
-        self.use({"ngrams": "\n".join(vectorizer.get_feature_names_out()), **idf})
+        self.use({"ngrams": vectorizer.get_feature_names_out().tolist(), **idf})
         return vectors
 
     def use(self, state: PlainDict) -> None:
         """Take a fitted state."""
-        self.state = state
-        self._column_of, self._columns_of_word = {}, {}
+        self.state, self._opened = state, None
 
     def transform(self, texts: Iterable[str]) -> csr_matrix:
         """The vectors of n texts [n, V]."""
-        from scipy.sparse import csr_matrix
-
-        if not self._column_of:
-            ngrams = self.state["ngrams"].split("\n")
-            self._column_of = {ngram: column for column, ngram in enumerate(ngrams)}
+        if self._opened is None:
+            columns = {ngram: column for column, ngram in enumerate(self.state["ngrams"])}
+            self._opened = self._new(vocabulary=columns)
             if self.tfidf:
-                self._idf = self.state["idf"].double().numpy()
-        size = len(self._column_of)
-        columns, starts = list[int](), [0]
-        for text in texts:
-            self._append_columns(text.lower(), columns)
-            starts.append(len(columns))
-        n = len(starts) - 1
-        row = np.repeat(np.arange(n), np.diff(starts))
-        keys, counts = np.unique(row * size + np.array(columns, np.int64), return_counts=True)
-        row, column = keys // size, keys % size
-        values = self._weigh(row, column, counts, n) if self.tfidf else counts
-        ends = offsets_of(np.bincount(row, minlength=n))
-        return csr_matrix((values, column.astype(np.int32), ends), shape=(n, size))
-
-    def _append_columns(self, text: str, columns: list[int]) -> None:
-        """Append the column of each n-gram in a text in lower case, once for each occurrence."""
-        if not self.letters:
-            words = _WORDS.findall(text)
-            for n in range(self.ngram_range[0], self.ngram_range[1] + 1):
-                ngrams = (" ".join(words[first : first + n]) for first in range(len(words) - n + 1))
-                columns += self._known(ngrams)
-            return
-        for word in text.split():
-            if (of_word := self._columns_of_word.get(word)) is None:
-                of_word = self._known(self._letters_of(word))
-                if len(self._columns_of_word) < _MOST_WORDS:
-                    self._columns_of_word[word] = of_word
-            columns += of_word
-
-    def _known(self, ngrams: Iterable[str]) -> list[int]:
-        """The columns of the n-grams that the fit selected."""
-        return [self._column_of[ngram] for ngram in ngrams if ngram in self._column_of]
-
-    def _letters_of(self, word: str) -> Iterator[str]:
-        """The n-grams of letters of a word between spaces; a word that is shorter than n letters is one n-gram."""
-        word = f" {word} "
-        for n in range(self.ngram_range[0], self.ngram_range[1] + 1):
-            yield from (word[first : first + n] for first in range(max(1, len(word) - n + 1)))
-            if n >= len(word):
-                return
-
-    def _weigh(
-        self,
-        row: NDArray[np.int64],
-        column: NDArray[np.int64],
-        counts: NDArray[np.int64],
-        rows: int,
-    ) -> NDArray[np.float64]:
-        """TF-IDF values of length 1 in each row, from the counts of n-grams."""
-        frequency = counts.astype(np.float64)
-        if self.sublinear_tf:
-            frequency = np.log(frequency) + 1
-        values = frequency * self._idf[column]
-        # Summed in order, as scikit-learn does: the digits are the same.
-        lengths = np.sqrt(np.bincount(row, values * values, rows))
-        weighed: NDArray[np.float64] = values / lengths[row]
-        return weighed
+                self._opened.idf_ = self.state["idf"].double().numpy()
+        return self._opened.transform(texts)
 
     def _new(self, **options: object) -> CountVectorizer:
         from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 
-        options |= {"ngram_range": self.ngram_range, "analyzer": "char_wb" if self.letters else "word"}
-        if not self.tfidf:
-            return CountVectorizer(**options)
-        return TfidfVectorizer(sublinear_tf=self.sublinear_tf, **options)
+        return (TfidfVectorizer if self.tfidf else CountVectorizer)(**self.options, **options)
 
 
 class TfidfLinear(nn.Module):
@@ -183,7 +99,7 @@ class TfidfLinear(nn.Module):
         self.vectorizers = {"words": TextVectorizer(sublinear_tf=True, ngram_range=(1, max_ngram))}
         if max_letters:
             self.vectorizers["letters"] = TextVectorizer(
-                letters=True, sublinear_tf=True, ngram_range=(_MIN_LETTERS, max_letters)
+                sublinear_tf=True, analyzer="char_wb", ngram_range=(_MIN_LETTERS, max_letters)
             )
         self.bias: Tensor | None = None
         # A buffer moves with the module; it is saved with the other fitted values.

@@ -69,9 +69,7 @@ def add(
     if not labels:
         columns["label_column"] = label_column
     rows = read_table(file, **columns)
-    known = None if new_labels else known_labels(saved, memory)
-    if new_labels:
-        _check_new_labels(model, saved)
+    known = addable_labels(saved, memory, new_labels)
     if saved is not None and isinstance(memory, FolderMemory):
         memory = own_memory(saved, memory)
     corrected = 0
@@ -112,20 +110,14 @@ def table_options(saved: SavedModel | None, retriever: Retriever | None) -> Plai
     return {} if saved is None else saved.make_data(retriever).memory_columns()
 
 
-def known_labels(saved: SavedModel | None, memory: Memory) -> list[str] | None:
+def addable_labels(saved: SavedModel | None, memory: Memory, new_labels: bool = False) -> list[str] | None:
     """Return the labels that rows of a model's memory may have; None = any."""
+    if new_labels:
+        _check_new_labels(memory.location() if saved is None else saved.source, saved)
     labels = memory.labels()
-    if saved is None or not labels:
+    if saved is None or new_labels or not labels:
         return None
     return [*saved.checkpoint.spec.get("memory_labels", ()), *labels]
-
-
-def addable_labels(saved: SavedModel, memory: Memory, new_labels: bool) -> list[str] | None:
-    """Return the labels that rows of a model's memory may have; None = any, if `new_labels` are allowed."""
-    if not new_labels:
-        return known_labels(saved, memory)
-    _check_new_labels(saved.source, saved)
-    return None
 
 
 def _check_new_labels(model: str, saved: SavedModel | None) -> None:

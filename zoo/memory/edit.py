@@ -14,8 +14,8 @@ from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory, Memory, Retriever, servers_of
 from datamodules.retrieval.memories.memory import Change
 from zoo.memory.commands import (
+    addable_labels,
     check_fits_weights,
-    known_labels,
     name_what_stays,
     open_model_memory,
     own_memory,
@@ -105,7 +105,7 @@ def relabel(
         wanted, labels = parse_ids(str(ids)), [str(label)] * len(parse_ids(str(ids)))
     memory = _own(saved, memory, wanted)
     done = memory.relabel(
-        dict(zip(wanted, labels, strict=True)), known_labels(saved, memory), allow_empty_class
+        dict(zip(wanted, labels, strict=True)), addable_labels(saved, memory), allow_empty_class
     )
     _finish(memory, saved, done, "relabelled", refit, retriever)
 
@@ -140,7 +140,7 @@ def replace(
         columns["label_column"] = label_column
     rows = read_table(file, **columns)
     memory = _own(saved, memory, rows.ids)
-    done = memory.replace(rows, known_labels(saved, memory), allow_empty_class)
+    done = memory.replace(rows, addable_labels(saved, memory), allow_empty_class)
     _finish(memory, saved, done, "replaced", refit, retriever)
 
 

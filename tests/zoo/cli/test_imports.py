@@ -22,7 +22,6 @@ HEAVY = [
     "datasets",
     "sklearn",
     "nltk",
-    "pandas",
     "torchmetrics",
     "matplotlib",
     "wandb",
@@ -88,14 +87,16 @@ def test_a_trained_model(trained_run: Path) -> None:
     assert imported(LOAD.format(model=str(trained_run))) == LIGHTNING
 
 
-@pytest.mark.parametrize("model", ["KNNBiLSTM", "MemoryEnsemble"])
+@pytest.mark.parametrize(
+    ("model", "needed"), [("KNNBiLSTM", {"torch"}), ("MemoryEnsemble", {"torch", "sklearn"})]
+)
 def test_a_process_that_only_predicts_imports_no_lightning(
-    model: str, trained_run: Path, run: Callable[..., Path]
+    model: str, needed: set[str], trained_run: Path, run: Callable[..., Path]
 ) -> None:
     folder = trained_run if model == "KNNBiLSTM" else run("ensemble")
     Path("lines.txt").write_text("old iron\n")
     options = ["predict", f"--ckpt_path={best(folder)}", "--input=lines.txt", "--output=out.jsonl"]
-    assert imported(f"import sys; sys.argv[1:] = {options!r}; from zoo.cli import main; main()") == {"torch"}
+    assert imported(f"import sys; sys.argv[1:] = {options!r}; from zoo.cli import main; main()") == needed
     (line,) = map(json.loads, Path("out.jsonl").read_text().splitlines())
     (expected,) = zoo.load(folder).predict("old iron")
     assert line["probabilities"] == pytest.approx(expected.probabilities)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.svm import LinearSVC
 
 from tests.zoo.conftest import LABELS, sentences
-from zoo.layers.tfidf import TextVectorizer, TfidfLinear
+from zoo.layers.tfidf import TfidfLinear
 
 
 def test_whole_words_alone_are_the_usual_support_vector_machine() -> None:
@@ -28,39 +26,6 @@ def test_whole_words_alone_are_the_usual_support_vector_machine() -> None:
     restored = TfidfLinear(2, 0, 3)
     restored.load_state_dict(linear.state_dict())
     assert torch.equal(restored(others), linear(others))
-
-
-STRANGE = [
-    "",
-    "a",
-    "İstanbul ıI ǅ Straße",
-    "x\u2028y z\u00a0w \t a",
-    "日本語 テスト",
-    "don't _x_ 1,2",
-    "plum " * 30,
-]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"ngram_range": (1, 2), "sublinear_tf": True},
-        {"letters": True, "ngram_range": (2, 5), "sublinear_tf": True},
-        {"ngram_range": (2, 3)},
-        {"tfidf": False, "ngram_range": (1, 3)},
-    ],
-)
-def test_vectors_have_the_digits_of_scikit_learn(options: dict[str, Any]) -> None:
-    """Predictions do not import scikit-learn."""
-    texts = [*(text for text, _ in sentences(60, seed=3)), *STRANGE]
-    vectorizer = TextVectorizer(**options)
-    fitted = vectorizer.fit(texts)
-    expected = vectorizer._new().fit(texts)
-    for some in (texts, [text for text, _ in sentences(20, seed=4)], STRANGE[:1], []):
-        ours = vectorizer.transform(some)
-        assert ours.shape == (len(some), fitted.shape[1])
-        if some:
-            np.testing.assert_array_equal(ours.toarray(), expected.transform(some).toarray())
 
 
 def test_letters_help_with_words_that_training_lacks() -> None:
