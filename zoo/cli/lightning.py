@@ -23,12 +23,12 @@ from typing_extensions import override
 from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.csv_metrics import CSVMetrics
 from datamodules.core.errors import InputError
+from datamodules.core.outputs import check_output
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
 from datamodules.options import DEFAULT_TOKENIZER
 from datamodules.retrieval import make_retriever, servers_of
 from datamodules.state import DataState, check_split
-from zoo.cli.outputs import check_output
 from zoo.cli.run_dir import check_run_dir, run_dir
 from zoo.cli.scores import as_text
 from zoo.ensemble.answer import Answer
