@@ -6,6 +6,7 @@ the members are fitted to the memory's rows first, these rows are cross-fitted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,10 +20,12 @@ from datamodules.retrieval import FolderMemory, Memory
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import LeftOut
 from zoo.ensemble.fit import cross_fit, fit_members
+from zoo.ensemble.held_out import rows_of_refit
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.outputs import Outputs
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
 from zoo.ensemble.tables import classify_table, read_table
+from zoo.saving.held_out import HeldOutRows
 
 if TYPE_CHECKING:
     from zoo.ensemble.model import MemoryEnsemble
@@ -64,6 +67,7 @@ def refit(
         held_out, fitted = _classify(model, data, split, marks.is_independent), refitting.describe()
     after = fit_pool(HeldOut.join([held_out, *added]))
     model.network.pool = after
+    model.held_out = _rows_to_keep(model, data, split, marks.is_independent, held_out, added)
     weights = ", ".join(f"{name} {weight:.2f}" for name, weight in after.weights["all"].items())
     accuracies = f"{accuracy:.4f} -> {_accuracy(after, held_out):.4f}"
     more = f" and {len(added[0].target)} that were added to the memory" if added else ""
@@ -72,6 +76,21 @@ def refit(
         f"{fitted}weights {weights}; accuracy {accuracies} on the {len(held_out.target)} rows that they were fitted on"
         f"{more}" + (f"; skipped: {left_out}" if left_out else "")
     )
+
+
+def _rows_to_keep(
+    model: MemoryEnsemble,
+    data: TextRowsDataModule[Any],
+    split: TextSplit,
+    chosen: NDArray[np.bool_],
+    held_out: HeldOut,
+    added: Sequence[HeldOut],
+) -> HeldOutRows | None:
+    """The chosen rows [n] of a split, also those of classes that only the memory has; they stay with the weights."""
+    rows = split.rows.select(np.flatnonzero(chosen))
+    assert rows.labels is not None
+    target, groups = label_numbers(rows, model.labels), data.duplicate_keys(rows)
+    return rows_of_refit(rows.texts, rows.labels, target, groups, held_out, added, model.network.num_classes)
 
 
 def _accuracy(pool: Pool, held_out: HeldOut) -> float:

@@ -154,12 +154,15 @@ def tune(
     key, version = saved.memory_key(predictor.memory)
     fingerprint = fingerprint_of({"weights": trained.describe_weights()})
     if refit:
-        members: str | None = fitted_weights.write_members(task.describe_members(), saved.file)
+        members: str | None = fitted_weights.write_values("members", task.describe_members(), saved.file)
     else:
         before = fitted_weights.entry_for(saved.fitted_weights(), key, version, fingerprint)
         members = None if before is None else before.members
+    held_out = task.describe_held_out()
+    rows = None if held_out is None else fitted_weights.write_values("held_out", held_out, saved.file)
     weights_file = saved.file(fitted_weights.FILE)
-    fitted_weights.add_entry(weights_file, fitted_weights.Entry(key, version, fingerprint, weights, members))
+    entry = fitted_weights.Entry(key, version, fingerprint, weights, members, rows)
+    fitted_weights.add_entry(weights_file, entry)
     print(f"{weights_file}: {report}")
     if refit and (part := task.learned_by_gradients()) is not None:
         config = saved.file("config.yaml")
