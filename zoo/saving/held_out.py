@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,14 +68,17 @@ class HeldOutRows:
     state: str = ""
 
     @classmethod
-    def of(cls, values: Mapping[str, object]) -> HeldOutRows:
+    def of(cls, values: Mapping[str, Any]) -> HeldOutRows:
         """Return the rows that `describe` described."""
-        rows = cls(**values)  # type: ignore[arg-type]
+        rows = cls(**values)
         if not (
             len(rows.labels) == len(rows.folds) == len(rows.labels if rows.texts is None else rows.texts)
         ):
             raise ValueError("held-out rows lack a text, a label or a fold")
-        return rows if rows.scores is None else replace(rows, scores=HeldOutScores.of(values["scores"]))  # type: ignore[arg-type]
+        if rows.scores is None:
+            return rows
+        numbers = {name: values.tolist() for name, values in values["scores"].items()}
+        return replace(rows, scores=HeldOutScores.of(numbers))
 
     def describe(self) -> PlainDict:
         """Return plain values and tensors."""
