@@ -473,13 +473,20 @@ class Evaluation:
         self.query_scores: dict[str, float] = {}
         #: a table in which the model compares itself with others, as plain values; empty where there is none.
         self.table: PlainDict = {}
+        #: a comparison of probabilities with the accuracy, as plain values; empty where there is none.
+        self.calibration: PlainDict = {}
         #: where `write` puts all: a process that is forked for a device leaves nothing else behind.
         self.file: Path | None = None
 
     def write(self) -> None:
         """Write the scores, if a file is set."""
         if self.file is not None:
-            scores = {"classes": self.class_scores, "queries": self.query_scores, "table": self.table}
+            scores = {
+                "classes": self.class_scores,
+                "queries": self.query_scores,
+                "table": self.table,
+                "calibration": self.calibration,
+            }
             write_json(self.file, scores)
 
 

@@ -26,6 +26,7 @@ from datamodules.retrieval import Memory, Retriever
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 
 if TYPE_CHECKING:
+    from zoo.saving.held_out import KeptHeldOut
     from zoo.tasks.base import Task
 
 #: Texts that are retrieved and tokenized together.
@@ -51,6 +52,8 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     answers_from_memory: ClassVar[bool] = False
     #: opens the same model again; None where the model is not on the disk.
     reopen: Callable[[], Self] | None = None
+    #: of the saved model; None where the model is not on the disk.
+    held_out: KeptHeldOut | None = None
 
     def __init__(self, model: ModelT, data: DataT, memory: Memory | None = None) -> None:
         """Put a model and its data together; without a memory, the predictor opens the model's when it needs it."""
