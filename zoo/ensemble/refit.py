@@ -64,8 +64,8 @@ def refit(
         known = [] if held_out is None else [held_out.classify()]
     if not known and sum(len(part.target) for part in added) < _FEWEST_ROWS:
         return (
-            f"{fitted}the weights are as they were: there are no held-out rows, and fewer than {_FEWEST_ROWS} rows of the"
-            " memory from which nothing was learned; to fit them, zoo memory tune with other labelled rows"
+            f"{fitted}the weights are as they were: there are no held-out rows, and fewer than {_FEWEST_ROWS} rows of"
+            " the memory from which nothing was learned; to fit them, zoo memory tune with other labelled rows"
         )
     after = fit_pool(HeldOut.join([*known, *added]))
     model.network.pool = after

@@ -74,7 +74,7 @@ def make_app(live: LiveModel, key: str | None = None, limits: Limits | None = No
         texts = body.all_texts()
         check_number(len(texts), "texts")
         served = live.current()
-        records = served.records(texts)
+        records = live.predict(served, texts, body.max_error, body.confidence, body.label_sets)
         if not body.memories:
             records = [
                 {name: value for name, value in each.items() if name != "memories"} for each in records
@@ -82,6 +82,11 @@ def make_app(live: LiveModel, key: str | None = None, limits: Limits | None = No
         answer: Any = {"predictions": records} if body.text is None else records[0]
         headers = {} if served.memory_version is None else {"X-Memory-Version": str(served.memory_version)}
         return Response(_as_json(answer, live.source), media_type="application/json", headers=headers)
+
+    @app.get("/drift", dependencies=needs_key)
+    def drift() -> PlainDict:
+        """Compare the last texts that this process predicted with the held-out rows: are they of another kind?"""
+        return live.drift()
 
     @app.post("/search", dependencies=needs_key)
     def search(body: Search) -> PlainDict:

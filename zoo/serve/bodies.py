@@ -34,6 +34,11 @@ class Texts(_OneOrMore):
     """Texts to predict."""
 
     memories: bool = Field(True, description="answer with the memories that the prediction read")
+    max_error: float | None = Field(
+        None, description="abstain (label null) to keep the error below this level"
+    )
+    confidence: float = Field(0.95, description="of this promise, over the draw of the held-out rows")
+    label_sets: float | None = Field(None, description="add the labels that a text may have, at this level")
 
 
 class Search(_OneOrMore):

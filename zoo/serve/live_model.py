@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -14,7 +15,12 @@ from datamodules.retrieval import POINTER, FolderMemory, Memory, UnknownLabels
 from zoo.memory.commands import addable_labels, own_memory
 from zoo.saving import fitted_weights
 from zoo.saving.saved_model import SavedModel
-from zoo.tasks.predictor import Predictor
+from zoo.tasks.classification.drift import drift
+from zoo.tasks.classification.predictor import ClassificationPredictor
+from zoo.tasks.predictor import Predictor, as_record
+
+#: Number of the last texts that are compared with the held-out rows.
+_COMPARED_TEXTS = 1000
 
 ResultT = TypeVar("ResultT")
 
@@ -65,6 +71,9 @@ class LiveModel:
     def __init__(self, source: str, device: str = "cpu") -> None:
         self.source, self.device = source, device
         self._opening, self._writing = threading.Lock(), threading.Lock()
+        # How like their memories the last texts were, and the held-out rows of a version.
+        self._likeness: deque[float] = deque(maxlen=_COMPARED_TEXTS)
+        self._held_out: tuple[Version, list[float]] | None = None
         self._served = self._open()
 
     def current(self) -> Served:
@@ -86,6 +95,36 @@ class LiveModel:
                     raise
         # Another process has meanwhile deleted this version (`zoo memory compact`).
         return self.current()
+
+    def predict(
+        self,
+        served: Served,
+        texts: Sequence[str],
+        max_error: float | None = None,
+        confidence: float = 0.95,
+        label_sets: float | None = None,
+    ) -> list[PlainDict]:
+        """The lines of `zoo predict` for texts, with a classifier's options."""
+        predictor = served.predictor
+        if not isinstance(predictor, ClassificationPredictor):
+            if max_error is not None or label_sets is not None:
+                raise InputError("max_error, label_sets: only a classifier has them")
+            return served.records(texts)
+        predictions = predictor.predict(
+            texts, max_error=max_error, confidence=confidence, label_sets=label_sets
+        )
+        self._likeness.extend(map(predictor.likeness, predictions))
+        return list(map(as_record, predictions))
+
+    def drift(self) -> PlainDict:
+        """Compare the last texts of this process with the held-out rows; see `zoo.tasks.classification.drift`."""
+        served = self.current()
+        if not isinstance(served.predictor, ClassificationPredictor):
+            raise InputError("drift: only a classifier is compared with its held-out rows")
+        if self._held_out is None or self._held_out[0] != served.version:
+            self._held_out = served.version, served.predictor.held_out_likeness()
+        found = drift(self._held_out[1], list(self._likeness))
+        return {**found._asdict(), "is_alarm": found.is_alarm, "summary": str(found)}
 
     def write(self, change: Callable[[SavedModel, FolderMemory], ResultT]) -> ResultT:
         """Change the memory; a memory that other runs share is copied first. Other writers wait.

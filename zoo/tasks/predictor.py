@@ -83,7 +83,9 @@ class Predictor(ABC, Generic[ModelT, DataT]):
 
         Threads may go on using this predictor: each prediction first gives the network what it reads of its memory.
         """
-        return type(self)(self.model, self.data, memory)
+        other = type(self)(self.model, self.data, memory)
+        other.held_out = self.held_out
+        return other
 
     def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
         if self.reopen is None:

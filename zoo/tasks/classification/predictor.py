@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import tee
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -17,6 +18,7 @@ from datamodules.core.errors import InputError, check_count
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
+from datamodules.retrieval import Ranking
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.saving.fitted_weights import FitsWeights
@@ -27,6 +29,7 @@ from zoo.tasks.classification.abstention import (
     check_level,
     set_threshold,
 )
+from zoo.tasks.classification.drift import drift, likeness
 from zoo.tasks.predictor import (
     Predictor,
     as_record,
@@ -40,6 +43,12 @@ from zoo.tasks.predictor import (
 
 if TYPE_CHECKING:
     from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask  # noqa: F401 - as a string below
+
+
+log = logging.getLogger("zoo")
+
+#: Number of held-out rows that texts are compared with.
+_MOST_COMPARED = 1000
 
 
 class RetrievedMemory(NamedTuple):
@@ -160,12 +169,28 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
 
         return decide
 
+    def likeness(self, prediction: Prediction) -> float:
+        """How like its best memory a text is; see `drift.likeness`."""
+        hits = ((memory.retrieval_score, memory.found_by) for memory in prediction.memories)
+        is_lexical = self.memory is not None and isinstance(self.memory.retriever.ranking, Ranking)
+        return likeness(prediction.text, hits, is_lexical)
+
+    def held_out_likeness(self) -> list[float]:
+        """The likeness of held-out rows to the present memory, at most 1,000 rows; see `drift`."""
+        rows = self._held_out_rows()
+        if self.memory is None or rows.texts is None:
+            raise InputError(
+                f"report: needs a memory, and texts that were held out of the training; {TUNE_ADVICE}"
+            )
+        predictions = self._predictions(iter(rows.texts[:_MOST_COMPARED]), 256)
+        return [self.likeness(prediction) for prediction in predictions]
+
     def _held_out_rows(self) -> HeldOutRows:
         rows = None if self.held_out is None else self.held_out.rows
         if rows is None:
             raise InputError(
-                f"max_error, label_sets: this {type(self.model).__name__} was saved without held-out rows, which only a"
-                f" MemoryEnsemble keeps; {TUNE_ADVICE}"
+                f"max_error, label_sets, report: this {type(self.model).__name__} was saved without held-out rows,"
+                f" which only a MemoryEnsemble keeps; {TUNE_ADVICE}"
             )
         return rows
 
@@ -254,6 +279,7 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         max_error: float | None = None,
         confidence: float = 0.95,
         label_sets: float | None = None,
+        report: bool = False,
     ) -> Iterator[PlainDict]:
         """A text's label, probabilities and memories, in the order of the texts; for a table with ids, the text's id.
 
@@ -267,6 +293,7 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
             confidence: of this promise, over the draw of the held-out rows.
             label_sets: write the labels that a text may have, such that its own is missing with at most this
                 probability, such as 0.1; null: no sets.
+            report: at the end, log the share of texts that no memory is like, and whether that is drift.
         """
         options = self.data.options.to_dict()
         columns = {name: options[name] for name in ("text_column", "header", "quotes")}
@@ -276,8 +303,13 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         decide = self._decide(max_error, confidence, label_sets)
         texts, named = tee(texts_and_ids_in(source, {**columns, "id_column": id_column}))
         predictions = map(decide, self._predictions((text for text, _ in texts), batch_size))
+        held_out, values = self.held_out_likeness() if report else [], list[float]()
         for prediction, (_, name) in zip(predictions, named, strict=True):
+            if report:
+                values.append(self.likeness(prediction))
             yield as_record(prediction) if name is None else {"id": name, **as_record(prediction)}
+        if report:
+            log.info("%s", drift(held_out, values))
 
     @override
     def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
