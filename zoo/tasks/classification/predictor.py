@@ -161,9 +161,10 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
     def _held_out_rows(self) -> HeldOutRows:
         rows = None if self.held_out is None else self.held_out.rows
         if rows is None:
+            kind = type(self.model).__name__
+            advice = TUNE_ADVICE if isinstance(self.model, FitsWeights) else "train a MemoryEnsemble"
             raise InputError(
-                f"max_error, label_sets: this {type(self.model).__name__} was saved without held-out rows, which only a"
-                f" MemoryEnsemble keeps; {TUNE_ADVICE}"
+                f"max_error, label_sets: this {kind} has no held-out rows, which only a MemoryEnsemble keeps; {advice}"
             )
         return rows
 
@@ -176,12 +177,12 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         rows, kept, model = self._held_out_rows(), self.held_out, self.model
         assert kept is not None
         assert isinstance(model, FitsWeights)
-        state = state_of(self.memory, model.describe_weights(), kept.members)
-        scores = kept.scores(state)
-        if scores is None:
-            with model.in_use:
+        with model.in_use:  # another thread must not see the weights of a fold
+            state = state_of(self.memory, model.describe_weights(), kept.members)
+            scores = kept.scores(state)
+            if scores is None:
                 scores = self._classify_held_out(rows, model)
-            kept.keep(state, scores)
+                kept.keep(state, scores)
         return scores
 
     def _classify_held_out(self, rows: HeldOutRows, model: FitsWeights) -> HeldOutScores:
