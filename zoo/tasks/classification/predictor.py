@@ -19,6 +19,7 @@ from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text_rows import TextRowsDataModule, TextSplit
+from zoo.saving.checkpoint import explained_by
 from zoo.saving.fitted_weights import FitsWeights
 from zoo.saving.held_out import HeldOutRows, HeldOutScores, state_of
 from zoo.tasks.classification.abstention import (
@@ -199,7 +200,8 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         try:
             for fold, weights in enumerate(rows.weights):
                 numbers = np.flatnonzero(marks.is_independent & (np.array(rows.folds) == fold))
-                model.use_weights(weights)
+                with explained_by("held-out rows"):
+                    model.use_weights(weights)
                 predictions = self._predictions(iter(table.texts.take(numbers)), 256, len(numbers))
                 for number, prediction in zip(numbers, predictions, strict=True):
                     label, probability = (
