@@ -128,6 +128,7 @@ def test_an_exported_model_has_its_held_out_rows(model: Path, zoo_command: Zoo) 
     assert zoo_command("export", model, "shared").code == 0
     assert (zoo.load("shared", memory_version=1).held_out_scores().probability == before.probability).all()
     assert not Path("shared/held_out.json").exists()
+    assert "120 held-out texts" in Path("shared/README.md").read_text()
     exported = zoo.load("shared").held_out_scores()
     assert exported.probability == pytest.approx(grown.probability)
     assert Path("shared/held_out.json").exists()
