@@ -24,7 +24,7 @@ from zoo.markdown import code_span
 from zoo.registry import paper_of
 from zoo.saving import fitted_weights
 from zoo.saving.checkpoint import explained_by
-from zoo.saving.model_folder import KIND, TOKENIZER, write_model
+from zoo.saving.model_folder import CONFIG, KIND, TOKENIZER, write_model
 from zoo.saving.saved_model import MEMORY, OWN, SavedModel
 
 #: Options that describe how the training started, whose effect is in the weights.
@@ -165,6 +165,9 @@ def model_card(saved: SavedModel, memory: Memory | None) -> str:
         lines += [f"It reads a memory of {len(memory):,} texts (version {memory.version}) in `{MEMORY}`.", ""]
     elif memory is not None:
         lines += [f"It needs access to a memory that is not part of it: {code_span(memory.location())}.", ""]
+    texts: list[str] = (checkpoint.extras.get("held_out") or {}).get("texts") or []
+    if texts:
+        lines += [f"`{CONFIG}` has {len(texts):,} held-out texts with labels, for `max_error`.", ""]
     return "\n".join([*lines, *_scores(saved), _USE.format(example=kind.predictor_type.example)])
 
 

@@ -45,6 +45,8 @@ class HeldOutScores(NamedTuple):
         probability, is_right, of_label = (np.array(values[name], np.float64) for name in cls._fields)
         if not len(probability) == len(is_right) == len(of_label):
             raise ValueError("the results of held-out rows differ in length")
+        if not (np.isfinite(probability).all() and np.isfinite(of_label).all()):
+            raise ValueError("the results of held-out rows are not finite")
         return cls(probability, is_right.astype(bool), of_label)
 
     def describe(self) -> PlainDict:
@@ -127,10 +129,10 @@ class KeptHeldOut:
         if self.file is None or not self.file.exists():
             return {}
         try:
-            results: dict[str, PlainDict] = read_checked(self.file, "its results are computed again")[
-                "results"
-            ]
-        except InputError as error:
-            log.warning("%s", error)
+            results: dict[str, PlainDict] = read_checked(self.file, "delete it")["results"]
+            for scores in results.values():
+                HeldOutScores.of(scores)
+        except (InputError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("%s: not read, its results are computed again (%s)", self.file, reason(error))
             return {}
         return results

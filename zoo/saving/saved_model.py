@@ -209,8 +209,9 @@ class SavedModel:
         """Return the held-out rows of the training, or of the entry of `weights.json` that the model uses."""
         values: PlainDict | None = self.checkpoint.extras.get("held_out")
         members = None if entry is None else entry.members
-        if entry is not None and entry.held_out is not None:
-            values = fitted_weights.read_values("held_out", entry.held_out, self.file)
+        if entry is not None:
+            checksum = entry.held_out
+            values = None if checksum is None else fitted_weights.read_values("held_out", checksum, self.file)
         with explained_by(self.source):
             rows = None if values is None else HeldOutRows.of(values)
         return KeptHeldOut(rows, None if self.is_download else self.file(RESULTS_FILE), members)

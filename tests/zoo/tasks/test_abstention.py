@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from datamodules.core.errors import InputError
+from datamodules.core.storage import with_checksum, write_json
 from zoo.saving.held_out import HeldOutScores, KeptHeldOut
 from zoo.tasks.classification.abstention import (
     answer_threshold,
@@ -118,6 +119,9 @@ def test_results_next_to_a_model(tmp_path: Path) -> None:
     assert kept.is_right.tolist() == [True]
     file.write_text(file.read_text().replace("0.5", "0.9"))
     assert KeptHeldOut(None, file).scores("11") is None
+    for contents in ({"results": {"11": {"probability": [0.5]}}}, {"results": [1]}, {}):
+        write_json(file, with_checksum(contents))
+        assert KeptHeldOut(None, file).scores("11") is None
     # A folder that cannot be written: in this process only.
     unwritable = KeptHeldOut(None, tmp_path / "no_folder" / "held_out.json")
     unwritable.keep("1", scores)

@@ -52,5 +52,5 @@ def test_a_report(
         assert verdict in caplog.text + result.err
     predictor = zoo.load(folder)
     predictor.held_out = None
-    with pytest.raises(InputError, match="report: this MemoryEnsemble was saved without held-out rows"):
+    with pytest.raises(InputError, match="report: this MemoryEnsemble has no held-out rows"):
         list(predictor.records(str(same), report=True))

@@ -83,7 +83,7 @@ class ClassificationScores(RowMeansWithLoss):
         if len(self.probability) == 0:
             return None
         probability, is_right = (
-            dim_zero_cat(each).double().cpu().numpy() for each in (self.probability, self.is_right)
+            dim_zero_cat(each).cpu().double().numpy() for each in (self.probability, self.is_right)
         )
         return Calibration.of(probability, is_right > 0) if len(probability) else None
 

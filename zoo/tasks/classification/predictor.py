@@ -21,6 +21,7 @@ from datamodules.corpora.rows import Rows
 from datamodules.retrieval import Ranking
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text_rows import TextRowsDataModule, TextSplit
+from zoo.saving.checkpoint import explained_by
 from zoo.saving.fitted_weights import FitsWeights
 from zoo.saving.held_out import HeldOutRows, HeldOutScores, state_of
 from zoo.tasks.classification.abstention import (
@@ -188,9 +189,11 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
     def _held_out_rows(self) -> HeldOutRows:
         rows = None if self.held_out is None else self.held_out.rows
         if rows is None:
+            kind = type(self.model).__name__
+            advice = TUNE_ADVICE if isinstance(self.model, FitsWeights) else "train a MemoryEnsemble"
             raise InputError(
-                f"max_error, label_sets, report: this {type(self.model).__name__} was saved without held-out rows,"
-                f" which only a MemoryEnsemble keeps; {TUNE_ADVICE}"
+                f"max_error, label_sets, report: this {kind} has no held-out rows, which only a MemoryEnsemble keeps;"
+                f" {advice}"
             )
         return rows
 
@@ -203,12 +206,12 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         rows, kept, model = self._held_out_rows(), self.held_out, self.model
         assert kept is not None
         assert isinstance(model, FitsWeights)
-        state = state_of(self.memory, model.describe_weights(), kept.members)
-        scores = kept.scores(state)
-        if scores is None:
-            with model.in_use:
+        with model.in_use:  # another thread must not see the weights of a fold
+            state = state_of(self.memory, model.describe_weights(), kept.members)
+            scores = kept.scores(state)
+            if scores is None:
                 scores = self._classify_held_out(rows, model)
-            kept.keep(state, scores)
+                kept.keep(state, scores)
         return scores
 
     def _classify_held_out(self, rows: HeldOutRows, model: FitsWeights) -> HeldOutScores:
@@ -225,7 +228,8 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         try:
             for fold, weights in enumerate(rows.weights):
                 numbers = np.flatnonzero(marks.is_independent & (np.array(rows.folds) == fold))
-                model.use_weights(weights)
+                with explained_by("held-out rows"):
+                    model.use_weights(weights)
                 predictions = self._predictions(iter(table.texts.take(numbers)), 256, len(numbers))
                 for number, prediction in zip(numbers, predictions, strict=True):
                     label, probability = (
