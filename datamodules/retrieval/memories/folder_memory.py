@@ -72,6 +72,8 @@ class FolderMemory(Memory):
         try:
             self.retriever.open(index_folder, self.fingerprint)
         except DamagedError as damage:
+            if not index_folder.exists() and pointer["ranking"] != self.retriever.ranking.describe():
+                raise  # a memory of another ranking
             log.warning("%s", str(damage).replace(storage.REBUILD, "the index is rebuilt"))
             self.retriever.index(_collection(self.rows, self.fingerprint), index_folder)
 

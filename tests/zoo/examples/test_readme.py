@@ -138,4 +138,7 @@ def test_commands_of(page: Path, zoo_command: Callable[..., Result]) -> None:
         folder = re.search(r"examples/(\w+)/", text)
         small = SMALL_OF.get(folder[1], SMALL_CLASSIFIER) if folder else SMALL_CLASSIFIER
         result = zoo_command(*command, *(small if trains else []))
+        if "max_error" in text:  # The table is too small to certify a level.
+            assert "held-out rows can certify" in result.err, (text, result.err)
+            continue
         assert result.code == 0, (text, result.err)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torchmetrics.utilities import dim_zero_cat
 
 from zoo.tasks.classification.calibration import Calibration
 from zoo.tasks.metrics import RowMeansWithLoss
@@ -82,10 +82,13 @@ class ClassificationScores(RowMeansWithLoss):
     def _calibration(self) -> Calibration | None:
         if len(self.probability) == 0:
             return None
+        from torchmetrics.utilities import dim_zero_cat  # imports transformers, too
+
         probability, is_right = (
             dim_zero_cat(each).cpu().double().numpy() for each in (self.probability, self.is_right)
         )
-        return Calibration.of(probability, is_right > 0) if len(probability) else None
+        is_finite = len(probability) > 0 and bool(np.isfinite(probability).all())
+        return Calibration.of(probability, is_right > 0) if is_finite else None
 
 
 class AttentionScores(ClassificationScores):
