@@ -95,7 +95,11 @@ def _ranked(memory: FolderMemory, labels: list[str], inputs: Inputs, logs: NDArr
     # From logarithms, so that rows differ whose label is nearly certain, or nearly impossible.
     own = logs[np.arange(len(logs)), target]
     suggested = logs.argmax(axis=1)
-    conflicts = _conflicts(inputs)
+    conflicts = {
+        row: [each for each in group if target[each] != target[row]]
+        for group in memory.conflicts()
+        for row in group
+    }
     rows = memory.rows
     ids, texts = rows.ids, rows.texts[:]
 
@@ -121,18 +125,6 @@ def _ranked(memory: FolderMemory, labels: list[str], inputs: Inputs, logs: NDArr
     wrong = share_of_errors(np.exp(logs), target)
     standard_error = math.sqrt(wrong * (1 - wrong) / surest_rows(len(target)))
     return Audit(audited, wrong, standard_error, len(conflicts))
-
-
-def _conflicts(inputs: Inputs) -> dict[int, list[int]]:
-    """Row -> its duplicates that have another label, where there are any."""
-    order = np.argsort(inputs.groups, kind="stable")
-    groups = np.split(order, np.flatnonzero(np.diff(inputs.groups[order])) + 1)
-    conflicts = {}
-    for group in groups:
-        if len(np.unique(inputs.target[group])) > 1:
-            for row in group.tolist():
-                conflicts[row] = group[inputs.target[group] != inputs.target[row]].tolist()
-    return conflicts
 
 
 def _neighbors_of_class(inputs: Inputs, row: int, wanted: int) -> list[int]:
