@@ -112,7 +112,8 @@ class KeptHeldOut:
         """Return the results for a state; None = they are not known."""
         if self.rows is not None and self.rows.scores is not None and self.rows.state == state:
             return self.rows.scores
-        self._results = {**self._read(), **self._results}
+        if state not in self._results:
+            self._results = {**self._read(), **self._results}
         return HeldOutScores.of(self._results[state]) if state in self._results else None
 
     def keep(self, state: str, scores: HeldOutScores) -> None:

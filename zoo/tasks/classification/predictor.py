@@ -171,7 +171,7 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         return decide
 
     def likeness(self, prediction: Prediction) -> float:
-        """How like its best memory a text is; see `drift.likeness`."""
+        """The likeness of a text to its best memory; see `drift.likeness`."""
         hits = ((memory.retrieval_score, memory.found_by) for memory in prediction.memories)
         is_lexical = self.memory is not None and isinstance(self.memory.retriever.ranking, Ranking)
         return likeness(prediction.text, hits, is_lexical)
@@ -225,6 +225,7 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         marks = self.data.marks_of(table, split.neighbors, self.memory, None)
         own, results = model.describe_weights(), list[tuple[float, bool, float]]()
         assert own is not None
+        known = set(rows.labels)
         try:
             for fold, weights in enumerate(rows.weights):
                 numbers = np.flatnonzero(marks.is_independent & (np.array(rows.folds) == fold))
@@ -232,10 +233,7 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
                     model.use_weights(weights)
                 predictions = self._predictions(iter(table.texts.take(numbers)), 256, len(numbers))
                 for number, prediction in zip(numbers, predictions, strict=True):
-                    label, probability = (
-                        rows.labels[number],
-                        _answer_probability(prediction, set(rows.labels)),
-                    )
+                    label, probability = rows.labels[number], _answer_probability(prediction, known)
                     of_label = prediction.probabilities.get(label, 0.0)
                     results.append((probability, prediction.label == label, of_label))
         finally:
