@@ -247,7 +247,7 @@ def name_what_stays(saved: SavedModel, refit: bool, retriever: Retriever | None)
             "the fitted members and their weights are as they were; to fit them to the rows of the memory: this command"
             f" with --refit true, or zoo memory tune {saved.source} LABELLED.csv --refit true"
         )
-    if not (refit or issubclass(saved.kind, fitted_weights.FitsWeights)):
+    else:
         print(
             f"the network is as it was, and knows the rows that it was trained with; {_how_to_train(saved)}"
         )

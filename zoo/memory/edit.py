@@ -102,7 +102,8 @@ def relabel(
         rows = read_table(file, id_column, label_column, class_names=names.get("class_names"))
         wanted, labels = list(rows.texts), rows.labels or []
     else:
-        wanted, labels = parse_ids(str(ids)), [str(label)] * len(parse_ids(str(ids)))
+        wanted = parse_ids(str(ids))
+        labels = [str(label)] * len(wanted)
     relabel_rows(*opened, wanted, labels, allow_empty_class, refit, retriever)
 
 

@@ -25,7 +25,7 @@ class Drift(NamedTuple):
 
     @property
     def is_alarm(self) -> bool:
-        """Whether the texts are of another kind than the held-out rows."""
+        """True if the texts are of another kind than the held-out rows."""
         return self.p_value < _ALARM
 
     def __str__(self) -> str:
