@@ -46,7 +46,7 @@ class Chart(NamedTuple):
     #: for each row of a map, the columns of its marked fields, from 0; empty: nothing is marked.
     marked: Sequence[Sequence[int]] = ()
 
-    def write(self, folder: Path, epoch: int) -> Path | None:
+    def write(self, folder: Path, epoch: int | None = None) -> Path | None:
         """Write `NAME.csv` and `NAME.png` into an existing folder; see `write_picture` for what is returned."""
         columns, rows = [*self.columns], [[*row] for row in self.rows]
         if self.marked:
@@ -65,11 +65,12 @@ def write_table(file: Path, columns: Sequence[str], rows: Sequence[Sequence[Cell
         writer.writerows(rows)
 
 
-def _draw(chart: Chart, epoch: int) -> Figure:
+def _draw(chart: Chart, epoch: int | None) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
-    figure.suptitle(f"{chart.title}\nepoch {epoch}", fontsize="medium")
+    title = chart.title if epoch is None else f"{chart.title}\nepoch {epoch}"
+    figure.suptitle(title, fontsize="medium")
     draw = _draw_map if chart.kind == "map" else _draw_lines
     draw(chart, figure, figure.subplots())
     return figure
@@ -81,8 +82,9 @@ def _draw_lines(chart: Chart, figure: Figure, axes: Axes) -> None:
         axes.plot(first, values, marker=".", label=name)
     axes.set_xlabel(chart.columns[0])
     axes.set_ylabel(chart.value)
-    axes.set_xlim(first[0] - 0.5, first[-1] + 0.5)
-    axes.locator_params(axis="x", integer=True)
+    if (first == first.round()).all():
+        axes.set_xlim(first[0] - 0.5, first[-1] + 0.5)
+        axes.locator_params(axis="x", integer=True)
     # The axis starts at 0 and ends above the highest value, so that a flat curve is not on the frame.
     axes.set_ylim(1.05 * min(0.0, np.nanmin(curves)), 1.05 * max(np.nanmax(curves), 1e-9))
     if len(curves) > 1:

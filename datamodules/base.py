@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
@@ -19,6 +18,7 @@ from typing_extensions import Self
 from datamodules import preparation
 from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.errors import InputError
+from datamodules.core.lightning import LightningDataModule
 from datamodules.core.storage import Part, cache_folder, fingerprint_of
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Rows
@@ -68,7 +68,7 @@ class ReadsBatches(Protocol):
         """The contents of the batches of `train`, `validation` or `test`, when their loader is made."""
 
 
-class DataModule(pl.LightningDataModule, Generic[OptionsT, TableT, SplitT]):
+class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
     """Base of the kinds; type parameters: the options, a table as it is read, and a table as it is prepared."""
 
     options_type: ClassVar[type[DataOptions]]

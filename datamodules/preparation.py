@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytorch_lightning.trainer.states import TrainerFn
-
+from datamodules.core.lightning import TrainerFn
 from datamodules.core.storage import (
     Part,
     are_whole,

@@ -16,7 +16,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
@@ -25,6 +24,7 @@ from datamodules.base import AnyDataModule
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
+from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import FolderMemory, Memory, servers_of
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory

@@ -92,16 +92,26 @@ def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: object
     for path in sorted(partial.iterdir()):
         if path.is_dir():
             continue  # a memory, which has its own manifest
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(path)
         files[path.name] = {"bytes": path.stat().st_size, "xxh3": checksum_of(path)}
     with (partial / MANIFEST).open("w") as file:
         json.dump(with_checksum({"fingerprint": fingerprint, "files": files, **facts}), file, indent=1)
         file.flush()
         os.fsync(file.fileno())
+    sync(partial)
     if folder.exists():
         shutil.rmtree(folder)
     partial.rename(folder)
+    sync(folder.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names of the files in a folder, are on the disk: they survive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def is_whole(folder: Path, fingerprint: str) -> bool:
@@ -220,9 +230,9 @@ def new_file(path: Path, option: str = "folder") -> Iterator[Path]:
     try:
         partial.unlink(missing_ok=True)  # a link in its place would be followed
         yield partial
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(partial)
         partial.replace(path)
+        sync(path.parent)
     except BaseException as error:
         partial.unlink(missing_ok=True)
         # An error that names another file is of what the block reads.

@@ -6,12 +6,14 @@ import shutil
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
@@ -153,6 +155,10 @@ class Retriever(ABC):
         Subclasses may process only the new texts; the result ranks as if `index` had built it.
         """
         self.index(collection, folder, progress)
+
+    def without_index(self) -> Self:
+        """Return a retriever with the same options, encoder and connection that opens an index of its own."""
+        return copy(self)
 
     def delete(self, folder: Path, fingerprint: str) -> None:
         """Delete an index, if there is one. The open index is another one."""

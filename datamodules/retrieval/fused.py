@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of, is_whole
@@ -136,6 +137,14 @@ class FusedRetriever(Retriever):
         """Close the members; see `Retriever.close`."""
         for member in self.retrievers:
             member.close()
+
+    def without_index(self) -> Self:
+        """See `Retriever.without_index`."""
+        members = [member.without_index() for member in self.retrievers]
+        ranking = self.ranking
+        return type(self)(
+            members, ranking.method, list(ranking.weights), ranking.depth, ranking.rank_constant
+        )
 
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """Return the best k rows of the fused lists; see `Retriever.search`."""

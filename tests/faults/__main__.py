@@ -12,6 +12,7 @@
 | full_disks | a sync fails at a random point, as on a full disk |
 | real_disks | a command runs on a small file system, mounted for the case; skipped where that is not allowed |
 | kills | a command is killed at a random moment and run again |
+| serve | `zoo serve` is killed five times a case while clients add rows, and started again |
 | strangers | a model or memory of a stranger names code, files or servers that are not its own |
 | threads | threads, and a process that one of them forks, use one predictor |
 | servers | answers of Elasticsearch are lost, refused, cut short or strange |

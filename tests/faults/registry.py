@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.faults import campaigns, contents, disks, kills, threads
+from tests.faults import campaigns, contents, disks, kills, served, threads
 from tests.faults.campaigns import Campaign
 
 ALL: dict[str, Callable[[Path, str | None], Campaign | None]] = {
@@ -18,6 +18,7 @@ ALL: dict[str, Callable[[Path, str | None], Campaign | None]] = {
     "memories": campaigns.memories,
     "readers": campaigns.readers,
     "real_disks": disks.real_disks,
+    "serve": served.serve,
     "servers": campaigns.servers,
     "strangers": campaigns.attacks,
     "threads": threads.threads,

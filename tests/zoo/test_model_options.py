@@ -294,7 +294,7 @@ class Training:
         self.results: dict[str, tuple[Any, set[str], Task]] = {}
 
     def effect(self, option: str, case: Case) -> str:
-        """What another value of an option does."""
+        """The effect of another value of an option."""
         value = case.value
         if isinstance(value, OfModel):
             value = value.make(self.train(case.options, case.data)[2])

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor, nn
 from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
+from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import PlainDict
 from zoo.layers.encoders import WordEncoder
 from zoo.layers.interactions import cosine_interaction, word_pair_mask

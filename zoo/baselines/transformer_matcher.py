@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any, Literal, TypeAlias
 
 import torch
-from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor, nn
 from typing_extensions import override
 
 from datamodules.batch import MatchingBatch, MatchingSpec
+from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import PlainDict
 from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text.tokenization import TransformersTokenizer

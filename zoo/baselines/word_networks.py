@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor, nn
 from typing_extensions import override
 
 from datamodules.batch import ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.core.errors import InputError
+from datamodules.core.lightning import OptimizerCallable
 from datamodules.core.types import PlainDict
 from zoo.baselines.convolution import WordConvolution
 from zoo.baselines.text_only import TextNetwork, TextOnly

@@ -43,7 +43,9 @@ GROUPS = {
     },
     "Use a model (MODEL: a run folder, a checkpoint, an exported folder or a name on the Hub)": {
         "predict": Command("labels or scores", "--ckpt_path MODEL --input FILE_OR_- --output out.jsonl", "zoo.cli.predict:run", parses=True),
+        "serve": Command("predictions and the memory over HTTP", "MODEL --port 8000 --workers 2", "zoo.serve.command:serve", is_positional=True),
         "memory": Command("add, remove, relabel, replace, compact, tune, show", "add MODEL more.csv", _MEMORY, is_positional=True),
+        "audit": Command("labels of the memory that are probably wrong", "MODEL --output audit.csv (then --apply audit.csv)", "zoo.audit.command:audit_memory", first="--model"),
         "export": Command("a folder to share", "MODEL FOLDER --push user/name", "zoo.cli.models:export_model", is_positional=True),
         "inspect": Command("gates, keywords, topics", '--ckpt_path MODEL --query "some words" --output FOLDER', "zoo.inspection.command:inspect"),
         "list": Command("the models of the zoo", "[NAME]", "zoo.cli.models:list_models", first="--name"),

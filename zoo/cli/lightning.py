@@ -23,18 +23,19 @@ from typing_extensions import override
 from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.csv_metrics import CSVMetrics
 from datamodules.core.errors import InputError
+from datamodules.core.outputs import check_output
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
 from datamodules.options import DEFAULT_TOKENIZER
 from datamodules.retrieval import make_retriever, servers_of
 from datamodules.state import DataState, check_split
-from zoo.cli.outputs import check_output
 from zoo.cli.run_dir import check_run_dir, run_dir
 from zoo.cli.scores import as_text
 from zoo.ensemble.answer import Answer
 from zoo.saving.checkpoint import explained_by
 from zoo.saving.saved_model import SavedModel
 from zoo.tasks.base import Task
+from zoo.tasks.classification.calibration import Calibration
 from zoo.training.checkpoint_io import WholeCheckpoints
 from zoo.training.sharding import is_sharded
 
@@ -319,19 +320,28 @@ class ZooCLI(LightningCLI):
         classes: dict[str, float] = {}
         queries: dict[str, float] = {}
         answer: Answer | None = None
+        calibration: Calibration | None = None
         if isinstance(self.model, Task):
             assert self.model.evaluation.file is not None
             evaluation = json.loads(self.model.evaluation.file.read_text(encoding="utf-8"))
             classes, queries = evaluation["classes"], evaluation["queries"]
             if evaluation["table"]:
                 answer = Answer.of(evaluation["table"])
+            if evaluation["calibration"]:
+                calibration = Calibration.from_dict(evaluation["calibration"])
         scores |= classes
         print(as_text({name: scores[name] for name in scores if name not in classes}, classes))
         output: PlainDict = {**scores, **({"by_query": queries} if queries else {})}
         if answer is not None:
             print(f"\n{answer.as_markdown()}")
             output["answer"] = answer.as_json()
+        if calibration is not None:
+            print(f"\n{calibration.as_markdown()}")
+            output["calibration"] = calibration.as_json()
         if self.output is not None:
             write_json(self.output, output, "--output")
             if answer is not None:
                 answer.write(self.output.parent, f"{self.output.stem}_answer")
+            if calibration is not None:
+                chart = calibration.chart()
+                chart._replace(name=f"{self.output.stem}_{chart.name}").write(self.output.parent)

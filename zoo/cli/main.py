@@ -15,6 +15,7 @@ from importlib import import_module
 from typing_extensions import override
 
 from datamodules.core.errors import InputError, excerpt, visible
+from datamodules.core.lightning import predict_only
 from datamodules.core.secrets import hide, redact_arguments, secrets_of
 from zoo import __version__
 from zoo.cli import commands
@@ -52,6 +53,8 @@ def main(args: Sequence[str] | None = None) -> int:
         args = sys.argv[1:]
         # W&B records them. Processes for other devices get them too, and contact no server.
         sys.argv[1:] = redact_arguments(args)
+        if args[:1] == ["predict"]:
+            predict_only()
     args = list(args)
     secrets = secrets_of(args)
     if not args or args[0] in ("-h", "--help"):

@@ -12,11 +12,11 @@ from jsonargparse import ArgumentParser
 from tqdm import tqdm
 
 from datamodules.core.errors import InputError, check_count, visible
+from datamodules.core.outputs import check_output
 from datamodules.core.storage import new_file
 from datamodules.core.types import PlainDict
 from datamodules.retrieval import Retriever
 from zoo.cli.options import import_retrievers, named_values
-from zoo.cli.outputs import check_output
 from zoo.saving.saved_model import SavedModel
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import yaml
 
+import callbacks
 import datamodules
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.types import PlainDict
@@ -67,9 +68,11 @@ def run(command: str, options: list[str]) -> None:
 
 
 def _import_classes(strings: set[str]) -> None:
-    """Import the models and data modules that are named, so that options can name them without their modules."""
+    """Import callbacks, and the models and data modules that are named: options name them without their modules."""
     load_all_retrievers()
     import_module("zoo.tasks.retrieval.refreshed_negatives")
+    for name in callbacks.__all__:
+        getattr(callbacks, name)
     names = {string.rpartition(".")[2] for string in strings}
     for name in names & MODELS.keys() or MODELS:
         model_class(name)

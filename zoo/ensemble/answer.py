@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchmetrics import Metric
 
+from datamodules.core.lightning import Metric
 from datamodules.core.storage import write_json, write_text
 from datamodules.core.types import PlainDict
 from datamodules.duplicates import DuplicateMarks

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -23,6 +22,8 @@ from zoo.tasks.predictor import on_device
 from zoo.training.trained_parts import freeze_parts, parameter_groups
 
 if TYPE_CHECKING:
+    import pytorch_lightning as pl
+
     from zoo.ensemble.model import MemoryEnsemble
 
 

@@ -20,6 +20,7 @@ def explain(
     number = {label: position for position, label in enumerate(labels)}
     explained = []
     for row, prediction in enumerate(predictions):
+        assert prediction.label is not None
         column = number[prediction.label]
         contributions = {name: float(scores[row, column]) for name, scores in output.contributions.items()}
         explained.append(

@@ -25,6 +25,7 @@ from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, Line, number_groups
 from zoo.ensemble.encoder_training import train_encoder
+from zoo.ensemble.held_out import FOLDS, rows_of_fit, scores_of_rows
 from zoo.ensemble.member import Input, Readings
 from zoo.ensemble.members import MEMBERS
 from zoo.ensemble.metric import EncoderMetric, TunedFold
@@ -32,6 +33,7 @@ from zoo.ensemble.network import EnsembleNetwork, scores_of
 from zoo.ensemble.outputs import Outputs
 from zoo.ensemble.pool import COMBINATIONS, HeldOut, Pool, fit_pool, folds_of
 from zoo.ensemble.tables import classify_table, read_table
+from zoo.saving.held_out import HeldOutRows, HeldOutScores
 from zoo.tasks.predictor import on_device
 
 if TYPE_CHECKING:
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zoo")
 
-#: Folds of the validation rows for the answer's table.
-_TABLE_FOLDS = 5
 #: The weights with which a row of the table is classified.
 _FOLD_CONDITION = (
     "each row of the table is classified with weights that were fitted without its fifth of the rows"
@@ -76,6 +76,8 @@ class EnsembleFit:
         self.crosses = bool((target >= 0).sum() < max(model.few_rows, 1))
         #: of a frozen encoder that was tuned; None = it is as it was, or trained by gradients.
         self.metric: EncoderMetric | None = None
+        #: the rows of the table, which stay with the model; None where they had a part in the weights.
+        self.held_out: HeldOutRows | None = None
 
     def run(self) -> Answer:
         """Run all stages, and return the table on the validation rows."""
@@ -221,9 +223,11 @@ class EnsembleFit:
         """The table's rows, and the condition of the weights: each group is classified without its own fold."""
         pool, num_classes = self.network.pool, self.network.num_classes
         assert pool is not None
-        folds, scores = folds_of(held_out.target.numpy(), _TABLE_FOLDS, held_out.groups), None
+        target = held_out.target.numpy()
+        folds, scores = folds_of(target, FOLDS, held_out.groups), None
+        pools, probabilities = list[Pool](), torch.zeros(len(folds), num_classes)
         groups = number_groups(held_out.groups, np.arange(len(folds)))
-        condition = _FOLD_CONDITION if folds.max() + 1 == _TABLE_FOLDS else _ROW_CONDITION
+        condition = _FOLD_CONDITION if folds.max() + 1 == FOLDS else _ROW_CONDITION
         for fold in range(folds.max() + 1):
             rows = np.flatnonzero(folds == fold)
             others = held_out.select(np.flatnonzero(folds != fold)).known(num_classes)
@@ -232,6 +236,8 @@ class EnsembleFit:
                 condition = _NO_CONDITION
             fitted = _fit_pool(fitted_on) if fitted_on else pool
             logs = fitted.calibrate(held_out.select(rows).outputs)
+            probabilities[rows] = fitted.combine(logs).softmax(dim=1)
+            pools.append(fitted)
             table = fitted.table_rows(logs, {name: each[rows] for name, each in references.items()})
             # Every process has all rows.
             scores = scores or AnswerScores(list(table), groups, sync_on_compute=False)
@@ -239,8 +245,24 @@ class EnsembleFit:
         assert scores is not None
         if not len(held_out.known(num_classes).target):
             condition = _UNKNOWN_CONDITION
+        if condition in (_FOLD_CONDITION, _ROW_CONDITION):
+            results = scores_of_rows(probabilities, target)
+            self.held_out = self._rows_to_keep(held_out, folds, [*pools, pool], results)
         lines = scores.lines(pool.weights["all"])
         return [replace(line, is_flattered=self._is_flattered(line.name, pool)) for line in lines], condition
+
+    def _rows_to_keep(
+        self, held_out: HeldOut, folds: NDArray[np.int64], pools: Sequence[Pool], scores: HeldOutScores
+    ) -> HeldOutRows:
+        """The rows of the table that stay with the model; texts of training rows do not."""
+        if len(self.validation_target):
+            rows = self.validation.rows.select(self.validation_rows)
+            texts, labels = rows.texts, rows.labels
+        else:
+            texts, labels = None, [self.data.spec.labels[number] for number in held_out.target]
+        assert labels is not None
+        memory = self.data.memory.opened if self.data.memory is not None and self.data.has_memory else None
+        return rows_of_fit(texts, labels, held_out, folds, pools, scores, memory, self.data.seed)
 
     def _is_flattered(self, row: str, pool: Pool) -> bool:
         """Whether a row of the table reads the encoder, whose epoch was chosen by its accuracy on the table's rows."""

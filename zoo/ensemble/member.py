@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from datamodules.retrieval.base import ExcludedRows
 from datamodules.retrieval.memories.encoded_memory import EncodedMemory
 from zoo.ensemble.outputs import Outputs, Votes
+from zoo.layers.kernel_machine import RIDGE
 
 #: Input of a member. `memory` stands for a search of the memory by vectors; the others are fields of `Readings`.
 Input: TypeAlias = Literal["texts", "vectors", "bags", "neighbors", "memory"]
@@ -85,8 +86,10 @@ class Sizes(NamedTuple):
     max_ngram: int
     #: letters of the longest n-gram of letters; 0 = none.
     max_letters: int
-    #: weight of training errors against small weights.
+    #: of the lexical member: weight of training errors against small weights.
     c: float
+    #: of the kernel machines: the cost of large weights.
+    ridge: float = RIDGE
 
 
 class Member(nn.Module, ABC):

@@ -52,7 +52,8 @@ class Encoder(Member):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
         is_frozen = not sizes.trains_encoder
-        self.machine = KernelMachine(sizes.vector_size, sizes.num_classes) if is_frozen else None
+        machine = KernelMachine(sizes.vector_size, sizes.num_classes, sizes.ridge)
+        self.machine = machine if is_frozen else None
 
     @property
     @override
@@ -83,7 +84,7 @@ class Bag(Member):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
-        self.machine = KernelMachine(sizes.bag_size, sizes.num_classes)
+        self.machine = KernelMachine(sizes.bag_size, sizes.num_classes, sizes.ridge)
 
     @override
     def fit(self, readings: Readings, target: NDArray[np.int64]) -> None:

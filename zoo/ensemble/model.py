@@ -15,7 +15,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.nn import functional
 from torch.optim import Optimizer
@@ -25,6 +24,7 @@ from datamodules.base import AnyDataModule
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
+from datamodules.core.lightning import TrainerFn
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.duplicates import decode_keys
@@ -44,6 +44,7 @@ from zoo.ensemble.pool import Pool
 from zoo.ensemble.refit import refit
 from zoo.layers.encoders import BiLSTMEncoder, TransformerEncoder
 from zoo.saving.checkpoint import CHECKPOINT_KEY
+from zoo.saving.held_out import HeldOutRows
 from zoo.saving.saved_model import SavedModel
 from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.classification.metric_learning import LearnsMetric
@@ -161,6 +162,8 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         #: the table of the last fit.
         self.answer: Answer | None = None
         self._answer_scores: AnswerScores | None = None
+        #: labelled rows of the last fit of the weights, by which thresholds are chosen.
+        self.held_out: HeldOutRows | None = None
         self._best: BestEncoder | None = None
         #: options of each epoch of the encoder's training.
         self.epochs: list[EpochOptions] = []
@@ -397,7 +400,8 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
             with torch.no_grad():
                 for name, value in self._encoder_weights():
                     value.copy_(self._best.weights[name])
-        self.answer = EnsembleFit(self, data).run()
+        fit = EnsembleFit(self, data)
+        self.answer, self.held_out = fit.run(), fit.held_out
         if data.memory is not None:
             data.memory.close()
         # One batch, in which nothing moves; then Lightning validates and saves.
@@ -495,6 +499,10 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         """Replace calibrations and weights."""
         self.network.pool = Pool.of(weights)
 
+    def describe_held_out(self) -> PlainDict | None:
+        """Held-out rows of the last fit of the weights; see `fitted_weights.FitsWeights`."""
+        return None if self.held_out is None else self.held_out.describe()
+
     def describe_members(self) -> PlainDict:
         """Values of the fitted members; see `fitted_weights.FitsWeights`."""
         values: PlainDict = self.network.describe_members()
@@ -520,10 +528,14 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
             best = best._replace(weights={})
         checkpoint[CHECKPOINT_KEY]["epochs"] = [epoch._asdict() for epoch in self.epochs]
         checkpoint[CHECKPOINT_KEY]["best_encoder"] = None if best is None else best._asdict()
+        has_pool = self.network.pool is not None  # a finished run that is trained further has none
+        checkpoint[CHECKPOINT_KEY]["held_out"] = self.describe_held_out() if has_pool else None
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         best = checkpoint[CHECKPOINT_KEY].get("best_encoder")
         self._best = None if best is None else BestEncoder(**best)
+        held_out = checkpoint[CHECKPOINT_KEY].get("held_out")
+        self.held_out = None if held_out is None else HeldOutRows.of(held_out)
         self.epochs = [EpochOptions(**epoch) for epoch in checkpoint[CHECKPOINT_KEY].get("epochs", [])]

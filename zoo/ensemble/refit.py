@@ -6,6 +6,7 @@ the members are fitted to the memory's rows first, these rows are cross-fitted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,13 +20,18 @@ from datamodules.retrieval import FolderMemory, Memory
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import LeftOut
 from zoo.ensemble.fit import cross_fit, fit_members
+from zoo.ensemble.held_out import rows_of_refit
 from zoo.ensemble.network import EnsembleNetwork
 from zoo.ensemble.outputs import Outputs
 from zoo.ensemble.pool import HeldOut, Pool, fit_pool, folds_of
 from zoo.ensemble.tables import classify_table, read_table
+from zoo.saving.held_out import HeldOutRows
 
 if TYPE_CHECKING:
     from zoo.ensemble.model import MemoryEnsemble
+
+#: Weights are fitted to rows of the memory alone if there are at least as many.
+_FEWEST_ROWS = 50
 
 
 def refit(
@@ -56,13 +62,14 @@ def refit(
         enough = held_out is not None and held_out.count >= max(model.few_rows, 1)
         added, fitted = refitting.run(crosses=not enough), refitting.describe()
         known = [] if held_out is None else [held_out.classify()]
-    if not known and not added:
+    if not known and sum(len(part.target) for part in added) < _FEWEST_ROWS:
         return (
-            f"{fitted}the weights are as they were: the encoder has learned from all rows of the memory; to fit them,"
-            " zoo memory tune with other labelled rows"
+            f"{fitted}the weights are as they were: there are no held-out rows, and fewer than {_FEWEST_ROWS} rows of"
+            " the memory from which nothing was learned; to fit them, zoo memory tune with other labelled rows"
         )
     after = fit_pool(HeldOut.join([*known, *added]))
     model.network.pool = after
+    model.held_out = None if held_out is None else held_out.to_keep(known[0], added)
     weights = ", ".join(f"{name} {weight:.2f}" for name, weight in after.weights["all"].items())
     counts = [f"{len(part.target)}" for part in (*known, *added)]
     if held_out is None:
@@ -104,6 +111,14 @@ class LabelledRows:
     def classify(self) -> HeldOut:
         """Outputs of the members as they are now."""
         return _classify(self.model, self.data, self.split, self.marks.is_independent)
+
+    def to_keep(self, held_out: HeldOut, added: Sequence[HeldOut]) -> HeldOutRows | None:
+        """The rows that stay with the weights, also those of classes that only the memory has."""
+        rows = self.split.rows.select(np.flatnonzero(self.marks.is_independent))
+        assert rows.labels is not None
+        target, groups = label_numbers(rows, self.model.labels), self.data.duplicate_keys(rows)
+        num_classes = self.model.network.num_classes
+        return rows_of_refit(rows.texts, rows.labels, target, groups, held_out, added, num_classes)
 
 
 def _accuracy(pool: Pool, held_out: HeldOut) -> float:

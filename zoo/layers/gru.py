@@ -11,6 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from datamodules.core.uncompiled import uncompiled
+
 
 class AllStatesGRU(nn.GRU):
     """A one-layer GRU, or two in opposite directions, with its state at every position of a sequence."""
@@ -20,7 +22,7 @@ class AllStatesGRU(nn.GRU):
         self.directions = 2 if bidirectional else 1
 
     # TorchDynamo would trace every time step.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @uncompiled
     def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """The states at each position, from the left and the right: [N, T, directions, hidden_size], 0 after the end.
 

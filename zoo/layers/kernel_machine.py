@@ -38,8 +38,9 @@ class KernelMachine(nn.Module):
     landmarks: Tensor
     weight: Tensor
 
-    def __init__(self, size: int, num_classes: int) -> None:
+    def __init__(self, size: int, num_classes: int, ridge: float = RIDGE) -> None:
         super().__init__()
+        self.ridge = ridge
         self.register_buffer("mean", torch.zeros(size), persistent=False)
         self.register_buffer("landmarks", torch.zeros(0, size), persistent=False)
         self.register_buffer("weight", torch.zeros(0, num_classes), persistent=False)
@@ -55,7 +56,7 @@ class KernelMachine(nn.Module):
         mean /= max(1, len(known))
         chosen = np.random.default_rng(0).permutation(len(known))[:MAX_LANDMARKS]
         landmarks = _directions(torch.from_numpy(vectors[known[np.sort(chosen)]]).double(), mean)
-        system = RIDGE * _kernel(landmarks, landmarks)
+        system = self.ridge * _kernel(landmarks, landmarks)
         weight = torch.zeros(len(landmarks), num_classes, dtype=torch.float64)
         for rows in blocks:
             kernel = _kernel(_directions(torch.from_numpy(vectors[rows]).double(), mean), landmarks)

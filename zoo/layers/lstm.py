@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from datamodules.core.uncompiled import uncompiled
+
 
 class _RowLSTM(nn.LSTM):
     """Base: a one-layer LSTM, or two in opposite directions, over sequences of table rows."""
@@ -45,7 +47,7 @@ class LastStateLSTM(_RowLSTM):
     """A one-layer LSTM, or two in opposite directions, of which only the last states are needed."""
 
     # TorchDynamo would trace every time step.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @uncompiled
     def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """The last forward and backward states [N, directions * hidden_size], 0 where a sequence is empty.
 
@@ -64,7 +66,7 @@ class AllStatesLSTM(_RowLSTM):
     """A one-layer LSTM, or two in opposite directions, with its state at every position of a sequence."""
 
     # TorchDynamo would trace every time step.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @uncompiled
     def forward(self, table: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """The states at each position, from the left and the right: [N, T, directions * hidden_size], 0 after the end.
 

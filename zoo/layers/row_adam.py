@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
+from datamodules.core.uncompiled import uncompiled
+
 #: A delayed update is skipped if it is this much smaller than the first of its row, which float32 cannot resolve.
 NEGLIGIBLE = 1e-12
 
@@ -37,7 +39,7 @@ class RowTable(nn.Module):
         # A state dict has the weights after all updates.
         self.register_state_dict_pre_hook(_settle_all)  # type: ignore[no-untyped-call]
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @uncompiled
     def rows(self, ids: Tensor) -> Tensor:
         """Read rows: [..., size] of int64 [...]."""
         if self.settle is not None:

@@ -34,6 +34,7 @@ def add(
     unknown_labels: UnknownLabels = "refuse",
     new_labels: bool = False,
     relabel: bool = False,
+    tune: bool = False,
     retriever: Retriever | None = None,
 ) -> None:
     """Add the rows of a table to a model's memory. Its predictions use them at once, without training.
@@ -53,6 +54,8 @@ def add(
         unknown_labels: refuse a table with labels that the model does not know, or skip and count these rows.
         new_labels: add such rows: the model predicts their labels from then on by its memory alone.
         relabel: correct the memory: rows with the text of a new one get its label.
+        tune: fit the weights to the grown memory, on the held-out rows that stayed with the model and on the added
+            rows, each classified without it.
         retriever: back end to use instead of the model's (another server).
     """
     memory, saved = open_model_memory(model, retriever)
@@ -69,11 +72,11 @@ def add(
     if not labels:
         columns["label_column"] = label_column
     rows = read_table(file, **columns)
-    known = None if new_labels else known_labels(saved, memory)
-    if new_labels:
-        _check_new_labels(model, saved)
+    known = addable_labels(saved, memory, new_labels)
     if saved is not None and isinstance(memory, FolderMemory):
         memory = own_memory(saved, memory)
+    if tune:
+        _check_tuned(model, saved)
     corrected = 0
     if relabel:
         corrected = _correct(memory, rows, known)
@@ -97,6 +100,15 @@ def add(
             "a text with two labels has two votes; to give the old memories the new label: the same command with"
             " --relabel true"
         )
+    if saved is not None and tune:
+        # Opened again: the memory may be a copy now.
+        fit_again(SavedModel.open(saved.source), None, refit=False, retriever=retriever)
+
+
+def _check_tuned(model: str, saved: SavedModel | None) -> None:
+    if saved is None:
+        raise InputError(f"--tune: {model} is a memory folder, and has no weights; name the model")
+    check_fits_weights(saved)
 
 
 def _correct(memory: Memory, rows: Rows, known: list[str] | None) -> int:
@@ -112,10 +124,12 @@ def table_options(saved: SavedModel | None, retriever: Retriever | None) -> Plai
     return {} if saved is None else saved.make_data(retriever).memory_columns()
 
 
-def known_labels(saved: SavedModel | None, memory: Memory) -> list[str] | None:
+def addable_labels(saved: SavedModel | None, memory: Memory, new_labels: bool = False) -> list[str] | None:
     """Return the labels that rows of a model's memory may have; None = any."""
+    if new_labels:
+        _check_new_labels(memory.location() if saved is None else saved.source, saved)
     labels = memory.labels()
-    if saved is None or not labels:
+    if saved is None or new_labels or not labels:
         return None
     return [*saved.checkpoint.spec.get("memory_labels", ()), *labels]
 
@@ -188,9 +202,12 @@ def check_fits_weights(saved: SavedModel) -> None:
 def fit_again(saved: SavedModel, rows: Rows | None, refit: bool, retriever: Retriever | None) -> None:
     """Fit weights to a model's memory, after the members with `refit`, and write them next to the model.
 
-    `rows` are labelled; None = only rows of the memory are used.
+    `rows` are labelled; None = the held-out rows that stayed with the model, and rows of the memory.
     """
     predictor = saved.predictor(retriever=retriever)
+    kept = None if predictor.held_out is None else predictor.held_out.rows
+    if rows is None and kept is not None and kept.texts is not None:
+        rows = Rows.from_lists(kept.texts, kept.labels, source="the held-out rows of the model")
     task, trained = predictor.model, saved.make_model()
     assert isinstance(task, fitted_weights.FitsWeights)
     assert isinstance(trained, fitted_weights.FitsWeights)
@@ -201,12 +218,15 @@ def fit_again(saved: SavedModel, rows: Rows | None, refit: bool, retriever: Retr
     key, version = saved.memory_key(predictor.memory)
     fingerprint = fingerprint_of({"weights": trained.describe_weights()})
     if refit:
-        members: str | None = fitted_weights.write_members(task.describe_members(), saved.file)
+        members: str | None = fitted_weights.write_values("members", task.describe_members(), saved.file)
     else:
         before = fitted_weights.entry_for(saved.fitted_weights(), key, version, fingerprint)
         members = None if before is None else before.members
+    held_out = task.describe_held_out()
+    file = None if held_out is None else fitted_weights.write_values("held_out", held_out, saved.file)
     weights_file = saved.file(fitted_weights.FILE)
-    fitted_weights.add_entry(weights_file, fitted_weights.Entry(key, version, fingerprint, weights, members))
+    entry = fitted_weights.Entry(key, version, fingerprint, weights, members, file)
+    fitted_weights.add_entry(weights_file, entry)
     print(f"{weights_file}: {report}")
     if refit and (part := task.learned_by_gradients()) is not None:
         print(f"{part} has learned from the rows of the training only; {_how_to_train(saved)}")
@@ -224,10 +244,10 @@ def name_what_stays(saved: SavedModel, refit: bool, retriever: Retriever | None)
         fit_again(saved, None, refit, retriever)
     elif issubclass(saved.kind, fitted_weights.FitsWeights):
         print(
-            "the fitted members and their weights are as they were; to fit them to the rows of the memory: zoo memory"
-            f" tune {saved.source} LABELLED.csv --refit true, or --refit true with this command"
+            "the fitted members and their weights are as they were; to fit them to the rows of the memory: this command"
+            f" with --refit true, or zoo memory tune {saved.source} LABELLED.csv --refit true"
         )
-    if not (refit or issubclass(saved.kind, fitted_weights.FitsWeights)):
+    else:
         print(
             f"the network is as it was, and knows the rows that it was trained with; {_how_to_train(saved)}"
         )

@@ -14,8 +14,8 @@ from datamodules.corpora.table import read_table
 from datamodules.retrieval import FolderMemory, Memory, Retriever, servers_of
 from datamodules.retrieval.memories.memory import Change
 from zoo.memory.commands import (
+    addable_labels,
     check_fits_weights,
-    known_labels,
     name_what_stays,
     open_model_memory,
     own_memory,
@@ -50,7 +50,7 @@ def remove(
         refit: also fit the members that need no gradients again, and the weights, without the rows.
         retriever: back end to use instead of the model's (another server).
     """
-    memory, saved = _open(model, retriever, refit)
+    memory, saved = open_to_change(model, retriever, refit)
     given = [name for name, value in (("ids", ids), ("file", file), ("where", where)) if value is not None]
     if len(given) != 1:
         raise InputError(
@@ -94,19 +94,32 @@ def relabel(
         refit: see `zoo memory remove`.
         retriever: back end to use instead of the model's (another server).
     """
-    memory, saved = _open(model, retriever, refit)
+    opened = open_to_change(model, retriever, refit)
     if (file is None) == (ids is None) or (ids is None) != (label is None):
         raise InputError("zoo memory relabel: give --ids and --label, or --file")
     if file is not None:
-        names = table_options(saved, retriever)
+        names = table_options(opened[1], retriever)
         rows = read_table(file, id_column, label_column, class_names=names.get("class_names"))
         wanted, labels = list(rows.texts), rows.labels or []
     else:
-        wanted, labels = parse_ids(str(ids)), [str(label)] * len(parse_ids(str(ids)))
-    memory = _own(saved, memory, wanted)
-    done = memory.relabel(
-        dict(zip(wanted, labels, strict=True)), known_labels(saved, memory), allow_empty_class
-    )
+        wanted = parse_ids(str(ids))
+        labels = [str(label)] * len(wanted)
+    relabel_rows(*opened, wanted, labels, allow_empty_class, refit, retriever)
+
+
+def relabel_rows(
+    memory: FolderMemory,
+    saved: SavedModel | None,
+    ids: Sequence[str],
+    labels: Sequence[str],
+    allow_empty_class: bool = False,
+    refit: bool = False,
+    retriever: Retriever | None = None,
+) -> None:
+    """Give labels to the rows with these ids, and report it; see `open_to_change` for memory and model."""
+    memory = _own(saved, memory, ids)
+    change = dict(zip(ids, labels, strict=True))
+    done = memory.relabel(change, addable_labels(saved, memory), allow_empty_class)
     _finish(memory, saved, done, "relabelled", refit, retriever)
 
 
@@ -132,7 +145,7 @@ def replace(
         refit: see `zoo memory remove`.
         retriever: back end to use instead of the model's (another server).
     """
-    memory, saved = _open(model, retriever, refit)
+    memory, saved = open_to_change(model, retriever, refit)
     columns = table_options(saved, retriever)
     given = {"text_column": text_column, "label_column": label_column, "id_column": id_column}
     columns |= {name: value for name, value in given.items() if value is not None}
@@ -140,7 +153,7 @@ def replace(
         columns["label_column"] = label_column
     rows = read_table(file, **columns)
     memory = _own(saved, memory, rows.ids)
-    done = memory.replace(rows, known_labels(saved, memory), allow_empty_class)
+    done = memory.replace(rows, addable_labels(saved, memory), allow_empty_class)
     _finish(memory, saved, done, "replaced", refit, retriever)
 
 
@@ -152,7 +165,7 @@ def compact(model: str, keep: int = 1, retriever: Retriever | None = None) -> No
         keep: number of versions to keep, the current one included.
         retriever: back end to use instead of the model's (another server).
     """
-    memory, saved = _open(model, retriever)
+    memory, saved = open_to_change(model, retriever)
     memory = _own(saved, memory)
     deleted = memory.compact(keep)
     first = memory.versions()[0][0]
@@ -213,7 +226,7 @@ def _ids_where(memory: FolderMemory, condition: str) -> list[str]:
     return ids
 
 
-def _open(
+def open_to_change(
     model: str, retriever: Retriever | None, refit: bool = False
 ) -> tuple[FolderMemory, SavedModel | None]:
     """Open the memory to change, and the model that reads it; None if a memory folder was named."""

@@ -24,7 +24,7 @@ from zoo.markdown import code_span
 from zoo.registry import paper_of
 from zoo.saving import fitted_weights
 from zoo.saving.checkpoint import explained_by
-from zoo.saving.model_folder import KIND, TOKENIZER, write_model
+from zoo.saving.model_folder import CONFIG, KIND, TOKENIZER, write_model
 from zoo.saving.saved_model import MEMORY, OWN, SavedModel
 
 #: Options that describe how the training started, whose effect is in the weights.
@@ -97,22 +97,22 @@ def export(source: str | Path, folder: str | Path) -> Path:
             {name: None if name in _STARTED_WITH else value for name, value in checkpoint.options.items()}
         )
         if memory is not None:
-            checkpoint.extras["fitted_weights"] = _weights_of(saved, memory)
-            for *_, members in checkpoint.extras["fitted_weights"]:
-                if members is not None:
-                    file = fitted_weights.whole_members(members, saved.file)
-                    shutil.copyfile(file, partial / fitted_weights.members_name(members))
+            entries = _weights_of(saved, memory)
+            checkpoint.extras["fitted_weights"] = [list(entry) for entry in entries]
+            for kind, checksum in (file for entry in entries for file in entry.files()):
+                file = fitted_weights.whole_values(kind, checksum, saved.file)
+                shutil.copyfile(file, partial / fitted_weights.values_name(kind, checksum))
         write_model(checkpoint, partial)
         (partial / "README.md").write_text(card, encoding="utf-8")
     return folder
 
 
-def _weights_of(saved: SavedModel, memory: Memory) -> list[list[object]]:
+def _weights_of(saved: SavedModel, memory: Memory) -> list[fitted_weights.Entry]:
     """Return the weights that were fitted to the exported memory after the training."""
     key, _ = saved.memory_key(memory)
     is_folder = isinstance(memory, FolderMemory)
     return [
-        list(entry._replace(memory=OWN if is_folder else key))
+        entry._replace(memory=OWN if is_folder else key)
         for entry in saved.fitted_weights()
         if entry.memory == key
     ]
@@ -165,6 +165,9 @@ def model_card(saved: SavedModel, memory: Memory | None) -> str:
         lines += [f"It reads a memory of {len(memory):,} texts (version {memory.version}) in `{MEMORY}`.", ""]
     elif memory is not None:
         lines += [f"It needs access to a memory that is not part of it: {code_span(memory.location())}.", ""]
+    texts: list[str] = (checkpoint.extras.get("held_out") or {}).get("texts") or []
+    if texts:
+        lines += [f"`{CONFIG}` has {len(texts):,} held-out texts with labels, for `max_error`.", ""]
     return "\n".join([*lines, *_scores(saved), _USE.format(example=kind.predictor_type.example)])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import xxhash
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 FILE = "weights.json"
 #: Name of the tensor that holds everything but tensors, as JSON.
 _PLAIN = "plain"
+#: What a file of values holds; its name begins with it.
+FileKind: TypeAlias = Literal["members", "held_out"]
 
 
 @runtime_checkable
@@ -44,6 +46,9 @@ class FitsWeights(Protocol):
 
     def use_weights(self, weights: PlainDict) -> None:
         """Replace the weights."""
+
+    def describe_held_out(self) -> PlainDict | None:
+        """Return the held-out rows of the last fit (see `HeldOutRows`); None if it has none."""
 
     def describe_members(self) -> PlainDict:
         """Return the values of the members as plain values and tensors."""
@@ -76,6 +81,13 @@ class Entry(NamedTuple):
     weights: PlainDict
     #: checksum of the file of the members; None = those of the training.
     members: str | None = None
+    #: checksum of the file of the labelled rows; None = those of the training.
+    held_out: str | None = None
+
+    def files(self) -> list[tuple[FileKind, str]]:
+        """Return kind and checksum of the files that the entry names."""
+        named: list[tuple[FileKind, str | None]] = [("members", self.members), ("held_out", self.held_out)]
+        return [(kind, checksum) for kind, checksum in named if checksum is not None]
 
 
 def read_entries(file: Path) -> list[Entry]:
@@ -122,19 +134,21 @@ def delete_before(locate: Callable[[str], Path], memory: str, first: int) -> Ent
     kept = [each for each in entries if each.memory != memory or each.version >= first or each in used]
     if len(kept) < len(entries):
         _write_entries(file, kept)
-    for each in {each.members for each in entries} - {each.members for each in kept}:
-        if each is not None:
-            locate(members_name(each)).unlink(missing_ok=True)
+    unused = {file for each in entries for file in each.files()} - {
+        file for each in kept for file in each.files()
+    }
+    for kind, checksum in unused:
+        locate(values_name(kind, checksum)).unlink(missing_ok=True)
     return next((each for each in used if each is not None), None)
 
 
-def members_name(checksum: str) -> str:
-    """Return the name of the file of members with this checksum."""
-    return f"members-{checksum[:16]}.safetensors"
+def values_name(kind: FileKind, checksum: str) -> str:
+    """Return the name of the file of values with this checksum."""
+    return f"{kind}-{checksum[:16]}.safetensors"
 
 
-def write_members(values: PlainDict, locate: Callable[[str], Path]) -> str:
-    """Write the values of members to the file that `locate` finds by its name, and return its checksum."""
+def write_values(kind: FileKind, values: PlainDict, locate: Callable[[str], Path]) -> str:
+    """Write values to the file that `locate` finds by its name, and return its checksum."""
     import torch
     from safetensors.torch import save
 
@@ -142,28 +156,28 @@ def write_members(values: PlainDict, locate: Callable[[str], Path]) -> str:
     plain = json.dumps(without_tensors(values, "", tensors)).encode()
     contents = save({**tensors, _PLAIN: torch.frombuffer(bytearray(plain), dtype=torch.uint8)})
     checksum = xxhash.xxh3_128_hexdigest(contents)
-    path = locate(members_name(checksum))
+    path = locate(values_name(kind, checksum))
     with named_disk_errors(path, "the model's folder"), new_file(path) as partial:
         partial.write_bytes(contents)
     return checksum
 
 
-def whole_members(checksum: str, locate: Callable[[str], Path]) -> Path:
-    """Return the path of a file of members; raise a `DamagedError` if it is missing or damaged."""
-    path = locate(members_name(checksum))
+def whole_values(kind: FileKind, checksum: str, locate: Callable[[str], Path]) -> Path:
+    """Return the path of a file of values; raise a `DamagedError` if it is missing or damaged."""
+    path = locate(values_name(kind, checksum))
     if not path.is_file() or checksum_of(path) != checksum:
         raise DamagedError(
             f"{path}: missing or damaged; restore it, or delete {locate(FILE)} to use the trained members, and run"
-            " `zoo memory tune --refit true` again after that"
+            " `zoo memory tune` (where members were fitted: with --refit true) again after that"
         )
     return path
 
 
-def read_members(checksum: str, locate: Callable[[str], Path]) -> PlainDict:
-    """Return the values that `write_members` wrote; nothing in the file is executed."""
+def read_values(kind: FileKind, checksum: str, locate: Callable[[str], Path]) -> PlainDict:
+    """Return the values that `write_values` wrote; nothing in the file is executed."""
     from safetensors.torch import load_file
 
-    tensors = load_file(whole_members(checksum, locate))
+    tensors = load_file(whole_values(kind, checksum, locate))
     plain = json.loads(tensors.pop(_PLAIN).numpy().tobytes())
     values: PlainDict = with_tensors(plain, tensors)
     return values

@@ -26,6 +26,8 @@ from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.registry import model_class
 from zoo.saving import fitted_weights, hub, model_folder
 from zoo.saving.checkpoint import Checkpoint, explained_by, read_contents
+from zoo.saving.fitted_weights import Entry
+from zoo.saving.held_out import RESULTS_FILE, HeldOutRows, KeptHeldOut
 
 if TYPE_CHECKING:
     import torch
@@ -188,19 +190,31 @@ class SavedModel:
             ]
         return [*exported, *fitted_weights.read_entries(self.file(fitted_weights.FILE))]
 
-    def use_fitted_weights(self, model: Task, memory: Memory | None) -> None:
+    def use_fitted_weights(self, model: Task, memory: Memory | None) -> Entry | None:
         """Replace weights and members by those that were fitted to the memory after the training, if any."""
         if memory is None or not isinstance(model, fitted_weights.FitsWeights):
-            return
+            return None
         trained = fingerprint_of({"weights": model.describe_weights()})
         entry = fitted_weights.entry_for(self.fitted_weights(), *self.memory_key(memory), trained)
         if entry is None:
-            return
+            return None
         model.use_weights(entry.weights)
         if entry.members is not None:
-            members = fitted_weights.read_members(entry.members, self.file)
-            with explained_by(self.file(fitted_weights.members_name(entry.members))):
+            members = fitted_weights.read_values("members", entry.members, self.file)
+            with explained_by(self.file(fitted_weights.values_name("members", entry.members))):
                 model.use_members(members)
+        return entry
+
+    def held_out(self, entry: Entry | None) -> KeptHeldOut:
+        """Return the held-out rows of the training, or of the entry of `weights.json` that the model uses."""
+        values: PlainDict | None = self.checkpoint.extras.get("held_out")
+        members = None if entry is None else entry.members
+        if entry is not None:
+            checksum = entry.held_out
+            values = None if checksum is None else fitted_weights.read_values("held_out", checksum, self.file)
+        with explained_by(self.source):
+            rows = None if values is None else HeldOutRows.of(values)
+        return KeptHeldOut(rows, None if self.is_download else self.file(RESULTS_FILE), members)
 
     def predictor(
         self,
@@ -214,7 +228,8 @@ class SavedModel:
         model = self.make_model()
         move(model, device)
         predictor = model.predictor_type.open(model, data, memory, memory_version, retriever)
-        self.use_fitted_weights(model, predictor.memory)
+        entry = self.use_fitted_weights(model, predictor.memory)
+        predictor.held_out = self.held_out(entry)
         # Another process opens the same version of the memory, although the memory may have grown.
         version = predictor.memory.version if isinstance(predictor.memory, FolderMemory) else None
         location = None if memory is None else _absolute(memory)

@@ -12,23 +12,27 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
-from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torchmetrics import Metric
 from typing_extensions import Self, override
 
 from callbacks.chart import Chart
 from datamodules.base import AnyDataModule
 from datamodules.batch import BatchContents
 from datamodules.core.errors import InputError
+from datamodules.core.lightning import (
+    LightningModule,
+    LRSchedulerCallable,
+    Metric,
+    OptimizerCallable,
+    TrainerFn,
+)
 from datamodules.core.origin import is_signed, sign
 from datamodules.core.sharing import SharedLock
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
+from datamodules.core.uncompiled import exclude_uncompiled
 from datamodules.retrieval import Memory
 from datamodules.state import DataState, check_resumed
 from zoo.layers.encoders import transformer_config_of
@@ -50,7 +54,7 @@ PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 MAX_CLASS_SCORES = 300
 
 
-class Task(pl.LightningModule):
+class Task(LightningModule):
     """Base of all models; checkpoints find a network's `WordEncoder` in `words`, and a transformer in `transformer`."""
 
     #: the task's name on the Hugging Face Hub; "" where it has none.
@@ -215,7 +219,8 @@ class Task(pl.LightningModule):
         except ValueError as error:  # PyTorch's own checks: a size of 0, a probability of 3
             raise InputError(f"model: {error}") from error
         freeze_parts(self.network, self.freeze_patterns)
-        self._make_scores()
+        if self._trainer is not None:  # predictions need no scores
+            self._make_scores()
 
     def _make_scores(self) -> None:
         self.validation_scores, self.test_scores = self.new_scores(), self.new_scores()
@@ -343,6 +348,7 @@ class Task(pl.LightningModule):
         self._is_finite = True
         self._epoch_loss, self._epoch_count = 0.0, 0
         if self.compile_backend is not None:
+            exclude_uncompiled(self.network)
             self.network.compile(backend=self.compile_backend, dynamic=True)
         if self.trainer.ckpt_path is None and not is_sharded(self.trainer.strategy):
             self._start()  # a resumed run has its own weights by now
@@ -467,13 +473,20 @@ class Evaluation:
         self.query_scores: dict[str, float] = {}
         #: a table in which the model compares itself with others, as plain values; empty where there is none.
         self.table: PlainDict = {}
+        #: a comparison of probabilities with the accuracy, as plain values; empty where there is none.
+        self.calibration: PlainDict = {}
         #: where `write` puts all: a process that is forked for a device leaves nothing else behind.
         self.file: Path | None = None
 
     def write(self) -> None:
         """Write the scores, if a file is set."""
         if self.file is not None:
-            scores = {"classes": self.class_scores, "queries": self.query_scores, "table": self.table}
+            scores = {
+                "classes": self.class_scores,
+                "queries": self.query_scores,
+                "table": self.table,
+                "calibration": self.calibration,
+            }
             write_json(self.file, scores)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Protocol
 
 import torch
-from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import Self, override
@@ -15,6 +14,7 @@ from typing_extensions import Self, override
 from datamodules.base import AnyDataModule
 from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.errors import InputError
+from datamodules.core.lightning import TrainerFn
 from datamodules.core.storage import fingerprint_of
 from datamodules.core.types import PlainDict
 from datamodules.encodings import EncodedTexts

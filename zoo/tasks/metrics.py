@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
+
+from datamodules.core.lightning import Metric
 
 #: Measures of rankings are summed as whole numbers of this many parts of 1. 2^40 keeps 12 decimals and leaves room for
 #: 8 million queries.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TextIO, Ty
 
 import numpy as np
 import torch
-from lightning_fabric.utilities.apply_func import move_data_to_device
 from numpy.typing import NDArray
 from typing_extensions import Self
 
@@ -27,6 +26,7 @@ from datamodules.retrieval import Memory, Retriever
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 
 if TYPE_CHECKING:
+    from zoo.saving.held_out import KeptHeldOut
     from zoo.tasks.base import Task
 
 #: Texts that are retrieved and tokenized together.
@@ -48,8 +48,12 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     example: ClassVar[str] = "model"
     #: whether a text has different vectors as a query and as a text to be retrieved.
     has_query_side: ClassVar[bool] = False
+    #: whether texts alone are answered with texts of the memory, which is then opened.
+    answers_from_memory: ClassVar[bool] = False
     #: opens the same model again; None where the model is not on the disk.
     reopen: Callable[[], Self] | None = None
+    #: of the saved model; None where the model is not on the disk.
+    held_out: KeptHeldOut | None = None
 
     def __init__(self, model: ModelT, data: DataT, memory: Memory | None = None) -> None:
         """Put a model and its data together; without a memory, the predictor opens the model's when it needs it."""
@@ -74,6 +78,15 @@ class Predictor(ABC, Generic[ModelT, DataT]):
         """Return whether every prediction needs the memory, which is then opened at once."""
         return data.retrieves
 
+    def with_memory(self, memory: Memory) -> Self:
+        """A predictor with the same network and data, and another memory, or another version of it.
+
+        Threads may go on using this predictor: each prediction first gives the network what it reads of its memory.
+        """
+        other = type(self)(self.model, self.data, memory)
+        other.held_out = self.held_out
+        return other
+
     def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
         if self.reopen is None:
             raise InputError(
@@ -90,6 +103,10 @@ class Predictor(ABC, Generic[ModelT, DataT]):
             source: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for standard input.
             batch_size: rows that pass through the network together.
         """
+
+    def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
+        """The output of `zoo predict` for texts alone; an `InputError` if the model reads no texts alone."""
+        raise InputError(f"a {type(self.model).__name__} reads no texts alone")
 
     def outputs(
         self, dataset: BatchDataset[BatchT], batch_size: int, rows: int | None = None
@@ -188,6 +205,10 @@ def collecting_later() -> Iterator[None]:
 
 def on_device(batch: BatchT, model: Task) -> BatchT:
     """Move a batch to the model's device."""
+    if model.device.type == "cpu":
+        return batch
+    from lightning_fabric.utilities.apply_func import move_data_to_device
+
     moved: BatchT = move_data_to_device(batch, model.device)
     return moved
 

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytorch_lightning.strategies import ModelParallelStrategy
-from pytorch_lightning.trainer.states import TrainerFn
 from torch import nn
 
-from callbacks.charts import ValidationReport
 from datamodules.core.errors import InputError
+from datamodules.core.lightning import TrainerFn
 from zoo.layers.encoders import layers_of, transformer_of
 
 if TYPE_CHECKING:
+    from pytorch_lightning.strategies import ModelParallelStrategy
+
     from zoo.tasks.base import Task
 
 
 def is_sharded(strategy: object) -> bool:
     """Return True for a trainer's strategy that shards the weights."""
+    from pytorch_lightning.strategies import ModelParallelStrategy
+
     return isinstance(strategy, ModelParallelStrategy)
 
 
 def shard(model: Task) -> None:
     """Shard the weights of a model's network: one layer of its transformer at a time, and the rest together."""
+    from pytorch_lightning.strategies import ModelParallelStrategy
     from torch.distributed.fsdp import fully_shard
 
     transformer = transformer_of(model.network)
@@ -41,6 +44,8 @@ def shard(model: Task) -> None:
 
 
 def _check(model: Task, transformer: nn.Module | None, strategy: ModelParallelStrategy) -> None:
+    from callbacks.charts import ValidationReport
+
     trainer, name = model.trainer, type(model).__name__
     option = f"trainer.strategy={type(strategy).__name__}"
     if trainer.state.fn != TrainerFn.FITTING:

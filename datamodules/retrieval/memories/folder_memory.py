@@ -72,6 +72,8 @@ class FolderMemory(Memory):
         try:
             self.retriever.open(index_folder, self.fingerprint)
         except DamagedError as damage:
+            if not index_folder.exists() and pointer["ranking"] != self.retriever.ranking.describe():
+                raise  # a memory of another ranking
             log.warning("%s", str(damage).replace(storage.REBUILD, "the index is rebuilt"))
             self.retriever.index(_collection(self.rows, self.fingerprint), index_folder)
 
@@ -114,7 +116,10 @@ class FolderMemory(Memory):
                 with storage.named_disk_errors(folder, "the run's folder"):
                     hidden = shutil.ignore_patterns(".*")
                     shutil.copytree(self.folder, partial, copy_function=_link, ignore=hidden)
+                    for path in (partial, *partial.rglob("*")):
+                        storage.sync(path)
                     partial.rename(folder)
+                    storage.sync(folder.parent)
         return type(self)(folder, self.retriever)
 
     def __len__(self) -> int:
@@ -222,7 +227,7 @@ class FolderMemory(Memory):
                 write_pointer(self.folder, pointer_after)
                 self._open(pointer_after, self.version)
                 self._clear_leftovers(pointer_after)
-            self._delete_other_indexes(read_pointer(self.folder))
+            self._delete_other_indexes()
         return int(first - pointer["first"])
 
     @contextmanager
@@ -275,12 +280,16 @@ class FolderMemory(Memory):
         for partial in self.folder.glob(".*.partial"):
             shutil.rmtree(partial)
         parts = row_versions.folders(self.folder, pointer)
-        kept = {str(storage.check_folder(part)["fingerprint"]) for part in parts.values()}
         names = {part.name for part in parts.values()}
+        for encodings in self.folder.glob(f"{ENCODINGS}*/rows-*"):
+            if encodings.name not in names:
+                shutil.rmtree(encodings)
+        leftover = [part for part in self.folder.glob("rows-*") if part.name not in names]
+        if not leftover:
+            return
+        kept = {str(storage.check_folder(part)["fingerprint"]) for part in parts.values()}
         unfinished = row_versions.rows_folder(self.folder, pointer["version"] + 1, pointer["generation"])
-        for part in self.folder.glob("rows-*"):
-            if part.name in names:
-                continue
+        for part in leftover:
             rows_fingerprint = str(storage.check_folder(part)["fingerprint"])
             if rows_fingerprint not in kept:
                 fingerprint = _fingerprint(rows_fingerprint, self.retriever)
@@ -292,13 +301,10 @@ class FolderMemory(Memory):
                 else:
                     self.retriever.delete(index_folder, fingerprint)
             shutil.rmtree(part)
-        for encodings in self.folder.glob(f"{ENCODINGS}*/rows-*"):
-            if encodings.name not in names:
-                shutil.rmtree(encodings)
 
-    def _delete_other_indexes(self, pointer: PlainDict) -> None:
+    def _delete_other_indexes(self) -> None:
         """Delete the local indexes of other rankings, which may contain removed texts."""
-        parts = row_versions.folders(self.folder, pointer).values()
+        parts = row_versions.folders(self.folder, self.pointer).values()
         fingerprints = [str(storage.check_folder(part)["fingerprint"]) for part in parts]
         own = tuple(
             _index_folder(self.folder, _fingerprint(each, self.retriever)).name for each in fingerprints

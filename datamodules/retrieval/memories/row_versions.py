@@ -68,7 +68,8 @@ def read_pointer(folder: Path) -> PlainDict:
     storage.check_inside(folder)
     advice = "restore it from a backup or, if the memory has not grown, build it again with `zoo index`"
     pointer = storage.read_checked(path, advice)
-    if not all(isinstance(pointer.get(name), kind) for name, kind in _KINDS.items()):
+    is_whole = all(isinstance(pointer.get(name), kind) for name, kind in _KINDS.items())
+    if not (is_whole and 1 <= pointer["first"] <= pointer["version"] and pointer["generation"] >= 0):
         raise DamagedError(f"{path}: damaged; {advice}")
     return pointer
 
@@ -98,8 +99,14 @@ def rows_folder(folder: Path, version: int, generation: int) -> Path:
 def folders(folder: Path, pointer: PlainDict, version: int | None = None) -> dict[int, Path]:
     """Return version -> folder of its rows, of the versions up to a given one, None = the current one."""
     last = pointer["version"] if version is None else version
-    numbers = range(pointer["first"], last + 1)
-    return {number: rows_folder(folder, number, pointer["generation"]) for number in numbers}
+    parts: dict[int, Path] = {}
+    for number in range(pointer["first"], last + 1):
+        part = rows_folder(folder, number, pointer["generation"])
+        # Not left to the readers: a pointer may name a billion versions.
+        if not part.is_dir():
+            raise DamagedError(f"{part}: does not exist; {lost_rows(part, number, pointer)}")
+        parts[number] = part
+    return parts
 
 
 def lost_rows(part: Path, version: int, pointer: PlainDict) -> str:

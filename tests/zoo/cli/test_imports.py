@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import zoo
 from tests.zoo.conftest import Zoo, best, write_table
+from tests.zoo.ensemble.conftest import run as run
 
 HEAVY = [
     "torch",
@@ -20,13 +22,14 @@ HEAVY = [
     "datasets",
     "sklearn",
     "nltk",
+    "torchmetrics",
     "matplotlib",
     "wandb",
     "elasticsearch",
     "gensim",
 ]
 #: Lightning imports torchmetrics, which imports transformers and matplotlib where they are installed.
-LIGHTNING = {"torch", "pytorch_lightning", "transformers", "matplotlib"}
+LIGHTNING = {"torch", "pytorch_lightning", "torchmetrics", "transformers", "matplotlib"}
 
 COMMAND = "from zoo.cli import main; main({arguments!r})"
 LOAD = "import zoo; zoo.load({model!r}).predict('old iron')"
@@ -82,6 +85,18 @@ def test_the_package() -> None:
 
 def test_a_trained_model(trained_run: Path) -> None:
     assert imported(LOAD.format(model=str(trained_run))) == LIGHTNING
-    options = ["predict", "--ckpt_path", str(best(trained_run)), "--input=lines.txt", "--output=out.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("model", "needed"), [("KNNBiLSTM", {"torch"}), ("MemoryEnsemble", {"torch", "sklearn"})]
+)
+def test_a_process_that_only_predicts_imports_no_lightning(
+    model: str, needed: set[str], trained_run: Path, run: Callable[..., Path]
+) -> None:
+    folder = trained_run if model == "KNNBiLSTM" else run("ensemble")
     Path("lines.txt").write_text("old iron\n")
-    assert imported(COMMAND.format(arguments=options)) == LIGHTNING
+    options = ["predict", f"--ckpt_path={best(folder)}", "--input=lines.txt", "--output=out.jsonl"]
+    assert imported(f"import sys; sys.argv[1:] = {options!r}; from zoo.cli import main; main()") == needed
+    (line,) = map(json.loads, Path("out.jsonl").read_text().splitlines())
+    (expected,) = zoo.load(folder).predict("old iron")
+    assert line["probabilities"] == pytest.approx(expected.probabilities)

@@ -74,6 +74,8 @@ def _named_files(tmp_path: Path, tiny_bert: Path) -> None:
             table.writerow(["text", "label", "title", "class"])
             for text, label in sentences(60, seed):
                 table.writerow([text, label, "news", 1 + LABELS.index(label)])
+    (tmp_path / "corrections.csv").write_text(f"id,label\n18,{LABELS[0]}\n")
+    (tmp_path / "corrected.csv").write_text(f"id,text,label\n20,some ripe plum,{LABELS[0]}\n")
     for name in ("WikiQA-train.tsv", "WikiQA-dev.tsv", "WikiQA-test.tsv"):
         write_wikiqa(tmp_path / name)
     for name, seed in (("train", 1), ("dev", 2), ("test", 3)):
@@ -117,6 +119,8 @@ def test_commands_of(page: Path, zoo_command: Callable[..., Result]) -> None:
         text = shlex.join(command)
         if command[0] == "reproduce":
             continue  # It takes hours; its own tests run it on small tables.
+        if command[0] == "serve":
+            continue  # It runs until it is stopped; its own tests talk to it.
         trains = command[0] in ("fit", "prepare")
         if trains and "train_file" not in text and "lstm_rnn" not in text:
             command += ["--data.train_file", "train.csv"]
@@ -134,4 +138,7 @@ def test_commands_of(page: Path, zoo_command: Callable[..., Result]) -> None:
         folder = re.search(r"examples/(\w+)/", text)
         small = SMALL_OF.get(folder[1], SMALL_CLASSIFIER) if folder else SMALL_CLASSIFIER
         result = zoo_command(*command, *(small if trains else []))
+        if "max_error" in text:  # The table is too small to certify a level.
+            assert "held-out rows can certify" in result.err, (text, result.err)
+            continue
         assert result.code == 0, (text, result.err)

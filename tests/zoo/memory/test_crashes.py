@@ -125,11 +125,13 @@ def test_tuning_that_is_killed(
     tune = ["memory", "tune", str(folder), str(dev), *options]
     for code in _failures(folder, tune):
         assert code == KILLED
-        assert zoo.load(folder).model.describe_weights() == before
-        assert _predict(folder) == predictions
+        weights = zoo.load(folder).model.describe_weights()
+        assert weights != before or _predict(folder) == predictions
         assert zoo_command(*tune).code == 0
         model = zoo.load(folder).model
         assert model.describe_weights() != before
+        # Killed after its last step, the syncing of the folder, the command has done its work.
+        assert weights in (before, model.describe_weights())
         assert model.network.fitted_version == (2 if options else 0)
 
 

@@ -76,9 +76,11 @@ def test_a_removed_row_is_as_if_it_had_never_been_there(run: Run, zoo_command: Z
         "lexical fitted to 40 rows of the memory (without 1 training texts, which the memory lacks)"
         in lines[1]
     )
-    assert "fitted on 40 rows of the memory, each classified without it" in lines[1]
+    assert "40 rows that they were fitted on and 40 of the memory, each classified without it" in lines[1]
     # A command that was killed between its steps can be repeated.
-    assert run_lines(zoo_command, "remove", folder, "--ids=40", "--refit=true")[1:] == lines[1:]
+    again = run_lines(zoo_command, "remove", folder, "--ids=40", "--refit=true")
+    assert "40 memories, 0 removed" in again[0]
+    assert "lexical fitted to 40 rows of the memory" in again[1]
     assert "has no row with the id '40'" in refusal(zoo_command, "remove", folder, "--ids=40")
     fit_again(SavedModel.open(never), None, True, None)
     mine, others = zoo.load(folder), zoo.load(never)
@@ -214,3 +216,17 @@ def test_a_correction_by_add_is_a_relabel(run: Run, zoo_command: Zoo, tmp_path: 
     assert not any(line.startswith("conflicts") for line in run_lines(zoo_command, "show", folder))
     more = write_table(tmp_path / "more.csv", [(text, new), (text, old)])
     assert "has another label in another row" in refusal(zoo_command, "add", folder, more, "--relabel=true")
+
+
+def test_weights_follow_an_addition_in_one_command(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
+    folder = train(run, tmp_path, "run", ROWS)
+    before = zoo.load(folder).model.describe_weights()
+    more = write_table(tmp_path / "more.csv", distinct_sentences(60, seed=2))
+    lines = run_lines(zoo_command, "add", folder, more, "--tune=true")
+    assert (
+        "on the 40 rows that they were fitted on and 60 of the memory, each classified without it" in lines[1]
+    )
+    assert zoo.load(folder).model.describe_weights() != before
+    assert zoo.load(folder, memory_version=1).model.describe_weights() == before
+    plain = FolderMemory(folder / "memory", EmbeddedRetriever()).copy_to(tmp_path / "plain").folder
+    assert "has no weights; name the model" in refusal(zoo_command, "add", plain, more, "--tune=true")

@@ -56,6 +56,7 @@ def scores(zoo_command: Zoo, command: str, checkpoint: Path, *options: object) -
     result = zoo_command(command, f"--ckpt_path={checkpoint}", "--output=scores.json", *options)
     assert result.code == 0, result.err
     read: dict[str, Any] = json.loads(Path("scores.json").read_text())
+    read.pop("calibration", None)
     return read
 
 

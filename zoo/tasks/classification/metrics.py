@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from zoo.tasks.classification.calibration import Calibration
 from zoo.tasks.metrics import RowMeansWithLoss
 
 
@@ -17,6 +19,9 @@ class ClassificationScores(RowMeansWithLoss):
     correct: Tensor
     true: Tensor
     predicted: Tensor
+    #: of the answers, float32 [rows], in batches.
+    probability: list[Tensor]
+    is_right: list[Tensor]
 
     def __init__(self, labels: Sequence[str]) -> None:
         super().__init__(["accuracy"])
@@ -24,6 +29,10 @@ class ClassificationScores(RowMeansWithLoss):
         n = len(self.labels)
         # Rows by class: a confusion matrix of many classes is large. The last of the true classes are unknown labels.
         self.add_counts(correct=(n,), true=(n + 1,), predicted=(n,))
+        for name in ("probability", "is_right"):
+            self.add_state(name, [], dist_reduce_fx="cat")
+        #: of the rows without duplicates elsewhere, over all processes; after `compute`, None without such rows.
+        self.calibration: Calibration | None = None
 
     def update(
         self, logits: Tensor, target: Tensor, weight: Tensor, is_duplicate: Tensor | None = None
@@ -33,6 +42,9 @@ class ClassificationScores(RowMeansWithLoss):
         counted = (weight > 0) & (target >= 0)
         prediction = logits.argmax(dim=1)
         self.add_rows((prediction == target).unsqueeze(1), counted, is_duplicate)
+        independent = counted if is_duplicate is None else counted & ~is_duplicate
+        self.probability.append(logits[independent].float().softmax(dim=1).amax(dim=1))
+        self.is_right.append((prediction == target)[independent].float())
         true, predicted = target[counted], prediction[counted]
         self.true += torch.bincount(true, minlength=n + 1)
         self.predicted += torch.bincount(predicted, minlength=n)
@@ -43,6 +55,7 @@ class ClassificationScores(RowMeansWithLoss):
     def compute(self) -> dict[str, Tensor]:
         """Metric name -> value; F1, precision, recall are [C], NaN for a class without rows and predictions."""
         n = len(self.labels)
+        self.calibration = self._calibration()
         correct, true, predicted = self.correct.double(), self.true.double(), self.predicted.double()
         f1 = 2 * correct / (true[:n] + predicted).clamp(min=1)
         is_present = (true[:n] + predicted) > 0
@@ -65,6 +78,17 @@ class ClassificationScores(RowMeansWithLoss):
         }
         absent = torch.full_like(f1, torch.nan)
         return scores | {name: torch.where(is_present, values, absent) for name, values in by_class.items()}
+
+    def _calibration(self) -> Calibration | None:
+        if len(self.probability) == 0:
+            return None
+        from torchmetrics.utilities import dim_zero_cat  # imports transformers, too
+
+        probability, is_right = (
+            dim_zero_cat(each).cpu().double().numpy() for each in (self.probability, self.is_right)
+        )
+        is_finite = len(probability) > 0 and bool(np.isfinite(probability).all())
+        return Calibration.of(probability, is_right > 0) if is_finite else None
 
 
 class AttentionScores(ClassificationScores):

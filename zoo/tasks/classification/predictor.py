@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from itertools import tee
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -13,12 +14,23 @@ from torch.nn import functional
 from tqdm import tqdm
 from typing_extensions import override
 
-from datamodules.core.errors import check_count
+from datamodules.core.errors import InputError, check_count
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
+from datamodules.retrieval import Ranking
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text_rows import TextRowsDataModule, TextSplit
+from zoo.saving.checkpoint import explained_by
+from zoo.saving.fitted_weights import FitsWeights
+from zoo.saving.held_out import HeldOutRows, HeldOutScores, state_of
+from zoo.tasks.classification.abstention import (
+    TUNE_ADVICE,
+    answer_threshold,
+    check_level,
+    set_threshold,
+)
+from zoo.tasks.classification.drift import drift, likeness
 from zoo.tasks.predictor import (
     Predictor,
     as_record,
@@ -32,6 +44,12 @@ from zoo.tasks.predictor import (
 
 if TYPE_CHECKING:
     from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask  # noqa: F401 - as a string below
+
+
+log = logging.getLogger("zoo")
+
+#: Number of held-out rows that texts are compared with.
+_MOST_COMPARED = 1000
 
 
 class RetrievedMemory(NamedTuple):
@@ -56,8 +74,9 @@ class Prediction(NamedTuple):
     """A text's predicted label with its evidence."""
 
     text: str
-    label: str
-    #: of `label`.
+    #: None where the model abstains.
+    label: str | None
+    #: of `label`, or of the label that the model would have answered.
     probability: float
     #: label -> probability.
     probabilities: dict[str, float]
@@ -68,6 +87,10 @@ class Prediction(NamedTuple):
     contributions: dict[str, float] | None = None
     #: whether only the memory has the label, in rows that were added after the training. None: of no such model.
     known_by_memory_alone: bool | None = None
+    #: whether the model abstains, so that its error stays below a level. None: no level was given.
+    abstained: bool | None = None
+    #: the labels that the text may have, so that its own is seldom missing. None: no such set was wanted.
+    labels: list[str] | None = None
 
 
 @runtime_checkable
@@ -83,11 +106,27 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
 
     example = 'model.predict(["a text"])[0]'
 
-    def predict(self, texts: str | Sequence[str], batch_size: int = 256) -> list[Prediction]:
-        """Classify texts, `batch_size` at a time; raises an `InputError` if one is not a string."""
+    def predict(
+        self,
+        texts: str | Sequence[str],
+        batch_size: int = 256,
+        max_error: float | None = None,
+        confidence: float = 0.95,
+        label_sets: float | None = None,
+    ) -> list[Prediction]:
+        """Classify texts, `batch_size` at a time; raises an `InputError` if one is not a string.
+
+        Args:
+            texts: one text or several.
+            batch_size: texts that pass through the network together.
+            max_error: see `records`.
+            confidence: see `records`.
+            label_sets: see `records`.
+        """
         texts = as_texts(texts)
         check_count("batch_size", batch_size)
-        predictions = self._predictions(iter(texts), batch_size, len(texts))
+        decide = self._decide(max_error, confidence, label_sets)
+        predictions = map(decide, self._predictions(iter(texts), batch_size, len(texts)))
         return list(tqdm(predictions, "predicting", len(texts), unit=" texts", delay=2, disable=None))
 
     def _predictions(self, texts: Iterator[str], batch_size: int, total: int = 0) -> Iterator[Prediction]:
@@ -102,6 +141,109 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
                 split = self.data.split_of(rows, self.memory, self.model.batch_contents("predict"))
                 predictions = list(self.predict_split(split, batch_size))
             yield from predictions
+
+    def _decide(
+        self, max_error: float | None, confidence: float, label_sets: float | None
+    ) -> Callable[[Prediction], Prediction]:
+        """A function that makes a prediction abstain, and gives it a set of labels, as the options want it."""
+        for name, value in (("max_error", max_error), ("confidence", confidence), ("label_sets", label_sets)):
+            if value is not None:
+                check_level(name, value)
+        least: float | None = None
+        of_set: float | None = None
+        known = set[str]()
+        if max_error is not None or label_sets is not None:
+            scores, known = self.held_out_scores(), set(self._held_out_rows().labels)
+            least = None if max_error is None else answer_threshold(scores, max_error, confidence)
+            of_set = None if label_sets is None else set_threshold(scores, label_sets)
+
+        def decide(prediction: Prediction) -> Prediction:
+            if least is not None:
+                is_uncertain = _answer_probability(prediction, known) < least
+                label = None if is_uncertain else prediction.label
+                prediction = prediction._replace(label=label, abstained=is_uncertain)
+            if of_set is not None:
+                probabilities = prediction.probabilities.items()
+                labels = [label for label, probability in probabilities if probability >= of_set]
+                prediction = prediction._replace(labels=labels)
+            return prediction
+
+        return decide
+
+    def likeness(self, prediction: Prediction) -> float:
+        """The likeness of a text to its best memory; see `drift.likeness`."""
+        hits = ((memory.retrieval_score, memory.found_by) for memory in prediction.memories)
+        is_lexical = self.memory is not None and isinstance(self.memory.retriever.ranking, Ranking)
+        return likeness(prediction.text, hits, is_lexical)
+
+    def held_out_likeness(self) -> list[float]:
+        """The likeness of held-out rows to the present memory, at most 1,000 rows; see `drift`."""
+        rows = self._held_out_rows()
+        if self.memory is None or rows.texts is None:
+            raise InputError(
+                f"report: needs a memory, and texts that were held out of the training; {TUNE_ADVICE}"
+            )
+        predictions = self._predictions(iter(rows.texts[:_MOST_COMPARED]), 256)
+        return [self.likeness(prediction) for prediction in predictions]
+
+    def _held_out_rows(self) -> HeldOutRows:
+        rows = None if self.held_out is None else self.held_out.rows
+        if rows is None:
+            kind = type(self.model).__name__
+            advice = TUNE_ADVICE if isinstance(self.model, FitsWeights) else "train a MemoryEnsemble"
+            raise InputError(
+                f"max_error, label_sets, report: this {kind} has no held-out rows, which only a MemoryEnsemble keeps;"
+                f" {advice}"
+            )
+        return rows
+
+    def held_out_scores(self) -> HeldOutScores:
+        """Results for the held-out rows that the model was saved with, by its present memory and weights.
+
+        After a change of the memory, the rows are classified again, each by weights that were fitted without its fold;
+        rows that have duplicates in the memory by now, near ones included, are skipped.
+        """
+        rows, kept, model = self._held_out_rows(), self.held_out, self.model
+        assert kept is not None
+        assert isinstance(model, FitsWeights)
+        with model.in_use:  # another thread must not see the weights of a fold
+            state = state_of(self.memory, model.describe_weights(), kept.members)
+            scores = kept.scores(state)
+            if scores is None:
+                scores = self._classify_held_out(rows, model)
+                kept.keep(state, scores)
+        return scores
+
+    def _classify_held_out(self, rows: HeldOutRows, model: FitsWeights) -> HeldOutScores:
+        if rows.texts is None:
+            raise InputError(
+                "max_error, label_sets: memory or weights have changed since the training, which held out no rows from"
+                f" all of it; {TUNE_ADVICE}"
+            )
+        table = Rows.from_lists(rows.texts, source="held-out rows")
+        split = self.data.split_of(table, self.memory)
+        marks = self.data.marks_of(table, split.neighbors, self.memory, None)
+        own, results = model.describe_weights(), list[tuple[float, bool, float]]()
+        assert own is not None
+        known = set(rows.labels)
+        try:
+            for fold, weights in enumerate(rows.weights):
+                numbers = np.flatnonzero(marks.is_independent & (np.array(rows.folds) == fold))
+                with explained_by("held-out rows"):
+                    model.use_weights(weights)
+                predictions = self._predictions(iter(table.texts.take(numbers)), 256, len(numbers))
+                for number, prediction in zip(numbers, predictions, strict=True):
+                    label, probability = rows.labels[number], _answer_probability(prediction, known)
+                    of_label = prediction.probabilities.get(label, 0.0)
+                    results.append((probability, prediction.label == label, of_label))
+        finally:
+            model.use_weights(own)
+        if not results:
+            raise InputError(
+                "max_error, label_sets: all held-out rows have duplicates in the memory by now, near ones included;"
+                f" {TUNE_ADVICE}"
+            )
+        return HeldOutScores(*map(np.array, zip(*results, strict=True)))
 
     def predict_split(
         self, split: TextSplit, batch_size: int = 256, rows: int | None = None
@@ -136,6 +278,10 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         batch_size: int = 256,
         text_column: TextColumn | None = None,
         id_column: Column | None = None,
+        max_error: float | None = None,
+        confidence: float = 0.95,
+        label_sets: float | None = None,
+        report: bool = False,
     ) -> Iterator[PlainDict]:
         """A text's label, probabilities and memories, in the order of the texts; for a table with ids, the text's id.
 
@@ -144,16 +290,32 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
             batch_size: texts that pass through the network together.
             text_column: the table's text column or columns; null: as in training.
             id_column: the table's column of ids, written next to the predictions; null: none.
+            max_error: abstain (label null) where needed to keep the error among the answers below this level, such as
+                0.05, for texts like the held-out rows of the training or of `zoo memory tune`; null: answer always.
+            confidence: of this promise, over the draw of the held-out rows.
+            label_sets: write the labels that a text may have, such that its own is missing with at most this
+                probability, such as 0.1; null: no sets.
+            report: at the end, log the share of texts that no memory is like, and whether that is drift.
         """
         options = self.data.options.to_dict()
         columns = {name: options[name] for name in ("text_column", "header", "quotes")}
         if text_column is not None:
             columns |= {"text_column": text_column, "header": None}
         check_count("batch_size", batch_size)
+        decide = self._decide(max_error, confidence, label_sets)
         texts, named = tee(texts_and_ids_in(source, {**columns, "id_column": id_column}))
-        predictions = self._predictions((text for text, _ in texts), batch_size)
+        predictions = map(decide, self._predictions((text for text, _ in texts), batch_size))
+        held_out, values = self.held_out_likeness() if report else [], list[float]()
         for prediction, (_, name) in zip(predictions, named, strict=True):
+            if report:
+                values.append(self.likeness(prediction))
             yield as_record(prediction) if name is None else {"id": name, **as_record(prediction)}
+        if report:
+            log.info("%s", drift(held_out, values))
+
+    @override
+    def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
+        return map(as_record, self.predict(texts, batch_size))
 
     @override
     def encode(
@@ -176,6 +338,12 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         if bar is not None:
             bar.update(len(texts) - done)
         return vectors
+
+
+def _answer_probability(prediction: Prediction, known: set[str]) -> float:
+    """The probability of the answer; negative for a label that only the memory has, and no held-out row."""
+    is_unproven = prediction.known_by_memory_alone and prediction.label not in known
+    return -1.0 if is_unproven else prediction.probability
 
 
 def _memories(split: TextSplit, start: int, output: ClassificationOutput) -> list[list[RetrievedMemory]]:

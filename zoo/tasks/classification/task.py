@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import asdict
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor
@@ -71,6 +72,12 @@ class ClassificationTask(Task):
     @override
     def count(self, scores: ClassificationScores, batch: ClassificationBatch) -> None:
         scores.update(self(batch).logits, batch.target, batch.weight, batch.is_duplicate)
+
+    @override
+    def on_test_epoch_end(self) -> None:
+        super().on_test_epoch_end()
+        calibration = self.test_scores.calibration
+        self.evaluation.calibration = {} if calibration is None else asdict(calibration)
 
     @override
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:

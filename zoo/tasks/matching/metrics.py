@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torchmetrics.utilities import dim_zero_cat
 
 from zoo.tasks.metrics import PARTS, RowMeansWithLoss
 from zoo.tasks.ranking_measures import Judged, measure_rankings
@@ -77,6 +76,8 @@ class MatchingScores(RowMeansWithLoss):
 
     def compute(self) -> dict[str, Tensor]:
         """Metric name -> value; AUC if there are pairs of two grades."""
+        from torchmetrics.utilities import dim_zero_cat
+
         scores = {"loss": self.mean_loss}
         if self.graded == 0 and self.pairs > 0:
             area = area_under_curve(dim_zero_cat(self.score), dim_zero_cat(self.target))

@@ -69,6 +69,7 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
     """Scores pairs, ranks given candidates, or retrieves candidates from the memory and ranks them."""
 
     example = 'model.predict([("a question", "an answer")])[0]'
+    answers_from_memory = True
 
     @classmethod
     @override
@@ -174,7 +175,8 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
         """
         check_count("candidates", candidates, MOST_HITS)
         if text_column is not None or source == "-" or source.endswith(".txt"):
-            return self._answers(source, text_column or "text", candidates, batch_size)
+            texts = texts_in(source, {"text_column": text_column or "text"})
+            return self._answers(texts, candidates, batch_size)
         if first_column is None and second_column is None:
             return self._scores(read_pair_table(source, self.data.options, labelled=False), batch_size)
         options = self.data.options
@@ -191,10 +193,12 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
             question = pairs.question_ids[int(pairs.question[row])].as_py()
             yield {"id": pairs.ids[row].as_py(), "question": question, **as_record(prediction)}
 
-    def _answers(
-        self, source: str, text_column: TextColumn, candidates: int, batch_size: int
-    ) -> Iterator[PlainDict]:
-        for block in blocks_of(texts_in(source, {"text_column": text_column})):
+    @override
+    def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
+        return self._answers(texts, 20, batch_size)
+
+    def _answers(self, texts: Iterable[str], candidates: int, batch_size: int) -> Iterator[PlainDict]:
+        for block in blocks_of(texts):
             for question, ranked in zip(block, self.answer(block, candidates, batch_size), strict=True):
                 yield {"text": question, "candidates": [as_record(candidate) for candidate in ranked]}
 

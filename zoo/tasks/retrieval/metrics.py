@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torchmetrics.utilities import dim_zero_cat
 
 from zoo.tasks.metrics import PARTS, RowMeans
 from zoo.tasks.ranking_measures import Judged, measure_rankings
@@ -53,6 +52,8 @@ class RetrievalScores(RowMeans):
 
     def compute(self) -> dict[str, Tensor]:
         """Metric name -> value; the means are over `queries`. Without one, there are no means."""
+        from torchmetrics.utilities import dim_zero_cat
+
         counts = {"queries": self.rows.double(), "queries_without_relevant": self.without.double()}
         if self.rows == 0:
             return counts

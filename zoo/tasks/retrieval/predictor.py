@@ -198,6 +198,11 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
             for rank, document in enumerate(documents, 1)
         )
 
+    @override
+    def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
+        ranked = self._ranked(Rows.from_lists(texts, source="queries"), 10, batch_size)
+        return (_record(id_, query, documents) for id_, query, documents in ranked)
+
     def _ranked(
         self, queries: Rows, k: int, batch_size: int
     ) -> Iterator[tuple[str, str, list[RankedDocument]]]:

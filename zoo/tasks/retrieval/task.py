@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 from torch.nn import functional
 from torch.optim import Optimizer
@@ -18,6 +17,7 @@ from datamodules.batch import ClickBatch, ClickSpec, DocumentBatch, QueryBatch, 
 from datamodules.clickthrough import ClickthroughDataModule
 from datamodules.clickthrough.dataset import RankingDataset
 from datamodules.core.errors import InputError
+from datamodules.core.lightning import TrainerFn
 from zoo.saving.checkpoint import CHECKPOINT_KEY
 from zoo.tasks.base import Task, check_positive
 from zoo.tasks.fitted import Fitted

@@ -300,7 +300,7 @@ def test_a_memory_grows(
     )
     encoded = count_encoded(monkeypatch)
     addition = memory.add(new, progress=False)
-    assert (addition.duplicates, addition.relabelled) == (1, 1)
+    assert (addition.duplicates, addition.conflicting) == (1, 1)
     assert encoded == new.texts[2:]  # and not the duplicate
     neighbors = memory.search([text, *queries], 9)
     # The duplicate has the score of the old row and follows it.

@@ -1,0 +1,39 @@
+"""Stand-ins for Lightning's names, with the few members that predictions use; see `datamodules.core.lightning`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+#: Of options and stages of a training, which a prediction does not read.
+LRSchedulerCallable: Any = None
+OptimizerCallable: Any = None
+TrainerFn: Any = None
+
+
+class LightningModule(nn.Module):
+    """A module that knows its device."""
+
+    _trainer = None
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        weight = next(self.parameters(), None)
+        return torch.device("cpu") if weight is None else weight.device
+
+    def save_hyperparameters(self, ignore: Sequence[str] = ()) -> None:
+        """Do nothing: only a training writes them."""
+
+
+class LightningDataModule:
+    """Data without a trainer."""
+
+    trainer = None
+
+
+class Metric(nn.Module):
+    """Base of metrics, of which a prediction makes none."""

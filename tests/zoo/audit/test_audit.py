@@ -1,0 +1,228 @@
+"""`zoo audit`: labels that are probably wrong are listed first, and corrected by a table."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zoo
+from datamodules.core.errors import InputError
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval import EmbeddedRetriever, FolderMemory
+from tests.zoo.conftest import COMMON_WORDS, LABELS, QUIET_TRAINER, TOPIC_WORDS, Result, write_table
+from tests.zoo.ensemble.conftest import run as run
+from zoo.audit import audit
+from zoo.audit.audit import share_of_errors
+from zoo.audit.judging import read_inputs
+from zoo.audit.page import page
+
+Run = Callable[..., Path]
+Zoo = Callable[..., Result]
+
+#: Row -> the wrong label that it gets.
+PLANTED = {4: "fruit", 20: "metal", 44: "fruit"}
+
+
+def clean_rows(number: int) -> list[tuple[str, str]]:
+    """Made-up (text, label) pairs without duplicates: three words of the label's topic and three others."""
+    random = np.random.default_rng(0)
+    pairs = []
+    for row in range(number):
+        label = LABELS[row % len(LABELS)]
+        words = [
+            *random.choice(TOPIC_WORDS[label], 3, replace=False),
+            *random.choice(COMMON_WORDS, 2),
+            f"x{row}",
+        ]
+        pairs.append((" ".join(words), label))
+    return pairs
+
+
+ROWS = [(text, PLANTED.get(row, label)) for row, (text, label) in enumerate(clean_rows(90))]
+
+
+def memory_of(folder: Path, rows: list[tuple[str, str]] = ROWS) -> FolderMemory:
+    """A memory without a model."""
+    texts, labels = zip(*rows, strict=True)
+    return FolderMemory.build(Rows.from_lists(texts, labels, source="rows"), EmbeddedRetriever(), folder)
+
+
+def table(path: str | Path) -> list[dict[str, str]]:
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def refusal(result: Result) -> str:
+    assert result.code == 2, result.out
+    (line,) = str(result.err).splitlines()
+    return line
+
+
+def test_planted_errors_are_found_and_corrected(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
+    train = write_table(tmp_path / "noisy.csv", ROWS)
+    folder = run("run", "--data.validation_split=0", "--model.members=[lexical,lexical_vote]", table=train)
+    result = zoo_command("audit", folder, "--output=audit.csv", "--page=audit.html")
+    assert result.code == 0, result.err
+    assert "audit.csv: 90 rows; about" in result.out
+    assert result.out.endswith("probably wrong; 0 rows have the text of a row with another label\n")
+    rows = table("audit.csv")
+    assert len(rows) == 90
+    assert {int(row["id"]) for row in rows[:3]} == set(PLANTED)
+    for row in rows[:3]:
+        number = int(row["id"])
+        assert row["text"] == ROWS[number][0]
+        assert row["label"] == PLANTED[number]
+        assert row["suggested"] == LABELS[number % 3]
+        ids = json.loads(row["contradicting_ids"])
+        assert 1 <= len(ids) <= 3
+        assert [ROWS[int(each)][0] for each in ids] == json.loads(row["contradicting_texts"])
+        assert set(json.loads(row["contradicting_labels"])) == {row["suggested"]}
+    suspicions = [float(row["suspicion"]) for row in rows]
+    assert suspicions == sorted(suspicions, reverse=True)
+    assert suspicions[2] > 0.5 > suspicions[3]
+    assert Path("audit.html").read_text(encoding="utf-8").count("<tr>") == 91
+    # In Python, the same rows.
+    found = audit(zoo.load(folder))
+    assert [row.id for row in found.rows] == [row["id"] for row in rows]
+
+    # A table in which nobody confirmed anything changes nothing; a confirmed label makes a version.
+    result = zoo_command("audit", folder, "--apply=audit.csv")
+    assert result.out.splitlines()[0].endswith("version 1, 90 memories, 0 relabelled"), result.err
+    Path("confirmed.csv").write_text(f"id,label\n{rows[0]['id']},{rows[0]['suggested']}\n")
+    result = zoo_command("audit", folder, "--apply=confirmed.csv")
+    assert result.out.splitlines()[0].endswith("version 2, 90 memories, 1 relabelled"), result.err
+    after = {row.id: row for row in audit(zoo.load(folder)).rows}
+    assert after[rows[0]["id"]].suspicion < 0.5
+    assert after[rows[0]["id"]].label == rows[0]["suggested"]
+
+
+def test_duplicates_of_a_row_do_not_vouch_for_it(tmp_path: Path) -> None:
+    text, label = ROWS[7]
+    wrong = next(each for each in LABELS if each != label)
+    duplicates = [(text.upper() + mark, wrong) for mark in (".", "!", "?", "...")]
+    rows = [*ROWS[:7], (text, wrong), *ROWS[8:], *duplicates]
+    found = audit(memory_of(tmp_path / "memory", rows))
+    suspects = {"7", *map(str, range(len(ROWS), len(rows)))}
+    first = [row for row in found.rows if row.id in suspects]
+    assert {row.suggested for row in first} == {label}
+    assert not suspects & {each.id for row in first for each in row.contradictions}
+    assert found.conflicts == 0
+
+
+def test_conflicts_are_counted_and_shown(tmp_path: Path) -> None:
+    text, label = ROWS[7]
+    wrong = next(each for each in LABELS if each != label)
+    found = audit(memory_of(tmp_path / "memory", [*ROWS, (text + "!", wrong)]))
+    assert found.conflicts == 2
+    rows = {row.id: row for row in found.rows}
+    assert rows["90"].contradictions[0] == ("7", text, label)
+    assert rows["7"].contradictions == [("90", text + "!", wrong)]
+    assert rows["90"].suspicion > 0.5 > rows["7"].suspicion
+
+
+def test_vectors_of_a_frozen_encoder_are_read(run: Run, tiny_bert: Path, tmp_path: Path) -> None:
+    train = write_table(tmp_path / "noisy.csv", [*ROWS, (ROWS[0][0].upper(), "fruit")])
+    options = [f"--model.transformer={tiny_bert}", "--model.metric_steps=0", "--data.validation_split=0"]
+    predictor = zoo.load(run("bert", *options, table=train))
+    inputs = read_inputs(predictor.memory, predictor.memory.labels(), predictor)
+    assert inputs.names == ["lexical", "encoder"]
+    assert inputs.readings.vectors.shape == (91, predictor.model.vector_size)
+    assert inputs.votes.keys() == {"lexical_vote", "dense_vote"}
+    for votes in inputs.votes.values():
+        for row in (0, 90):
+            assert not {0, 90} & set(votes.rows[row].tolist())
+    assert len(audit(predictor).rows) == 91
+
+
+def test_an_encoder_that_has_learned_the_labels_is_not_read(run: Run, tmp_path: Path) -> None:
+    """Pre-trained word vectors have not."""
+    random, words = np.random.default_rng(0), sorted({word for text, _ in ROWS for word in text.split()})
+    lines = [f"{word} {' '.join(f'{x:.4f}' for x in random.normal(size=8))}" for word in words]
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("\n".join(lines) + "\n")
+    train = write_table(tmp_path / "noisy.csv", ROWS)
+    predictor = zoo.load(run("bilstm", f"--data.word_vectors={vectors}", table=train))
+    inputs = read_inputs(predictor.memory, predictor.memory.labels(), predictor)
+    assert inputs.names == ["lexical", "bag"]
+    assert inputs.readings.vectors is None
+    assert inputs.readings.bags.shape == (len(predictor.memory), 8)
+    assert inputs.votes.keys() == {"lexical_vote"}
+    assert len(audit(predictor).rows) == len(predictor.memory)
+
+
+def test_a_model_without_memory_is_refused(zoo_command: Zoo, train_csv: Path) -> None:
+    result = zoo_command(
+        "fit",
+        "--model=TfidfSVM",
+        "--data=ClassificationDataModule",
+        f"--data.train_file={train_csv}",
+        "--data.validation_split=0.2",
+        "--run_dir=svm",
+        *QUIET_TRAINER,
+    )
+    assert result.code == 0, result.err
+    assert "make a memory of the rows with `zoo index" in refusal(zoo_command("audit", "svm"))
+
+
+def test_other_classifiers_are_audited_by_their_texts(fit: Callable[..., Path], zoo_command: Zoo) -> None:
+    folder = fit("run")
+    result = zoo_command("audit", folder)
+    assert result.code == 0, result.err
+    memory = zoo.load(folder).memory
+    assert audit(zoo.load(folder)) == audit(memory)
+    assert len(table("audit.csv")) == len(memory)
+
+
+@pytest.mark.server
+def test_elasticsearch_ranks_alike(tmp_path: Path, elasticsearch_url: str, index_prefix: str) -> None:
+    from datamodules.retrieval import ElasticsearchRetriever
+
+    texts, labels = zip(*ROWS, strict=True)
+    rows = Rows.from_lists(texts, labels, source="rows")
+    retriever = ElasticsearchRetriever(url=elasticsearch_url, index_prefix=index_prefix)
+    found = audit(FolderMemory.build(rows, retriever, tmp_path / "elasticsearch"))
+    assert {int(row.id) for row in found.rows[:3]} == set(PLANTED)
+
+
+def test_what_is_refused(zoo_command: Zoo, tmp_path: Path) -> None:
+    memory = tmp_path / "memory"
+    memory_of(memory)
+    for contents, expected in (
+        ("id,label\nnobody,fruit\n", "has no row with the id 'nobody'"),
+        ("id,label\n3,metal\n3,fruit\n", "the id '3' is given more than once"),
+        ("id,suggested\n3,metal\n", "label"),
+    ):
+        Path("bad.csv").write_text(contents)
+        assert expected in refusal(zoo_command("audit", memory, "--apply=bad.csv"))
+    assert FolderMemory(memory, EmbeddedRetriever()).version == 1
+    assert "names no file" in refusal(zoo_command("audit", memory, "--output="))
+    assert "--page" in refusal(zoo_command("audit", memory, "--page=audit.csv"))
+    for name, rows, expected in (
+        ("one", [("a", "x"), ("b", "x")], "has only the label 'x'"),
+        ("single", [("same", "x"), ("Same!", "y")], "a single text"),
+    ):
+        with pytest.raises(InputError, match=expected):
+            audit(memory_of(tmp_path / name, rows))
+    unlabelled = FolderMemory.build(Rows.from_lists(["a", "b"]), EmbeddedRetriever(), tmp_path / "none")
+    with pytest.raises(InputError, match="has no labels"):
+        audit(unlabelled)
+
+
+def test_texts_are_escaped(tmp_path: Path) -> None:
+    found = audit(memory_of(tmp_path / "memory", [*ROWS, ("<script>apple\x1b[2J</script>", "metal")]))
+    written = page(found, "<b>", "summary")
+    assert "<script>" not in written
+    assert "&lt;script&gt;apple\\u001b" in written
+    assert "<b>" not in written
+
+
+def test_the_share_of_errors_is_that_of_the_surest_fifth() -> None:
+    sure, unsure = [[0.9, 0.1]] * 4, [[0.4, 0.6]] * 16
+    probabilities = np.array([*unsure, *sure])
+    target = np.array([*[0] * 16, 0, 1, 0, 0])
+    assert share_of_errors(probabilities, target) == 0.25

@@ -1,0 +1,201 @@
+"""`zoo predict --max_error` and `--label_sets`: thresholds by held-out rows that stay with a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import zoo
+from datamodules.core.errors import InputError
+from tests.zoo.conftest import Result, refusal, write_table
+from tests.zoo.ensemble.conftest import distinct_sentences
+from tests.zoo.ensemble.conftest import run as run
+
+Run = Callable[..., Path]
+Zoo = Callable[..., Result]
+
+LEXICAL = "--model.members=[lexical,lexical_vote]"
+TEXTS = [text for text, _ in distinct_sentences(30, seed=3)]
+#: Without a word of any topic.
+UNKNOWN = "ba"
+
+
+@pytest.fixture
+def train(run: Run, tmp_path: Path) -> Callable[..., Path]:
+    """Trains members with 120 held-out rows."""
+
+    def train(members: str = LEXICAL) -> Path:
+        table = write_table(tmp_path / "table.csv", distinct_sentences(150, seed=1))
+        dev = write_table(tmp_path / "dev.csv", distinct_sentences(120, seed=4))
+        return run("run", f"--data.validation_file={dev}", "--data.validation_split=0", members, table=table)
+
+    return train
+
+
+@pytest.fixture
+def model(train: Callable[..., Path]) -> Path:
+    return train()
+
+
+def add(zoo_command: Zoo, model: Path, rows: list[tuple[str, str]], *options: str) -> None:
+    result = zoo_command("memory", "add", model, write_table(Path("more.csv"), rows), *options)
+    assert result.code == 0, result.err
+
+
+def test_an_uncertain_text_has_no_label(model: Path, zoo_command: Zoo) -> None:
+    predictor = zoo.load(model)
+    scores = predictor.held_out_scores()
+    assert len(scores.is_right) == 120
+    assert not (model / "held_out.json").exists()  # the results of the training
+    uncertain, certain = predictor.predict([UNKNOWN, TEXTS[0]], max_error=0.05, label_sets=0.1)
+    assert (uncertain.label, uncertain.abstained) == (None, True)
+    assert certain.abstained is False
+    assert certain.label in certain.labels
+    # The evidence is the usual one.
+    plain = predictor.predict([UNKNOWN, TEXTS[0]])
+    for decided, each in zip((uncertain, certain), plain, strict=True):
+        assert decided._replace(label=each.label, abstained=None, labels=None) == each
+    write_table(Path("texts.csv"), [(UNKNOWN, "x"), (TEXTS[0], "x")])
+    options = (f"--ckpt_path={model}", "--input=texts.csv", "--output=p.jsonl")
+    result = zoo_command("predict", *options, "--max_error=0.05", "--label_sets=0.1")
+    assert result.code == 0, result.err
+    records = [json.loads(line) for line in Path("p.jsonl").read_text().splitlines()]
+    assert [(each["label"], each["abstained"]) for each in records] == [
+        (None, True),
+        (certain.label, False),
+    ]
+    assert records[1]["labels"] == certain.labels
+    # Without the options, the record is as before.
+    assert zoo_command("predict", *options).code == 0
+    record = json.loads(Path("p.jsonl").read_text().splitlines()[0])
+    assert record["label"] is not None
+    assert not {"abstained", "labels"} & record.keys()
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--max_error=0.001", "120 held-out rows can certify 0."),
+        ("--max_error=0", "above 0 and below 1"),
+        ("--max_error=1", "above 0 and below 1"),
+        ("--confidence=1", "above 0 and below 1"),
+        ("--label_sets=1.5", "above 0 and below 1"),
+        ("--label_sets=0.001", "120 held-out rows can certify 0.0083"),
+    ],
+)
+def test_levels_that_cannot_be_certified(model: Path, zoo_command: Zoo, option: str, words: str) -> None:
+    Path("t.txt").write_text("a text\n")
+    refusal(zoo_command("predict", f"--ckpt_path={model}", "--input=t.txt", option), words)
+
+
+def test_thresholds_belong_to_the_version_of_the_memory(
+    train: Callable[..., Path], zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = train("--model.members=[lexical_vote]")
+    before = zoo.load(model).held_out_scores()
+    pools = zoo.load(model).held_out.rows.weights
+    assert len(pools) == 5
+    held_out = zoo.load(model).held_out.rows
+    # One of the added rows is a held-out row, which is none any more.
+    add(zoo_command, model, [*distinct_sentences(60, seed=2), (held_out.texts[0], held_out.labels[0])])
+    predictor = zoo.load(model)
+    after = predictor.held_out_scores()
+    assert len(after.is_right) == 119
+    assert not (after.probability == before.probability[1:]).all()
+    weights = predictor.model.describe_weights()
+    assert weights == zoo.load(model).model.describe_weights()
+    # By hand, for the first fold: its weights, and the present memory.
+    rows = [row for row in range(1, 120) if held_out.folds[row] == 0]
+    predictor.model.use_weights(pools[0])
+    expected = [each.probability for each in predictor.predict([held_out.texts[row] for row in rows])]
+    assert sorted(expected) == pytest.approx(sorted(after.probability[: len(rows)]))
+    # The results stay, and the first version has its own.
+    assert (model / "held_out.json").is_file()
+    first = zoo.load(model, memory_version=1).held_out_scores()
+    assert (first.probability == before.probability).all()
+    again = zoo.load(model)
+    monkeypatch.setattr(type(again), "_classify_held_out", None)
+    assert (again.held_out_scores().probability == after.probability).all()
+
+
+def test_an_exported_model_has_its_held_out_rows(model: Path, zoo_command: Zoo) -> None:
+    before = zoo.load(model).held_out_scores()
+    add(zoo_command, model, distinct_sentences(60, seed=2))
+    grown = zoo.load(model).held_out_scores()
+    assert zoo_command("export", model, "shared").code == 0
+    assert (zoo.load("shared", memory_version=1).held_out_scores().probability == before.probability).all()
+    assert not Path("shared/held_out.json").exists()
+    assert "120 held-out texts" in Path("shared/README.md").read_text()
+    exported = zoo.load("shared").held_out_scores()
+    assert exported.probability == pytest.approx(grown.probability)
+    assert Path("shared/held_out.json").exists()
+    assert zoo.load("shared").predict(UNKNOWN, max_error=0.05)[0].label is None
+
+
+def test_labels_that_only_the_memory_has(model: Path, zoo_command: Zoo, tmp_path: Path) -> None:
+    """Nothing is known about the error of such an answer, until held-out rows have the label."""
+    others = [text for text, _ in distinct_sentences(100, seed=5)]
+    music = [(f"guitar drum {text.partition(' ')[2]}", "music") for text in others]
+    add(zoo_command, model, music[:40], "--new_labels=true")
+    text = music[3][0]
+    assert zoo.load(model).predict(text)[0].label == "music"
+    assert (zoo.load(model).held_out_scores().probability < 0).any()
+    answer = zoo.load(model).predict(text, max_error=0.7)[0]
+    assert (answer.label, answer.abstained, answer.known_by_memory_alone) == (None, True, True)
+    dev = write_table(tmp_path / "new.csv", [*distinct_sentences(60, seed=6), *music[40:]])
+    result = zoo_command("memory", "tune", model, dev)
+    assert result.code == 0, result.err
+    predictor = zoo.load(model)
+    assert predictor.held_out.rows.labels.count("music") == 60
+    assert (predictor.held_out_scores().probability >= 0).all()
+    answer = predictor.predict(text, max_error=0.7)[0]
+    assert (answer.label, answer.abstained, answer.known_by_memory_alone) == ("music", False, True)
+
+
+def test_without_validation_rows(run: Run, zoo_command: Zoo, tmp_path: Path) -> None:
+    """Cross-fitted results serve the memory of the training; `tune` brings texts, also into an exported folder."""
+    table = write_table(tmp_path / "table.csv", distinct_sentences(90, seed=1))
+    model = run("run", "--data.validation_split=0", LEXICAL, table=table)
+    predictor = zoo.load(model)
+    assert predictor.held_out.rows.texts is None
+    assert len(predictor.held_out_scores().is_right) == 90
+    predictor.predict(UNKNOWN, max_error=0.2)
+    add(zoo_command, model, distinct_sentences(30, seed=2))
+    with pytest.raises(InputError, match="zoo memory tune MODEL FILE"):
+        zoo.load(model).predict(UNKNOWN, max_error=0.2)
+    dev = write_table(tmp_path / "dev.csv", distinct_sentences(80, seed=4))
+    result = zoo_command("memory", "tune", model, dev)
+    assert result.code == 0, result.err
+    scores = zoo.load(model).held_out_scores()
+    assert len(scores.is_right) == 80
+    assert zoo_command("export", model, "shared").code == 0
+    exported = zoo.load("shared").held_out_scores()
+    assert exported.probability == pytest.approx(scores.probability)
+
+
+def test_a_model_without_held_out_rows(run: Run, zoo_command: Zoo) -> None:
+    options = ("--model=TfidfSVM", "--data=ClassificationDataModule", "--data.train_file=train.csv")
+    write_table(Path("train.csv"), distinct_sentences(40, seed=1))
+    result = zoo_command("fit", *options, "--trainer.accelerator=cpu", "--run_dir=svm")
+    assert result.code == 0, result.err
+    with pytest.raises(InputError, match="only a MemoryEnsemble keeps"):
+        zoo.load("svm").predict("a text", max_error=0.2)
+
+
+def test_calibration_in_a_test(model: Path, zoo_command: Zoo) -> None:
+    test = write_table(Path("test.csv"), distinct_sentences(60, seed=9, noise=True))
+    result = zoo_command("test", f"--ckpt_path={model}", f"--data.test_file={test}", "--output=s.json")
+    assert result.code == 0, result.err
+    assert "ECE" in result.out
+    assert "rows answered" in result.out
+    calibration = json.loads(Path("s.json").read_text())["calibration"]
+    assert calibration["rows"] == 60
+    assert calibration["ece_bins"] == "15 of equal mass"
+    predictions = zoo.load(model).predict([text for text, _ in distinct_sentences(60, seed=9, noise=True)])
+    mean = sum(rows * probability for probability, _, rows in calibration["bins"]) / 60
+    assert mean == pytest.approx(sum(each.probability for each in predictions) / 60, rel=1e-5)
+    assert Path("s_reliability.png").stat().st_size > 1000
+    assert Path("s_reliability.csv").is_file()

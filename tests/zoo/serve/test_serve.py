@@ -1,0 +1,277 @@
+"""A served model: the answers of `zoo predict`, edits that every process sees at once, keys and limits."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+from fastapi.testclient import TestClient
+
+import zoo
+from datamodules.retrieval import FolderMemory, Retriever
+from tests.zoo.conftest import Result, refusal, sentences, write_table
+from tests.zoo.ensemble.conftest import run as run
+from zoo.serve.app import Limits, make_app
+from zoo.serve.command import KEY
+from zoo.serve.live_model import LiveModel
+
+Run = Callable[..., Path]
+Zoo = Callable[..., Result]
+TEXTS = [text for text, _ in sentences(7, seed=3)]
+NEW = {"text": "a quite new zebra", "label": "fruit"}
+SECRET = "0123456789abcdef"
+
+
+@pytest.fixture
+def folder(run: Run) -> Path:
+    return run("run")
+
+
+@pytest.fixture
+def live(folder: Path) -> LiveModel:
+    return LiveModel(str(folder))
+
+
+def client_of(live: LiveModel, **options: Any) -> TestClient:
+    return TestClient(make_app(live, **options), base_url="http://127.0.0.1:8000")
+
+
+@pytest.fixture
+def client(live: LiveModel) -> TestClient:
+    return client_of(live)
+
+
+def post(client: TestClient, route: str, **body: Any) -> Any:
+    answer = client.post(route, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def found(client: TestClient, text: str) -> list[str]:
+    return [hit["text"] for hit in post(client, "/search", text=text, k=50)["hits"]]
+
+
+def test_answers_are_those_of_predict(folder: Path, client: TestClient, zoo_command: Zoo) -> None:
+    Path("lines.txt").write_text("\n".join(TEXTS) + "\n")
+    result = zoo_command("predict", f"--ckpt_path={folder}", "--input=lines.txt", "--output=out.jsonl")
+    assert result.code == 0, result.err
+    lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert post(client, "/predict", texts=TEXTS) == {"predictions": lines}
+    single = post(client, "/predict", text=TEXTS[0])
+    assert single.keys() == lines[0].keys()
+    assert single["label"] == lines[0]["label"]
+    assert post(client, "/predict", text=TEXTS[0], memories=False) == {
+        name: value for name, value in single.items() if name != "memories"
+    }
+    assert post(client, "/predict", texts=[]) == {"predictions": []}
+
+
+def test_an_added_row_is_used_by_the_next_request_of_every_process(folder: Path, live: LiveModel) -> None:
+    """Two models stand for two processes; the first change copies the memory that other runs share."""
+    here, there = client_of(live), client_of(LiveModel(str(folder)))
+    assert there.get("/health").json() == {"ready": True, "model": str(folder), "memory_version": 1}
+    shared = live.current().memory.location()
+    done = post(here, "/memory/add", rows=[NEW, NEW])
+    assert (done["version"], done["added"], done["duplicates"], len(done["ids"])) == (2, 1, 1, 1)
+    for client in (here, there):
+        assert found(client, "zebra") == [NEW["text"]]
+        assert client.get("/health").json()["memory_version"] == 2
+    assert live.current().memory.location() == str(folder / "memory") != shared
+    # A later change opens the memory again, and not the network.
+    network = live.current().predictor.model
+    (row,) = post(there, "/memory/add", rows=[{**NEW, "text": "a striped okapi", "id": "mine"}])["ids"]
+    assert row == "mine"
+    assert found(here, "okapi") == ["a striped okapi"]
+    assert live.current().predictor.model is network
+    assert here.post("/predict", json={"text": "okapi"}).headers["X-Memory-Version"] == "3"
+
+
+def test_rows_are_removed_and_relabelled(client: TestClient) -> None:
+    (row,) = post(client, "/memory/add", rows=[NEW])["ids"]
+    done = post(client, "/memory/relabel", labels={row: "metal"})
+    assert (done["version"], done["changed"]) == (3, 1)
+    assert client.get(f"/memory/rows/{row}").json()["label"] == "metal"
+    done = post(client, "/memory/remove", ids=[row])
+    assert (done["version"], done["changed"]) == (4, 1)
+    assert found(client, "zebra") == []
+    assert client.get(f"/memory/rows/{row}").status_code == 404
+    refused = client.post("/memory/remove", json={"ids": [row]})
+    assert refused.status_code == 400
+    assert row in refused.json()["detail"]
+    assert client.get("/health").json()["memory_version"] == 4
+
+
+def test_a_row_is_audited_without_itself_and_its_duplicates(client: TestClient) -> None:
+    text = "plum plum cherry"
+    rows = [
+        {
+            "id": f"{label}/{number}",
+            "text": text if number == 0 else f"plum cherry {label} {number}",
+            "label": label,
+        }
+        for label in ("fruit", "metal")
+        for number in range(3)
+    ]
+    post(client, "/memory/add", rows=rows)
+    report = client.get("/memory/rows/metal/0", params={"k": 4}).json()
+    assert (report["id"], report["text"], report["label"]) == ("metal/0", text, "metal")
+    assert text not in [neighbor["text"] for neighbor in report["neighbors"]]
+    assert len(report["neighbors"]) == 4
+    assert sum(report["votes"].values()) == pytest.approx(1)
+    assert report["vote"] == max(report["votes"], key=report["votes"].get)
+    assert report["agrees"] is (report["vote"] == "metal")
+
+
+def test_requests_in_flight_keep_their_version(
+    live: LiveModel, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search waits within the old version while the row that it would return is added."""
+    began, may_end = threading.Event(), threading.Event()
+    search = FolderMemory.search
+
+    def waiting(memory: FolderMemory, texts: Any, *options: Any) -> Any:
+        if "slowly" in texts[0]:
+            began.set()
+            assert may_end.wait(60)
+        return search(memory, texts, *options)
+
+    monkeypatch.setattr(FolderMemory, "search", waiting)
+    answers = []
+    thread = threading.Thread(
+        target=lambda: answers.append(post(client, "/search", text="slowly a zebra", k=90))
+    )
+    thread.start()
+    assert began.wait(60)
+    post(client, "/memory/add", rows=[NEW])
+    assert found(client, "zebra") == [NEW["text"]]
+    may_end.set()
+    thread.join()
+    assert answers[0]["memory_version"] == 1
+    assert NEW["text"] not in [hit["text"] for hit in answers[0]["hits"]]
+
+
+def test_weights_that_are_fitted_meanwhile_are_used(
+    folder: Path, client: TestClient, zoo_command: Zoo, tmp_path: Path
+) -> None:
+    before = post(client, "/predict", texts=TEXTS)
+    rows = write_table(tmp_path / "dev.csv", sentences(40, seed=9))
+    assert zoo_command("memory", "tune", folder, rows).code == 0
+    after = post(client, "/predict", texts=TEXTS)["predictions"]
+    assert after != before["predictions"]
+    predicted = [each.probability for each in zoo.load(folder).predict(TEXTS)]
+    assert [each["probability"] for each in after] == pytest.approx(predicted)
+
+
+def test_a_wrong_request_is_refused_and_changes_nothing(live: LiveModel) -> None:
+    client = client_of(live, limits=Limits(texts=3, bytes=500))
+    json_type = {"Content-Type": "application/json"}
+    for route, body, status, word in (
+        ("/predict", {"text": "a", "texts": ["b"]}, 422, "either"),
+        ("/predict", {"texts": ["a"], "memory": False}, 422, "memory"),
+        ("/predict", {"texts": [1]}, 422, "string"),
+        ("/predict", {"texts": list("abcd")}, 413, "at most 3"),
+        ("/predict", {"text": "a" * 600}, 413, "500 bytes"),
+        ("/search", {"text": "a", "k": 0}, 422, "greater"),
+        ("/memory/add", {"rows": []}, 422, "at least 1"),
+        ("/memory/add", {"rows": [{"text": "x", "label": "unheard"}]}, 400, "unheard"),
+        ("/memory/add", {"rows": [{"text": "x"}]}, 400, "label"),
+        ("/memory/add", {"rows": [{**NEW, "id": "a"}, {**NEW, "text": "y"}]}, 400, "to all rows"),
+        ("/memory/remove", {"ids": ["unheard"]}, 400, "unheard"),
+    ):
+        answer = client.post(route, json=body)
+        assert (answer.status_code, word in answer.text) == (status, True), answer.text
+    # A body without a length is counted as it arrives; a page of another site sends no JSON, and has another name.
+    chunks = client.post("/predict", content=iter([b" " * 300] * 9), headers=json_type)
+    assert chunks.status_code == 413
+    assert client.post("/predict", content='{"text": "a"}').status_code == 415
+    assert client.post("/predict", json={"text": "a"}, headers={"Host": "example.org"}).status_code == 400
+    assert client.post("/predict", content='{"text": "\\ud800"}', headers=json_type).status_code in (200, 422)
+    assert live.current().memory_version == 1
+    assert post(client, "/predict", text="a")["label"]
+
+
+def test_a_key_opens_every_route_but_health(live: LiveModel) -> None:
+    client = client_of(live, key=SECRET)
+    assert client.get("/health").status_code == 200
+    for given in (None, "Bearer wrong", f"Basic {SECRET}", "Bearer é", SECRET):
+        headers = {} if given is None else {"Authorization": given.encode()}
+        answer = client.get("/version", headers=headers)
+        assert answer.status_code == 401, given
+        assert SECRET not in answer.text
+        assert client.post("/memory/remove", json={"ids": ["0"]}, headers=headers).status_code == 401
+    answer = client.get("/version", headers={"Authorization": f"Bearer {SECRET}", "Host": "example.org"})
+    assert answer.json()["memory_version"] == 1
+    assert client.get("/openapi.json").json()["paths"].keys() >= {"/predict", "/memory/rows/{row_id}"}
+
+
+def test_options_are_refused_in_one_line(zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal(zoo_command("serve", "gone", "--host=0.0.0.0"), KEY, "127.0.0.1")
+    refusal(zoo_command("serve", "gone", "--host=example.org"), KEY)
+    refusal(zoo_command("serve", "gone", "--workers=0"), "--workers 0")
+    refusal(zoo_command("serve", "gone", "--workers=2", "--device=cuda"), "--workers 2")
+    refusal(zoo_command("serve", "gone", "--port=0"), "gone")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refusal(zoo_command("serve", "gone", f"--port={taken.getsockname()[1]}"), "--port", "choose")
+    monkeypatch.setenv(KEY, "short")
+    assert "short" not in refusal(zoo_command("serve", "gone"), KEY, "16")
+
+
+def test_a_retriever_without_index_leaves_the_index_of_the_other(live: LiveModel) -> None:
+    memory = live.current().memory
+    assert isinstance(memory, FolderMemory)
+    retriever: Retriever = memory.retriever
+    other = retriever.without_index()
+    other.close()
+    assert memory.search(TEXTS, 3).rows.shape == (len(TEXTS), 3)
+    assert other.describe() == retriever.describe()
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server of two processes, and its URL."""
+    command = [sys.executable, "-m", "zoo", "serve", str(folder), "--port=0", "--workers=2"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(zoo.__file__).parents[1])}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    yield process, process.stdout.readline().split()[1]
+    process.terminate()
+    assert process.wait(60) == 128 + 15
+
+
+def call(url: str, body: object = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json", "Connection": "close"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="lists processes")
+def test_processes_share_a_memory_and_are_replaced(server: tuple[subprocess.Popen[str], str]) -> None:
+    process, url = server
+    for version in range(2, 5):
+        row = {**NEW, "text": f"zebra number {version}"}
+        assert call(f"{url}/memory/add", {"rows": [row]})["version"] == version
+        assert {call(f"{url}/health")["memory_version"] for _ in range(10)} == {version}
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == 2
+    for child in children:
+        os.kill(int(child), 9)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            assert len(call(f"{url}/search", {"text": "zebra"})["hits"]) == 3
+            return
+        except OSError:  # a request of the killed process
+            assert time.monotonic() < deadline

@@ -1,0 +1,128 @@
+"""Thresholds with a bounded error, sets of labels, and calibration, from made-up results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datamodules.core.errors import InputError
+from datamodules.core.storage import with_checksum, write_json
+from zoo.saving.held_out import HeldOutScores, KeptHeldOut
+from zoo.tasks.classification.abstention import (
+    answer_threshold,
+    certified_threshold,
+    lowest_level,
+    rows_needed,
+    set_threshold,
+)
+from zoo.tasks.classification.calibration import Calibration
+
+CONFIDENCE = 0.95
+
+
+def draw(random: np.random.Generator, rows: int) -> tuple[HeldOutScores, np.ndarray]:
+    """Overconfident results, and the probability that an answer is right [n]."""
+    probability = 0.3 + 0.7 * random.beta(3, 0.6, rows).astype(np.float32).astype(np.float64)
+    truth = probability**1.5
+    is_right = random.random(rows) < truth
+    return HeldOutScores(probability, is_right, np.where(is_right, probability, 1 - probability)), truth
+
+
+def test_the_error_stays_below_the_level_for_most_draws() -> None:
+    """Certified thresholds are wrong for at most 5 % of the draws (here: up to 3 standard errors more)."""
+    random = np.random.default_rng(0)
+    scores, truth = draw(random, 200_000)
+    order = np.argsort(-scores.probability)
+    errors = np.cumsum(1 - truth[order]) / np.arange(1, len(order) + 1)
+    draws = 400
+    for level, answered in ((0.05, 0.2), (0.1, 0.4)):
+        thresholds = [certified_threshold(draw(random, 1000)[0], level, CONFIDENCE) for _ in range(draws)]
+        certified = np.array([each for each in thresholds if each is not None])
+        counts = np.searchsorted(-scores.probability[order], -certified, side="right")
+        broken = (errors[counts - 1] > level).sum()
+        assert broken <= draws * (0.05 + 3 * np.sqrt(0.05 * 0.95 / draws))
+        assert len(certified) > draws / 2
+        assert counts.mean() / len(order) > answered
+
+
+def test_a_threshold_by_hand() -> None:
+    """60 right answers, then errors: 59 right ones certify .05, and rows of equal probability go together."""
+    probability = np.concatenate([np.linspace(0.99, 0.9, 60), np.full(40, 0.5)])
+    scores = HeldOutScores(probability, probability > 0.5, probability)
+    assert rows_needed(0.05, CONFIDENCE) == 59
+    assert certified_threshold(scores, 0.05, CONFIDENCE) == pytest.approx(0.9)
+    # The limit for 60 right answers is 1 - .05 ** (1 / 60) = .0487; all 100 rows have an error of 40 %.
+    assert lowest_level(scores, CONFIDENCE) == 0.049
+    assert certified_threshold(scores, 0.048, CONFIDENCE) is None
+    assert certified_threshold(scores, 0.6, CONFIDENCE) == 0
+    with pytest.raises(InputError, match=r"100 held-out rows can certify 0\.049 at the lowest.*memory tune"):
+        answer_threshold(scores, 0.02, CONFIDENCE)
+
+
+def test_rows_without_an_answer_certify_nothing() -> None:
+    right = np.ones(200, bool)
+    nothing = HeldOutScores(np.full(200, -1.0), right, np.zeros(200))
+    assert certified_threshold(nothing, 0.1, CONFIDENCE) is None
+    assert lowest_level(nothing, CONFIDENCE) is None
+    half = HeldOutScores(np.where(np.arange(200) % 2, 0.8, -1.0), right, np.zeros(200))
+    assert certified_threshold(half, 0.1, CONFIDENCE) == 0
+
+
+@pytest.mark.parametrize("miscoverage", [0.05, 0.2])
+def test_sets_of_labels_cover(miscoverage: float) -> None:
+    """Also for few rows, thanks to the quantile for finite samples; and not much more than needed."""
+    random = np.random.default_rng(1)
+    covered = []
+    for _ in range(3000):
+        of_label = random.random(40)
+        threshold = set_threshold(HeldOutScores(of_label, of_label > 0, of_label), miscoverage)
+        covered.append(random.random() >= threshold)
+    error = 3 * np.sqrt(miscoverage * (1 - miscoverage) / 3000)
+    assert 1 - miscoverage - error < np.mean(covered) < 1 - miscoverage + 1 / 41 + error
+    few = np.full(8, 0.5)
+    with pytest.raises(InputError, match=r"8 held-out rows can certify 0\.1111"):
+        set_threshold(HeldOutScores(few, few > 0, few), 0.1)
+
+
+def test_calibration_by_hand(tmp_path: Path) -> None:
+    """Half of the rows at .9 are right, all at .6: bins of equal mass."""
+    probability = np.concatenate([np.full(150, 0.9), np.full(150, 0.6)])
+    is_right = np.concatenate([np.arange(150) % 2 == 0, np.ones(150, bool)])
+    calibration = Calibration.of(probability, is_right)
+    assert calibration.rows == 300
+    assert [rows for _, _, rows in calibration.bins] == [20] * 15
+    assert calibration.ece == pytest.approx(0.4 * 14 / 15)  # the middle bin has ten of each
+    assert set(calibration.coverage.values()) == {0.0}
+    assert "ECE" in calibration.as_markdown()
+    perfect = Calibration.of(probability, np.ones(300, bool))
+    assert perfect.coverage["0.01"] == 1
+    # A quarter of the rows are wrong, those with the lowest probabilities.
+    ranked = Calibration.of(np.linspace(1, 0.5, 100), np.arange(100) < 75)
+    assert ranked.coverage == {"0.01": 0.75, "0.02": 0.76, "0.05": 0.78, "0.1": 0.83}
+    assert Calibration.of(np.array([0.7]), np.array([True])).bins == [(0.7, 1.0, 1)]
+    file = calibration.chart().write(tmp_path)
+    assert file is not None
+    assert file.stat().st_size > 1000
+
+
+def test_results_next_to_a_model(tmp_path: Path) -> None:
+    """The latest ones are kept; a damaged file is as good as none."""
+    file = tmp_path / "held_out.json"
+    scores = HeldOutScores(np.array([0.5]), np.array([True]), np.array([0.5]))
+    for version in range(12):
+        KeptHeldOut(None, file).keep(str(version), scores)
+    assert KeptHeldOut(None, file).scores("0") is None
+    kept = KeptHeldOut(None, file).scores("11")
+    assert kept is not None
+    assert kept.is_right.tolist() == [True]
+    file.write_text(file.read_text().replace("0.5", "0.9"))
+    assert KeptHeldOut(None, file).scores("11") is None
+    for contents in ({"results": {"11": {"probability": [0.5]}}}, {"results": [1]}, {}):
+        write_json(file, with_checksum(contents))
+        assert KeptHeldOut(None, file).scores("11") is None
+    # A folder that cannot be written: in this process only.
+    unwritable = KeptHeldOut(None, tmp_path / "no_folder" / "held_out.json")
+    unwritable.keep("1", scores)
+    assert unwritable.scores("1") is not None

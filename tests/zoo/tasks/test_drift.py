@@ -1,0 +1,56 @@
+"""Drift: an alarm for texts of another kind, and none for texts of the same kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zoo
+from datamodules.core.errors import InputError
+from tests.zoo.conftest import Result, write_table
+from tests.zoo.ensemble.conftest import distinct_sentences
+from tests.zoo.ensemble.conftest import run as run
+from zoo.tasks.classification.drift import drift, likeness
+
+
+def test_an_alarm_is_rare_where_nothing_changes() -> None:
+    random = np.random.default_rng(0)
+    p_values = np.array([drift(random.random(200), random.random(100).tolist()).p_value for _ in range(1000)])
+    for level in (0.05, 0.2):
+        assert (p_values <= level).mean() <= level + 0.02
+    assert drift(random.random(200), (random.random(100) - 0.3).tolist()).is_alarm
+    assert not drift(random.random(200), []).is_alarm
+
+
+def test_likeness() -> None:
+    assert likeness("two words", [(3.0, None), (4.0, "words"), (9.0, "vectors")], is_lexical=True) == 2.0
+    assert likeness("two words", [(0.75, None)], is_lexical=False) == 0.75
+    assert likeness("", [], is_lexical=True) == 0.0
+
+
+def test_a_report(
+    run: Callable[..., Path],
+    zoo_command: Callable[..., Result],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dev = write_table(tmp_path / "dev.csv", distinct_sentences(60, seed=4))
+    members = "--model.members=[lexical,lexical_vote]"
+    folder = run("run", f"--data.validation_file={dev}", "--data.validation_split=0", members)
+    same, other = tmp_path / "same.txt", tmp_path / "other.txt"
+    same.write_text("\n".join(text for text, _ in distinct_sentences(60, seed=5)) + "\n")
+    other.write_text("\n".join(f"nothing {number} here {number} is known" for number in range(60)) + "\n")
+    for file, verdict in ((same, "no sign of drift"), (other, "DRIFT: the texts are of another kind")):
+        caplog.clear()
+        result = zoo_command(
+            "predict", f"--ckpt_path={folder}", "--input", file, "--output=o.jsonl", "--report=true"
+        )
+        assert result.code == 0, result.err
+        assert verdict in caplog.text + result.err
+    predictor = zoo.load(folder)
+    predictor.held_out = None
+    with pytest.raises(InputError, match="report: this MemoryEnsemble has no held-out rows"):
+        list(predictor.records(str(same), report=True))

@@ -1,0 +1,153 @@
+"""The rows of a memory in the order of suspicion, with the rows that contradict their labels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from datamodules.core.errors import InputError
+from datamodules.retrieval import FolderMemory, Memory
+from zoo.audit.judging import Inputs, judge, read_inputs
+from zoo.tasks.predictor import Predictor
+
+#: Rows that are listed as contradicting a row.
+_CONTRADICTIONS = 3
+
+_ADVICE = "make a memory of the rows with `zoo index --file TABLE --memory FOLDER`, and audit the folder"
+
+
+class Contradiction(NamedTuple):
+    """A row of the memory that contradicts the label of another one."""
+
+    id: str
+    text: str
+    label: str
+
+
+class AuditedRow(NamedTuple):
+    """A row of a memory, and the judgement of its label."""
+
+    id: str
+    text: str
+    label: str
+    #: the most probable label.
+    suggested: str
+    #: 1 - the probability of the row's label.
+    suspicion: float
+    #: duplicates with another label, then neighbors with the suggested label if it is another one.
+    contradictions: list[Contradiction]
+
+
+class Audit(NamedTuple):
+    """All rows of a memory, the most suspicious first."""
+
+    rows: list[AuditedRow]
+    #: estimated share of wrong labels.
+    wrong: float
+    #: of this share.
+    standard_error: float
+    #: number of rows that have a duplicate with another label.
+    conflicts: int
+
+
+def audit(source: Predictor[Any, Any] | Memory) -> Audit:
+    """Judge the label of each row of a memory by members fitted without it and by its neighbors.
+
+    The neighbors of a row are neither itself nor its duplicates. Of a `MemoryEnsemble`, the vectors of a frozen encoder
+    and pre-trained word vectors are used as well; of other models and of a memory without a model, the texts only.
+
+    Args:
+        source: a predictor, as `zoo.load` returns it, or a memory.
+
+    Raises:
+        InputError: the memory cannot be judged: it has no labels, fewer than two of them, or no rows of its own.
+
+    Example:
+        >>> audit(zoo.load("runs/mine")).rows[0].suggested  # doctest: +SKIP
+    """
+    predictor = source if isinstance(source, Predictor) else None
+    memory = source.memory if isinstance(source, Predictor) else source
+    if memory is None:
+        assert predictor is not None
+        if predictor.data.memory is None or not predictor.data.has_memory:
+            raise InputError(f"this model reads no memory; {_ADVICE}")
+        memory = predictor.data.memory.open(None)
+    if not isinstance(memory, FolderMemory):
+        raise InputError(f"{memory.location()}: an index of your own can only be searched; {_ADVICE}")
+    labels = memory.labels()
+    if len(labels) < 2:
+        named = f"has only the label {labels[0]!r}" if labels else "has no labels"
+        raise InputError(f"{memory.location()}: {named}; an audit needs rows with two labels or more")
+    inputs = read_inputs(memory, labels, predictor)
+    if len(np.unique(inputs.groups)) < 2:
+        raise InputError(f"{memory.location()}: a single text, so that no other can judge it; add rows")
+    logs = judge(inputs).double()
+    return _ranked(memory, labels, inputs, logs.numpy())
+
+
+def _ranked(memory: FolderMemory, labels: list[str], inputs: Inputs, logs: NDArray[np.float64]) -> Audit:
+    """Rank the rows by log probabilities [n, C]."""
+    target = inputs.target
+    # From logarithms, so that rows differ whose label is nearly certain, or nearly impossible.
+    own = logs[np.arange(len(logs)), target]
+    suggested = logs.argmax(axis=1)
+    conflicts = {
+        row: [each for each in group if target[each] != target[row]]
+        for group in memory.conflicts()
+        for row in group
+    }
+    rows = memory.rows
+    ids, texts = rows.ids, rows.texts[:]
+
+    def contradictions(row: int) -> list[Contradiction]:
+        chosen = conflicts.get(row, [])
+        if suggested[row] != target[row]:
+            chosen = [*chosen, *_neighbors_of_class(inputs, row, suggested[row])]
+        return [
+            Contradiction(ids[each], texts[each], labels[target[each]]) for each in chosen[:_CONTRADICTIONS]
+        ]
+
+    audited = [
+        AuditedRow(
+            ids[row],
+            texts[row],
+            labels[target[row]],
+            labels[suggested[row]],
+            float(-np.expm1(own[row])),
+            contradictions(row),
+        )
+        for row in np.argsort(own, kind="stable").tolist()
+    ]
+    wrong = share_of_errors(np.exp(logs), target)
+    standard_error = math.sqrt(wrong * (1 - wrong) / surest_rows(len(target)))
+    return Audit(audited, wrong, standard_error, len(conflicts))
+
+
+def _neighbors_of_class(inputs: Inputs, row: int, wanted: int) -> list[int]:
+    """The neighbors of a row with a class, the nearest of each search first."""
+    by_search = [
+        np.where(vote.mask[row] & (vote.classes[row] == wanted), torch.from_numpy(vote.rows[row]), -1)
+        for vote in inputs.votes.values()
+        if vote.rows is not None
+    ]
+    nearest = np.stack(by_search, axis=1).reshape(-1)
+    return list(dict.fromkeys(nearest[nearest >= 0].tolist()))
+
+
+def share_of_errors(probabilities: NDArray[np.float64], target: NDArray[np.int64]) -> float:
+    """Estimate the share of wrong labels [n] by probabilities [n, C]: how often the surest fifth of them disagrees.
+
+    A row's own label has no part in its probabilities, so that the fifth has as many wrong labels as the others, and
+    its texts are clear enough for the members to be right.
+    """
+    surest = np.argsort(-probabilities.max(axis=1), kind="stable")[: surest_rows(len(target))]
+    return float((probabilities[surest].argmax(axis=1) != target[surest]).mean())
+
+
+def surest_rows(count: int) -> int:
+    """The number of rows on which the share of errors is estimated."""
+    return max(1, count // 5)

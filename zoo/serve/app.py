@@ -1,0 +1,179 @@
+"""The routes of `zoo serve`; FastAPI writes their OpenAPI page, `/docs`."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from datamodules.core.errors import DamagedError, InputError, visible
+from datamodules.core.types import PlainDict
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval import FolderMemory
+from zoo import __version__
+from zoo.memory.commands import addable_labels
+from zoo.serve.bodies import Added, Labels, Removed, Search, Texts
+from zoo.serve.limits import LimitedBodies
+from zoo.serve.live_model import LiveModel, add_rows
+from zoo.serve.rows import hits_of, report_row
+
+#: Names by which a browser on this machine reaches a server without a key: a page elsewhere has others.
+LOCAL_NAMES = ["127.0.0.1", "localhost", "[::1]", "::1"]
+
+
+class Limits(NamedTuple):
+    """Limits of one request."""
+
+    #: texts, or rows.
+    texts: int = 1024
+    #: bytes of the body.
+    bytes: int = 8_000_000
+
+
+def make_app(live: LiveModel, key: str | None = None, limits: Limits | None = None) -> FastAPI:
+    """Make the application; with a key, every route but `/health` requires it."""
+    limits = limits or Limits()
+    app = FastAPI(title="Memory Zoo", version=__version__, description=f"The model {live.source}.")
+    app.add_middleware(LimitedBodies, most=limits.bytes)
+    if key is None:
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES)
+    app.add_exception_handler(InputError, _refuse)
+    needs_key = [Depends(_KeyCheck(key))]
+
+    def check_number(number: int, what: str) -> None:
+        if number > limits.texts:
+            raise HTTPException(413, f"{number} {what} in one request; send at most {limits.texts}")
+
+    @app.get("/health")
+    def health() -> PlainDict:
+        """Return the model and the version of its memory; an error if they can no longer be read."""
+        return {"ready": True, "model": live.source, "memory_version": live.current().memory_version}
+
+    @app.get("/version", dependencies=needs_key)
+    def version() -> PlainDict:
+        """Return the versions of the program and the memory, with the number of rows."""
+        served = live.current()
+        memory = served.predictor.memory
+        return {
+            "zoo": __version__,
+            "model": served.saved.source,
+            "kind": served.saved.kind.__name__,
+            "memory": None if memory is None else memory.location(),
+            "memory_version": served.memory_version,
+            "rows": len(memory) if isinstance(memory, FolderMemory) else None,
+        }
+
+    @app.post("/predict", dependencies=needs_key)
+    def predict(body: Texts) -> Response:
+        """Predict: for one `text`, the line that `zoo predict` writes; for `texts`, `predictions` with their lines."""
+        texts = body.all_texts()
+        check_number(len(texts), "texts")
+        served = live.current()
+        records = live.predict(served, texts, body.max_error, body.confidence, body.label_sets)
+        if not body.memories:
+            records = [
+                {name: value for name, value in each.items() if name != "memories"} for each in records
+            ]
+        answer: Any = {"predictions": records} if body.text is None else records[0]
+        headers = {} if served.memory_version is None else {"X-Memory-Version": str(served.memory_version)}
+        return Response(_as_json(answer, live.source), media_type="application/json", headers=headers)
+
+    @app.get("/drift", dependencies=needs_key)
+    def drift() -> PlainDict:
+        """Compare the last texts that this process predicted with the held-out rows: are they of another kind?"""
+        return live.drift()
+
+    @app.post("/search", dependencies=needs_key)
+    def search(body: Search) -> PlainDict:
+        """Return the best memories for one `text`, or for each of `texts`."""
+        texts = body.all_texts()
+        check_number(len(texts), "texts")
+        served = live.current()
+        hits = hits_of(served.memory.search(texts, body.k, body.exclude_duplicates))
+        found: PlainDict = {"hits": hits[0]} if body.text is not None else {"results": hits}
+        return {**found, "memory_version": served.memory_version}
+
+    @app.post("/memory/add", dependencies=needs_key)
+    def add(body: Added) -> PlainDict:
+        """Add rows; when the answer arrives, they are on the disk, and the next prediction uses them."""
+        check_number(len(body.rows), "rows")
+        rows = Rows.from_lists(
+            [row.text for row in body.rows],
+            [row.label for row in body.rows],
+            body.ids(),
+            source="rows to add",
+        )
+        counts, ids = add_rows(live, rows, body.ids() is not None, body.new_labels, body.skip_unknown_labels)
+        return {**counts, "ids": ids}
+
+    @app.post("/memory/remove", dependencies=needs_key)
+    def remove(body: Removed) -> PlainDict:
+        """Remove rows by their ids: a new version, exactly as if the memory had never had them."""
+        check_number(len(body.ids), "ids")
+        done = live.write(lambda saved, memory: memory.remove(body.ids, body.allow_empty_class))
+        return dict(done._asdict())
+
+    @app.post("/memory/relabel", dependencies=needs_key)
+    def relabel(body: Labels) -> PlainDict:
+        """Give rows other labels: a new version."""
+        check_number(len(body.labels), "rows")
+        done = live.write(
+            lambda saved, memory: memory.relabel(
+                body.labels,
+                addable_labels(saved, memory, body.new_labels),
+                body.allow_empty_class,
+            )
+        )
+        return dict(done._asdict())
+
+    @app.get("/memory/rows/{row_id:path}", dependencies=needs_key)
+    def row(row_id: str, k: int = 10) -> PlainDict:
+        """Audit one row: its neighbors without itself and its duplicates, and the label that they vote for."""
+        served = live.current()
+        report = report_row(served.memory, row_id, k)
+        if report is None:
+            raise HTTPException(404, f"the memory has no row with the id {row_id!r}")
+        return {**report, "memory_version": served.memory_version}
+
+    return app
+
+
+class _KeyCheck:
+    """Refuses requests without the key."""
+
+    def __init__(self, key: str | None) -> None:
+        self._key = None if key is None else key.encode()
+
+    def __call__(
+        self, given: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
+    ) -> None:
+        if self._key is None:
+            return
+        # `surrogateescape`: any bytes of a header can be compared.
+        key = b"" if given is None else given.credentials.encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(key, self._key):
+            raise HTTPException(
+                401, "send the key of the server: Authorization: Bearer KEY", {"WWW-Authenticate": "Bearer"}
+            )
+
+
+async def _refuse(request: Request, error: Exception) -> JSONResponse:
+    """Answer an `InputError`: of the request, of a full disk, or of damaged files."""
+    status = 400
+    if isinstance(error, DamagedError):
+        status = 500
+    elif isinstance(error.__cause__, OSError):
+        status = 507
+    return JSONResponse({"detail": visible(str(error))}, status)
+
+
+def _as_json(answer: Any, source: str) -> str:
+    try:
+        return visible(json.dumps(answer, ensure_ascii=False, allow_nan=False))
+    except ValueError as error:
+        raise DamagedError(f"{source}: its scores are not finite; use another checkpoint") from error

@@ -1,0 +1,88 @@
+"""Bodies of the requests."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing_extensions import Self
+
+from datamodules.core.errors import InputError
+from datamodules.retrieval.base import MOST_HITS
+
+
+class Body(BaseModel):
+    """Base: an unknown field is an error, so that a misspelled one changes nothing."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class _OneOrMore(Body):
+    text: str | None = Field(None, description="one text; or give `texts`")
+    texts: list[str] | None = Field(None, description="several texts; or give `text`")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.text is None) == (self.texts is None):
+            raise ValueError("give either text or texts")
+        return self
+
+    def all_texts(self) -> list[str]:
+        """The texts, in both cases."""
+        return list(self.texts or ()) if self.text is None else [self.text]
+
+
+class Texts(_OneOrMore):
+    """Texts to predict."""
+
+    memories: bool = Field(True, description="answer with the memories that the prediction read")
+    max_error: float | None = Field(
+        None, description="abstain (label null) to keep the error below this level"
+    )
+    confidence: float = Field(0.95, description="of this promise, over the draw of the held-out rows")
+    label_sets: float | None = Field(None, description="add the labels that a text may have, at this level")
+
+
+class Search(_OneOrMore):
+    """Texts to search the memory for."""
+
+    k: int = Field(10, ge=1, le=MOST_HITS, description="number of memories for a text")
+    exclude_duplicates: bool = Field(False, description="without duplicates of the text")
+
+
+class Row(Body):
+    """A row for the memory."""
+
+    text: str
+    label: str | None = None
+    id: str | None = None
+
+
+class Added(Body):
+    """Rows to add."""
+
+    rows: list[Row] = Field(min_length=1)
+    new_labels: bool = Field(False, description="add rows with labels that the model does not know yet")
+    skip_unknown_labels: bool = Field(False, description="skip and count rows with unknown labels")
+
+    def ids(self) -> list[str] | None:
+        """The rows' ids; None if the memory is to name them."""
+        ids = [row.id for row in self.rows if row.id is not None]
+        if len(ids) not in (0, len(self.rows)):
+            raise InputError(
+                f"{len(ids)} of {len(self.rows)} rows have an id; give one to all rows, or to none"
+            )
+        return ids or None
+
+
+class Removed(Body):
+    """Rows to remove."""
+
+    ids: list[str] = Field(min_length=1)
+    allow_empty_class: bool = Field(False, description="also if no row of a label remains")
+
+
+class Labels(Body):
+    """Rows to relabel."""
+
+    labels: dict[str, str] = Field(min_length=1, description="id of a row: its new label")
+    new_labels: bool = Field(False, description="also labels that the model does not know yet")
+    allow_empty_class: bool = Field(False, description="also if no row of a label remains")

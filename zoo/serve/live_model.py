@@ -1,0 +1,191 @@
+"""A model in service, which follows the versions of its memory; any process may write the next one."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from datamodules.core.errors import InputError
+from datamodules.core.types import PlainDict
+from datamodules.corpora.rows import Rows
+from datamodules.retrieval import POINTER, FolderMemory, Memory, UnknownLabels
+from zoo.memory.commands import addable_labels, own_memory
+from zoo.saving import fitted_weights
+from zoo.saving.saved_model import SavedModel
+from zoo.tasks.classification.drift import drift
+from zoo.tasks.classification.predictor import ClassificationPredictor
+from zoo.tasks.predictor import Predictor, as_record
+
+#: Number of the last texts that are compared with the held-out rows.
+_COMPARED_TEXTS = 1000
+
+ResultT = TypeVar("ResultT")
+
+
+class Version(NamedTuple):
+    """State of the files that decide what the model answers; another version has other values."""
+
+    #: of `weights.json`: inode, time and size; None without the file.
+    weights: tuple[int, int, int] | None
+    #: whether the model has a memory of its own.
+    has_own_memory: bool
+    #: of the memory's pointer.
+    memory: tuple[int, int, int] | None
+
+
+class Served(NamedTuple):
+    """One version of the model: requests that began with it also end with it."""
+
+    version: Version
+    saved: SavedModel
+    predictor: Predictor[Any, Any]
+
+    @property
+    def memory(self) -> Memory:
+        """The memory; an `InputError` if the model reads none."""
+        if self.predictor.memory is None:
+            raise InputError(f"{self.saved.source}: this model reads no memory")
+        return self.predictor.memory
+
+    @property
+    def memory_version(self) -> int | None:
+        """Version of the memory; None for an index of the user's, and without a memory."""
+        memory = self.predictor.memory
+        return memory.version if isinstance(memory, FolderMemory) else None
+
+    def records(self, texts: Sequence[str]) -> list[PlainDict]:
+        """The lines of `zoo predict` for texts."""
+        return list(self.predictor.text_records(texts))
+
+
+class LiveModel:
+    """The current version of a model, for any number of threads.
+
+    The network is loaded once. When another process, or `write`, has switched the memory to a new version, the next
+    request opens it; when weights were fitted (`zoo memory tune`) or the memory was copied, the model is loaded again.
+    """
+
+    def __init__(self, source: str, device: str = "cpu") -> None:
+        self.source, self.device = source, device
+        self._opening, self._writing = threading.Lock(), threading.Lock()
+        # How like their memories the last texts were, and the held-out rows of a version.
+        self._likeness: deque[float] = deque(maxlen=_COMPARED_TEXTS)
+        self._held_out: tuple[Version, list[float]] | None = None
+        self._served = self._open()
+
+    def current(self) -> Served:
+        """Return the current version, opened if it is new: after two calls of `stat` if it is not."""
+        served = self._served
+        if _version_of(served.saved) == served.version:
+            return served
+        with self._opening:
+            # Read before the files: whatever changes meanwhile is seen by the next request.
+            version = _version_of(self._served.saved)
+            try:
+                if version[:2] != self._served.version[:2]:
+                    self._served = self._open()
+                elif version != self._served.version:
+                    self._served = self._with_current_memory(self._served, version)
+                return self._served
+            except InputError:
+                if version == _version_of(self._served.saved):
+                    raise
+        # Another process has meanwhile deleted this version (`zoo memory compact`).
+        return self.current()
+
+    def predict(
+        self,
+        served: Served,
+        texts: Sequence[str],
+        max_error: float | None = None,
+        confidence: float = 0.95,
+        label_sets: float | None = None,
+    ) -> list[PlainDict]:
+        """The lines of `zoo predict` for texts, with a classifier's options."""
+        predictor = served.predictor
+        if not isinstance(predictor, ClassificationPredictor):
+            if max_error is not None or label_sets is not None:
+                raise InputError("max_error, label_sets: only a classifier has them")
+            return served.records(texts)
+        predictions = predictor.predict(
+            texts, max_error=max_error, confidence=confidence, label_sets=label_sets
+        )
+        self._likeness.extend(map(predictor.likeness, predictions))
+        return list(map(as_record, predictions))
+
+    def drift(self) -> PlainDict:
+        """Compare the last texts of this process with the held-out rows; see `zoo.tasks.classification.drift`."""
+        served = self.current()
+        if not isinstance(served.predictor, ClassificationPredictor):
+            raise InputError("drift: only a classifier is compared with its held-out rows")
+        if self._held_out is None or self._held_out[0] != served.version:
+            self._held_out = served.version, served.predictor.held_out_likeness()
+        found = drift(self._held_out[1], list(self._likeness))
+        return {**found._asdict(), "is_alarm": found.is_alarm, "summary": str(found)}
+
+    def write(self, change: Callable[[SavedModel, FolderMemory], ResultT]) -> ResultT:
+        """Change the memory; a memory that other runs share is copied first. Other writers wait.
+
+        When this returns, the new version is on the disk, and every later request to any process uses it.
+        """
+        with self._writing:
+            served = self.current()
+            if not isinstance(served.memory, FolderMemory):
+                raise served.memory.is_only_read()
+            # Requests in flight read the version that is open.
+            return change(served.saved, own_memory(served.saved, _reopened(served.memory)))
+
+    def _open(self) -> Served:
+        saved = SavedModel.open(self.source)
+        version = _version_of(saved)
+        predictor = saved.predictor(device=self.device)
+        if predictor.memory is None and predictor.answers_from_memory and predictor.data.memory is not None:
+            predictor = predictor.with_memory(predictor.data.memory.open())
+        return Served(version, saved, predictor)
+
+    @staticmethod
+    def _with_current_memory(served: Served, version: Version) -> Served:
+        memory = served.predictor.memory
+        if not isinstance(memory, FolderMemory):
+            return served._replace(version=version)
+        return served._replace(version=version, predictor=served.predictor.with_memory(_reopened(memory)))
+
+
+def add_rows(
+    live: LiveModel, rows: Rows, keep_ids: bool, new_labels: bool, skip_unknown: bool
+) -> tuple[PlainDict, list[str]]:
+    """Add rows to the memory as `zoo memory add` does; return the counts and the ids of the new rows."""
+
+    def change(saved: SavedModel, memory: FolderMemory) -> tuple[PlainDict, list[str]]:
+        labels = addable_labels(saved, memory, new_labels)
+        unknown: UnknownLabels = "skip" if skip_unknown else "refuse"
+        done = memory.add(rows, labels, unknown, keep_ids, progress=False)
+        ids = memory.rows.table.column("id").slice(done.rows - done.added).to_pylist()
+        return done._asdict(), ids
+
+    return live.write(change)
+
+
+def _reopened(memory: FolderMemory) -> FolderMemory:
+    """Open the current version; the given memory stays open."""
+    return FolderMemory(memory.folder, memory.retriever.without_index())
+
+
+def _version_of(saved: SavedModel) -> Version:
+    own = saved.own_memory / POINTER
+    location = saved.memory
+    pointer = None if location is None else Path(location.path) / POINTER
+    return Version(
+        _state(saved.file(fitted_weights.FILE)), own.exists(), None if pointer is None else _state(pointer)
+    )
+
+
+def _state(file: Path) -> tuple[int, int, int] | None:
+    try:
+        state = file.stat()
+    except OSError:
+        return None
+    return state.st_ino, state.st_mtime_ns, state.st_size
