@@ -78,8 +78,8 @@ def recipe(options: Sequence[str]) -> PlainDict:
     `--model` alone has the data of its recipe and, unless it is the recipe's model, its own defaults.
     """
     given = dict(named_values(options))
-    files = [_contents(value) for name, value in named_values(options) if name == "--config"]
-    if {"--data", "--data.class_path"} & given.keys() or any("model" in contents for contents in files):
+    files = [contents(value) for name, value in named_values(options) if name == "--config"]
+    if {"--data", "--data.class_path"} & given.keys() or any("model" in each for each in files):
         return {}
     model = given.get("--model", given.get("--model.class_path", _DEFAULT_MODEL)).rpartition(".")[2]
     task = MODELS[model].task if model in MODELS else model_class(model).task
@@ -92,10 +92,10 @@ def recipe(options: Sequence[str]) -> PlainDict:
     return values
 
 
-def _contents(file: str) -> PlainDict:
+def contents(file: str) -> PlainDict:
     """Return the contents of a file; empty if it is no configuration, which the parser reports."""
     try:
-        contents = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        values = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, OSError):
         return {}
-    return contents if isinstance(contents, dict) else {}
+    return values if isinstance(values, dict) else {}

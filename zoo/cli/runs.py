@@ -26,6 +26,9 @@ from zoo.saving.saved_model import SavedModel, option_names
 
 log = logging.getLogger("zoo")
 
+#: Parts of a run's configuration that a run which resumes it repeats, besides those of the checkpoint.
+_TRAINING = ("seed_everything", "trainer")
+
 
 def run(command: str, options: list[str]) -> None:
     """Run `fit`, `validate`, `test` or `prepare`."""
@@ -98,10 +101,27 @@ def _config_of(saved: SavedModel, command: str, given: dict[str, str]) -> PlainD
         _check_names(saved.options, option_names(saved.kind))
         _check_names(options, [field.name for field in fields(data.options_type)])
         retriever = checked_description(state.retriever, saved.stranger)
+    trained = _training_of(saved) if command == "fit" else {}
     return {
-        "model": {"class_path": saved.kind.__name__, "init_args": saved.options},
+        **{name: trained[name] for name in _TRAINING if name in trained},
+        "model": {
+            "class_path": saved.kind.__name__,
+            "init_args": {**_optimizer_of(trained), **saved.options},
+        },
         "data": {"class_path": data.__name__, "init_args": {**options, "retriever": retriever}},
     }
+
+
+def _training_of(saved: SavedModel) -> PlainDict:
+    """Return the configuration of the run that a checkpoint is in; empty if it is in none, or in a stranger's."""
+    file = saved.path.absolute().parents[1] / "config.yaml"
+    return configs.contents(str(file)) if saved.is_own else {}
+
+
+def _optimizer_of(config: PlainDict) -> PlainDict:
+    """Return the options of a model that its checkpoint lacks."""
+    options = (config.get("model") or {}).get("init_args") or {}
+    return {name: options[name] for name in ("optimizer", "lr_scheduler") if name in options}
 
 
 def _check_names(options: PlainDict, names: Collection[str]) -> None:

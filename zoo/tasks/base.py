@@ -40,7 +40,7 @@ from zoo.layers.lora import is_adapter
 from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint, explained_by, plain
 from zoo.saving.saved_model import SavedModel
 from zoo.tasks.predictor import Predictor
-from zoo.training.resuming import check_shapes, check_training
+from zoo.training.resuming import check_shapes, check_training, keep_options, keep_patience, settings_of
 from zoo.training.sharding import is_sharded, shard
 from zoo.training.trained_parts import count_parameters, freeze_parts, parameter_groups
 from zoo.training.warm_start import check_frozen, numbered, start_from
@@ -124,6 +124,8 @@ class Task(LightningModule):
         self.resumed_from: str | None = None
         self._epoch_loss: Tensor | float = 0.0
         self._epoch_count = 0
+        #: settings of each parameter group that the options name, before a schedule changes them.
+        self._settings: list[PlainDict] = []
 
     # --- written by each model ---
 
@@ -277,6 +279,7 @@ class Task(LightningModule):
             self._rebuild(read)
             if fitting:
                 check_training(self, read)
+                keep_patience(self.trainer, checkpoint)
             if data is not None:
                 is_own = is_signed(read.data.places, read.signature)
                 data.use_state(read.data if is_own else replace(read.data, memory=None))
@@ -354,6 +357,11 @@ class Task(LightningModule):
             self._start()  # a resumed run has its own weights by now
 
     @override
+    def on_train_start(self) -> None:
+        if self.trainer.ckpt_path is not None and self._settings:
+            keep_options(self, self._settings)
+
+    @override
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         # Random draws of a step depend on seed, epoch, step and process alone: a resumed run equals an uninterrupted
         # one. Without `seed_everything`, nothing is fixed.
@@ -389,6 +397,9 @@ class Task(LightningModule):
         except ValueError as error:
             raise InputError(f"model.optimizer: {error}") from error
         optimizer = self.adapt_optimizer(optimizer)
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"]  # most schedules, but not all, keep it here
+        self._settings = settings_of(optimizer)
         if self.make_lr_scheduler is None:
             return optimizer
         wanted = [group["lr"] for group in optimizer.param_groups]

@@ -131,6 +131,7 @@ class DialogueTask(Task):
 
     @override
     def on_train_start(self) -> None:
+        super().on_train_start()
         # Nearly one-hot softmaxes have gradients of 1e-40, which are slow on a CPU.
         torch.set_flush_denormal(True)
 
