@@ -116,7 +116,7 @@ class MemorySource:
         least = self.options.num_memories if isinstance(self.options, TextOptions) else 0
         if isinstance(source, Rows | FolderMemory) and len(source) < least:
             log.info(
-                "data.num_memories=%d: the memory has only %d rows; a text has fewer",
+                "data.num_memories=%d: the memory has only %d rows, so no text has more memories",
                 least,
                 len(source),
             )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from datamodules.core.errors import InputError
 from datamodules.core.origin import absent
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column
+from datamodules.corpora.table import MissingLabels
 
 #: Unicode words and punctuation.
 DEFAULT_TOKENIZER = "words"
@@ -216,17 +217,20 @@ class TextOptions(TableOptions):
         num_memories: K, memories per text; 0 = none.
         max_length: number of words kept of a text.
         memory_max_length: number of words kept of a memory text; None = `max_length`.
+        missing_labels: what to do with rows without a label: `error` names them, `skip` reads the others.
     """
 
     text_column: Column | list[Column] = "text"
     num_memories: int = 5
     max_length: int = 64
     memory_max_length: int | None = None
+    missing_labels: MissingLabels = "error"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, 0, "num_memories")
         check_least(self, 1, "max_length", "memory_max_length")
+        check_choice(self, "missing_labels", get_args(MissingLabels))
 
 
 def _absent(files: object) -> object:

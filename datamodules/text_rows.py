@@ -22,7 +22,7 @@ from datamodules.dataset import BatchDataset, BatchT_co, gather_texts, rows_and_
 from datamodules.duplicates import DuplicateMarks
 from datamodules.options import TextOptions
 from datamodules.prepared import Origin, PreparedSplit
-from datamodules.retrieval import Memory, Neighbors, build_neighbors, open_neighbors
+from datamodules.retrieval import FolderMemory, Memory, Neighbors, build_neighbors, open_neighbors
 from datamodules.retrieval.folding import fold_hashes
 from datamodules.retrieval.memories.near_duplicates import have_near_duplicates
 from datamodules.sampling import LengthBucketSampler
@@ -75,7 +75,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
 
     def table_columns(self) -> PlainDict:
         """Arguments of `read_table` for the tables that are split."""
-        names = ("text_column", "label_column", "id_column", "header", "quotes")
+        names = ("text_column", "label_column", "id_column", "header", "quotes", "missing_labels")
         return {name: getattr(self.options, name) for name in names}
 
     @override
@@ -155,9 +155,8 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         same_table = self.own_ids(name, table) is not None
         excludes_duplicates = self.excludes_duplicates(name)
         if memory is not None:
-            k = self.options.num_memories
             folder, fingerprint = build_neighbors(
-                table, memory, k, excludes_duplicates, self.cache, same_table=same_table
+                table, memory, self._k(memory), excludes_duplicates, self.cache, same_table=same_table
             )
             neighbors = open_neighbors(folder, fingerprint)
             parts["neighbors"] = folder.name, fingerprint
@@ -167,6 +166,11 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
             marks = self.marks_of(table, neighbors, searched, seen, same_table)
             parts["duplicates"] = self.duplicates.prepare_marks(marks)
         return parts
+
+    def _k(self, memory: Memory) -> int:
+        """Return the number of memories that are retrieved for a text: at most all rows of a folder."""
+        k = self.options.num_memories
+        return min(k, max(len(memory), 1)) if isinstance(memory, FolderMemory) else k
 
     def split_of(
         self,
@@ -179,7 +183,7 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         length, memory_length = self.lengths
         neighbors = memory_tokens = None
         if memory is not None:
-            neighbors = memory.search(rows.texts[:], self.options.num_memories, exclude_duplicates)
+            neighbors = memory.search(rows.texts[:], self._k(memory), exclude_duplicates)
             if contents.memory_texts and contents.encoded_memory is None:
                 memory_tokens = self.words.tokenize_now(neighbors.memories, memory_length)
         return TextSplit(rows, self.words.tokenize_now(rows, length), neighbors, memory_tokens)

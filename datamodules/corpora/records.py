@@ -78,6 +78,11 @@ class Block(NamedTuple):
         """Return the file and line, or row, of a record, for messages."""
         return f"{self.source} {self.numbers[record]}"
 
+    def select(self, records: Sequence[int]) -> Block:
+        """Return some of the records."""
+        columns = [[fields[record] for record in records] for fields in self.columns]
+        return Block(self.source, [self.numbers[record] for record in records], columns)
+
     def strings(self, column: int) -> list[str]:
         """Return a column as strings: "" for a missing field; numbers and booleans as Python writes them."""
         fields = self.columns[column]

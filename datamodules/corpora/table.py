@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import override
 
 from datamodules.core.errors import LONGEST, InputError, excerpt
 from datamodules.corpora.readers import ClassNames, open_lines, read_blocks
@@ -16,6 +19,16 @@ from datamodules.corpora.records import AnyOf, Block, Column, Columns
 from datamodules.corpora.rows import Repairs, Rows
 
 log = logging.getLogger(__name__)
+
+#: What to do with rows that have no label.
+MissingLabels: TypeAlias = Literal["error", "skip"]
+#: Advice for tables whose rows have several labels.
+SEVERAL_LABELS = (
+    "a classifier predicts one label a text; for several, train one model a label"
+    " (examples/your_own_data, 'Several labels a text')"
+)
+#: Maximum number of rows that a message names.
+_MAX_NAMED = 10
 
 
 def read_table(
@@ -26,6 +39,7 @@ def read_table(
     header: bool | None = None,
     quotes: bool | None = None,
     class_names: str | Path | ClassNames | None = None,
+    missing_labels: MissingLabels = "error",
 ) -> Rows:
     """Read texts, with their labels and ids, from a file, a saved data set or the Hub.
 
@@ -44,21 +58,39 @@ def read_table(
             (RFC 4180; a backslash means itself). None: in CSV they may, in TSV a quote is a character.
         class_names: names that replace labels counted from 1 (and a ClassLabel's own names), or a file of
             them, one a line; or a label -> its name, for labels of any other kind.
+        missing_labels: what to do with rows without a label: `error` raises an `InputError` that names them, `skip`
+            reads the other rows.
     """
     columns = Columns(text_column, label_column, id_column)
     if isinstance(class_names, (str, Path)):
         class_names = [name for line in open_lines(class_names) if (name := line.strip())]
     elif isinstance(class_names, Mapping):
         class_names = {str(label): name for label, name in class_names.items()}  # YAML reads 0 as a number
-    return _rows(read_blocks(path, columns, header, quotes, class_names), columns, str(path), class_names)
+    blocks = read_blocks(path, columns, header, quotes, class_names)
+    return _rows(blocks, columns, str(path), class_names, missing_labels)
 
 
-def _rows(blocks: Iterable[Block], columns: Columns, source: str, class_names: ClassNames | None) -> Rows:
-    """Turn blocks into an Arrow table, and log empty texts and duplicates."""
+def _rows(
+    blocks: Iterable[Block],
+    columns: Columns,
+    source: str,
+    class_names: ClassNames | None,
+    missing_labels: MissingLabels,
+) -> Rows:
+    """Turn blocks into an Arrow table, and log empty texts, duplicates and rows without a label."""
     repairs = Repairs()
     batches, hashes, distinct = [], [], set[str]()
-    num_rows = num_empty = 0
+    unlabeled, empty = _NamedRows(), _NamedRows()
+    num_rows = num_read = 0
     for block in blocks:
+        row_numbers = list(range(num_read, num_read + len(block.numbers)))
+        num_read += len(block.numbers)
+        if columns.label is not None:
+            missing = [not label.strip() for label in _labels(block, len(columns.texts))]
+            if any(missing):
+                unlabeled.add(block, missing)
+                kept = [record for record, is_missing in enumerate(missing) if not is_missing]
+                block, row_numbers = block.select(kept), [row_numbers[record] for record in kept]
         texts = _texts(block, len(columns.texts))
         labels = None
         if columns.label is not None:
@@ -66,7 +98,7 @@ def _rows(blocks: Iterable[Block], columns: Columns, source: str, class_names: C
             labels = block.converted(len(columns.texts), name_class)
             distinct |= set(labels)
         if columns.id is None:
-            ids = list(map(str, range(num_rows, num_rows + len(texts))))
+            ids = list(map(str, row_numbers))
         else:
             ids = block.strings(-1)
             if "" in ids:
@@ -76,15 +108,71 @@ def _rows(blocks: Iterable[Block], columns: Columns, source: str, class_names: C
         keys = texts if labels is None else zip(texts, labels, strict=True)
         hashes.append(np.fromiter(map(hash, keys), dtype=np.int64, count=len(texts)))
         num_rows += len(texts)
-        num_empty += texts.count("")
+        if "" in texts:
+            empty.add(block, [not text for text in texts])
+    if unlabeled.count and (missing_labels == "error" or not num_rows):
+        raise InputError(f"{unlabeled}: no label; add labels, or skip these rows with missing_labels=skip")
+    if unlabeled.count:
+        log.warning("%s: no label; skipped %d of %d rows", unlabeled, unlabeled.count, num_read)
     repairs.report(source)
     _warn_of_blanks(distinct, source)
-    if num_empty:
-        log.warning("%s: %d of %d texts are empty; they are kept", source, num_empty, num_rows)
+    _warn_of_several(distinct, source)
+    if empty.count:
+        log.warning("%s: %d of %d texts are empty; they are kept", empty, empty.count, num_rows)
     duplicates = num_rows - len(np.unique(np.concatenate(hashes)))
     if duplicates:
         log.info("%s: %d of %d rows repeat an earlier row; they are kept", source, duplicates, num_rows)
-    return Rows(pa.Table.from_batches(batches), source)
+    rows = Rows(pa.Table.from_batches(batches), source)
+    if columns.id is not None:
+        _warn_of_equal_ids(rows)
+    return rows
+
+
+def _warn_of_equal_ids(rows: Rows) -> None:
+    import pyarrow.compute as pc
+
+    ids = rows.table.column("id")
+    if len(distinct := pc.unique(ids)) == len(ids):
+        return
+    counts = Counter(ids.to_pylist())
+    repeated = [id_ for id_ in distinct.to_pylist() if counts[id_] > 1]
+    named = ", ".join(repeated[:_MAX_NAMED]) + " and more" * (len(repeated) > _MAX_NAMED)
+    log.warning(
+        "%s: %d ids stand for several rows (%s), which cannot be told apart by them",
+        rows.source,
+        len(repeated),
+        excerpt(named),
+    )
+
+
+class _NamedRows:
+    """Rows of a table that a message names: the first ten, and the number of the others."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._source = ""
+        self._numbers: list[int] = []
+
+    def add(self, block: Block, chosen: Sequence[bool]) -> None:
+        """Add the records of a block for which `chosen` is True."""
+        numbers = [number for number, is_chosen in zip(block.numbers, chosen, strict=True) if is_chosen]
+        self._source = block.source
+        self._numbers += numbers[: _MAX_NAMED - len(self._numbers)]
+        self.count += len(numbers)
+
+    @override
+    def __str__(self) -> str:
+        more = self.count - len(self._numbers)
+        numbers = ", ".join(map(str, self._numbers))
+        return f"{self._source} {numbers}" + (f" and {more:,} more" if more else "")
+
+
+def _labels(block: Block, column: int) -> list[str]:
+    """Return the label of each record as a string."""
+    for record, field in enumerate(block.columns[column]):
+        if isinstance(field, (list, tuple)):
+            raise InputError(f"{block.location(record)}: {len(field)} labels in one row; {SEVERAL_LABELS}")
+    return block.strings(column)
 
 
 def _texts(block: Block, num_columns: int) -> list[str]:
@@ -109,9 +197,21 @@ def _warn_of_blanks(labels: Iterable[str], source: str) -> None:
             )
 
 
+def _warn_of_several(labels: set[str], source: str) -> None:
+    """Warn of labels that seem to be several: a;b where a and b are labels, too."""
+    for separator in (";", "|", ","):
+        joined = [label for label in labels if separator in label]
+        several = [label for label in joined if {part.strip() for part in label.split(separator)} <= labels]
+        if several:
+            log.warning(
+                "%s: the label %s is a class of its own, next to those it names; %s",
+                source,
+                excerpt(repr(min(several))),
+                SEVERAL_LABELS,
+            )
+
+
 def _class_name(label: str, location: str, class_names: ClassNames | None) -> str:
-    if not label.strip():
-        raise InputError(f"{location}: no label; add one or remove the row")
     if class_names is None:
         return label
     label = label.strip()

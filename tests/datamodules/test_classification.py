@@ -383,7 +383,7 @@ def test_more_memories_than_there_are(
         data = kind.prepared(num_memories=71)
     assert "data.num_memories=71: the memory has only 70 rows" in caplog.text
     batch = next(iter(data.train_dataloader()))
-    assert batch.memory.shape[1] == 71
+    assert batch.memory.shape[1] == 70
     assert not batch.memory_mask.all()
 
 

@@ -113,6 +113,7 @@ CASES: Cases = {
         "num_memories": Case(2),
         "max_length": Case(3),
         "memory_max_length": Case(3),
+        "missing_labels": Case("skip", {"train_file": "unlabelled.csv"}),
     },
     "ClassificationOptions": {
         "class_names": Case("names.txt", {"label_column": "number"}),
@@ -255,6 +256,7 @@ def write_texts_and_pairs() -> None:
         write_pairs(Path(f"pairs_{name}"), seed)
     rows = [f'"{text}",{label}' for text, label in zip(*labelled_texts(20), strict=True)]
     Path("quoted.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    Path("unlabelled.csv").write_text(Path("train.csv").read_text() + "a text,,,,,\n")
     texts, _ = labelled_texts(40)
     pairs = [f'"{texts[i // 2]}",{texts[i]},{i % 2}' for i in range(40)]
     Path("quoted_pairs.csv").write_text("\n".join(["first,second,label", *pairs]) + "\n")

@@ -510,7 +510,7 @@ def test_empty_texts_are_kept_and_counted(tmp_path, caplog):
     rows = read_table(path)
     assert rows.texts[:3] == ["", "", TEXTS[0]]
     assert [record.getMessage() for record in caplog.records] == [
-        f"{path}: 2 of 5 texts are empty; they are kept"
+        f"{path}, line 1, 2: 2 of 5 texts are empty; they are kept"
     ]
 
 
@@ -528,3 +528,40 @@ def test_a_clean_table_logs_nothing(tmp_path, caplog, capsys):
         read_table(write(tmp_path / "t.csv", CSV))
     assert not caplog.records
     assert capsys.readouterr() == ("", "")
+
+
+def test_rows_without_a_label_are_named_at_once(tmp_path):
+    lines = [f"text {row},{'' if row % 2 else 'x'}" for row in range(30)]
+    path = write(tmp_path / "t.csv", "\n".join(["text,label", *lines]))
+    numbers = ", ".join(str(number) for number in range(3, 23, 2))
+    assert f"t.csv, line {numbers} and 5 more: no label" in error(path)
+
+
+def test_rows_without_a_label_are_skipped_on_demand(tmp_path, caplog):
+    path = write(tmp_path / "t.csv", 'text,label\na,x\nb,\nc,y\nd," "\n')
+    rows = read_table(path, missing_labels="skip")
+    assert list(zip(rows.ids, rows.texts, rows.labels or (), strict=True)) == [
+        ("0", "a", "x"),
+        ("2", "c", "y"),
+    ]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path}, line 3, 5: no label; skipped 2 of 4 rows"
+    ]
+    path = write(tmp_path / "none.csv", "text,label\na,\nb,\n")
+    with pytest.raises(InputError, match="line 2, 3: no label"):
+        read_table(path, missing_labels="skip")
+
+
+def test_several_labels_in_a_row(tmp_path, caplog):
+    path = write(tmp_path / "t.jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": ["x", "y"]}\n')
+    assert "line 2: 2 labels in one row; a classifier predicts one label a text" in error(path)
+    read_table(write(tmp_path / "t.csv", 'text,label\na,x\nb,y\nc,x;y\nd,"R&D, sales"\n'))
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "the label 'x;y' is a class of its own" in message
+
+
+def test_equal_ids_are_named(tmp_path, caplog):
+    path = write(tmp_path / "t.csv", "id,text,label\n7,a,x\n8,b,y\n7,c,x\n")
+    assert read_table(path, id_column="id").ids == ["7", "8", "7"]
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "1 ids stand for several rows (7)" in message

@@ -104,9 +104,9 @@ class AttentionScores(ClassificationScores):
 
     def update_attention(self, hop_weight: Tensor, mask: Tensor, weight: Tensor) -> None:
         """Count attention [B, H, K] on the memories of a batch; `mask` bool [B, K]: True where there is a memory."""
-        counted = weight > 0
-        self.attention += hop_weight[counted].double().sum(dim=0)
-        self.texts += mask[counted].sum(dim=0)
+        counted, k = weight > 0, mask.shape[1]  # a small memory has fewer rows than `num_memories`
+        self.attention[:, :k] += hop_weight[counted].double().sum(dim=0)
+        self.texts[:k] += mask[counted].sum(dim=0)
 
     def compute(self) -> dict[str, Tensor]:
         """As in `ClassificationScores`, and `hop<h>_attention@<rank>` from 1, over texts with a memory of that rank."""
