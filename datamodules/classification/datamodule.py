@@ -42,6 +42,8 @@ class ClassificationOptions(TextOptions):
     max_labels: int = 5_000
     memory_label_column: Column | None = None
     characters: bool = True
+    num_memories: int = 20
+    max_length: int = 128
 
     files: ClassVar[tuple[str, ...]] = (*TextOptions.files, "class_names")
     name_lists: ClassVar[tuple[str, ...]] = ("class_names",)

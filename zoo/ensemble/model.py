@@ -24,7 +24,7 @@ from datamodules.base import AnyDataModule
 from datamodules.batch import BatchContents, ClassificationBatch, ClassificationSpec, TextBatch
 from datamodules.classification.dataset import label_numbers
 from datamodules.core.errors import InputError
-from datamodules.core.lightning import TrainerFn
+from datamodules.core.lightning import OptimizerCallable, TrainerFn
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.duplicates import decode_keys
@@ -102,8 +102,11 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         pooling: Pooling | None = None,
         metric_steps: int | None = None,
         metric_layers: int | None = None,
+        word_size: int = 100,
+        characters: bool = False,
         hidden_size: int = 100,
         dropout: float = 0.3,
+        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(parameters, lr=2e-3, fused=True),
         max_ngram: int = 2,
         max_letters: int = 5,
         c: float = 1.0,
@@ -122,8 +125,11 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
             metric_steps: steps in which a frozen `transformer` is tuned until texts of one class are neighbors, unless
                 held-out rows are more likely without; 0 = none, None = chosen by the number of rows.
             metric_layers: number of its upper layers that are tuned; None = half of them.
+            word_size: size of word vectors, where the data brings none (`--data.word_vectors`).
+            characters: append the last state of an LSTM over a word's characters to its vector.
             hidden_size: state size of one direction of the BiLSTM.
             dropout: on word vectors.
+            optimizer: makes the optimizer of the encoder.
             max_ngram: words of the lexical member's longest n-gram of words.
             max_letters: letters of its longest n-gram of letters; 0 = it reads whole words only.
             c: the lexical member's weight of training errors against small weights.
@@ -132,7 +138,13 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
             **shared: options of `ReadsSpelling`, `LearnsMetric` and `Task`.
         """
         super().__init__(
-            transformer=transformer, metric_steps=metric_steps, metric_layers=metric_layers, **shared
+            transformer=transformer,
+            metric_steps=metric_steps,
+            metric_layers=metric_layers,
+            word_size=word_size,
+            characters=characters,
+            optimizer=optimizer,
+            **shared,
         )
         check_choice("pooling", pooling or "mean", POOLINGS)
         if pooling is not None and transformer is None:

@@ -135,7 +135,7 @@ def test_commands_of(page: Path, zoo_command: Callable[..., Result]) -> None:
             continue
         if page.parent.name == "elasticsearch":
             continue  # It reads a memory that needs a server.
-        folder = re.search(r"examples/(\w+)/", text)
+        folder = re.search(r"--config (\w+)/", text)
         small = SMALL_OF.get(folder[1], SMALL_CLASSIFIER) if folder else SMALL_CLASSIFIER
         result = zoo_command(*command, *(small if trains else []))
         if "max_error" in text:  # The table is too small to certify a level.
