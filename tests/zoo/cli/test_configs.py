@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.zoo.conftest import Zoo, sentences, write_table
+from tests.zoo.examples.test_readme import commands_of
 from zoo.cli.configs import RECIPES, find, names
 
 ROOT = Path(__file__).parents[3]
@@ -98,15 +99,14 @@ def test_the_wheel_in_an_empty_folder(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(site)
     empty.mkdir()
-    write_table(empty / "mine.csv", sentences(60, seed=1))
+    for name, seed in (("train.csv", 1), ("test.csv", 2)):
+        write_table(empty / name, sentences(60, seed))
     (empty / "texts.txt").write_text("some ripe apple\nthe rain\n")
     environment = {**os.environ, "PYTHONPATH": str(site), "ZOO_CACHE_DIR": str(tmp_path / "cache")}
-    for command in (
-        ["fit", "--data.train_file", "mine.csv", "--trainer.max_epochs=1", "--run_dir", "runs/mine"],
-        ["predict", "--ckpt_path", "runs/mine", "--input", "texts.txt", "--output", "predictions.jsonl"],
-        ["fit", "--config", "knn_bilstm/ag_news", "--print_config"],
-        ["reproduce", "--list"],
-    ):
+    fit, test, predict = commands_of(ROOT / "README.md")[:3]
+    assert [fit[0], test[0], predict[0]] == ["fit", "test", "predict"]
+    others = [["fit", "--config", "knn_bilstm/ag_news", "--print_config"], ["reproduce", "--list"]]
+    for command in ([*fit, "--trainer.max_epochs=1"], test, predict, *others):
         done = subprocess.run(
             [sys.executable, "-m", "zoo", *command],
             cwd=empty,
@@ -115,4 +115,4 @@ def test_the_wheel_in_an_empty_folder(tmp_path: Path) -> None:
             text=True,
         )
         assert done.returncode == 0, done.stderr
-    assert len((empty / "predictions.jsonl").read_text().splitlines()) == 2
+    assert len((empty / "predictions.csv").read_text().splitlines()) == 3
