@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from datamodules.core.errors import InputError, excerpt
+from datamodules.core.errors import InputError, excerpt, reason
 from datamodules.retrieval import Retriever
 from zoo.cli import runs
 from zoo.cli.errors import explain
@@ -110,9 +110,7 @@ def fit(
             move(torch.nn.Linear(1, 1), device)  # an error now, not after the training
             runs.run("fit", options, files)
             if not is_model(folder):
-                raise InputError(
-                    "texts: no epoch was saved, since there are no validation rows; give more rows"
-                )
+                raise InputError("texts: no epoch was saved: there are no validation rows; give more rows")
             predictor = load(folder, device=device)
         weakref.finalize(predictor, resources.pop_all().close)
         return predictor
@@ -130,18 +128,13 @@ def _table(
             raise InputError(f"labels: {texts} is the name of a table; name its labels with label_column")
         return {}, {"train_file": texts}
     if labels is None:
-        raise InputError(
-            "labels: missing; give a label for each text, or the name of a table instead of texts"
-        )
+        raise InputError("labels: missing; give a label for each text, or the name of a table as texts")
     if named := [name for name in _OF_TABLES if name in data_options]:
-        raise InputError(
-            f"{named[0]}: belongs to a table; omit it, or give the name of a table instead of texts"
-        )
+        raise InputError(f"{named[0]}: belongs to a table; omit it, or give the name of a table as texts")
     texts = as_texts(texts, "texts: row")
     names = label_names(labels, len(texts))
-    lines = [
-        json.dumps({"text": text, "label": name}) + "\n" for text, name in zip(texts, names, strict=True)
-    ]
+    rows = zip(texts, names, strict=True)
+    lines = [json.dumps({"text": text, "label": name}) + "\n" for text, name in rows]
     columns = {"train_file": folder / _TABLE, "text_column": "text", "label_column": "label"}
     return {_TABLE: "".join(lines)}, columns
 
@@ -153,9 +146,7 @@ def label_names(labels: Iterable[object], number: int) -> list[str]:
         raise InputError(f"labels: a {type(labels).__name__} is not a list of labels; {_ONE_LABEL}")
     values = [value.item() if isinstance(value, np.generic) else value for value in labels]
     if len(values) != number:
-        raise InputError(
-            f"texts, labels: {number:,} texts but {len(values):,} labels; give one label for each text"
-        )
+        raise InputError(f"labels: {number:,} texts but {len(values):,} labels; give one label for each text")
     for row, value in enumerate(values):
         kind, first = type(value).__name__, type(values[0]).__name__
         is_blank = isinstance(value, str) and not value.strip()
@@ -172,26 +163,22 @@ def label_names(labels: Iterable[object], number: int) -> list[str]:
     return names
 
 
-def _options(of: str, values: Mapping[str, object]) -> list[str]:
-    """Return values as options of the command line."""
-    return [f"--{of}.{name}={_as_text(f'{of}.{name}', value)}" for name, value in values.items()]
+def _options(group: str, values: Mapping[str, object]) -> Iterator[str]:
+    """Yield values as options of the command line: strings as they are, others as JSON."""
+    for name, value in values.items():
+        try:
+            text = str(value) if isinstance(value, str | Path) else json.dumps(value, default=_plain)
+        except TypeError as error:
+            raise InputError(f"{group}.{name}: {reason(error)}; give plain values, as in YAML") from None
+        yield f"--{group}.{name}={text}"
 
 
-def _as_text(option: str, value: object) -> str:
-    def plain(item: object) -> object:
-        if isinstance(item, Retriever):
-            return item.describe()
-        if isinstance(item, Path):
-            return str(item)
-        if isinstance(item, np.generic):
-            return item.item()
-        raise InputError(
-            f"{option}: a {type(item).__name__} cannot be written to the configuration of a run; give plain values, and"
-            " an object as {'class_path': NAME, 'init_args': {...}}"
-        )
-
-    value = str(value) if isinstance(value, Path) else value
-    return value if isinstance(value, str) else json.dumps(value, default=plain)
+def _plain(value: object) -> object:
+    if isinstance(value, Retriever):
+        return value.describe()
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a {type(value).__name__} cannot be written to the configuration of a run")
 
 
 @contextmanager
