@@ -1,7 +1,8 @@
 """Retrieval-augmented models for short text.
 
-`zoo.load` opens a trained model. Every model of `zoo.registry.MODELS` is an attribute of this package, imported on
-first use. A model of your own is known as soon as its module is imported.
+`zoo.fit` trains a model, `zoo.load` opens a trained one, and `MemoryClassifier` is an estimator for scikit-learn. Every
+model of `zoo.registry.MODELS` is an attribute of this package, imported on first use. A model of your own is known as
+soon as its module is imported.
 """
 
 # Nothing of ours is imported here: `python -m zoo` runs this file before it can protect the imports from a folder
@@ -13,6 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zoo.python.classifier import MemoryClassifier
+    from zoo.python.fitting import fit
     from zoo.saving.saved_model import SavedModel, load
     from zoo.tasks.classification.predictor import ClassificationPredictor
     from zoo.tasks.dialogue.predictor import DialoguePredictor
@@ -25,8 +28,10 @@ __all__ = [
     "ClassificationPredictor",
     "DialoguePredictor",
     "MatchingPredictor",
+    "MemoryClassifier",
     "RetrievalPredictor",
     "SavedModel",
+    "fit",
     "load",
 ]
 
@@ -35,7 +40,9 @@ _MODULES = {
     "DialoguePredictor": "zoo.tasks.dialogue.predictor",
     "MatchingPredictor": "zoo.tasks.matching.predictor",
     "RetrievalPredictor": "zoo.tasks.retrieval.predictor",
+    "MemoryClassifier": "zoo.python.classifier",
     "SavedModel": "zoo.saving.saved_model",
+    "fit": "zoo.python.fitting",
     "load": "zoo.saving.saved_model",
 }
 

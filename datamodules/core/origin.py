@@ -21,6 +21,8 @@ from datamodules.core.types import PlainDict
 
 log = logging.getLogger(__name__)
 
+#: Beginning of the names that replace those of files which a stranger names.
+ELSEWHERE = "/not-of-this-user/"
 _KEY_BYTES = 32
 #: `name` or `user/name`.
 _HUB_NAME = re.compile(r"(\w[\w.-]{0,95}/)?\w[\w.-]{0,95}", re.ASCII)
@@ -61,7 +63,7 @@ def own_name(name: object, folder: Path) -> str | None:
 
 def absent(name: str) -> str:
     """Return a name that does not exist, in place of that of a file which a stranger names."""
-    return f"/not-of-this-user/{PurePath(name).name[:100]}".replace("\0", "")
+    return f"{ELSEWHERE}{PurePath(name).name[:100]}".replace("\0", "")
 
 
 def _signature(places: PlainDict, key: bytes) -> str:

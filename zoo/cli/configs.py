@@ -87,6 +87,8 @@ def recipe(options: Sequence[str]) -> PlainDict:
         return {}
     values: PlainDict = yaml.safe_load(find(RECIPES[task]).read_text(encoding="utf-8"))
     if values["model"]["class_path"] != model:
+        # By their own defaults, a model and its data agree on characters.
+        values["data"]["init_args"].pop("characters", None)
         values = {"model": {"class_path": model}, "data": values["data"]}
     log.info("no model in --config: %s with the options of `zoo config %s`", model, RECIPES[task])
     return values

@@ -8,6 +8,7 @@ import os
 import tempfile
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from callbacks import PredictionTable, RunFolder, Throughput
 from callbacks.csv_metrics import CSVMetrics
 from datamodules.core.errors import InputError
 from datamodules.core.outputs import check_output
-from datamodules.core.storage import write_json
+from datamodules.core.storage import write_json, write_text
 from datamodules.core.types import PlainDict
 from datamodules.options import DEFAULT_TOKENIZER
 from datamodules.retrieval import make_retriever, servers_of
@@ -45,9 +46,19 @@ log = logging.getLogger("zoo")
 class ZooCLI(LightningCLI):
     """LightningCLI with a run folder: configuration, metrics, checkpoints and summary in one place."""
 
-    def __init__(self, command: str, saved: SavedModel | None, servers: set[str], options: list[str]) -> None:
-        """Run a command from the model `saved`; `servers` are the URLs that the user's own options name."""
-        self.command, self.saved, self.servers = command, saved, servers
+    def __init__(
+        self,
+        command: str,
+        saved: SavedModel | None,
+        servers: set[str],
+        options: list[str],
+        files: Mapping[str, str],
+    ) -> None:
+        """Run a command from the model `saved`.
+
+        `servers` are the URLs that the user's own options name; `files` are texts of files for the run folder, by name.
+        """
+        self.command, self.saved, self.servers, self.files = command, saved, servers, files
         is_run = command != "prepare"
         if is_run:
             # `_write_scores` prints the scores, more briefly than Lightning.
@@ -284,6 +295,8 @@ class ZooCLI(LightningCLI):
             super()._run_subcommand(subcommand)
             return
         with run_dir(self.run_dir, self.resumes):
+            for name, text in self.files.items():
+                write_text(self.run_dir / name, text, "--run_dir")
             if self.wandb_id is not None:
                 (self.run_dir / "wandb_id").write_text(self.wandb_id)
             super()._run_subcommand(subcommand)

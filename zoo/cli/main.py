@@ -144,6 +144,11 @@ def _configure_logging() -> None:
         logging.getLogger(name).setLevel(logging.INFO)
     # It logs each failed request, which our own log does with the time of the next attempt.
     logging.getLogger("elastic_transport").setLevel(logging.ERROR)
+    ignore_irrelevant_warnings()
+
+
+def ignore_irrelevant_warnings() -> None:
+    """Hide warnings of Lightning and PyTorch that concern no user."""
     # LightningCLI's own calls of jsonargparse, and how we call LightningCLI.
     warnings.filterwarnings("ignore", module=r"pytorch_lightning\.cli")
     warnings.filterwarnings("ignore", message="LightningCLI's args parameter")

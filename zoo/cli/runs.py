@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -29,11 +29,13 @@ log = logging.getLogger("zoo")
 #: Parts of a run's configuration that a run which resumes it repeats, besides those of the checkpoint.
 _TRAINING = ("seed_everything", "trainer")
 
+#: They log seeds, missing devices and advertisements.
+LIGHTNING_LOGGERS = ("pytorch_lightning", "lightning_fabric")
 
-def run(command: str, options: list[str]) -> None:
-    """Run `fit`, `validate`, `test` or `prepare`."""
-    # Hide messages on seeds and missing devices, and advertisements.
-    for name in ("pytorch_lightning", "lightning_fabric"):
+
+def run(command: str, options: list[str], files: Mapping[str, str] | None = None) -> None:
+    """Run `fit`, `validate`, `test` or `prepare`; `files` are written into the run folder when it is made."""
+    for name in LIGHTNING_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
     options = configs.with_files(options)
     given = dict(named_values(options))
@@ -65,7 +67,7 @@ def run(command: str, options: list[str]) -> None:
             file.write_text(yaml.safe_dump(base, sort_keys=False))
             options = ["--config", str(file), *options]
         try:
-            ZooCLI(command, saved, servers, options)
+            ZooCLI(command, saved, servers, options, files or {})
         finally:
             os.environ.pop("ZOO_RUN_DIR", None)
 

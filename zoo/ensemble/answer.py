@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import sqrt
 from pathlib import Path
 
@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from datamodules.core.errors import InputError, reason
 from datamodules.core.lightning import Metric
-from datamodules.core.storage import write_json, write_text
+from datamodules.core.storage import load_json, write_json, write_text
 from datamodules.core.types import PlainDict
 from datamodules.duplicates import DuplicateMarks
 from zoo.ensemble.members import titles
@@ -163,7 +164,7 @@ class LeftOut:
         return f"{' and '.join(parts)} among the training rows or in the memory" if parts else ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Answer:
     """The table and its conclusion."""
 
@@ -179,6 +180,25 @@ class Answer:
         """The answer that `dataclasses.asdict` described."""
         lines = [Line(**line) for line in described["lines"]]
         return cls(described["split"], lines, described["notes"], LeftOut(**described["left_out"]))
+
+    @classmethod
+    def read(cls, file: Path) -> Answer:
+        """The answer in a file that `write` wrote; raises an `InputError` if it is damaged."""
+        try:
+            described = load_json(file)
+            names = [each.name for each in fields(Line)]
+            lines = [{name: row[name] for name in names} for row in described["rows"]]
+            return cls.of({**described, "lines": lines})
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{file}: damaged ({reason(error)}); train the model again") from error
+
+    def __repr__(self) -> str:
+        return self.as_markdown()
+
+    def _repr_markdown_(self) -> str:
+        """The table in a notebook, with a paragraph for each sentence."""
+        parts = [markdown_table(self.cells()), self.sentence(), *self.notes]
+        return "\n\n".join(parts).replace("*", r"\*")
 
     def sentence(self) -> str:
         """The conclusion: does the memory help? With the number of rows that are not counted."""

@@ -5,8 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from datamodules.corpora.rows import Rows
+from zoo.ensemble.answer import Answer
 from zoo.ensemble.network import EnsembleOutput, RetrievedRows
-from zoo.tasks.classification.predictor import Prediction, RetrievedMemory, columns_of
+from zoo.tasks.classification.predictor import (
+    ClassificationPredictor,
+    Prediction,
+    RetrievedMemory,
+    columns_of,
+)
+
+
+class EnsemblePredictor(ClassificationPredictor):
+    """A predictor with the table of results of the training."""
+
+    @property
+    def answer(self) -> Answer | None:
+        """The table of results on held-out rows, as `zoo fit` prints it; None for a model without its run folder."""
+        file = self.answer_file
+        return Answer.read(file) if file is not None and file.is_file() else None
 
 
 def explain(

@@ -34,7 +34,7 @@ from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text_rows import TextRowsDataModule, TextSplit
 from zoo.ensemble.answer import Answer, AnswerScores, LeftOut, number_groups
 from zoo.ensemble.encoder_training import EpochOptions
-from zoo.ensemble.evidence import explain
+from zoo.ensemble.evidence import EnsemblePredictor, explain
 from zoo.ensemble.fit import EnsembleFit
 from zoo.ensemble.member import Input, Sizes
 from zoo.ensemble.members import MEMBERS
@@ -49,7 +49,7 @@ from zoo.saving.saved_model import SavedModel
 from zoo.tasks.base import check_choice, check_sizes
 from zoo.tasks.classification.metric_learning import LearnsMetric
 from zoo.tasks.classification.metrics import ClassificationScores
-from zoo.tasks.classification.predictor import ClassificationPredictor, Prediction
+from zoo.tasks.classification.predictor import Prediction
 from zoo.tasks.encoders import EncodesMemory, ReadsSpelling
 from zoo.training.metric import MetricPlan
 from zoo.training.warm_start import start_from
@@ -86,6 +86,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
         >>> model = MemoryEnsemble(members=["lexical", "lexical_vote"])
     """
 
+    predictor_type = EnsemblePredictor
     reads_strings = True
     without_memory = ""
     #: whether the last checkpoint is the best: `zoo fit` then keeps no other.
@@ -308,7 +309,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
 
     def encode(self, texts: list[str]) -> NDArray[np.float32]:
         """The texts' vectors [n, l], of length 1; 0 for a text without words."""
-        return ClassificationPredictor(self, self.model_data).encode(texts)
+        return EnsemblePredictor(self, self.model_data).encode(texts)
 
     @override
     def read_memory(self, data: AnyDataModule, memory: Memory | None, num_texts: int | None = None) -> None:

@@ -229,11 +229,12 @@ class SavedModel:
         move(model, device)
         predictor = model.predictor_type.open(model, data, memory, memory_version, retriever)
         entry = self.use_fitted_weights(model, predictor.memory)
+        predictor.source, predictor.answer_file = _absolute(self.source), self.file("answer.json")
         predictor.held_out = self.held_out(entry)
         # Another process opens the same version of the memory, although the memory may have grown.
         version = predictor.memory.version if isinstance(predictor.memory, FolderMemory) else None
         location = None if memory is None else _absolute(memory)
-        predictor.reopen = partial(load, _absolute(self.source), location, retriever, device, version)
+        predictor.reopen = partial(load, predictor.source, location, retriever, device, version)
         return predictor
 
 
@@ -294,7 +295,7 @@ def is_model(path: str | Path) -> bool:
     return not path.is_dir() or any((path / name).is_file() for name in (model_folder.CONFIG, _BEST))
 
 
-def move(model: Task, device: str | torch.device) -> None:
+def move(model: torch.nn.Module, device: str | torch.device) -> None:
     """Move a model to a device, or raise an `InputError` if there is no such device."""
     import torch
 

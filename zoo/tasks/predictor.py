@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TextIO, TypeVar
 
 import numpy as np
@@ -18,11 +19,12 @@ from typing_extensions import Self
 from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.files import existing_file
+from datamodules.core.origin import ELSEWHERE
 from datamodules.core.types import PlainDict
 from datamodules.corpora.table import read_table
 from datamodules.dataset import BatchDataset
 from datamodules.memory_source import MemorySource
-from datamodules.retrieval import Memory, Retriever
+from datamodules.retrieval import FolderMemory, Memory, Retriever
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 
 if TYPE_CHECKING:
@@ -50,6 +52,10 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     has_query_side: ClassVar[bool] = False
     #: whether texts alone are answered with texts of the memory, which is then opened.
     answers_from_memory: ClassVar[bool] = False
+    #: the name by which the model was opened; None where it is not on the disk.
+    source: str | None = None
+    #: where a run folder has the table of the training's results.
+    answer_file: Path | None = None
     #: opens the same model again; None where the model is not on the disk.
     reopen: Callable[[], Self] | None = None
     #: of the saved model; None where the model is not on the disk.
@@ -84,8 +90,37 @@ class Predictor(ABC, Generic[ModelT, DataT]):
         Threads may go on using this predictor: each prediction first gives the network what it reads of its memory.
         """
         other = type(self)(self.model, self.data, memory)
-        other.held_out = self.held_out
+        other.source, other.answer_file, other.held_out = self.source, self.answer_file, self.held_out
         return other
+
+    def export(self, folder: str | Path) -> Path:
+        """Write the model as a new folder that works alone on another machine, as `zoo export` does."""
+        from zoo.saving.export import export
+
+        if self.source is None:
+            raise InputError("export: this model is not on the disk; train it with `zoo.fit`")
+        return export(self.source, folder)
+
+    def facts(self) -> dict[str, str]:
+        """What was loaded, by name, for `repr`."""
+        facts = {"model": f"{type(self.model).__name__} from {self.source or 'this process'}"}
+        if self.memory is not None:
+            facts["memory"] = self.memory.location()
+            if isinstance(self.memory, FolderMemory):
+                rows, version = len(self.memory), self.memory.version
+                facts["memory"] = f"{rows:,} rows, version {version}, {self.memory.location()}"
+        if self.data.has_memory:
+            facts["retriever"] = type(self.data.retriever).__name__
+        encoder = getattr(self.model, "transformer", None)
+        if encoder is not None or self.model.vector_size is not None:
+            trained = f"trained here, {self.model.vector_size} numbers a text"
+            # An exported model has its encoder, whose folder is on another machine.
+            facts["encoder"] = trained if encoder is None else encoder.removeprefix(ELSEWHERE)
+        return facts
+
+    def __repr__(self) -> str:
+        lines = [f"  {name:9}  {value}" for name, value in self.facts().items()]
+        return "\n".join([type(self).__name__, *lines])
 
     def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
         if self.reopen is None:
@@ -147,8 +182,14 @@ def memory_of(data: AnyDataModule) -> MemorySource:
     return data.memory
 
 
-def as_texts(texts: str | Sequence[str], what: str = "text") -> list[str]:
+def as_texts(texts: str | Iterable[str], what: str = "text") -> list[str]:
     """One text or several as a list; raises an `InputError` that names `what` if one is not a string."""
+    if not isinstance(texts, Iterable) or isinstance(texts, Mapping) or getattr(texts, "ndim", 1) != 1:
+        # Iterating over a data frame would yield the names of its columns.
+        shape = f" of shape {texts.shape}" if hasattr(texts, "shape") else ""
+        raise InputError(
+            f"{what}: a {type(texts).__name__}{shape} is not a sequence of strings; give one column, such as X['text']"
+        )
     texts = [texts] if isinstance(texts, str) else list(texts)
     for number, text in enumerate(texts):
         if not isinstance(text, str):

@@ -14,7 +14,7 @@ from torch.nn import functional
 from tqdm import tqdm
 from typing_extensions import override
 
-from datamodules.core.errors import InputError, check_count
+from datamodules.core.errors import InputError, check_count, excerpt
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
@@ -92,6 +92,13 @@ class Prediction(NamedTuple):
     #: the labels that the text may have, so that its own is seldom missing. None: no such set was wanted.
     labels: list[str] | None = None
 
+    def __repr__(self) -> str:
+        evidence = f"{len(self.probabilities)} probabilities, {len(self.memories)} memories"
+        text = excerpt(self.text, 60)
+        return (
+            f"Prediction(label={self.label!r}, probability={self.probability:.3f}, text={text!r}; {evidence})"
+        )
+
 
 @runtime_checkable
 class ExplainsPredictions(Protocol):
@@ -105,6 +112,11 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
     """Texts in, labels with their evidence out."""
 
     example = 'model.predict(["a text"])[0]'
+
+    @override
+    def facts(self) -> dict[str, str]:
+        labels = self.model.labels
+        return {**super().facts(), "labels": f"{len(labels):,}: {excerpt(', '.join(labels), 80)}"}
 
     def predict(
         self,

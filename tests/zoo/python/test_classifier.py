@@ -1,0 +1,165 @@
+"""`MemoryClassifier` follows the rules of scikit-learn, and equals the command."""
+
+from __future__ import annotations
+
+import gc
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict, cross_val_score
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils import estimator_checks, get_tags
+
+from datamodules.core.errors import InputError
+from datamodules.retrieval import DenseRetriever
+from tests.zoo.conftest import Zoo, write_table
+from tests.zoo.ensemble.conftest import distinct_sentences
+from tests.zoo.python.test_fitting import COMMAND, ENSEMBLE, NETWORK, NEW, TEXTS, TOPICS
+from zoo import MemoryClassifier
+
+
+def parameters(options: dict[str, Any]) -> dict[str, Any]:
+    own = ("model", "model_options", "trainer")
+    data = {name: value for name, value in options.items() if name not in own}
+    return {**{name: options[name] for name in own if name in options}, "data_options": data}
+
+
+def small() -> MemoryClassifier:
+    return MemoryClassifier(**parameters(NETWORK))
+
+
+def test_the_rules_of_estimators() -> None:
+    for check in (
+        estimator_checks.check_no_attributes_set_in_init,
+        estimator_checks.check_parameters_default_constructible,
+        estimator_checks.check_get_params_invariance,
+        estimator_checks.check_set_params,
+        estimator_checks.check_estimator_repr,
+        estimator_checks.check_valid_tag_types,
+    ):
+        check("MemoryClassifier", MemoryClassifier())
+    assert is_classifier(MemoryClassifier())
+    assert get_tags(MemoryClassifier()).input_tags.string
+    copy = clone(small())
+    assert copy.get_params() == small().get_params()
+    assert copy is not small()
+
+
+@pytest.mark.filterwarnings("error:The y_prob values")
+@pytest.mark.parametrize("labels", [("2", "10", "-1"), (2, 10, -1), (True, False), (1.0, 3.0, 2.0)])
+def test_labels_are_returned_as_they_were_given(labels: tuple[object, ...]) -> None:
+    y = np.array([labels[("fruit", "metal", "weather").index(topic) % len(labels)] for topic in TOPICS])
+    classifier = small().fit(pd.Series(TEXTS), y)
+    assert classifier.classes_.tolist() == sorted(labels)
+    predicted = classifier.predict(NEW)
+    assert predicted.dtype == y.dtype
+    probabilities = classifier.predict_proba(np.array(NEW, object))
+    assert probabilities.shape == (len(NEW), len(labels))
+    assert (classifier.classes_[probabilities.argmax(axis=1)] == predicted).all()
+    assert log_loss(predicted, probabilities, labels=classifier.classes_) > 0
+    assert classifier.score(NEW, predicted) == 1.0
+    assert classifier.predict([]).shape == (0,)
+    assert classifier.predict_proba([]).shape == (0, len(labels))
+    assert classifier.explain(NEW[:1])[0].memories
+
+
+def test_tools_of_scikit_learn() -> None:
+    steps = Pipeline(
+        [("strip", FunctionTransformer(lambda X: [text.strip() for text in X])), ("zoo", small())]
+    )
+    grid = GridSearchCV(steps, {"zoo__random_state": [0, 1]}, cv=2).fit(TEXTS, TOPICS)
+    assert grid.best_params_["zoo__random_state"] in (0, 1)
+    assert set(grid.predict(NEW)) <= set(TOPICS)
+    assert len(cross_val_predict(small(), TEXTS, TOPICS, cv=2, method="predict_proba")) == len(TEXTS)
+
+
+def test_a_pickled_classifier_needs_no_other_file(tmp_path: Path) -> None:
+    classifier = MemoryClassifier(**parameters(ENSEMBLE)).fit(TEXTS, TOPICS)
+    expected = classifier.predict_proba(NEW).tolist()
+    (tmp_path / "pickled").write_bytes(pickle.dumps(classifier))
+    # A copy of a copy, whose first folder is gone.
+    again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(classifier))))
+    assert again.predict_proba(NEW).tolist() == expected
+    assert again.classes_.tolist() == classifier.classes_.tolist()
+    folder = Path(classifier.model_.source)
+    del classifier, again
+    gc.collect()
+    assert not folder.exists()
+    code = (
+        "import json, pickle, sys, zoo; model = pickle.load(open('pickled', 'rb'));"
+        f"print(json.dumps(model.predict_proba({NEW!r}).tolist()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert json.loads(done.stdout) == expected
+    assert pickle.loads(pickle.dumps(small())).get_params() == small().get_params()
+
+
+def test_a_pickled_classifier_keeps_its_transformer_and_its_retriever(tiny_bert: Path) -> None:
+    for data_options in ({}, {"retriever": DenseRetriever(str(tiny_bert))}):
+        classifier = MemoryClassifier(
+            model_options={"transformer": str(tiny_bert), "metric_steps": 0},
+            data_options=data_options,
+            trainer={"accelerator": "cpu"},
+        ).fit(TEXTS, TOPICS)
+        pickled, expected = pickle.dumps(classifier), classifier.predict_proba(NEW).tolist()
+        moved = tiny_bert if data_options else tiny_bert.rename("moved")
+        again = pickle.loads(pickled)
+        assert again.predict_proba(NEW).tolist() == expected
+        assert "encoder    tiny-bert" in repr(again.model_)
+        moved.rename(tiny_bert)
+
+
+def test_wrong_input_is_named() -> None:
+    with pytest.raises(NotFittedError):
+        small().predict(TEXTS)
+    with pytest.raises(InputError, match="90 texts but 89 labels"):
+        small().fit(TEXTS, TOPICS[1:])
+    with pytest.raises(InputError, match="a NoneType is not a list of labels"):
+        small().fit(TEXTS, None)
+    with pytest.raises(ValueError, match="continuous"):
+        small().fit(TEXTS, np.linspace(0.1, 0.9, len(TEXTS)))
+    with pytest.raises(InputError, match="give one label"):
+        small().fit(TEXTS, np.eye(len(TEXTS)))
+    classifier = small().fit(TEXTS, TOPICS)
+    with pytest.raises(InputError, match="give one column"):
+        classifier.predict(pd.DataFrame({"text": NEW}))
+    with pytest.raises(InputError, match="texts: row 1 is a float"):
+        classifier.predict(["apple", float("nan")])
+    assert not hasattr(classifier, "n_features_in_")
+
+
+@pytest.mark.slow
+def test_cross_validation_equals_fits_by_the_command(tmp_path: Path, zoo_command: Zoo) -> None:
+    pairs = distinct_sentences(240, seed=8) + distinct_sentences(60, seed=9, noise=True)
+    texts, labels = (np.array(column) for column in zip(*pairs, strict=True))
+    folds = StratifiedKFold(3, shuffle=True, random_state=0)
+    classifier = MemoryClassifier(**parameters(ENSEMBLE))
+    scores = cross_val_score(classifier, texts, labels, cv=folds)
+    by_command = []
+    for fold, (train, test) in enumerate(folds.split(texts, labels)):
+        tables = [
+            write_table(tmp_path / f"{fold}-{len(rows)}.csv", [pairs[row] for row in rows])
+            for rows in (train, test)
+        ]
+        result = zoo_command("fit", *COMMAND, f"--data.train_file={tables[0]}", f"--run_dir=run{fold}")
+        assert result.code == 0, result.err
+        result = zoo_command(
+            "test", f"--ckpt_path=run{fold}", f"--data.test_file={tables[1]}", "--output=scores.json"
+        )
+        assert result.code == 0, result.err
+        by_command.append(json.loads(Path("scores.json").read_text())["accuracy"])
+    assert len(set(scores)) > 1
+    assert scores.astype(np.float32).tolist() == np.array(by_command, np.float32).tolist()

@@ -1,0 +1,239 @@
+"""`zoo.fit` trains as the command does, and leaves the process as it was."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import random
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+import zoo
+from datamodules.core.errors import InputError
+from datamodules.retrieval import EmbeddedRetriever
+from tests.zoo.conftest import LABELS, SMALL, Zoo, sentences
+from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
+
+PAIRS = sentences(90, seed=1)
+TEXTS, TOPICS = map(list, zip(*PAIRS, strict=True))
+NEW = [text for text, _ in sentences(20, seed=3)]
+
+
+def options_of(command: list[str]) -> dict[str, Any]:
+    """The arguments of `zoo.fit` for options of the command."""
+    options: dict[str, Any] = {"model_options": {}, "trainer": {}}
+    for option in command:
+        name, _, value = option.removeprefix("--").partition("=")
+        group, _, rest = name.partition(".")
+        if not rest:
+            if name == "model":
+                options["model"] = value
+        elif group == "data":
+            options[rest] = value
+        else:
+            options["trainer" if group == "trainer" else "model_options"][rest] = value
+    return options
+
+
+#: Without --data, the command takes the options of its recipe, as `zoo.fit` does.
+COMMAND = [option for option in SMALL_ENSEMBLE if not option.startswith("--data=")]
+ENSEMBLE = options_of(COMMAND)
+NETWORK = {**options_of(SMALL), "trainer": {"accelerator": "cpu", "max_epochs": 1}}
+
+
+def probabilities(model: Any) -> list[list[float]]:
+    return [list(prediction.probabilities.values()) for prediction in model.predict(NEW)]
+
+
+def test_texts_a_table_and_the_command_give_the_same_model(
+    train_csv: Path, zoo_command: Zoo, capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = zoo_command("fit", *COMMAND, f"--data.train_file={train_csv}", "--run_dir=run")
+    assert result.code == 0, result.err
+    expected = probabilities(zoo.load("run"))
+    of_table = zoo.fit(train_csv, run_dir="of_table", **ENSEMBLE)
+    of_texts = zoo.fit(pd.Series(TEXTS, index=range(5, 95)), np.array(TOPICS, object), **ENSEMBLE)
+    assert capfd.readouterr().out == ""
+    assert probabilities(of_table) == probabilities(of_texts) == expected
+    # The run folder is that of the command.
+    assert probabilities(zoo.load("of_table")) == expected
+    assert of_table.answer.as_json() == of_texts.answer.as_json() == zoo.load("run").answer.as_json()
+    assert of_table.answer.as_markdown() == Path("run/answer.md").read_text()
+
+
+def test_the_default_is_the_recipe_of_the_command(train_csv: Path, zoo_command: Zoo) -> None:
+    small = ["--model.hidden_size=4", "--model.word_size=4", "--trainer.max_epochs=1"]
+    quiet = ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
+    result = zoo_command("fit", f"--data.train_file={train_csv}", "--run_dir=run", *small, *quiet)
+    assert result.code == 0, result.err
+    model = zoo.fit(
+        TEXTS,
+        TOPICS,
+        model_options={"hidden_size": 4, "word_size": 4},
+        trainer={"max_epochs": 1, "accelerator": "cpu"},
+    )
+    assert probabilities(model) == probabilities(zoo.load("run"))
+
+
+def test_a_temporary_folder_goes_with_its_model_and_an_export_stays(tmp_path: Path) -> None:
+    model = zoo.fit(TEXTS, TOPICS, **NETWORK)
+    folder, expected = Path(model.source), probabilities(model)
+    assert folder.is_dir()
+    exported = model.export(tmp_path / "exported")
+    del model
+    gc.collect()
+    assert not folder.exists()
+    assert probabilities(zoo.load(exported)) == expected
+
+
+def test_the_rows_of_a_run_survive_the_cache(tmp_path: Path) -> None:
+    model = zoo.fit(TEXTS, TOPICS, run_dir="run", cache_dir=str(tmp_path / "own"), **NETWORK)
+    expected = probabilities(model)
+    (tmp_path / "own").rename(tmp_path / "gone")
+    assert probabilities(zoo.load("run")) == expected
+
+
+def test_options_may_be_values_of_python() -> None:
+    options: dict[str, Any] = {**NETWORK, "num_memories": np.int64(2)}
+    options["model_options"] = {
+        "hidden_size": 6,
+        "char_hidden_size": 5,
+        "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.01}},
+    }
+    # Configurations are above the defaults of `zoo.fit`, and below its arguments.
+    Path("own.yaml").write_text(
+        "trainer: {enable_model_summary: true, max_epochs: 7}\ndata: {num_memories: 3}\n"
+    )
+    options |= {"model": zoo.KNNBiLSTM, "retriever": EmbeddedRetriever(k1=0.5), "config": "own.yaml"}
+    model = zoo.fit(TEXTS, TOPICS, run_dir="run", **options)
+    trainer = yaml.safe_load(Path("run/config.yaml").read_text())["trainer"]
+    assert (int(trainer["devices"]), trainer["enable_model_summary"], trainer["max_epochs"]) == (1, True, 1)
+    assert model.data.retriever.ranking.k1 == 0.5
+    assert len(model.predict(["apple"])[0].memories) == 2
+    with pytest.raises(InputError, match=r"trainer.callbacks: a Thread"):
+        zoo.fit(TEXTS, TOPICS, trainer={"callbacks": [__import__("threading").Thread()]})
+
+
+def state_of_the_process() -> dict[str, Any]:
+    loggers = ("", "zoo", "datamodules", "pytorch_lightning", "lightning_fabric", "elastic_transport")
+    logs = [(logging.getLogger(name).level, list(logging.getLogger(name).handlers)) for name in loggers]
+    return {
+        "environment": dict(os.environ),
+        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        "logs": logs,
+        "path": list(sys.path),
+        "arguments": list(sys.argv),
+        "folder": Path.cwd(),
+        "warnings": list(warnings.filters),
+        "python": random.getstate(),
+        "numpy": str(np.random.get_state()),  # noqa: NPY002
+        "torch": torch.get_rng_state().tolist(),
+        "output": (sys.stdout, sys.stderr),
+    }
+
+
+def test_the_process_stays_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    zoo.fit(TEXTS, TOPICS, **NETWORK)  # imports change filters of warnings, once
+    for logger in ("pytorch_lightning", "lightning_fabric"):
+        monkeypatch.setattr(logging.getLogger(logger), "level", logging.DEBUG)
+    before = state_of_the_process()
+    zoo.fit(TEXTS, TOPICS, seed=3, **NETWORK)
+    assert state_of_the_process() == before
+    with pytest.raises(InputError):
+        zoo.fit(TEXTS, TOPICS, **{**NETWORK, "batch_size": -1})
+    assert state_of_the_process() == before
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(zoo.KNNBiLSTM, "training_step", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        zoo.fit(TEXTS, TOPICS, **NETWORK)
+    assert state_of_the_process() == before
+    # Nothing is left of runs without a folder, nor of those that failed.
+    assert not list(temporary.iterdir())
+    assert [path.name for path in tmp_path.iterdir() if path != temporary] == ["cache"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "message"),
+    [
+        (TEXTS, TOPICS[:-1], r"90 texts but 89 labels"),
+        ([*TEXTS[:3], None], TOPICS[:4], r"texts: row 3 is a NoneType"),
+        ([*TEXTS[:3], 7], TOPICS[:4], r"texts: row 3 is a int"),
+        (TEXTS[:4], [*TOPICS[:2], None, "metal"], r"labels: row 2 has no label \(None\)"),
+        (TEXTS[:4], [*TOPICS[:2], " ", "metal"], r"labels: row 2 has no label \(' '\)"),
+        (TEXTS[:4], [1.0, 2.0, float("nan"), 1.0], r"labels: row 2 has no label \(nan\)"),
+        (
+            TEXTS[:4],
+            [*TOPICS[:2], 5, "metal"],
+            r"labels: row 2 is a int, row 0 a str; give labels of one type",
+        ),
+        (TEXTS[:4], ["fruit"] * 4, r"all rows have the label 'fruit'"),
+        (
+            TEXTS[:4],
+            [["fruit"], ["metal"], ["fruit"], []],
+            r"row 0 is a list, not a string or number; give one label",
+        ),
+        (TEXTS[:4], np.eye(4), r"a ndarray is not a list of labels; give one label"),
+        (TEXTS[:4], "fruit", r"labels: a str is not a list of labels"),
+        ([], [], r"there are no rows"),
+        (pd.DataFrame({"text": TEXTS}), TOPICS, r"DataFrame of shape \(90, 1\).*give one column"),
+        (np.array([TEXTS, TEXTS]), TOPICS, r"ndarray of shape \(2, 90\)"),
+        ({"text": TEXTS}, TOPICS, r"a dict is not a sequence"),
+        (None, TOPICS, r"a NoneType is not a sequence"),
+        (TEXTS, None, r"labels: missing"),
+        ("train.csv", TOPICS, r"train.csv is the name of a table"),
+        ("none.csv", None, r"none.csv: no such file"),
+    ],
+)
+def test_wrong_input_is_named(texts: Any, labels: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        zoo.fit(texts, labels)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "KNNBiLSMT"}, "no model 'KNNBiLSMT'"),
+        ({"num_memory": 3}, "num_memory"),
+        ({"model_options": {"hiden_size": 3}}, "hiden_size"),
+        ({"trainer": {"max_epocs": 3}}, "max_epocs"),
+        ({"config": "hmn/hmn5qa"}, "did you mean hmn/hmn4qa"),
+        ({"text_column": "title"}, "text_column: belongs to a table"),
+        ({"seed": None}, "seed: None is not a whole number"),
+        ({"device": "abacus"}, "device abacus"),
+        ({"model": "AMVLSTM"}, "a AMVLSTM is a model for matching"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        zoo.fit(TEXTS, TOPICS, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_a_loaded_model_is_described(trained_run: Path) -> None:
+    model = zoo.load(trained_run)
+    lines = repr(model).splitlines()
+    assert lines[0] == "ClassificationPredictor"
+    assert f"KNNBiLSTM from {trained_run}" in lines[1]
+    assert "72 rows, version 1" in repr(model)
+    assert "EmbeddedRetriever" in repr(model)
+    assert f"3: {', '.join(LABELS)}" in repr(model)
+    prediction = repr(model.predict(["a text " * 100])[0])
+    assert "3 memories" in prediction
+    assert len(prediction) < 200

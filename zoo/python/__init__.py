@@ -1,0 +1,1 @@
+"""Training from Python: `zoo.fit`, and the estimator for scikit-learn."""

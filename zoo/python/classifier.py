@@ -1,0 +1,138 @@
+"""`MemoryClassifier`: a classifier of texts for scikit-learn."""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+from typing_extensions import Self, override
+
+from datamodules.retrieval import make_retriever
+from zoo.python.fitting import fit, label_names
+from zoo.saving.saved_model import load
+from zoo.tasks.classification.predictor import Prediction
+from zoo.tasks.predictor import as_texts
+
+
+class MemoryClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A model of the zoo as an estimator: `fit` trains it as `zoo.fit` and the command `zoo fit` do.
+
+    `X` is a sequence of n strings: a list, an array or a column of a data frame. A pickled estimator contains its
+    model with the memory, and needs no other file.
+
+    Attributes:
+        classes_: the labels, sorted, as they were given.
+        model_: the predictor, as `zoo.load` returns it; its `export` writes a folder that stays.
+
+    Example:
+        >>> classifier = MemoryClassifier(trainer={"max_epochs": 4}, data_options={"num_memories": 10})
+    """
+
+    def __init__(
+        self,
+        model: str | type[Any] | None = None,
+        model_options: Mapping[str, object] | None = None,
+        data_options: Mapping[str, object] | None = None,
+        trainer: Mapping[str, object] | None = None,
+        config: str | Path | Sequence[str | Path] = (),
+        random_state: int = 0,
+        device: str = "cpu",
+        verbose: bool = False,
+    ) -> None:
+        """Store the parameters; see `zoo.fit` for their values, of which `random_state` is the `seed`."""
+        self.model = model
+        self.model_options = model_options
+        self.data_options = data_options
+        self.trainer = trainer
+        self.config = config
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    @override
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.one_d_array = True, True
+        tags.input_tags.two_d_array = False
+        return tags
+
+    def fit(self, X: Iterable[str], y: Iterable[object]) -> Self:
+        """Train on n texts and their n labels: strings, numbers or booleans."""
+        texts, labels = as_texts(X, "texts: row"), y if hasattr(y, "ndim") or y is None else list(y)
+        data_options: Mapping[str, Any] = self.data_options or {}
+        names = label_names(labels, len(texts))
+        check_classification_targets(labels)
+        model = fit(
+            texts,
+            labels,
+            model=self.model,
+            model_options=self.model_options,
+            trainer=self.trainer,
+            config=self.config,
+            seed=self.random_state,
+            device=self.device,
+            verbose=self.verbose,
+            **data_options,
+        )
+        self.classes_, first = np.unique(np.asarray(labels), return_index=True)
+        # The model's names of the classes, in their order.
+        self._names = [names[row] for row in first]
+        self.model_ = model
+        return self
+
+    def explain(self, X: Iterable[str]) -> list[Prediction]:
+        """Return the prediction for each text with its evidence: contributions of the members, and memories."""
+        check_is_fitted(self)
+        predictions: list[Prediction] = self.model_.predict(as_texts(X, "texts: row"))
+        return predictions
+
+    def predict(self, X: Iterable[str]) -> NDArray[Any]:
+        """Return the label of each of n texts [n]."""
+        predictions = self.explain(X)
+        number = {name: column for column, name in enumerate(self._names)}
+        labels: NDArray[Any] = self.classes_[[number[each.label or ""] for each in predictions]]
+        return labels
+
+    def predict_proba(self, X: Iterable[str]) -> NDArray[np.float64]:
+        """Return the probabilities of n texts [n, C], in the order of `classes_`."""
+        rows = [[each.probabilities[name] for name in self._names] for each in self.explain(X)]
+        probabilities = np.array(rows, np.float64).reshape(-1, len(self._names))
+        # Their sum is 1 only in float32.
+        normalized: NDArray[np.float64] = probabilities / probabilities.sum(axis=1, keepdims=True)
+        return normalized
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the parameters, and the files of the exported model."""
+        state = dict(super().__getstate__())
+        if "model_" not in state:
+            return state
+        with tempfile.TemporaryDirectory() as parent:
+            model = state.pop("model_")
+            folder = model.export(Path(parent) / "model")
+            files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+            contents = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+            # A pickle is the user's own: its retriever may name other folders of this machine.
+            return {**state, "_files": contents, "_retriever": model.data.retriever.describe()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Load the model from its files, which are kept in a temporary folder for as long as the estimator lives."""
+        files, retriever = state.pop("_files", None), state.pop("_retriever", None)
+        super().__setstate__(state)
+        if files is None:
+            return
+        with ExitStack() as resources:
+            folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="memory-zoo-")))
+            for name, contents in files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(contents)
+            self.model_ = load(folder, retriever=make_retriever(retriever, stranger=None), device=self.device)
+            weakref.finalize(self.model_, resources.pop_all().close)
