@@ -51,31 +51,30 @@ def read_run(path: str | Path) -> Run:
 
 
 def read_candidates(
-    path: str | Path, queries: Rows, documents: Rows
+    path: str | Path, queries: Rows, documents: Rows, collection: str
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return the rows of the queries [n], ascending, and of the documents [n] of a run; the best document first.
 
-    Raises an `InputError` for a run of other queries or of another collection.
+    Raises an `InputError` for a run of other queries or of another collection, which is named in the message.
     """
     query_rows, document_rows = queries.row_of_id(), documents.row_of_id()
-    pairs: list[tuple[int, int]] = []
     run = read_run(path)
-    for query in sorted(run, key=lambda id_: query_rows.get(id_, -1)):
+    for query, scores in run.items():
+        if query not in query_rows:
+            raise InputError(
+                f"{path}: the query {excerpt(query)!r} is not in {queries.source}; name its queries"
+            )
+        unknown = [document for document in scores if document not in document_rows]
+        if unknown:
+            named = f"{path}: the document {excerpt(unknown[0])!r} is not in {collection}"
+            raise InputError(f"{named}; is it a run of another collection?")
+    query_of: list[int] = []
+    document_of: list[int] = []
+    for query in sorted(run, key=query_rows.__getitem__):
         ranked = sorted(run[query].items(), key=lambda item: (-item[1], item[0]))
-        pairs += [
-            (_row(query, query_rows, queries, path), _row(id_, document_rows, documents, path))
-            for id_, _ in ranked
-        ]
-    query_of, document_of = np.array(pairs, np.int32).T
-    return query_of, document_of
-
-
-def _row(id_: str, row_of: dict[str, int], rows: Rows, run: str | Path) -> int:
-    if id_ not in row_of:
-        raise InputError(
-            f"{run}: ranks {excerpt(id_)!r}, but {rows.source} has no such id; is it of another collection?"
-        )
-    return row_of[id_]
+        query_of += [query_rows[query]] * len(ranked)
+        document_of += [document_rows[document] for document, _ in ranked]
+    return np.array(query_of, np.int32), np.array(document_of, np.int32)
 
 
 def run_lines(query: str, ranked: Iterable[tuple[str, float]], name: str) -> Iterator[str]:

@@ -238,7 +238,9 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
                     "--rerank: the texts of your own index are not available here; name --documents"
                 )
             rows = memory.rows
-        query, document = read_candidates(run, queries, rows)
+        query, document = read_candidates(
+            run, queries, rows, documents or "the model's memory (see --documents)"
+        )
         ids, names = queries.ids, rows.ids
         numbers, starts = np.unique(query, return_index=True)
         for number, own in zip(numbers.tolist(), np.split(document, starts[1:]), strict=True):

@@ -22,7 +22,7 @@ class RetrievalScores(RowMeans):
     choice: list[Tensor]
 
     def __init__(self, mixtures: int = 1) -> None:
-        """Make room for a number of rankings, of which `compute` chooses one; see `_chosen`."""
+        """Make room for a number of rankings, of which `compute` chooses one; see `selected_mixture`."""
         super().__init__(NAMES, PARTS, (mixtures,))
         self.add_counts(without=(), loss=())
         self.add_state("query", [], dist_reduce_fx="cat")
@@ -58,13 +58,13 @@ class RetrievalScores(RowMeans):
         if self.rows == 0:
             return counts
         choice = dim_zero_cat(self.choice)
-        self.best = _chosen(choice)
+        self.best = selected_mixture(choice)
         by_query = choice[:, self.best].tolist()
         self.by_query = dict(zip(dim_zero_cat(self.query).tolist(), by_query, strict=True))
         return {**self.means(self.best), "loss": self.loss.double() / PARTS / self.rows, **counts}
 
 
-def _chosen(values: Tensor) -> int:
+def selected_mixture(values: Tensor) -> int:
     """Return the last of several mixtures whose NDCG@10 is within one standard error of the highest.
 
     `values` [queries, mixtures]; the standard error is that of the mean difference. The mixtures are in ascending order

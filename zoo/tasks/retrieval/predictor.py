@@ -224,7 +224,7 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
         self, queries: Rows, run: str, k: int, batch_size: int
     ) -> Iterator[tuple[str, str, list[RankedDocument]]]:
         """Id, text and ranked documents of each query of a run."""
-        query, document = read_candidates(run, queries, self.collection)
+        query, document = read_candidates(run, queries, self.collection, "the model's collection")
         split = self.data.split_of(queries, self.collection, self._tokens, self._mixed_memory)
         unknown = np.zeros(len(query), np.float32)
         judgements = Judgements(queries, self.collection, query, document, unknown, run)
