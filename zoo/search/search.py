@@ -58,18 +58,16 @@ def search(
         raise InputError("zoo search: give some words, or a file of queries with --queries")
     if queries is None and output is not None:
         raise InputError("--output: is written for a file of queries; name one with --queries")
-    path = None
-    if output is not None:
-        path = check_output(output, [str(queries)])
-        if not is_run(path) and path.suffix not in (".jsonl", ".ndjson", ".json"):
-            raise InputError(f"--output {output}: name it .run for a TREC run, or .jsonl for JSON lines")
-    if query is not None:
-        _print_best(_open(memory, retriever), query, k)
+    path = None if output is None else check_output(output, [str(queries)])
+    run_name = path.stem if path is not None and is_run(path) else None
+    if path is not None and run_name is None and path.suffix not in (".jsonl", ".ndjson", ".json"):
+        raise InputError(f"--output {output}: name it .run for a TREC run, or .jsonl for JSON lines")
+    if queries is None:
+        _print_best(_open(memory, retriever), str(query), k)
         return
-    assert queries is not None
     columns = {"text_column": text_column, "id_column": id_column, "header": header, "quotes": quotes}
-    rows = _read_queries(queries, columns, needs_ids=path is not None and is_run(path))
-    lines = _lines(_open(memory, retriever), rows, k, None if path is None or not is_run(path) else path.stem)
+    rows = _read_queries(queries, columns, needs_ids=run_name is not None)
+    lines = _lines(_open(memory, retriever), rows, k, run_name)
     with ExitStack() as stack:
         file = sys.stdout
         if path is not None:

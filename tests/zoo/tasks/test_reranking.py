@@ -173,3 +173,9 @@ def test_a_collection_of_ones_own_in_csv_files(zoo_command: Zoo) -> None:
     assert {len(ranked) for ranked in run.values()} == {5}
     result = done(zoo_command("measure", "--judgements=qrels.csv", "--runs=[out.run]"))
     assert "queries with a relevant document" in result.out
+
+
+def test_a_classifier_writes_no_run(zoo_command: Zoo, trained_run: Path) -> None:
+    Path("texts.txt").write_text("rain\n")
+    result = zoo_command("predict", "--ckpt_path", trained_run, "--input=texts.txt", "--output=out.run")
+    refusal(result, "--output out.run", "name it out.jsonl")
