@@ -16,6 +16,8 @@ from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of, is_whole
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever, check_search
+from datamodules.retrieval.dense.retriever import DenseRetriever
+from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 
 Method: TypeAlias = Literal["reciprocal_rank", "score"]
 
@@ -88,21 +90,27 @@ class FusedRetriever(Retriever):
       scores are equal.
 
     Args:
-        retrievers: two or more members of any kind; an `ElasticsearchRetriever` without `index`.
+        retrievers: two or more members of any kind; an `ElasticsearchRetriever` without `index`. With an
+            `encoder`, None is an `EmbeddedRetriever`.
         method: `reciprocal_rank` or `score`.
         weights: a positive weight for each member; None weights all equally.
         depth: the number of hits that each member returns (or k, if that is more).
         rank_constant: for `reciprocal_rank`; the larger it is, the less the first ranks stand out.
+        encoder: of a `DenseRetriever` that is added as the last member.
     """
 
     def __init__(
         self,
-        retrievers: list[Retriever],
+        retrievers: list[Retriever] | None = None,
         method: Method = "reciprocal_rank",
         weights: list[float] | None = None,
         depth: int = 100,
         rank_constant: int = 60,
+        encoder: str | None = None,
     ) -> None:
+        retrievers = list(retrievers or ())
+        if encoder is not None:
+            retrievers = [*(retrievers or [EmbeddedRetriever()]), DenseRetriever(encoder)]
         if len(retrievers) < 2:
             raise InputError(f"retrievers: {len(retrievers)} given; name two or more to fuse")
         for member in retrievers:

@@ -292,3 +292,13 @@ def test_the_command_line_takes_members_from_a_file(
     assert [type(member) for member in retriever.retrievers] == [EmbeddedRetriever, DenseRetriever]
     prediction = predictor.predict(["the old lion near the tiger"])[0]
     assert len(prediction.memories) == 4
+
+
+def test_an_encoder_next_to_words_is_one_option(tiny_encoder: str) -> None:
+    short = FusedRetriever(encoder=tiny_encoder, method="score")
+    whole = FusedRetriever([EmbeddedRetriever(), DenseRetriever(tiny_encoder)], "score")
+    assert short.describe() == whole.describe()
+    english = EmbeddedRetriever(analyzer="english")
+    assert FusedRetriever([english], encoder=tiny_encoder).retrievers[0] is english
+    with pytest.raises(InputError, match="retrievers: 0 given"):
+        FusedRetriever()

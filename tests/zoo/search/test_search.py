@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from elasticsearch import Elasticsearch
 
 from datamodules.corpora.trec_runs import Run, read_run
 from datamodules.retrieval import EmbeddedRetriever, FusedRetriever, Retriever, open_memory
@@ -77,6 +78,15 @@ def test_many_queries_on_a_server(zoo_command: Zoo, elasticsearch_url: str, inde
     done(zoo_command("index", *table, "--memory=remote", *server))
     done(zoo_command("search", "--queries=queries.csv", "--memory=remote", *server, "--output=out.run"))
     assert read_run("out.run") == expected(None, 10)
+    # An index of the user's, which has ids of its own.
+    client, name = Elasticsearch(elasticsearch_url), f"{index_prefix}-own"
+    for number, text in enumerate(TEXTS):
+        client.index(index=name, id=f"d{number}", document={"text": text}, refresh=True)
+    own = ["--retriever=ElasticsearchRetriever", place[0], f"--retriever.index={name}"]
+    done(zoo_command("search", "--queries=queries.csv", *own, "--output=own.run"))
+    assert {query: {*run} for query, run in read_run("own.run").items()} == {
+        query: {*run} for query, run in expected(None, 10).items()
+    }
 
 
 @pytest.mark.parametrize("method", ["reciprocal_rank", "score"])
