@@ -152,7 +152,7 @@ def judged_pairs(
     """Yield query, document and grade of each judgement, and its file and line or row for messages.
 
     The file has lines `query 0 document grade` (TREC) or `query document grade` (with a line of names, as in BEIR, or
-    without); or it is a .jsonl or .parquet table with columns of these names (see `NAMES`).
+    without); or it is a .csv, .jsonl or .parquet table with columns of these names (see `NAMES`).
     """
     for query, document, grade, location in _judged_fields(path, encoding_errors):
         if not is_number(grade) or not 0 <= float(grade) < math.inf:
@@ -161,7 +161,7 @@ def judged_pairs(
 
 
 def _judged_fields(path: str | Path, encoding_errors: EncodingErrors) -> Iterator[tuple[str, str, str, str]]:
-    if any(end in (".jsonl", ".ndjson", ".json", ".parquet") for end in Path(path).suffixes):
+    if any(end in (".csv", ".jsonl", ".ndjson", ".json", ".parquet") for end in Path(path).suffixes):
         for block in read_blocks(path, Columns(NAMES), encoding_errors=encoding_errors):
             columns = [block.stripped(column) for column in range(3)]
             for record, (query, document, grade) in enumerate(zip(*columns, strict=True)):

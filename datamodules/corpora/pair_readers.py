@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 #: `ranking`: grades of 0 or more; `classification`: 0 or 1.
 Goal: TypeAlias = Literal["ranking", "classification"]
+#: Names of the column with the ids of queries or documents.
+ID_NAMES = AnyOf(("_id", "id", "query_id", "doc_id", "qid", "docid"))
 
 
 def read_pairs(
@@ -150,15 +152,21 @@ def read_trec(
 
 def id_column_of(path: str | Path) -> Column | AnyOf:
     """Return the column of the ids of a collection."""
-    return 0 if {".tsv", ".csv"} & set(Path(path).suffixes) else AnyOf(("_id", "id"))
+    return 0 if ".tsv" in Path(path).suffixes else ID_NAMES
 
 
-def read_identified(path: str | Path, text_column: Column | Sequence[Column] | None = None) -> Rows:
-    """Read texts with ids: .jsonl with `id` (or `_id`) and `text`, or .tsv with id and text and no header."""
-    id_column = id_column_of(path)
+def read_identified(
+    path: str | Path,
+    text_column: Column | Sequence[Column] | None = None,
+    id_column: Column | None = None,
+    header: bool | None = None,
+    quotes: bool | None = None,
+) -> Rows:
+    """Read texts with ids: a table with columns `id` (see `ID_NAMES`) and `text`, or a .tsv of both without names."""
+    ids = id_column_of(path) if id_column is None else id_column
     if text_column is None:
-        text_column = 1 if id_column == 0 else "text"
-    rows = read_table(path, text_column, None, id_column)
+        text_column = 1 if ids == 0 else "text"
+    rows = read_table(path, text_column, None, ids, header, quotes)
     seen: set[str] = set()
     for row, id_ in enumerate(rows.ids):
         if id_ in seen:

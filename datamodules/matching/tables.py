@@ -13,8 +13,21 @@ from datamodules.matching.options import MatchingOptions
 from datamodules.retrieval.folding import fold_hashes
 
 
-def read_pair_table(path: str, options: MatchingOptions, labelled: bool = True) -> Pairs:
-    """Read a table of any layout but `trec`; without `labelled`, labels may be missing (prediction)."""
+def read_pair_table(
+    path: str, options: MatchingOptions, labelled: bool = True, with_ids: bool = False
+) -> Pairs:
+    """Read a table of any layout but `trec`; without `labelled`, labels and ids may be missing (prediction).
+
+    With `with_ids`, an `InputError` is raised for a table whose questions and texts have no ids.
+    """
+    if with_ids and (
+        options.chosen_goal == "classification"
+        or (options.layout == "table" and None in (options.question_column, options.id_column))
+    ):
+        raise InputError(
+            f"{path}: a ranking with ids needs those of the questions and of the texts: name --question_column and"
+            " --id_column; pairs to classify have no ranking"
+        )
     if options.layout == "wikiqa":
         return read_wikiqa(path, options.encoding_errors, labelled=labelled)
     if options.layout == "quora":
@@ -26,8 +39,8 @@ def read_pair_table(path: str, options: MatchingOptions, labelled: bool = True) 
         options.first_column,
         options.second_column,
         label_column=options.label_column if labelled else None,
-        question_column=options.question_column if labelled else None,
-        id_column=options.id_column if labelled else None,
+        question_column=options.question_column if labelled or with_ids else None,
+        id_column=options.id_column if labelled or with_ids else None,
         header=options.header,
         quotes=options.quotes,
         encoding_errors=options.encoding_errors,

@@ -16,8 +16,44 @@ from datamodules.core.errors import InputError
 from datamodules.core.storage import fingerprint_of, is_whole
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Collection, ExcludedRows, Hits, Retriever, check_search
+from datamodules.retrieval.dense.retriever import DenseRetriever
+from datamodules.retrieval.embedded.retriever import EmbeddedRetriever
 
 Method: TypeAlias = Literal["reciprocal_rank", "score"]
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """The formula that fuses several lists of hits; `FusedRetriever` describes the fields."""
+
+    weights: tuple[float, ...]
+    method: Method = "reciprocal_rank"
+    rank_constant: int = 60
+
+    def __post_init__(self) -> None:
+        if self.method not in ("reciprocal_rank", "score"):
+            raise InputError(f"method {self.method!r}: use reciprocal_rank or score")
+        if not all(0 < weight < math.inf for weight in self.weights):
+            raise InputError(f"weights={[*self.weights]}: each must be above 0")
+        if self.rank_constant < 0:
+            raise InputError(f"rank_constant={self.rank_constant}: use 0 or more")
+
+    def fuse(self, lists: Sequence[Hits], k: int) -> Hits:
+        """Return the best k rows of the fused lists, one list for each weight."""
+        weighted = zip(self.weights, lists, strict=True)
+        shares = np.hstack([weight * self._shares(hits) for weight, hits in weighted])
+        return _summed(np.hstack([hits.rows for hits in lists]), shares, k)
+
+    def _shares(self, hits: Hits) -> NDArray[np.float64]:
+        """Return the unweighted contributions of a list [n, depth]; arbitrary where there is no hit."""
+        if self.method == "reciprocal_rank":
+            ranks = np.arange(1, hits.rows.shape[1] + 1)
+            return np.broadcast_to(1 / (self.rank_constant + ranks), hits.rows.shape)
+        scores, is_hit = hits.scores.astype(np.float64), hits.rows >= 0
+        lowest = np.where(is_hit, scores, np.inf).min(axis=1, keepdims=True)
+        spread = np.where(is_hit, scores, -np.inf).max(axis=1, keepdims=True) - lowest
+        share = np.divide(scores - lowest, spread, out=np.ones_like(scores), where=spread > 0)
+        return np.asarray(share + (1 - share) / scores.shape[1])
 
 
 @dataclass(frozen=True)
@@ -25,23 +61,22 @@ class FusedRanking:
     """The ranking of a `FusedRetriever`, which describes the fields."""
 
     members: tuple[Retriever, ...]
-    weights: tuple[float, ...]
-    method: Method
+    fusion: Fusion
     depth: int
-    rank_constant: int
 
     def describe(self) -> PlainDict:
         """See `AnyRanking`."""
+        fusion = self.fusion
         return {
             "similarity": "fused",
             # The class decides where the index of a member is stored.
             "members": [
                 {"back end": type(member).__name__, **member.ranking.describe()} for member in self.members
             ],
-            "weights": list(self.weights),
-            "method": self.method,
+            "weights": list(fusion.weights),
+            "method": fusion.method,
             "depth": self.depth,
-            **({"rank_constant": self.rank_constant} if self.method == "reciprocal_rank" else {}),
+            **({"rank_constant": fusion.rank_constant} if fusion.method == "reciprocal_rank" else {}),
         }
 
 
@@ -55,21 +90,27 @@ class FusedRetriever(Retriever):
       scores are equal.
 
     Args:
-        retrievers: two or more members of any kind; an `ElasticsearchRetriever` without `index`.
+        retrievers: two or more members of any kind; an `ElasticsearchRetriever` without `index`. With an
+            `encoder`, None is an `EmbeddedRetriever`.
         method: `reciprocal_rank` or `score`.
         weights: a positive weight for each member; None weights all equally.
         depth: the number of hits that each member returns (or k, if that is more).
         rank_constant: for `reciprocal_rank`; the larger it is, the less the first ranks stand out.
+        encoder: of a `DenseRetriever` that is added as the last member.
     """
 
     def __init__(
         self,
-        retrievers: list[Retriever],
+        retrievers: list[Retriever] | None = None,
         method: Method = "reciprocal_rank",
         weights: list[float] | None = None,
         depth: int = 100,
         rank_constant: int = 60,
+        encoder: str | None = None,
     ) -> None:
+        retrievers = list(retrievers or ())
+        if encoder is not None:
+            retrievers = [*(retrievers or [EmbeddedRetriever()]), DenseRetriever(encoder)]
         if len(retrievers) < 2:
             raise InputError(f"retrievers: {len(retrievers)} given; name two or more to fuse")
         for member in retrievers:
@@ -78,27 +119,25 @@ class FusedRetriever(Retriever):
                     f"retrievers: the existing index {member.existing_index!r} has no row numbers to fuse by;"
                     " omit `index` to build one"
                 )
-        if method not in ("reciprocal_rank", "score"):
-            raise InputError(f"method {method!r}: use reciprocal_rank or score")
         if weights is None:
             weights = [1.0] * len(retrievers)
         if len(weights) != len(retrievers):
             raise InputError(f"weights: {len(weights)} for {len(retrievers)} retrievers; give one for each")
-        if not all(0 < weight < math.inf for weight in weights):
-            raise InputError(f"weights={weights}: each must be above 0")
         if depth < 1:
             raise InputError(f"depth={depth}: use 1 or more")
-        if rank_constant < 0:
-            raise InputError(f"rank_constant={rank_constant}: use 0 or more")
         self.retrievers = tuple(retrievers)
-        shares = tuple(map(float, weights))
-        self.ranking: FusedRanking = FusedRanking(self.retrievers, shares, method, depth, rank_constant)
+        fusion = Fusion(tuple(map(float, weights)), method, rank_constant)
+        self.ranking: FusedRanking = FusedRanking(self.retrievers, fusion, depth)
 
     def _init_args(self) -> PlainDict:
-        fields = ("method", "weights", "depth", "rank_constant")
-        arguments: PlainDict = {name: getattr(self.ranking, name) for name in fields}
-        members = [member.describe() for member in self.retrievers]
-        return {"retrievers": members, **arguments, "weights": list(self.ranking.weights)}
+        fusion = self.ranking.fusion
+        return {
+            "retrievers": [member.describe() for member in self.retrievers],
+            "method": fusion.method,
+            "weights": list(fusion.weights),
+            "depth": self.ranking.depth,
+            "rank_constant": fusion.rank_constant,
+        }
 
     def index(self, collection: Collection, folder: Path, progress: bool = True) -> None:
         """Build the members' indexes and open them; see `Retriever.index`. Complete ones are only opened."""
@@ -141,35 +180,17 @@ class FusedRetriever(Retriever):
     def without_index(self) -> Self:
         """See `Retriever.without_index`."""
         members = [member.without_index() for member in self.retrievers]
-        ranking = self.ranking
-        return type(self)(
-            members, ranking.method, list(ranking.weights), ranking.depth, ranking.rank_constant
-        )
+        return type(self)(**{**self._init_args(), "retrievers": members})
 
     def search(self, texts: Sequence[str], k: int, exclude: ExcludedRows | None = None) -> Hits:
         """Return the best k rows of the fused lists; see `Retriever.search`."""
         check_search(texts, k, exclude)
-        ranking = self.ranking
-        depth = max(ranking.depth, k)
+        depth = max(self.ranking.depth, k)
         lists = [member.search(texts, depth, exclude) for member in self.retrievers]
-        weighted = zip(ranking.weights, lists, strict=True)
-        shares = np.hstack([weight * _shares(hits, ranking) for weight, hits in weighted])
-        return _fuse(np.hstack([hits.rows for hits in lists]), shares, k)
+        return self.ranking.fusion.fuse(lists, k)
 
 
-def _shares(hits: Hits, ranking: FusedRanking) -> NDArray[np.float64]:
-    """Return the unweighted contributions of one member's hits [n, depth]; arbitrary where there is no hit."""
-    if ranking.method == "reciprocal_rank":
-        ranks = np.arange(1, hits.rows.shape[1] + 1)
-        return np.broadcast_to(1 / (ranking.rank_constant + ranks), hits.rows.shape)
-    scores = hits.scores.astype(np.float64)
-    lowest = np.where(hits.rows >= 0, scores, np.inf).min(axis=1, keepdims=True)
-    spread = scores.max(axis=1, keepdims=True) - lowest
-    share = np.divide(scores - lowest, spread, out=np.ones_like(scores), where=spread > 0)
-    return np.asarray(share + (1 - share) / scores.shape[1])
-
-
-def _fuse(rows: NDArray[np.int32], shares: NDArray[np.float64], k: int) -> Hits:
+def _summed(rows: NDArray[np.int32], shares: NDArray[np.float64], k: int) -> Hits:
     """Sum the shares [n, all hits] of each row for each query, and return the best k rows."""
     query, column = np.nonzero(rows >= 0)
     # Query and row in one number: in ascending order, the queries follow one another, each in row order.

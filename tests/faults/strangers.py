@@ -39,7 +39,7 @@ ESCAPE = "\x1b]0;owned\x07\x9b2J"
 
 #: What the commands import. A case that finds it imported takes 1 s in place of 6.
 _COMMANDS = (
-    "transformers", "safetensors.torch", "zoo.cli.lightning", "zoo.cli.memories", "zoo.cli.models", "zoo.cli.predict",
+    "transformers", "safetensors.torch", "zoo.cli.lightning", "zoo.search.search", "zoo.cli.models", "zoo.cli.predict",
     "zoo.cli.runs", "zoo.memory.commands", "zoo.saving.export", "zoo.knn_bilstm",
     "zoo.tasks.retrieval.refreshed_negatives",
 )  # fmt: skip

@@ -228,6 +228,7 @@ RETRIEVER_CASES: Cases = {
         "weights": Case([0.2, 0.8]),
         "depth": Case(5),
         "rank_constant": Case(1),
+        "encoder": Case("other-bert"),
     },
     "ServerRetriever": dict.fromkeys(
         ("url", "index_prefix", "shards", "replicas", "timeout", "client_args", "batch_size", "threads"),

@@ -15,6 +15,7 @@ from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.outputs import check_output
 from datamodules.core.storage import new_file
 from datamodules.core.types import PlainDict
+from datamodules.corpora.trec_runs import is_run
 from datamodules.retrieval import Retriever
 from zoo.cli.options import import_retrievers, named_values
 from zoo.saving.saved_model import SavedModel
@@ -63,7 +64,7 @@ def predict(
     Args:
         ckpt_path: a run folder, a checkpoint, an exported folder or a name on the Hub.
         input: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for standard input.
-        output: the JSONL file; null writes to standard output.
+        output: the JSONL file, or of a model that ranks a TREC run (.run); null writes to standard output.
         memory: a memory folder to use instead of the model's (see `zoo index`).
         batch_size: rows that pass through the network together.
         device: cpu, cuda, cuda:1, ...
@@ -77,6 +78,12 @@ def predict(
         raise InputError(
             f"--output {output}: predictions are JSON lines; name it {path.with_suffix('.jsonl')}"
         )
+    if path is not None and is_run(path):
+        if "run_name" not in options:
+            raise InputError(
+                f"--output {output}: the model ranks no documents; name it {path.with_suffix('.jsonl')}"
+            )
+        options = {**options, "run_name": options["run_name"] or path.stem}
     predictor = model.predictor(memory, retriever, device, memory_version)
     records: Iterable[PlainDict | str] = predictor.records(input, batch_size, **options)
     with ExitStack() as stack:

@@ -23,6 +23,7 @@ from datamodules.core.storage import (
     named_disk_errors,
     new_folder,
 )
+from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
 from datamodules.retrieval.folding import text_hashes
 
@@ -34,11 +35,12 @@ _ADVICE = "run `zoo encode` again"
 
 @dataclass(frozen=True)
 class MadeBy:
-    """The encoder that made vectors: a checkpoint, its `DenseRanking.contents`, and the side of the model."""
+    """The encoder that made vectors, its `vectors_fingerprint`, the side, and the options of its `DenseRanking`."""
 
     encoder: str
     contents: str
     side: Side
+    options: PlainDict
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Embeddings:
     ) -> Embeddings:
         """Write rows and their vectors, in blocks [.., size], unless that is done; other embeddings are replaced."""
         fingerprint = fingerprint_of(
-            {"rows": rows.fingerprint, "contents": made_by.contents, "side": made_by.side}
+            {"rows": rows.fingerprint, "contents": made_by.contents, "side": made_by.side, **made_by.options}
         )
         with named_disk_errors(folder, "--output"):
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +91,7 @@ class Embeddings:
         if manifest.get("kind") != "embeddings":
             raise InputError(f"{folder}: contains no embeddings; name a folder that `zoo encode` made")
         rows = Rows.load(folder / "rows.arrow", str(folder))
-        made_by = MadeBy(manifest["encoder"], manifest["contents"], manifest["side"])
+        made_by = MadeBy(*(manifest[name] for name in ("encoder", "contents", "side", "options")))
         return cls(folder, rows, map_array(folder / "vectors.npy", np.float32, dimensions=2), made_by)
 
     @property

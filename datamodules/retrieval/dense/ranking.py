@@ -8,6 +8,7 @@ from pathlib import Path
 
 from datamodules.core.errors import InputError, reason
 from datamodules.core.sharing import cached_property
+from datamodules.core.storage import fingerprint_of
 from datamodules.core.types import PlainDict
 from datamodules.text.pooling import POOLINGS, Pooling
 from datamodules.text.sentence_modules import MODULES, SentenceModules
@@ -41,14 +42,24 @@ class DenseRanking:
 
     def describe(self) -> PlainDict:
         """Return plain values that depend on the encoder's weights, not on its location; see `AnyRanking`."""
-        described: PlainDict = {"similarity": "dense", "encoder": self.contents}
+        described: PlainDict = {"similarity": "dense", **self.describe_vectors()}
+        if self.num_candidates is not None:
+            described["num_candidates"] = self.num_candidates
+        return described
+
+    def describe_vectors(self) -> PlainDict:
+        """Return plain values that change whenever the vectors of documents could."""
+        described: PlainDict = {"encoder": self.contents}
         if not Path(self.encoder).is_file():
             described |= {"pooling": self.published.pooling, "max_length": self.max_length}
             if self.published.document_prompt:
                 described["document_prompt"] = self.published.document_prompt
-        if self.num_candidates is not None:
-            described["num_candidates"] = self.num_candidates
         return described
+
+    @property
+    def vectors_fingerprint(self) -> str:
+        """Fingerprint of the encoder and of the options that change the vectors of documents."""
+        return fingerprint_of(self.describe_vectors())
 
     @cached_property
     def published(self) -> SentenceModules:

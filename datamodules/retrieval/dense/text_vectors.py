@@ -15,6 +15,7 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval.dense.embeddings import Embeddings
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_encoder import ProgressBar, TextEncoder, inference, load_encoder
+from datamodules.retrieval.dense.vector_cache import VectorCache
 
 
 def look_up_vectors(
@@ -58,6 +59,7 @@ class TextVectors:
         self._in_use = SharedLock()
         self._encoder: TextEncoder | None = None
         self._embeddings: Embeddings | None = None
+        self._cache: VectorCache | None = None
 
     def describe(self) -> PlainDict:
         """Return the arguments of a retriever."""
@@ -73,19 +75,19 @@ class TextVectors:
         }
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_encoder": None, "_embeddings": None}
+        return {**self.__dict__, "_encoder": None, "_embeddings": None, "_cache": None}
 
     def use(self, embeddings: Embeddings) -> None:
         """Look up the vectors of these texts instead of encoding them; refuse those of queries or another encoder."""
         made_by, encoder = embeddings.made_by, self.ranking.encoder
         if made_by.side == "query":
             raise InputError(f"{embeddings.folder}: embeddings of queries; encode with --side document")
-        if self.ranking.contents != made_by.contents:
+        if self.ranking.vectors_fingerprint != made_by.contents:
             size = self._loaded().size
             difference = (
                 f"has vectors of {embeddings.size} numbers, but the encoder {encoder} makes {size}"
                 if size != embeddings.size
-                else f"was not made by the encoder {encoder}"
+                else f"was not made by the encoder {encoder} with these options"
             )
             advice = f"encode the table with it, or name {made_by.encoder}"
             raise InputError(f"{embeddings.folder}: {difference}; {advice}")
@@ -94,7 +96,9 @@ class TextVectors:
     @property
     def size(self) -> int:
         """The length of a vector."""
-        return self._loaded().size if self._embeddings is None else self._embeddings.size
+        if self._embeddings is not None:
+            return self._embeddings.size
+        return self._cached().size or self._loaded().size
 
     @property
     def has_query_side(self) -> bool:
@@ -113,7 +117,7 @@ class TextVectors:
 
     def close(self) -> None:
         """Release the encoder; it is loaded again when it is needed."""
-        self._encoder = self._embeddings = None
+        self._encoder = self._embeddings = self._cache = None
 
     def of(self, texts: Sequence[str], block: int, queries: bool = False) -> NDArray[np.float32]:
         """Return the vectors of at least one text [n, d], tokenized in blocks; equal texts are encoded once."""
@@ -139,15 +143,26 @@ class TextVectors:
         """Return the vectors [n, d] of some texts."""
         if queries and (encode_queries := self._loaded().query_encoder) is not None:
             return encode_queries(texts, self.batch_size, bar)
+
+        def cached(some: list[str]) -> NDArray[np.float32]:
+            vectors, encoded = self._cached().vectors_of(
+                some, lambda new: self._loaded()(new, self.batch_size, bar)
+            )
+            bar.update(len(some) - encoded)
+            return vectors
+
         if self._embeddings is None:
-            return self._loaded()(texts, self.batch_size, bar)
+            # Queries are not stored: a search of each would make a file.
+            return self._loaded()(texts, self.batch_size, bar) if queries else encode_distinct(texts, cached)
         rows = self._embeddings.rows_of(texts)
         bar.update(int((rows >= 0).sum()))
+        return look_up_vectors(texts, self._embeddings.vectors, rows, cached)
 
-        def encode(unknown: list[str]) -> NDArray[np.float32]:
-            return self._loaded()(unknown, self.batch_size, bar)
-
-        return look_up_vectors(texts, self._embeddings.vectors, rows, encode)
+    def _cached(self) -> VectorCache:
+        with self._in_use:
+            if self._cache is None:
+                self._cache = VectorCache(self.ranking.vectors_fingerprint)
+            return self._cache
 
     def _loaded(self) -> TextEncoder:
         with self._in_use:

@@ -49,13 +49,13 @@ def by_hand(fused: FusedRetriever, k: int, exclude: ExcludedRows | None) -> list
     ranking = fused.ranking
     depth = max(ranking.depth, k)
     totals: list[dict[int, float]] = [{} for _ in QUERIES]
-    for member, weight in zip(fused.retrievers, ranking.weights, strict=True):
+    for member, weight in zip(fused.retrievers, ranking.fusion.weights, strict=True):
         # All queries together: an encoder's last digits depend on the batch.
         for total, rows_, scores in zip(totals, *member.search(QUERIES, depth, exclude), strict=True):
             hits = [(int(row), float(score)) for row, score in zip(rows_, scores, strict=True) if row >= 0]
             for rank, (row, score) in enumerate(hits, 1):
-                if ranking.method == "reciprocal_rank":
-                    share = 1 / (ranking.rank_constant + rank)
+                if ranking.fusion.method == "reciprocal_rank":
+                    share = 1 / (ranking.fusion.rank_constant + rank)
                 else:
                     low, high = hits[-1][1], hits[0][1]
                     scaled = (score - low) / (high - low) if high > low else 1.0
@@ -267,7 +267,7 @@ def test_the_command_line_takes_members_from_a_file(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZOO_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("ZOO_RUN_DIR", raising=False)
-    example = Path(__file__).parents[3] / "examples" / "retrievers" / "fused.yaml"
+    example = Path(__file__).parents[3] / "zoo" / "configs" / "retrievers" / "fused.yaml"
     fragment = yaml.safe_load(example.read_text())
     options = fragment["data"]["init_args"]
     members = options["retriever"]["init_args"]["retrievers"]
@@ -288,7 +288,17 @@ def test_the_command_line_takes_members_from_a_file(
     predictor = zoo.load(next((tmp_path / "run" / "checkpoints").glob("best*.ckpt")))
     retriever = predictor.memory.retriever
     assert isinstance(retriever, FusedRetriever)
-    assert retriever.ranking.weights == (1.0, 2.0)
+    assert retriever.ranking.fusion.weights == (1.0, 2.0)
     assert [type(member) for member in retriever.retrievers] == [EmbeddedRetriever, DenseRetriever]
     prediction = predictor.predict(["the old lion near the tiger"])[0]
     assert len(prediction.memories) == 4
+
+
+def test_an_encoder_next_to_words_is_one_option(tiny_encoder: str) -> None:
+    short = FusedRetriever(encoder=tiny_encoder, method="score")
+    whole = FusedRetriever([EmbeddedRetriever(), DenseRetriever(tiny_encoder)], "score")
+    assert short.describe() == whole.describe()
+    english = EmbeddedRetriever(analyzer="english")
+    assert FusedRetriever([english], encoder=tiny_encoder).retrievers[0] is english
+    with pytest.raises(InputError, match="retrievers: 0 given"):
+        FusedRetriever()

@@ -89,6 +89,18 @@ def _named_files(tmp_path: Path, tiny_bert: Path) -> None:
         (folder / f"queries.{name}.jsonl").write_bytes(judged.queries.read_bytes())
         (folder / f"qrels.{name}.tsv").write_bytes(judged.judgements.read_bytes())
         (folder / f"qrels.{name}.tsv.gz").write_bytes(gzip.compress(judged.judgements.read_bytes()))
+    for prefix in ("", "test_"):
+        for table, names in (("queries", ["_id", "text"]), ("corpus", ["_id", "title"])):
+            read = [
+                json.loads(line) for line in (tmp_path / "judged" / f"{table}.jsonl").read_text().splitlines()
+            ]
+            lines = ["id,text", *(f"{row[names[0]]},{row[names[1]]}" for row in read)]
+            name = "documents.csv" if table == "corpus" else f"{prefix}queries.csv"
+            (tmp_path / name).write_text("\n".join(lines) + "\n")
+        grades = [line.replace("\t", ",") for line in judged.judgements.read_text().splitlines()[1:]]
+        (tmp_path / f"{prefix}judgements.csv").write_text(
+            "\n".join(["query_id,doc_id,grade", *grades]) + "\n"
+        )
     (tmp_path / "texts.txt").write_text("some ripe apple\nthe rain\n")
     (tmp_path / "questions.txt").write_text("which apple 3 ?\nwhich rain ?\n")
     (tmp_path / "articles.jsonl").write_text(
@@ -122,7 +134,7 @@ def test_commands_of(page: Path, zoo_command: Callable[..., Result]) -> None:
         if command[0] == "serve":
             continue  # It runs until it is stopped; its own tests talk to it.
         trains = command[0] in ("fit", "prepare")
-        if trains and "train_file" not in text and "lstm_rnn" not in text:
+        if trains and "data.train_" not in text and "lstm_rnn" not in text:
             command += ["--data.train_file", "train.csv"]
         if re.search("elasticsearch|wandb|gpu|fsdp", text, re.IGNORECASE):
             if trains:  # Other tests need the server, the account or the device.
@@ -137,6 +149,8 @@ def test_commands_of(page: Path, zoo_command: Callable[..., Result]) -> None:
             continue  # It reads a memory that needs a server.
         folder = re.search(r"--config (\w+)/", text)
         small = SMALL_OF.get(folder[1], SMALL_CLASSIFIER) if folder else SMALL_CLASSIFIER
+        if "train_judgements" in text:
+            small = SMALL_OF["lstm_rnn"]
         result = zoo_command(*command, *(small if trains else []))
         if "max_error" in text:  # The table is too small to certify a level.
             assert "held-out rows can certify" in result.err, (text, result.err)

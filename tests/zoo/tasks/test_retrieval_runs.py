@@ -197,7 +197,7 @@ def test_measure_refuses_a_file_that_is_no_run(zoo_command: Command, collection:
     Path("bad.run").write_text("q1 Q0 d1 1 high lstm\n")
     options = ["measure", "--judgements", collection.judgements, "--runs"]
     for text, message in (
-        ("q1 Q0 d1 1 high lstm\n", "line 1: the score 'high' is not a number"),
+        ("q1 Q0 d1 1 high lstm\n", "line 1: the score 'high' is not a finite number"),
         ("q1 d1 0.5\n", "line 1: 3 fields"),
         ("q1 Q0 d1 1 2 a\nq1 Q0 d1 2 1 a\n", "line 2: query q1 has document d1 already"),
     ):

@@ -13,7 +13,7 @@ from torch import Tensor
 from zoo.tasks.matching.metrics import NAMES as MATCHING_NAMES
 from zoo.tasks.matching.metrics import measure_lists
 from zoo.tasks.ranking_measures import Judged, measure_rankings
-from zoo.tasks.retrieval.metrics import NAMES, RetrievalScores
+from zoo.tasks.retrieval.metrics import NAMES, RetrievalScores, selected_mixture
 from zoo.tasks.retrieval.task import retriever_scores
 
 
@@ -115,6 +115,20 @@ def test_the_best_mixture_is_told_with_its_queries() -> None:
     assert scores.best == 1
     assert float(measured["ndcg@10"]) == pytest.approx(1)
     assert scores.by_query == pytest.approx(dict.fromkeys(range(5), 1.0))
+
+
+def test_of_mixtures_that_are_equally_good_the_retrievers_weight_is_the_largest() -> None:
+    # The second is best; the third loses less than its standard error, the fourth much more.
+    values = torch.tensor(
+        [[0.2, 0.6, 0.7, 0.1], [0.3, 0.5, 0.2, 0.2], [0.1, 0.7, 0.8, 0.1], [0.2, 0.6, 0.6, 0]]
+    )
+    assert int(values.mean(dim=0).argmax()) == 1
+    assert selected_mixture(values) == 2
+    values[:, 2] -= 0.3
+    assert selected_mixture(values) == 1
+    # A single query has no standard error.
+    assert selected_mixture(torch.tensor([[0.1, 0.5, 0.4]])) == 1
+    assert selected_mixture(torch.tensor([[0.5, 0.5, 0.4]])) == 1
 
 
 def test_a_retrievers_scores_are_shares_of_the_best_hit() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -14,13 +16,15 @@ from typing_extensions import override
 from datamodules.batch import MatchingBatch
 from datamodules.core.errors import InputError, check_count, excerpt
 from datamodules.core.types import PlainDict
-from datamodules.corpora.pair_readers import read_pairs
+from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.pairs import Pairs
 from datamodules.corpora.records import Column, TextColumn
+from datamodules.corpora.rows import Rows
+from datamodules.corpora.trec_runs import read_candidates, run_lines
 from datamodules.matching.datamodule import MatchingDataModule
 from datamodules.matching.dataset import MatchingSplit
 from datamodules.matching.tables import read_pair_table
-from datamodules.retrieval import is_existing_index
+from datamodules.retrieval import FolderMemory, is_existing_index
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.text.vocabulary import Vocabulary
 from zoo.tasks.predictor import Predictor, as_record, as_texts, blocks_of, memory_of, texts_in
@@ -28,6 +32,8 @@ from zoo.tasks.predictor import Predictor, as_record, as_texts, blocks_of, memor
 if TYPE_CHECKING:
     from zoo.tasks.matching.task import MatchingOutput, MatchingTask  # noqa: F401 - as a string below
 
+#: Questions whose candidates are ranked together.
+_LISTS = 64
 #: Word pairs that explain a score.
 NUM_WORD_PAIRS = 5
 
@@ -63,6 +69,15 @@ class Candidate(NamedTuple):
     #: the retriever's score; None where the candidates were given.
     retrieval_score: float | None
     words: list[WordPair]
+
+
+class _List(NamedTuple):
+    """A question and its candidates, with their ids."""
+
+    id: str
+    question: str
+    ids: list[str]
+    texts: list[str]
 
 
 class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
@@ -161,8 +176,13 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
         text_column: TextColumn | None = None,
         first_column: Column | None = None,
         second_column: Column | None = None,
+        question_column: Column | None = None,
+        id_column: Column | None = None,
         candidates: int = 20,
-    ) -> Iterator[PlainDict]:
+        rerank: str | None = None,
+        documents: str | None = None,
+        run_name: str | None = None,
+    ) -> Iterator[PlainDict] | Iterator[str]:
         """The score of each pair of a table; or of texts alone, each with candidates from the memory, ranked.
 
         Args:
@@ -171,18 +191,78 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
             text_column: column or columns of texts alone; null: the table holds pairs.
             first_column: a pair's first text; null: as in training.
             second_column: a pair's second text; null: as in training.
+            question_column: the id of a pair's first text; null: as in training, if a run is written.
+            id_column: the id of a pair's second text; null: as in training, if a run is written.
             candidates: number of candidates that are retrieved for a text.
+            rerank: a TREC run, whose documents are ranked for its queries; the source is a table of queries with ids.
+            documents: with `rerank`, a table of the documents with ids; null: the rows of the memory.
+            run_name: write lines of a TREC run, `query Q0 document rank score name`, with this name.
         """
         check_count("candidates", candidates, MOST_HITS)
+        if rerank is not None:
+            queries = read_identified(source, text_column)
+            return self._rank_lists(self._lists_of(rerank, queries, documents), batch_size, run_name)
+        if documents is not None:
+            raise InputError("--documents: are those of a run; name it with --rerank")
         if text_column is not None or source == "-" or source.endswith(".txt"):
+            if run_name is not None:
+                raise InputError(
+                    f"--output: {source} has texts without ids, which a TREC run needs; name it .jsonl"
+                )
             texts = texts_in(source, {"text_column": text_column or "text"})
             return self._answers(texts, candidates, batch_size)
-        if first_column is None and second_column is None:
-            return self._scores(read_pair_table(source, self.data.options, labelled=False), batch_size)
+        columns = {
+            "first_column": first_column,
+            "second_column": second_column,
+            "question_column": question_column,
+            "id_column": id_column,
+        }
+        named: PlainDict = {name: column for name, column in columns.items() if column is not None}
         options = self.data.options
-        first = options.first_column if first_column is None else first_column
-        second = options.second_column if second_column is None else second_column
-        return self._scores(read_pairs(source, first, second), batch_size)
+        if named:
+            options = replace(options, layout="table", header=None, quotes=None, **named)
+        with_ids = run_name is not None or {"question_column", "id_column"} <= named.keys()
+        pairs = read_pair_table(source, options, labelled=False, with_ids=with_ids)
+        if run_name is None:
+            return self._scores(pairs, batch_size)
+        return self._rank_lists(_lists_in(pairs), batch_size, run_name)
+
+    def _lists_of(self, run: str, queries: Rows, documents: str | None) -> Iterator[_List]:
+        """The candidates of each query of a run."""
+        if documents is not None:
+            rows = read_identified(documents, self.data.options.document_column)
+        else:
+            memory = self.memory or memory_of(self.data).open()
+            if not isinstance(memory, FolderMemory):
+                raise InputError(
+                    "--rerank: the texts of your own index are not available here; name --documents"
+                )
+            rows = memory.rows
+        query, document = read_candidates(
+            run, queries, rows, documents or "the model's memory (see --documents)"
+        )
+        ids, names = queries.ids, rows.ids
+        numbers, starts = np.unique(query, return_index=True)
+        for number, own in zip(numbers.tolist(), np.split(document, starts[1:]), strict=True):
+            candidates = [names[row] for row in own.tolist()]
+            yield _List(ids[number], queries.texts[number], candidates, rows.texts.take(own))
+
+    def _rank_lists(
+        self, lists: Iterable[_List], batch_size: int, run_name: str | None
+    ) -> Iterator[PlainDict] | Iterator[str]:
+        """The candidates of each list, ranked: as JSON objects, or as the lines of a run."""
+        for block in blocks_of(lists, _LISTS):
+            pairs = [(one.question, text) for one in block for text in one.texts]
+            predictions = self._predictions(pairs, batch_size)
+            for one in block:
+                scored = islice(predictions, len(one.ids))
+                ranked = _ranked(scored, one.ids, [None] * len(one.ids))
+                if run_name is not None:
+                    named = ((str(candidate.id), candidate.score) for candidate in ranked)
+                    yield from run_lines(one.id, named, run_name)
+                else:
+                    records = [as_record(candidate) for candidate in ranked]
+                    yield {"id": one.id, "text": one.question, "candidates": records}
 
     def _scores(self, pairs: Pairs, batch_size: int) -> Iterator[PlainDict]:
         texts = (
@@ -201,6 +281,15 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
         for block in blocks_of(texts):
             for question, ranked in zip(block, self.answer(block, candidates, batch_size), strict=True):
                 yield {"text": question, "candidates": [as_record(candidate) for candidate in ranked]}
+
+
+def _lists_in(pairs: Pairs) -> Iterator[_List]:
+    """The candidates of each question of a table."""
+    ids, second, offsets = pairs.ids.to_pylist(), pairs.second.texts, pairs.lists.offsets.tolist()
+    for number, id_ in enumerate(pairs.question_ids.to_pylist()):
+        rows = pairs.lists.values[offsets[number] : offsets[number + 1]].tolist()
+        question = pairs.first.texts[int(pairs.question_row[number])]
+        yield _List(id_, question, [ids[row] for row in rows], second.take(pairs.second_row[rows]))
 
 
 def _ranked(

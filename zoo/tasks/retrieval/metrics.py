@@ -22,7 +22,7 @@ class RetrievalScores(RowMeans):
     choice: list[Tensor]
 
     def __init__(self, mixtures: int = 1) -> None:
-        """Make room for a number of rankings; the results are those of the highest NDCG@10."""
+        """Make room for a number of rankings, of which `compute` chooses one; see `selected_mixture`."""
         super().__init__(NAMES, PARTS, (mixtures,))
         self.add_counts(without=(), loss=())
         self.add_state("query", [], dist_reduce_fx="cat")
@@ -57,7 +57,20 @@ class RetrievalScores(RowMeans):
         counts = {"queries": self.rows.double(), "queries_without_relevant": self.without.double()}
         if self.rows == 0:
             return counts
-        self.best = int(self.sums[:, CHOICE].argmax())
-        choice = dim_zero_cat(self.choice)[:, self.best]
-        self.by_query = dict(zip(dim_zero_cat(self.query).tolist(), choice.tolist(), strict=True))
+        choice = dim_zero_cat(self.choice)
+        self.best = selected_mixture(choice)
+        by_query = choice[:, self.best].tolist()
+        self.by_query = dict(zip(dim_zero_cat(self.query).tolist(), by_query, strict=True))
         return {**self.means(self.best), "loss": self.loss.double() / PARTS / self.rows, **counts}
+
+
+def selected_mixture(values: Tensor) -> int:
+    """Return the last of several mixtures whose NDCG@10 is within one standard error of the highest.
+
+    `values` [queries, mixtures]; the standard error is that of the mean difference. The mixtures are in ascending order
+    of the retriever's weight: with few queries, the retriever, which learned nothing from them, is the safer part.
+    """
+    highest = int(values.sum(dim=0).argmax())
+    lost = values[:, highest : highest + 1] - values
+    error = lost.std(dim=0, correction=0) / len(values) ** 0.5
+    return int((lost.mean(dim=0) <= error).nonzero().max())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,10 +19,11 @@ from datamodules.clickthrough.dataset import ClickSplit, RankingDataset
 from datamodules.core.errors import InputError, check_count
 from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
+from datamodules.corpora.judgements import Judgements
 from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.records import TextColumn
 from datamodules.corpora.rows import Rows
-from datamodules.corpora.trec_runs import run_line
+from datamodules.corpora.trec_runs import read_candidates, run_lines
 from datamodules.retrieval import Memory
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.retrieval.dense.text_encoder import ProgressBar
@@ -103,12 +106,21 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
         return self.rank_split(split, k, batch_size=batch_size, keep=True)
 
     def rank_split(
-        self, split: ClickSplit, k: int, queries: int | None = None, batch_size: int = 256, keep: bool = False
+        self,
+        split: ClickSplit,
+        k: int,
+        queries: int | None = None,
+        batch_size: int = 256,
+        keep: bool = False,
+        judged: bool = False,
     ) -> list[list[RankedDocument]]:
-        """The best k documents for a split's first queries (None: all); `keep` keeps the documents for later calls."""
-        dataset = self.data.ranking_dataset(split, self.model.batch_contents("predict"))
+        """The best k documents for a split's first queries (None: all), with `judged` among their judged ones.
+
+        `keep` keeps the documents for later calls.
+        """
+        dataset = self.data.ranking_dataset(split, self.model.batch_contents("predict"), judged)
         with evaluating(self.model):
-            documents = self._documents
+            documents = None if judged else self._documents
             if documents is None:
                 documents = self.model.encode_collection(dataset, batch_size)
             if keep:
@@ -125,10 +137,16 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
         # A stable sort: among equal scores, the earlier document is first.
         order = score.argsort(dim=1, descending=True, stable=True)[:, :k]
         best, table = score.gather(1, order).cpu().tolist(), dataset.split.judgements.documents
-        for rows, scores in zip(order.cpu().tolist(), best, strict=True):
+        for columns, scores in zip(order.cpu().numpy(), best, strict=True):
+            rows = dataset.documents[columns].tolist()
             ids = table.table.column("id").take(rows).to_pylist()
-            documents = zip(ids, scores, rows, strict=True)
-            yield [RankedDocument(id_, table.texts[row], value, row) for id_, value, row in documents]
+            ranked = zip(ids, scores, rows, strict=True)
+            # A document that is no candidate of the query has the score -inf.
+            yield [
+                RankedDocument(id_, table.texts[row], value, row)
+                for id_, value, row in ranked
+                if value > -math.inf
+            ]
 
     @override
     def encode(
@@ -174,6 +192,7 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
         text_column: TextColumn | None = None,
         k: int = 10,
         run_name: str | None = None,
+        rerank: str | None = None,
     ) -> Iterator[PlainDict] | Iterator[str]:
         """The best documents of the collection for each query.
 
@@ -183,6 +202,7 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
             text_column: the queries' column or columns, in a table; null: as in training.
             k: documents a query.
             run_name: write lines of a TREC run, `query Q0 document rank score name`, with this name.
+            rerank: a TREC run, whose documents alone are ranked for its queries.
         """
         check_count("k", k, MOST_HITS)
         if source == "-" or source.endswith(".txt"):
@@ -190,13 +210,29 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
         else:
             queries = read_identified(source, text_column or self.data.options.query_column)
         ranked = self._ranked(queries, k, batch_size)
+        if rerank is not None:
+            ranked = self._reranked(queries, rerank, k, batch_size)
         if run_name is None:
             return (_record(id_, query, documents) for id_, query, documents in ranked)
         return (
-            run_line(id_, document.id, rank, document.score, run_name)
+            line
             for id_, _, documents in ranked
-            for rank, document in enumerate(documents, 1)
+            for line in run_lines(id_, ((document.id, document.score) for document in documents), run_name)
         )
+
+    def _reranked(
+        self, queries: Rows, run: str, k: int, batch_size: int
+    ) -> Iterator[tuple[str, str, list[RankedDocument]]]:
+        """Id, text and ranked documents of each query of a run."""
+        query, document = read_candidates(run, queries, self.collection, "the model's collection")
+        split = self.data.split_of(queries, self.collection, self._tokens, self._mixed_memory)
+        unknown = np.zeros(len(query), np.float32)
+        judgements = Judgements(queries, self.collection, query, document, unknown, run)
+        ranked = self.rank_split(replace(split, judgements=judgements), k, batch_size=batch_size, judged=True)
+        numbers = set(query.tolist())
+        for number, (id_, text) in enumerate(zip(queries.ids, queries.texts, strict=True)):
+            if number in numbers:
+                yield id_, text, ranked[number]
 
     @override
     def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,8 +27,12 @@ from zoo.tasks.retrieval.metrics import RetrievalScores
 from zoo.tasks.retrieval.predictor import RetrievalPredictor, encode_blocks
 from zoo.training.nesterov import ScheduledNesterov
 
+log = logging.getLogger("zoo")
+
 #: Candidate weights of the retriever's score; validation queries select one.
 MIXTURES = (0.0, *(0.05 * 1.25**i for i in range(20)))
+#: Training queries below which a model alone is usually worse than BM25.
+FEW_QUERIES = 500
 
 
 class RetrievalTask(Task):
@@ -52,7 +57,8 @@ class RetrievalTask(Task):
         Args:
             gamma: factor of the relevance in the loss.
             mix_retriever: add the retriever's score: relevance + lambda s / s_max, where s_max is that of the query's
-                best hit; validation queries select lambda after each epoch. The data needs `num_hits`.
+                best hit. After each epoch, validation queries select the largest lambda within one standard error of
+                the best NDCG@10. The data needs `num_hits`.
             **shared: options of all models, see `Task`.
         """
         super().__init__(**shared)
@@ -76,6 +82,19 @@ class RetrievalTask(Task):
             yield "data.num_hits", reason
             if data.has_own_retriever:
                 yield "data.retriever", reason
+
+    @override
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        assert isinstance(self.data, ClickthroughDataModule)
+        queries = int(self.data.split("train").judgements.has_relevant.sum())
+        if queries < FEW_QUERIES and not self.mix_retriever and not isinstance(self, Fitted):
+            log.warning(
+                "only %d training queries have a relevant document: a model alone is probably worse than BM25. Add"
+                " BM25's score (--model.mix_retriever true --data.num_hits 1000; see `zoo config your_own_data/search`)"
+                " or judge more queries",
+                queries,
+            )
 
     def loss_terms(self, score: Tensor, batch: ClickBatch) -> Tensor:
         """-log of exp(gamma R+) / sum of exp(gamma R) over all candidates (Equation 5): [B], from relevance [N, M]."""

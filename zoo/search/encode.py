@@ -1,26 +1,27 @@
-"""`zoo encode`, and the retriever of `zoo index --embeddings`."""
+"""`zoo encode`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from datamodules.core.errors import InputError, check_count
+from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
-from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, Retriever
 from datamodules.retrieval.dense.embeddings import Embeddings, MadeBy, Side, check_output
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
+from datamodules.text.pooling import Pooling
 
 #: Number of texts that are sorted by length, encoded and written together; only their vectors are in memory.
 BLOCK = 1 << 14
 
 
 def encode(
-    ckpt_path: str,
     input: str,
     output: str,
+    ckpt_path: str | None = None,
+    encoder: str | None = None,
     side: Side = "document",
     text_column: TextColumn = "text",
     id_column: Column | None = None,
@@ -29,6 +30,11 @@ def encode(
     quotes: bool | None = None,
     batch_size: int = 256,
     device: str = "cpu",
+    pooling: Pooling | None = None,
+    max_length: int = 256,
+    query_prompt: str | None = None,
+    document_prompt: str | None = None,
+    threads: int | None = None,
 ) -> None:
     """Write the embeddings of a table's texts, with its ids: a folder that `zoo index --embeddings` takes.
 
@@ -36,9 +42,10 @@ def encode(
     (ids, texts and labels in the same order) and `manifest.json`.
 
     Args:
-        ckpt_path: a model that encodes texts, such as a KNNBiLSTM or an LSTMRNN.
         input: a table (CSV, TSV, JSONL, Parquet, a saved data set, hub:NAME).
         output: folder to make; only earlier embeddings are replaced.
+        ckpt_path: a model that encodes texts, such as a KNNBiLSTM or an LSTMRNN.
+        encoder: in place of a model, a sentence encoder: its name on the Hub, or its folder.
         side: the encoder, of a model with one for queries and one for documents.
         text_column: name or number of the text, or several, which are joined.
         id_column: name or number of an id; null numbers the rows.
@@ -47,17 +54,33 @@ def encode(
         quotes: whether fields may stand in double quotes; null = in CSV files, not in TSV files.
         batch_size: texts that go through the network together.
         device: cpu, cuda, cuda:1, ...
+        pooling: from its tokens to the vector of a text, of a sentence encoder; null: as published.
+        max_length: the maximum number of tokens of a text, of a sentence encoder.
+        query_prompt: precedes each query, of a sentence encoder; null: as published.
+        document_prompt: precedes each document, of a sentence encoder; null: as published.
+        threads: of the encoder on a CPU; null keeps the setting of torch.
     """
     check_count("batch_size", batch_size)
     # Checked before hours of encoding.
     folder = Path(output)
     check_output(folder)
-    path = Path(ckpt_path).absolute()
-    best = path / "checkpoints" / "best.ckpt"  # of a run folder
-    checkpoint = str(best if best.is_file() else path)
-    ranking = DenseRanking(checkpoint)
-    made_by = MadeBy(checkpoint, ranking.contents, side)
-    vectors = TextVectors(ranking, batch_size, device, threads=None)
+    options: PlainDict = {
+        "pooling": pooling,
+        "max_length": max_length,
+        "query_prompt": query_prompt,
+        "document_prompt": document_prompt,
+    }
+    if (ckpt_path is None) == (encoder is None):
+        raise InputError("zoo encode: name a model with --ckpt_path, or a sentence encoder with --encoder")
+    if ckpt_path is not None:
+        path = Path(ckpt_path).absolute()
+        best = path / "checkpoints" / "best.ckpt"  # of a run folder
+        encoder, options = str(best if best.is_file() else path), {}
+    assert encoder is not None
+    encoder = str(Path(encoder).absolute()) if Path(encoder).exists() else encoder
+    ranking = DenseRanking(encoder, **options)
+    made_by = MadeBy(encoder, ranking.vectors_fingerprint, side, options)
+    vectors = TextVectors(ranking, batch_size, device, threads)
     queries = side == "query"
     if queries and not vectors.has_query_side:
         raise InputError("--side query: the model encodes queries as it does all texts; omit the option")
@@ -65,26 +88,3 @@ def encode(
     blocks = vectors.blocks(rows.texts, BLOCK, progress=True, delay=0, queries=queries)
     made = Embeddings.write(folder, rows, blocks, vectors.size, made_by)
     print(f"{output}: {len(made.rows)} vectors of {made.size} numbers")
-
-
-def for_embeddings(retriever: Retriever, embeddings: Embeddings) -> Retriever:
-    """Return the retriever that searches embeddings, or raise an `InputError` if it ranks by anything else."""
-    if retriever.describe() == EmbeddedRetriever().describe():
-        retriever = DenseRetriever(embeddings.made_by.encoder)
-    users = list(_vectors_of(retriever))
-    if not users:
-        raise InputError(
-            f"--embeddings: a {type(retriever).__name__} ranks by words; omit --retriever, or name"
-            " DenseRetriever or ElasticsearchDenseRetriever"
-        )
-    for vectors in users:
-        vectors.use(embeddings)
-    return retriever
-
-
-def _vectors_of(retriever: Retriever) -> Iterator[TextVectors]:
-    """Yield the vectors of a retriever and of its members."""
-    if isinstance(vectors := getattr(retriever, "vectors", None), TextVectors):
-        yield vectors
-    for member in retriever.retrievers:
-        yield from _vectors_of(member)

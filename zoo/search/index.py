@@ -1,17 +1,17 @@
-"""`zoo index` and `zoo search`, which import no PyTorch."""
+"""`zoo index`, which imports no PyTorch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from datamodules.core.errors import InputError, check_count, visible
+from datamodules.core.errors import InputError
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.table import read_table
 from datamodules.memory_source import DEFAULT_RETRIEVER
-from datamodules.retrieval import FolderMemory, IndexMemory, Memory, Retriever, is_existing_index, open_memory
-from datamodules.retrieval.base import MOST_HITS
+from datamodules.retrieval import DenseRetriever, EmbeddedRetriever, FolderMemory, Retriever
 from datamodules.retrieval.dense.embeddings import Embeddings
-from zoo.cli.vectors import for_embeddings
+from datamodules.retrieval.dense.text_vectors import TextVectors
 
 
 def index(
@@ -52,28 +52,24 @@ def index(
     print(f"{memory}: {len(built)} memories" + (f", {len(labels)} labels" if labels else ", no labels"))
 
 
-def search(query: str, memory: str | None = None, k: int = 10, retriever: Retriever | None = None) -> None:
-    """Print the best memories for some words: score, id, label and text.
+def for_embeddings(retriever: Retriever, embeddings: Embeddings) -> Retriever:
+    """Return the retriever that searches embeddings, or raise an `InputError` if it ranks by anything else."""
+    if retriever.describe() == EmbeddedRetriever().describe():
+        retriever = DenseRetriever(embeddings.made_by.encoder, **embeddings.made_by.options)
+    users = list(_vectors_of(retriever))
+    if not users:
+        raise InputError(
+            f"--embeddings: a {type(retriever).__name__} ranks by words; omit --retriever, or name"
+            " DenseRetriever or ElasticsearchDenseRetriever"
+        )
+    for vectors in users:
+        vectors.use(embeddings)
+    return retriever
 
-    Args:
-        query: the words.
-        memory: a folder that `zoo index` built; not needed for an Elasticsearch index of your own.
-        k: how many memories.
-        retriever: null takes that of the folder; an ElasticsearchRetriever with an index searches that index.
-    """
-    check_count("k", k, MOST_HITS)
-    if retriever is not None and is_existing_index(retriever):
-        opened: Memory = IndexMemory(retriever)
-    elif memory is not None:
-        opened = open_memory(memory, retriever)
-    else:
-        raise InputError("zoo search: name a memory folder with --memory, or an index with --retriever.index")
-    neighbors = opened.search([query], k)
-    if neighbors.rows[0, 0] < 0:
-        print("no memory shares a word with the query")
-    ids = neighbors.memories.ids
-    for row, score in zip(neighbors.rows[0].tolist(), neighbors.scores[0].tolist(), strict=True):
-        if row >= 0:
-            label = neighbors.memories.label(row)
-            shown = "" if label is None else f"[{label}] "
-            print(visible(f"{score:8.3f}  {ids[row]}  {shown}{neighbors.memories.texts[row]}"))
+
+def _vectors_of(retriever: Retriever) -> Iterator[TextVectors]:
+    """Yield the vectors of a retriever and of its members."""
+    if isinstance(vectors := getattr(retriever, "vectors", None), TextVectors):
+        yield vectors
+    for member in retriever.retrievers:
+        yield from _vectors_of(member)

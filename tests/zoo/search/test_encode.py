@@ -18,7 +18,7 @@ from datamodules.retrieval.base import Collection
 from datamodules.retrieval.dense.embeddings import Embeddings
 from tests.zoo.conftest import Result, sentences, write_table
 from tests.zoo.retrieval_runs import titles, trained
-from zoo.cli import vectors
+from zoo.search import encode as vectors
 from zoo.tasks.predictor import Predictor
 from zoo.tasks.retrieval.predictor import RetrievalPredictor
 
@@ -189,7 +189,7 @@ def test_mistakes_are_named(zoo_command: Command, tmp_path: Path) -> None:
     assert line.startswith(f"out: has vectors of 6 numbers, but the encoder {large} makes 8; ")
     other = trained(zoo_command, CORPUS, "other", "--seed_everything=2")
     line = refused(zoo_command, *index, dense, f"--retriever.encoder={other}")
-    assert line.startswith(f"out: was not made by the encoder {other}; ")
+    assert line.startswith(f"out: was not made by the encoder {other} with these options; ")
     assert "ranks by words" in refused(zoo_command, *index, "--retriever.similarity=LMDirichlet")
     assert "name a table with --file" in refused(zoo_command, "index", "--memory=memory")
     assert not Path("memory").exists()

@@ -1,0 +1,181 @@
+"""Runs of matching and retrieval models, with the ids of queries and documents, and runs that are re-ranked."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import zoo
+from datamodules.corpora.trec_runs import read_run
+from tests.clicks import write_collection
+from tests.zoo.conftest import Result, Zoo, pair_rows, refusal
+from tests.zoo.retrieval_runs import options_of, trained
+from tests.zoo.tasks.test_matching_runs import SMALL
+
+Fit = Callable[..., str]
+COLLECTION = Path("clicks")
+FILES = ["--input=clicks/queries.jsonl", "--rerank=given.run", "--output=out.run"]
+
+
+def done(result: Result) -> Result:
+    assert result.code == 0, result.err
+    return result
+
+
+@pytest.fixture
+def matcher(zoo_command: Zoo) -> str:
+    """A matching model that was trained on pairs with ids."""
+    write_collection(COLLECTION, documents=40, queries=24, seed=5)
+    numbers: dict[str, int] = {}
+    lines = ["question,candidate,first,second,label"]
+    for row, (first, second, label) in enumerate(pair_rows(30, seed=1)):
+        lines.append(f"q{numbers.setdefault(first, len(numbers))},a{row},{first},{second},{label}")
+    Path("pairs.csv").write_text("\n".join(lines) + "\n")
+    ids = ["--data.question_column=question", "--data.id_column=candidate"]
+    files = ["--data.train_file=pairs.csv", "--data.validation_split=0.2", "--run_dir=run"]
+    done(zoo_command("fit", *SMALL, *files, *ids, "--trainer.max_epochs=1"))
+    return "run/checkpoints/best.ckpt"
+
+
+def write_run(documents: list[str], query: str = "q1") -> dict[str, str]:
+    """Write a run, and return the texts of the collection by their ids."""
+    lines = [f"{query} Q0 {id_} {rank} {9 - rank} given" for rank, id_ in enumerate(documents, 1)]
+    Path("given.run").write_text("\n".join([*lines, f"q3 Q0 {documents[0]} 1 2 given"]) + "\n")
+    texts = {}
+    for file in ("corpus", "queries"):
+        for line in (COLLECTION / f"{file}.jsonl").read_text().splitlines():
+            row = json.loads(line)
+            texts[row["_id"]] = row["text"]
+    return texts
+
+
+def test_a_matching_model_ranks_a_given_run(zoo_command: Zoo, matcher: str) -> None:
+    texts = write_run(["d7", "d30", "d2"])
+    command = ["predict", "--ckpt_path", matcher, *FILES, "--documents=clicks/corpus.jsonl"]
+    done(zoo_command(*command))
+    expected = zoo.load(matcher).predict([(texts["q1"], texts[id_]) for id_ in ("d7", "d30", "d2")])
+    run = read_run("out.run")
+    assert {*run} == {"q1", "q3"}
+    assert run["q1"] == pytest.approx(
+        dict(zip(("d7", "d30", "d2"), (one.score for one in expected), strict=True)), abs=1e-5
+    )
+    lines = [line.split() for line in Path("out.run").read_text().splitlines()]
+    scores = [float(fields[4]) for fields in lines[:3]]
+    assert scores == sorted(scores, reverse=True)
+    assert [fields[3] for fields in lines] == ["1", "2", "3", "1"]
+    done(zoo_command(*command[:-2], "--output=out.jsonl", command[-1]))
+    first = json.loads(Path("out.jsonl").read_text().splitlines()[0])
+    assert (first["id"], first["text"]) == ("q1", texts["q1"])
+    assert [candidate["id"] for candidate in first["candidates"]] == [fields[2] for fields in lines[:3]]
+
+
+def test_a_table_of_pairs_becomes_a_run(zoo_command: Zoo, matcher: str) -> None:
+    rows = ["question,candidate,first,second", "x7,k1,where is plum,iron", "x7,k2,where is plum,a plum"]
+    Path("more.csv").write_text("\n".join([*rows, "x8,k1,where is fog,the fog"]) + "\n")
+    options = ["predict", "--ckpt_path", matcher, "--input=more.csv"]
+    done(zoo_command(*options, "--output=out.run"))
+    scores = zoo.load(matcher).predict(
+        [("where is plum", "iron"), ("where is plum", "a plum"), ("where is fog", "the fog")]
+    )
+    run = read_run("out.run")
+    assert run["x7"] == pytest.approx({"k1": scores[0].score, "k2": scores[1].score}, abs=1e-5)
+    assert run["x8"] == pytest.approx({"k1": scores[2].score}, abs=1e-5)
+    # Ids in JSON lines, where their columns are named.
+    done(zoo_command(*options, "--question_column=question", "--id_column=candidate", "--output=out.jsonl"))
+    records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert [(record["question"], record["id"]) for record in records] == [
+        ("x7", "k1"),
+        ("x7", "k2"),
+        ("x8", "k1"),
+    ]
+    Path("no_ids.csv").write_text("first,second\nwhere is plum,iron\n")
+    result = zoo_command(*options[:-1], "--input=no_ids.csv", "--output=out.run")
+    refusal(result, "no_ids.csv", "no column 'question'")
+
+
+def test_a_retrieval_model_ranks_a_given_run(zoo_command: Zoo) -> None:
+    checkpoint = trained(zoo_command, COLLECTION, "run", "--model.mix_retriever=true", "--data.num_hits=5")
+    texts = write_run(["d7", "d30", "d2"])
+    done(zoo_command("predict", "--ckpt_path", checkpoint, *FILES))
+    whole = {document.id: document.score for document in zoo.load(checkpoint).predict(texts["q1"], k=40)[0]}
+    run = read_run("out.run")
+    assert {*run} == {"q1", "q3"}
+    assert run["q1"] == pytest.approx({id_: whole[id_] for id_ in ("d7", "d30", "d2")}, abs=1e-6)
+
+
+def test_runs_of_another_collection(zoo_command: Zoo, matcher: str) -> None:
+    documents = "--documents=clicks/corpus.jsonl"
+    retrieval = trained(zoo_command, COLLECTION, "retrieval")
+    for checkpoint, more, name in (
+        (matcher, [documents], "clicks/corpus.jsonl"),
+        (retrieval, [], "the model's"),
+    ):
+        command = ["predict", "--ckpt_path", checkpoint, *FILES, *more]
+        write_run(["d7", "x9"])
+        refusal(zoo_command(*command), "given.run: the document 'x9' is not in", name)
+        write_run(["d7"], query="y1")
+        refusal(zoo_command(*command), "given.run: the query 'y1' is not in clicks/queries.jsonl")
+        assert not Path("out.run").exists()
+    # The memory of the model on pairs has other texts.
+    write_run(["d7"])
+    refusal(
+        zoo_command("predict", "--ckpt_path", matcher, *FILES),
+        "'d7' is not in the model's memory",
+        "--documents",
+    )
+    refusal(
+        zoo_command("predict", "--ckpt_path", matcher, "--input=pairs.csv", documents),
+        "name it with --rerank",
+    )
+    Path("questions.txt").write_text("where is plum\n")
+    texts = ["--input=questions.txt", "--output=out.run"]
+    refusal(zoo_command("predict", "--ckpt_path", matcher, *texts), "questions.txt has texts without ids")
+
+
+def test_few_judged_queries_are_a_warning(zoo_command: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        done(zoo_command("fit", *options_of(COLLECTION, "--trainer.max_epochs=1", "--run_dir=alone")))
+        assert "only 18 training queries have a relevant document" in caplog.text
+        assert "--model.mix_retriever true --data.num_hits 1000" in caplog.text
+        caplog.clear()
+        mixed = ["--model.mix_retriever=true", "--data.num_hits=5", "--run_dir=mixed"]
+        done(zoo_command("fit", *options_of(COLLECTION, "--trainer.max_epochs=1", *mixed)))
+        done(zoo_command("fit", *options_of(COLLECTION, "--run_dir=bm25", model="RetrievalBM25")))
+        assert "training queries have a relevant document" not in caplog.text
+
+
+def test_a_collection_of_ones_own_in_csv_files(zoo_command: Zoo) -> None:
+    """The configuration for few judgements, from tables to a run."""
+    write_collection(COLLECTION, documents=40, queries=24, seed=5)
+    for file in ("corpus", "queries"):
+        rows = [json.loads(line) for line in (COLLECTION / f"{file}.jsonl").read_text().splitlines()]
+        lines = [f"{row['_id']},{row.get('title', row['text'])}" for row in rows]
+        Path(f"{file}.csv").write_text("\n".join(["id,text", *lines]) + "\n")
+    judged = (COLLECTION / "qrels.tsv").read_text().split("\n")
+    names = [] if judged[0].startswith("query") else ["query_id,doc_id,grade"]
+    Path("qrels.csv").write_text(
+        "\n".join([*names, *(",".join(line.split()) for line in judged if line)]) + "\n"
+    )
+    files = [
+        "--data.corpus_file=corpus.csv",
+        "--data.train_queries=queries.csv",
+        "--data.train_judgements=qrels.csv",
+    ]
+    small = ["--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--model.hidden_sizes=[8, 4]"]
+    done(zoo_command("fit", "--config=your_own_data/search", *files, *small, "--run_dir=run"))
+    done(zoo_command("predict", "--ckpt_path=run", "--input=queries.csv", "--k=5", "--output=out.run"))
+    run = read_run("out.run")
+    assert len(run) == 24
+    assert {len(ranked) for ranked in run.values()} == {5}
+    result = done(zoo_command("measure", "--judgements=qrels.csv", "--runs=[out.run]"))
+    assert "queries with a relevant document" in result.out
+
+
+def test_a_classifier_writes_no_run(zoo_command: Zoo, trained_run: Path) -> None:
+    Path("texts.txt").write_text("rain\n")
+    result = zoo_command("predict", "--ckpt_path", trained_run, "--input=texts.txt", "--output=out.run")
+    refusal(result, "--output out.run", "name it out.jsonl")

@@ -1,0 +1,1 @@
+"""`zoo index`, `search`, `encode`, `fuse` and `measure`."""

@@ -1,0 +1,140 @@
+"""`zoo search`, which imports no PyTorch for words."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from tqdm import tqdm
+
+from datamodules.core.errors import InputError, check_count, visible
+from datamodules.core.outputs import check_output
+from datamodules.core.storage import new_file
+from datamodules.core.types import PlainDict
+from datamodules.corpora.pair_readers import read_identified
+from datamodules.corpora.readers import open_lines
+from datamodules.corpora.records import Column, TextColumn
+from datamodules.corpora.rows import Rows
+from datamodules.corpora.table import read_table
+from datamodules.corpora.trec_runs import is_run, run_lines
+from datamodules.retrieval import IndexMemory, Memory, Retriever, is_existing_index, open_memory
+from datamodules.retrieval.base import MOST_HITS
+
+#: Queries that are searched together.
+BLOCK = 1024
+
+
+def search(
+    query: str | None = None,
+    memory: str | None = None,
+    k: int = 10,
+    retriever: Retriever | None = None,
+    queries: str | None = None,
+    output: str | None = None,
+    text_column: TextColumn | None = None,
+    id_column: Column | None = None,
+    header: bool | None = None,
+    quotes: bool | None = None,
+) -> None:
+    """Print the best memories for some words: score, id, label and text; or write those of many queries to a file.
+
+    Args:
+        query: the words.
+        memory: a folder that `zoo index` built; not needed for an Elasticsearch index of your own.
+        k: how many memories.
+        retriever: null takes that of the folder; an ElasticsearchRetriever with an index searches that index.
+        queries: in place of the words, a table of queries (CSV, TSV, JSONL, Parquet), or a .txt file with one a line.
+        output: of `queries`: a TREC run (.run, .trec), or JSON lines (.jsonl); null writes JSON lines to standard
+            output.
+        text_column: name or number of the queries' text, or several; null: `text`.
+        id_column: name or number of the queries' ids; null: for a run the column `id`, else the numbers of the rows.
+        header: whether a CSV file of queries has a header line; null finds out.
+        quotes: whether fields may stand in double quotes; null = in CSV files, not in TSV files.
+    """
+    check_count("k", k, MOST_HITS)
+    if (query is None) == (queries is None):
+        raise InputError("zoo search: give some words, or a file of queries with --queries")
+    if queries is None and output is not None:
+        raise InputError("--output: is written for a file of queries; name one with --queries")
+    path = None if output is None else check_output(output, [str(queries)])
+    run_name = path.stem if path is not None and is_run(path) else None
+    if path is not None and run_name is None and path.suffix not in (".jsonl", ".ndjson", ".json"):
+        raise InputError(f"--output {output}: name it .run for a TREC run, or .jsonl for JSON lines")
+    if queries is None:
+        _print_best(_open(memory, retriever), str(query), k)
+        return
+    columns = {"text_column": text_column, "id_column": id_column, "header": header, "quotes": quotes}
+    rows = _read_queries(queries, columns, needs_ids=run_name is not None)
+    lines = _lines(_open(memory, retriever), rows, k, run_name)
+    with ExitStack() as stack:
+        file = sys.stdout
+        if path is not None:
+            partial = stack.enter_context(new_file(path, "--output"))
+            file = stack.enter_context(partial.open("w", encoding="utf-8"))
+        for line in lines:
+            file.write(line + "\n")
+
+
+def _open(memory: str | None, retriever: Retriever | None) -> Memory:
+    if retriever is not None and is_existing_index(retriever):
+        return IndexMemory(retriever)
+    if memory is None:
+        raise InputError("zoo search: name a memory folder with --memory, or an index with --retriever.index")
+    return open_memory(memory, retriever)
+
+
+def _print_best(memory: Memory, query: str, k: int) -> None:
+    neighbors = memory.search([query], k)
+    if neighbors.rows[0, 0] < 0:
+        print("no memory shares a word with the query")
+    ids = neighbors.memories.ids
+    for row, score in zip(neighbors.rows[0].tolist(), neighbors.scores[0].tolist(), strict=True):
+        if row >= 0:
+            label = neighbors.memories.label(row)
+            shown = "" if label is None else f"[{label}] "
+            print(visible(f"{score:8.3f}  {ids[row]}  {shown}{neighbors.memories.texts[row]}"))
+
+
+def _read_queries(source: str, columns: PlainDict, needs_ids: bool) -> Rows:
+    if source.endswith(".txt"):
+        if needs_ids:
+            raise InputError(
+                f"{source}: lines have no ids, which a TREC run needs; give a table with a column `id`"
+            )
+        return Rows.from_lists((line.rstrip("\r\n") for line in open_lines(source)), source=source)
+    if needs_ids:
+        return read_identified(source, **columns)
+    return read_table(
+        source, label_column=None, **{**columns, "text_column": columns["text_column"] or "text"}
+    )
+
+
+def _lines(memory: Memory, queries: Rows, k: int, run_name: str | None) -> Iterator[str]:
+    """Yield the lines of a run with this name, or a JSON object for each query."""
+    ids, texts = queries.ids, queries.texts
+    with tqdm(total=len(ids), desc="searching", unit=" queries", delay=2, disable=None) as bar:
+        for start in range(0, len(ids), BLOCK):
+            block = texts[start : start + BLOCK]
+            neighbors = memory.search(block, k)
+            memories = neighbors.memories.table.to_pylist()
+            results = zip(
+                ids[start : start + BLOCK],
+                block,
+                neighbors.rows.tolist(),
+                neighbors.scores.tolist(),
+                strict=True,
+            )
+            for id_, text, rows, scores in results:
+                best = [(memories[row], score) for row, score in zip(rows, scores, strict=True) if row >= 0]
+                if run_name is not None:
+                    yield from run_lines(id_, ((hit["id"], score) for hit, score in best), run_name)
+                    continue
+                record = {
+                    "id": id_,
+                    "query": text,
+                    "memories": [{**hit, "score": score} for hit, score in best],
+                }
+                yield visible(json.dumps(record, ensure_ascii=False))
+            bar.update(len(block))
