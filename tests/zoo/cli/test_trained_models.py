@@ -147,7 +147,7 @@ def test_ids_and_quotes_of_a_table(fit: Fit, zoo_command: Zoo, tmp_path: Path) -
     assert [(record["id"], record["text"]) for record in records] == [
         (f"T-{i}", f"{text}\nmore") for i, (text, _) in enumerate(pairs)
     ]
-    refusal(zoo_command("predict", *options, "--output=out.csv"), "JSON lines", "out.jsonl")
+    refusal(zoo_command("predict", *options, "--output=out.xlsx"), "JSON lines", "out.jsonl")
     (tmp_path / "lines.txt").write_text("apple\n")
     options = [*options[:2], "--input", tmp_path / "lines.txt", "--id_column=key"]
     refusal(zoo_command("predict", *options), "--id_column", "lines.txt")

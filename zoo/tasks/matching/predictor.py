@@ -70,6 +70,7 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
 
     example = 'model.predict([("a question", "an answer")])[0]'
     answers_from_memory = True
+    ranked = "candidates"
 
     @classmethod
     @override

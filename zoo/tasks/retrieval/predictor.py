@@ -67,6 +67,7 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
 
     example = 'model.predict("a query")[0]'
     has_query_side = True
+    ranked = "documents"
 
     _documents: Any = None
 
