@@ -29,9 +29,6 @@ log = logging.getLogger("zoo")
 
 def run(command: str, options: list[str]) -> None:
     """Run `fit`, `validate`, `test` or `prepare`."""
-    # Hide messages on seeds and missing devices, and advertisements.
-    for name in ("pytorch_lightning", "lightning_fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
     options = configs.with_files(options)
     given = dict(named_values(options))
     for option in given:
@@ -54,6 +51,9 @@ def run(command: str, options: list[str]) -> None:
 
     from zoo.cli.lightning import ZooCLI
 
+    # Hide messages on seeds and missing devices, and advertisements. Lightning sets these levels when it is imported.
+    for name in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     _import_classes(strings | {base[name]["class_path"] for name in ("model", "data") if name in base})
     with tempfile.TemporaryDirectory() as folder:
         if base:

@@ -118,7 +118,8 @@ class ClassificationTask(Task):
     def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
         assert isinstance(data, TextRowsDataModule)
         number = min(rows, len(data.split("validation").rows))
-        return self._predictions(data, "validation", np.arange(number))
+        (_, *columns), lines = self._predictions(data, "validation", np.arange(number))
+        return columns, [line[1:] for line in lines]
 
     def _predictions(
         self, data: TextRowsDataModule[Any], name: str, rows: NDArray[np.int64]
