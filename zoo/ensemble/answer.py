@@ -214,8 +214,8 @@ class Answer:
         if best.difference >= 0:
             return ""
         return (
-            f" {titles().get(best.name, best.name)} alone is better: {best.percentage} %, ahead of all by"
-            f" {-100 * best.difference:.1f} ± {100 * best.difference_error:.1f} points (p = {best.p_value:.2g})."
+            f" Ahead of all on its own: {titles().get(best.name, best.name)}, {best.percentage} %"
+            f" ({-100 * best.difference:+.1f} ± {100 * best.difference_error:.1f} points, p = {best.p_value:.2g})."
         )
 
     def chart(self) -> Chart:

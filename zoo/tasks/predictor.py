@@ -53,8 +53,6 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     answers_from_memory: ClassVar[bool] = False
     #: options of `records` whose default is another one if its output is a table.
     table_options: ClassVar[Mapping[str, Any]] = {}
-    #: name of a ranked list in an object of `records`; "" where it has none.
-    ranked: ClassVar[str] = ""
     #: opens the same model again; None where the model is not on the disk.
     reopen: Callable[[], Self] | None = None
     #: of the saved model; None where the model is not on the disk.
@@ -110,15 +108,8 @@ class Predictor(ABC, Generic[ModelT, DataT]):
         """
 
     def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
-        """Rows of a table for an object of `records`: its plain values, once for each item of its ranked list."""
-        row = _without_lists(record)
-        if self.ranked not in record:
-            yield row
-            return
-        name = self.ranked.removesuffix("s")
-        for rank, item in enumerate(record[self.ranked], 1):
-            columns = {f"{name}_{key}": value for key, value in _without_lists(item).items()}
-            yield {**row, "rank": rank, **columns}
+        """Rows of a table for an object of `records`: its plain values, without the evidence."""
+        yield {name: value for name, value in record.items() if not isinstance(value, (dict, list))}
 
     def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
         """The output of `zoo predict` for texts alone; an `InputError` if the model reads no texts alone."""
@@ -179,10 +170,6 @@ def blocks_of(items: Iterable[ItemT], size: int = BLOCK) -> Iterator[list[ItemT]
     rest = iter(items)
     while block := list(islice(rest, size)):
         yield block
-
-
-def _without_lists(record: PlainDict) -> PlainDict:
-    return {name: value for name, value in record.items() if not isinstance(value, (dict, list))}
 
 
 class Counted(Iterator[ItemT]):

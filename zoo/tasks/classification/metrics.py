@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -67,7 +66,7 @@ class ClassificationScores(RowMeansWithLoss):
         """Metric name -> value; those of classes are [C], NaN for a class without rows and predictions."""
         n = len(self.labels)
         self.calibration = self._calibration()
-        self.wrong_rows = self._wrong_rows()
+        self.wrong_rows = sorted(_joined(self.wrong).tolist())
         correct, true, predicted = self.correct.double(), self.true.double(), self.predicted.double()
         f1 = 2 * correct / (true[:n] + predicted).clamp(min=1)
         is_present = (true[:n] + predicted) > 0
@@ -92,23 +91,19 @@ class ClassificationScores(RowMeansWithLoss):
         absent = torch.full_like(f1, torch.nan)
         return scores | {name: torch.where(is_present, values, absent) for name, values in by_class.items()}
 
-    def _wrong_rows(self) -> list[int]:
-        if len(self.wrong) == 0:
-            return []
-        from torchmetrics.utilities import dim_zero_cat  # imports transformers, too
-
-        return sorted(dim_zero_cat(self.wrong).tolist())
-
     def _calibration(self) -> Calibration | None:
         if len(self.probability) == 0:
             return None
-        from torchmetrics.utilities import dim_zero_cat  # imports transformers, too
+        probability, is_right = _joined(self.probability).double(), _joined(self.is_right)
+        is_finite = len(probability) > 0 and bool(probability.isfinite().all())
+        return Calibration.of(probability.numpy(), is_right.numpy() > 0) if is_finite else None
 
-        probability, is_right = (
-            dim_zero_cat(each).cpu().double().numpy() for each in (self.probability, self.is_right)
-        )
-        is_finite = len(probability) > 0 and bool(np.isfinite(probability).all())
-        return Calibration.of(probability, is_right > 0) if is_finite else None
+
+def _joined(batches: list[Tensor]) -> Tensor:
+    """The values of all batches, over all processes, on the CPU."""
+    from torchmetrics.utilities import dim_zero_cat  # imports transformers, too
+
+    return dim_zero_cat(batches).cpu() if len(batches) else torch.zeros(0)
 
 
 class AttentionScores(ClassificationScores):

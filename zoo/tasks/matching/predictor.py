@@ -70,7 +70,6 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
 
     example = 'model.predict([("a question", "an answer")])[0]'
     answers_from_memory = True
-    ranked = "candidates"
 
     @classmethod
     @override
@@ -193,6 +192,15 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
         for row, prediction in enumerate(self._predictions(texts, batch_size)):
             question = pairs.question_ids[int(pairs.question[row])].as_py()
             yield {"id": pairs.ids[row].as_py(), "question": question, **as_record(prediction)}
+
+    @override
+    def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
+        (own,) = super().table_rows(record)
+        if "candidates" not in record:
+            yield own
+        for rank, candidate in enumerate(record.get("candidates", ()), 1):
+            (row,) = super().table_rows(candidate)
+            yield {**own, "rank": rank, **{f"candidate_{key}": value for key, value in row.items()}}
 
     @override
     def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:

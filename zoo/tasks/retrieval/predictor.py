@@ -67,7 +67,6 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
 
     example = 'model.predict("a query")[0]'
     has_query_side = True
-    ranked = "documents"
 
     _documents: Any = None
 
@@ -198,6 +197,12 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
             for id_, _, documents in ranked
             for rank, document in enumerate(documents, 1)
         )
+
+    @override
+    def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
+        for rank, document in enumerate(record["documents"], 1):
+            row = {f"document_{key}": value for key, value in document.items()}
+            yield {"id": record["id"], "query": record["query"], "rank": rank, **row}
 
     @override
     def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
