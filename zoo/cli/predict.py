@@ -81,7 +81,7 @@ def _check_files(input: str | None, output: str | None, model: str | None) -> No
     if output is None or output == "-":
         return
     path = check_output(output, [name for name in (input, model) if name is not None])
-    if path.suffix in _OTHER_FORMATS:
+    if path.suffix.lower() in _OTHER_FORMATS:
         names = " or ".join(str(path.with_suffix(suffix)) for suffix in (".jsonl", ".csv"))
         raise InputError(f"--output {output}: predictions are JSON lines, CSV or TSV; name it {names}")
 
@@ -117,7 +117,7 @@ def predict(
     check_count("batch_size", batch_size)
     started = time.monotonic()
     path = None if output is None or output == "-" else Path(output)
-    separator = None if path is None else _SEPARATORS.get(path.suffix)
+    separator = None if path is None else _SEPARATORS.get(path.suffix.lower())
     predictor = model.predictor(memory, retriever, device, memory_version)
     if separator is not None:
         defaults = predictor.table_options

@@ -89,7 +89,9 @@ def _comparison(title: str, runs: list[Run], wanted: Sequence[str] | None) -> Co
     names = _differing_settings(runs)
     settings = _settings(runs, names)
     runs = [run for setting in settings for run in setting.runs]
-    return Comparison(title, settings, metrics, _table(runs, names, metrics), _means(runs, names, metrics))
+    return Comparison(
+        title, settings, metrics, _table(runs, names, metrics), _means(settings, names, metrics)
+    )
 
 
 def _distinct(metrics: Sequence[str], runs: Sequence[Run]) -> list[str]:
@@ -140,24 +142,23 @@ def _table(runs: Sequence[Run], settings: Sequence[str], metrics: Sequence[str])
     return table
 
 
-def _means(runs: Sequence[Run], settings: Sequence[str], metrics: Sequence[str]) -> Table | None:
+def _means(settings: Sequence[Setting], names: Sequence[str], metrics: Sequence[str]) -> Table | None:
     """Means over finished runs that differ by their seed alone; of runs with one seed the latest counts."""
-    others = [name for name in settings if name not in _SEEDS]
-    groups: dict[tuple[str, ...], dict[tuple[str, ...], Run]] = {}
-    for run in sorted(runs, key=lambda run: run.name):
-        if run.seconds is not None:
-            same, seed = (tuple(run.settings.get(name, "") for name in names) for names in (others, _SEEDS))
-            groups.setdefault(same, {})[seed] = run
-    if not metrics or all(len(seeds) == 1 for seeds in groups.values()):
-        return None
+    others = [name for name in names if name not in _SEEDS]
     ranked = []
-    for same, seeds in groups.items():
-        best = [run.best()[1] for run in seeds.values()]
-        figures = [np.array([values.get(name, math.nan) for values in best]) for name in metrics]
-        rank = _rank(next(iter(seeds.values())), metrics[0], float(figures[0].mean()))
-        ranked.append((rank, [*map(_mean, figures), str(len(seeds)), *same]))
+    for setting in settings:
+        finished = sorted((run for run in setting.runs if run.seconds is not None), key=lambda run: run.name)
+        seeds = {tuple(run.settings.get(name, "") for name in _SEEDS): run for run in finished}
+        if seeds and metrics:
+            best = [run.best()[1] for run in seeds.values()]
+            figures = [np.array([values.get(name, math.nan) for values in best]) for name in metrics]
+            rank = _rank(finished[0], metrics[0], float(figures[0].mean()))
+            same = [finished[0].settings.get(name, "") for name in others]
+            ranked.append((rank, len(seeds), [*map(_mean, figures), str(len(seeds)), *same]))
+    if all(number == 1 for _, number, _ in ranked):
+        return None
     ranked.sort(key=lambda row: row[0])
-    return [[*metrics, "seeds", *others], *(row for _, row in ranked)]
+    return [[*metrics, "seeds", *others], *(row for _, _, row in ranked)]
 
 
 def _mean(values: NDArray[np.float64]) -> str:

@@ -40,8 +40,8 @@ def test_a_table_for_a_spreadsheet(trained_run: Path, zoo_command: Zoo, table: P
     # A spreadsheet executes no text of a stranger.
     assert [row["text"] for row in rows] == [TEXTS[0], "'=HYPERLINK(1)", *TEXTS[2:]]
 
-    assert zoo_command(*options, "--output=out.tsv", "--memories=1", "--top=2").code == 0
-    rows = read_csv("out.tsv", "\t")
+    assert zoo_command(*options, "--output=out.TSV", "--memories=1", "--top=2").code == 0
+    rows = read_csv("out.TSV", "\t")
     assert [*rows[0]] == ["text", "label", "probability", "label_2", "probability_2", "memories"]
     for row, prediction in zip(rows, predicted, strict=True):
         second = sorted(prediction.probabilities, key=lambda label: -prediction.probabilities[label])[1]
