@@ -34,7 +34,7 @@ from datamodules.retrieval import make_retriever, servers_of
 from datamodules.state import DataState, check_split
 from zoo.cli.run_dir import check_run_dir, run_dir
 from zoo.cli.scores import as_text
-from zoo.comparison.curves import training_picture
+from zoo.comparison.curves import draw_training
 from zoo.comparison.runs import read_run
 from zoo.ensemble.answer import Answer
 from zoo.saving.checkpoint import explained_by
@@ -312,10 +312,13 @@ class ZooCLI(LightningCLI):
                 logger.experiment.finish()  # the next run of this process is another one
         if score is not None:
             print(f"best {best.monitor} {float(score):.4f}")
-        if (self.run_dir / "hparams.yaml").exists() and isinstance(self.model, Task):
+        # One epoch is no curve, and a run without a logger has no figures.
+        has_curves = self.trainer.current_epoch > 1 and (self.run_dir / "metrics.csv").exists()
+        if has_curves and isinstance(self.model, Task):
             metrics = [f"val/{name}" for name in self.model.shown]
-            if (draw := training_picture(read_run(self.run_dir), metrics)) is not None:
-                write_picture(self.run_dir / "training.png", draw)
+            write_picture(
+                self.run_dir / "training.png", lambda: draw_training(read_run(self.run_dir), metrics)
+            )
         if best is not None:
             print(f"run folder: {self.run_dir}")
 

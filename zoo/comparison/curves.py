@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zoo.comparison.runs import Run
 from zoo.comparison.table import Setting
@@ -55,44 +55,39 @@ def _draw_setting(panel: Axes, setting: Setting, metric: str) -> None:
             epochs, mean - spread, mean + spread, color=line.get_color(), alpha=0.2, linewidth=0
         )
     best = [(epoch, figures.get(metric, np.nan)) for epoch, figures in (run.best() for run in setting.runs)]
-    panel.plot(*np.array(best).T, "o", markersize=5, color=line.get_color())
+    panel.plot(*_points(best), "o", markersize=5, color=line.get_color())
 
 
-def training_picture(run: Run, metrics: Sequence[str]) -> Callable[[], Figure] | None:
-    """A function that draws losses and validation metrics of a run over its epochs; None without two epochs.
+def draw_training(run: Run, metrics: Sequence[str]) -> Figure:
+    """Draw the losses and metrics of the validation rows over the epochs of a run.
 
     An epoch without a training loss, in which a `MemoryEnsemble` fits its members, is a single point.
     """
-    curves = [("loss", "training", "train/loss_epoch"), ("loss", "validation", "val/loss")]
-    curves += [(metric.partition("/")[2], "validation", metric) for metric in metrics]
-    panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
-    for title, name, metric in curves:
-        if len(curve := run.curve(metric)) > 1:
-            panels.setdefault(title, {})[name] = curve
-    return partial(_draw_training, panels, None if run.monitor is None else run.best()[0]) if panels else None
-
-
-def _draw_training(panels: Mapping[str, Mapping[str, list[tuple[int, float]]]], best: int | None) -> Figure:
     from matplotlib.figure import Figure
 
+    losses = run.curve("train/loss_epoch")
+    last = losses[-1][0] if losses else math.inf
+    panels = [metric for metric in ("val/loss", *metrics) if run.curve(metric)] or ["val/loss"]
     figure = Figure(figsize=(1 + 4.5 * len(panels), 3.5), layout="constrained")
-    losses = panels.get("loss", {}).get("training")
-    last = math.inf if losses is None else losses[-1][0]
-    for axes, (title, curves) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-    ):
-        for name, curve in curves.items():
-            color = "0.45" if name == "training" else "tab:blue"
-            trained = [point for point in curve if point[0] <= last]
-            axes.plot(*np.array(trained).T, marker=".", color=color, label=name)
-            if fitted := curve[len(trained) :]:
-                axes.plot(*np.array(fitted).T, "*", color="tab:red", label="validation, all members")
-        if best is not None:
-            axes.axvline(best, color="0.8", zorder=0, label="best epoch")
-        axes.set(xlabel="epoch", ylabel=title)
+    for axes, metric in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        if metric == "val/loss":
+            axes.plot(*_points(losses), marker=".", color="0.45", label="training")
+        curve = run.curve(metric)
+        trained = [point for point in curve if point[0] <= last]
+        axes.plot(*_points(trained), marker=".", color="tab:blue", label="validation")
+        if fitted := curve[len(trained) :]:
+            axes.plot(*_points(fitted), "*", color="tab:red", label="validation, all members")
+        if run.monitor is not None:
+            axes.axvline(run.best()[0], color="0.8", zorder=0, label="best epoch")
+        axes.set(xlabel="epoch", ylabel=metric.partition("/")[2])
         axes.locator_params(axis="x", integer=True)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
+
+
+def _points(curve: Sequence[tuple[int, float]]) -> NDArray[np.float64]:
+    """Epochs and values, [2, n]."""
+    return np.array(curve, float).reshape(-1, 2).T
 
 
 def _limits(runs: Sequence[Run], metric: str) -> tuple[float, float]:

@@ -17,7 +17,7 @@ import yaml
 from PIL import Image
 
 from tests.zoo.conftest import Result
-from zoo.comparison.curves import draw_curves, training_picture
+from zoo.comparison.curves import draw_curves, draw_training
 from zoo.comparison.page import page
 from zoo.comparison.runs import Run, read_run
 from zoo.comparison.table import Comparison, Setting, compared
@@ -333,14 +333,12 @@ def test_the_training_is_drawn_with_its_validation() -> None:
     losses = [(epoch, {"train/loss_epoch": 1 / epoch, "val/loss": 2 / epoch}) for epoch in (1, 2, 3)]
     # In the last epoch of an ensemble, members are fitted: it is no point of the encoder's curve.
     run = run_of("a", "val/loss", [], logged=[*losses, (4, {"val/loss": 0.1, "val/accuracy": 0.9})])
-    draw = training_picture(run, ["val/accuracy"])
-    assert draw is not None
-    (axes,) = draw().axes  # the accuracy has one value
+    axes, accuracy = draw_training(run, ["val/accuracy", "val/map"]).axes  # no map was logged
     curves = {str(line.get_label()): line.get_xydata().tolist() for line in axes.lines}
     assert curves["training"] == [[1, 1], [2, 1 / 2], [3, 1 / 3]]
     assert curves["validation"] == [[1, 2], [2, 1], [3, 2 / 3]]
     assert curves["validation, all members"] == [[4, 0.1]]
-    assert training_picture(run_of("a", "val/loss", [0.5]), ["val/loss"]) is None
+    assert accuracy.lines[1].get_xydata().tolist() == [[4, 0.9]]
 
 
 def test_a_curve_for_each_run_with_a_dot_at_its_best_epoch() -> None:
