@@ -40,14 +40,12 @@ class BatchDataset(Dataset[BatchT_co], ABC, Generic[BatchT_co]):
         """Warnings about the rows, logged when they are loaded."""
         return ()
 
-    def batches(
-        self, batch_size: int, rows: int | None = None, order: NDArray[np.int64] | None = None
-    ) -> Iterator[BatchT_co]:
-        """All rows, the first `rows`, or those with the numbers `order`, in batches of consecutive rows."""
-        if order is None:
-            order = np.arange(len(self) if rows is None else min(rows, len(self)))
-        for start in range(0, len(order), batch_size):
-            yield self.__getitems__(order[start : start + batch_size])
+    def batches(self, batch_size: int, rows: int | NDArray[np.int64] | None = None) -> Iterator[BatchT_co]:
+        """All rows, the first ones, or those with these numbers, in batches of consecutive rows."""
+        if not isinstance(rows, np.ndarray):
+            rows = np.arange(len(self) if rows is None else min(rows, len(self)))
+        for start in range(0, len(rows), batch_size):
+            yield self.__getitems__(rows[start : start + batch_size])
 
 
 def rows_and_weights(

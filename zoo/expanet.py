@@ -298,7 +298,7 @@ class MemNet(ReadsWordVectors, ClassificationTask):
     @override
     def count(self, scores: ClassificationScores, batch: ClassificationBatch) -> None:
         output = self(batch)
-        scores.update(output.logits, batch.target, batch.weight, batch.is_duplicate)
+        scores.update(output.logits, batch.target, batch.weight, batch.is_duplicate, batch.row)
         if isinstance(scores, AttentionScores):
             scores.update_attention(output.hop_weight, batch.memory_mask, batch.weight)
 

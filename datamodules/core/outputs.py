@@ -1,4 +1,4 @@
-"""Checks of output files."""
+"""Checks of output files, and cells of tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 
 from datamodules.core.errors import InputError
 from datamodules.core.storage import named_disk_errors
+
+#: First characters of a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def check_output(output: str, inputs: Iterable[str], option: str = "--output") -> Path:
@@ -25,3 +28,21 @@ def check_output(output: str, inputs: Iterable[str], option: str = "--output") -
         if Path(file).exists() and path.samefile(file):
             raise InputError(f"{option} {output}: is {file}, which this command reads; name another file")
     return path
+
+
+def spreadsheet_cells(values: Iterable[object]) -> list[object]:
+    """Return the cells of a row of a table that people open: a text that begins like a formula gets a leading '.
+
+    A spreadsheet would execute the formula, which a stranger may have written. Numbers stay as they are.
+    """
+    return [f"'{value}" if _is_formula(value) else value for value in values]
+
+
+def _is_formula(value: object) -> bool:
+    if not isinstance(value, str) or not value.startswith(_FORMULA):
+        return False
+    try:
+        float(value)
+    except ValueError:
+        return True
+    return False

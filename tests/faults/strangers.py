@@ -424,7 +424,7 @@ def attacks() -> list[Attack]:
     ]
     everywhere: tuple[Kind, ...] = ("exported", "checkpoint", "memory")
     listed += [Attack(name, kind, change) for name, change in _links() for kind in everywhere]
-    for name in ("weights.json", "summary.json"):
+    for name in ("weights.json", "answer.md", "metrics.csv"):
         for target in ("PRIVATE/secret.txt", "PRIVATE/pipe", "/dev/zero"):
             listed += [
                 Attack(f"{name} is a link to {target}", kind,

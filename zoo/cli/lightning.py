@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import tempfile
 import time
 import uuid
@@ -15,14 +16,16 @@ from typing import Any
 import pytorch_lightning as pl
 import yaml
 from lightning_fabric.utilities.rank_zero import rank_zero_only
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint, ProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.plugins import CheckpointIO
 from typing_extensions import override
 
 from callbacks import PredictionTable, RunFolder, Throughput
+from callbacks.chart import write_table
 from callbacks.csv_metrics import CSVMetrics
+from callbacks.pictures import write_picture
 from datamodules.core.errors import InputError
 from datamodules.core.outputs import check_output
 from datamodules.core.storage import write_json, write_text
@@ -32,6 +35,8 @@ from datamodules.retrieval import make_retriever, servers_of
 from datamodules.state import DataState, check_split
 from zoo.cli.run_dir import check_run_dir, run_dir
 from zoo.cli.scores import as_text
+from zoo.comparison.curves import draw_training
+from zoo.comparison.runs import read_run
 from zoo.ensemble.answer import Answer
 from zoo.saving.checkpoint import explained_by
 from zoo.saving.saved_model import SavedModel
@@ -242,12 +247,17 @@ class ZooCLI(LightningCLI):
         # The loggers and callbacks of a run folder are added to those that the user configured.
         configured = self._get(self.config_init, "trainer")
         logger = configured.get("logger")
+        chosen = configured.get("callbacks") or []
+        callbacks: list[Callback] = [chosen] if isinstance(chosen, Callback) else list(chosen)
+        has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
+        if configured.get("enable_progress_bar") is None and not has_bar and not sys.stdout.isatty():
+            kwargs["enable_progress_bar"] = False  # the log has a line for each epoch
+        if configured.get("enable_model_summary") is None:
+            kwargs["enable_model_summary"] = False  # `summary.json` has the number of parameters
         if self.subcommand != "fit":
             if logger is None:
                 kwargs["logger"] = False
             return super().instantiate_trainer(**kwargs, enable_checkpointing=False)
-        chosen = configured.get("callbacks") or []
-        callbacks: list[Callback] = [chosen] if isinstance(chosen, Callback) else list(chosen)
         if logger is not False and not configured.get("fast_dev_run"):
             loggers = [] if logger in (None, True) else logger if isinstance(logger, list) else [logger]
             kwargs["logger"] = [CSVMetrics(self.run_dir), *loggers]
@@ -289,6 +299,7 @@ class ZooCLI(LightningCLI):
             with tempfile.TemporaryDirectory() as folder:
                 if isinstance(self.model, Task):
                     self.model.evaluation.file = Path(folder) / "scores.json"
+                    self.model.evaluation.lists_errors = self.output is not None
                 super()._run_subcommand(subcommand)
             return
         if rank_zero_only.rank != 0:  # type: ignore[attr-defined]
@@ -314,6 +325,13 @@ class ZooCLI(LightningCLI):
                 logger.experiment.finish()  # the next run of this process is another one
         if score is not None:
             print(f"best {best.monitor} {float(score):.4f}")
+        # One epoch is no curve, and a run without a logger has no figures.
+        has_curves = self.trainer.current_epoch > 1 and (self.run_dir / "metrics.csv").exists()
+        if has_curves and isinstance(self.model, Task):
+            metrics = [f"val/{name}" for name in self.model.shown]
+            write_picture(
+                self.run_dir / "training.png", lambda: draw_training(read_run(self.run_dir), metrics)
+            )
         if best is not None:
             print(f"run folder: {self.run_dir}")
 
@@ -334,12 +352,14 @@ class ZooCLI(LightningCLI):
         queries: dict[str, float] = {}
         answer: Answer | None = None
         calibration: Calibration | None = None
+        errors: PlainDict | None = None
         if isinstance(self.model, Task):
             assert self.model.evaluation.file is not None
             evaluation = json.loads(self.model.evaluation.file.read_text(encoding="utf-8"))
             classes, queries = evaluation["classes"], evaluation["queries"]
             if evaluation["table"]:
                 answer = Answer.of(evaluation["table"])
+            errors = evaluation["errors"] or None
             if evaluation["calibration"]:
                 calibration = Calibration.from_dict(evaluation["calibration"])
         scores |= classes
@@ -353,6 +373,8 @@ class ZooCLI(LightningCLI):
             output["calibration"] = calibration.as_json()
         if self.output is not None:
             write_json(self.output, output, "--output")
+            if errors is not None:
+                write_table(self.output.with_name(f"{self.output.stem}_errors.csv"), *errors.values())
             if answer is not None:
                 answer.write(self.output.parent, f"{self.output.stem}_answer")
             if calibration is not None:

@@ -61,6 +61,8 @@ def main(args: Sequence[str] | None = None) -> int:
         print(commands.usage())
         return 0
     _configure_logging()
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # which transformers reads as well
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that modules of the user's own hide none of ours
     try:

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
 import json
+import logging
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from difflib import get_close_matches
+from operator import length_hint
+from pathlib import Path
+from typing import TextIO
 
 from jsonargparse import ArgumentParser
 from tqdm import tqdm
 
 from datamodules.core.errors import InputError, check_count, visible
-from datamodules.core.outputs import check_output
+from datamodules.core.files import existing_file
+from datamodules.core.outputs import check_output, spreadsheet_cells
 from datamodules.core.storage import new_file
 from datamodules.core.types import PlainDict
 from datamodules.corpora.trec_runs import is_run
 from datamodules.retrieval import Retriever
 from zoo.cli.options import import_retrievers, named_values
 from zoo.saving.saved_model import SavedModel
+
+log = logging.getLogger("zoo")
+
+#: Suffix of a table -> what separates its cells.
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+#: Suffixes of formats that are not written.
+_OTHER_FORMATS = (".parquet", ".xlsx", ".xls", ".ods", ".gz", ".xz", ".bz2", ".zip")
 
 
 def run(command: str, options: Sequence[str]) -> None:
@@ -31,16 +46,45 @@ def run(command: str, options: Sequence[str]) -> None:
         epilog="With --ckpt_path, --help also shows the options of that model's kind.",
     )
     parser.add_function_arguments(predict, as_positional=False, skip={"model", "options"})
-    source, kind_options = dict(named_values(options)).get("--ckpt_path"), list[str]()
+    given = dict(named_values(options))
+    source, kind_options = given.get("--ckpt_path"), list[str]()
+    # Before the model is read, which takes seconds.
+    _check_files(given.get("--input"), given.get("--output"), source)
     model = None if source is None else SavedModel.open(source)
     if model is not None:
         kind_options = parser.add_method_arguments(
             model.kind.predictor_type, "records", as_positional=False, skip={"source", "batch_size"}
         )
+        own = inspect.signature(predict).parameters.keys() - {"model", "options"}
+        _check_names(options, [*own, *kind_options], f"{source}, a {model.kind.__name__}")
     parsed = parser.instantiate_classes(parser.parse_args(list(options))).as_dict()
     assert model is not None  # the parser refuses a missing --ckpt_path
     of_kind = {name: parsed.pop(name) for name in kind_options}
     predict(**parsed, model=model, options=of_kind)
+
+
+def _check_names(options: Sequence[str], names: Sequence[str], model: str) -> None:
+    """Refuse an option that the command does not have for this model, and suggest one with a similar name."""
+    for option in options:
+        name = option.removeprefix("--").partition("=")[0]
+        if option.startswith("--") and name.partition(".")[0].rstrip("+") not in [*names, "help"]:
+            near = get_close_matches(name, names, n=1)
+            hint = f"did you mean --{near[0]}?" if near else f"there are --{', --'.join(sorted(names))}"
+            raise InputError(f"--{name}: no option for predictions of {model}; {hint}")
+
+
+def _check_files(input: str | None, output: str | None, model: str | None) -> None:
+    """Refuse an input that does not exist, and an output that can't be written."""
+    if input is not None and input != "-" and not input.startswith("hub:"):
+        path = Path(input)
+        if not path.exists() and not any(parent.is_file() for parent in path.parents):  # in a .zip
+            existing_file(path)
+    if output is None or output == "-":
+        return
+    path = check_output(output, [name for name in (input, model) if name is not None])
+    if path.suffix.lower() in _OTHER_FORMATS:
+        names = " or ".join(str(path.with_suffix(suffix)) for suffix in (".jsonl", ".csv"))
+        raise InputError(f"--output {output}: predictions are JSON lines, CSV or TSV; name it {names}")
 
 
 def predict(
@@ -55,7 +99,7 @@ def predict(
     retriever: Retriever | None = None,
     memory_version: int | None = None,
 ) -> None:
-    """Predict with a trained model, and write predictions and their evidence as JSON lines.
+    """Predict with a trained model, and write predictions and their evidence as JSON lines, or a table without it.
 
     A classifier writes a text's label, probabilities and memories. A matching model writes the score of each pair of a
     table; or for single texts (a .txt file, -, or a table's text_column), each text's candidates from the memory,
@@ -64,7 +108,8 @@ def predict(
     Args:
         ckpt_path: a run folder, a checkpoint, an exported folder or a name on the Hub.
         input: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for standard input.
-        output: the JSONL file, or of a model that ranks a TREC run (.run); null writes to standard output.
+output: a file, whose name chooses the format: a table (.csv, .tsv), a TREC run of a model that ranks (.run,
+            .trec), else JSON lines; null writes these to standard output.
         memory: a memory folder to use instead of the model's (see `zoo index`).
         batch_size: rows that pass through the network together.
         device: cpu, cuda, cuda:1, ...
@@ -72,12 +117,9 @@ def predict(
         memory_version: of a memory that has grown (see `zoo memory add`); null uses the current version.
     """
     check_count("batch_size", batch_size)
-    # Checked before hours of predictions, not after.
-    path = None if output is None or output == "-" else check_output(output, [input, ckpt_path])
-    if path is not None and path.suffix in (".csv", ".tsv", ".parquet", ".xlsx"):
-        raise InputError(
-            f"--output {output}: predictions are JSON lines; name it {path.with_suffix('.jsonl')}"
-        )
+    started = time.monotonic()
+    path = None if output is None or output == "-" else Path(output)
+    separator = None if path is None else _SEPARATORS.get(path.suffix.lower())
     if path is not None and is_run(path):
         if "run_name" not in options:
             raise InputError(
@@ -85,23 +127,63 @@ def predict(
             )
         options = {**options, "run_name": options["run_name"] or path.stem}
     predictor = model.predictor(memory, retriever, device, memory_version)
+    if separator is not None:
+        defaults = predictor.table_options
+        options = {name: defaults.get(name) if value is None else value for name, value in options.items()}
     records: Iterable[PlainDict | str] = predictor.records(input, batch_size, **options)
+    # Lines on the terminal would be mixed with the bar.
+    is_hidden = True if path is None and sys.stdout.isatty() else None
+    total = length_hint(records) or None
+    bar = tqdm(records, "predicting", total, leave=False, unit=" predictions", disable=is_hidden)
     with ExitStack() as stack:
         file = sys.stdout
         if path is not None:
             partial = stack.enter_context(new_file(path, "--output"))
-            file = stack.enter_context(partial.open("w", encoding="utf-8"))
-        for record in tqdm(records, desc="predicting", unit="text", delay=2, disable=None):
-            file.write(_as_json(record, ckpt_path) + "\n")
+            file = stack.enter_context(partial.open("w", encoding="utf-8", newline=""))
+        written = _Written(file, separator, predictor.table_rows)
+        for record in bar:
+            written.add(record, ckpt_path)
+    abstained = "" if options.get("max_error") is None else f", {written.abstained:,} of them abstained"
+    seconds = time.monotonic() - started
+    where = "" if path is None else f": {path}"
+    log.info("%s predictions in %.1f s%s%s", f"{written.count:,}", seconds, abstained, where)
 
 
-def _as_json(record: PlainDict | str, source: str) -> str:
-    if isinstance(record, str):
-        return record
-    try:
-        return visible(json.dumps(record, ensure_ascii=False, allow_nan=False))
-    except ValueError as error:
-        raise InputError(
-            f"{source}: its scores are not finite: its training diverged, or its weights are damaged; use another"
-            " checkpoint"
-        ) from error
+class _Written:
+    """Writes predictions as lines of JSON or, with a separator, as rows of a table; counts them."""
+
+    def __init__(
+        self, file: TextIO, separator: str | None, rows_of: Callable[[PlainDict], Iterator[PlainDict]]
+    ) -> None:
+        self.file, self.rows_of = file, rows_of
+        self.table = None if separator is None else csv.writer(file, delimiter=separator)
+        #: of the table, after its first row.
+        self.columns: list[str] = []
+        self.count = self.abstained = 0
+
+    def add(self, record: PlainDict | str, source: str) -> None:
+        """Write a prediction of the model `source`."""
+        self.count += 1
+        if isinstance(record, str):
+            if self.table is not None:
+                raise InputError(
+                    "--output: lines of a TREC run are no table; name it .run, or omit --run_name"
+                )
+            self.file.write(record + "\n")
+            return
+        self.abstained += bool(record.get("abstained"))
+        try:
+            line = visible(json.dumps(record, ensure_ascii=False, allow_nan=False))
+        except ValueError as error:
+            raise InputError(
+                f"{source}: its scores are not finite: its training diverged, or its weights are damaged; use another"
+                " checkpoint"
+            ) from error
+        if self.table is None:
+            self.file.write(line + "\n")
+            return
+        for row in self.rows_of(record):
+            if not self.columns:
+                self.columns = list(row)
+                self.table.writerow(self.columns)
+            self.table.writerow(spreadsheet_cells(row.get(name) for name in self.columns))

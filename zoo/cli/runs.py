@@ -35,8 +35,6 @@ LIGHTNING_LOGGERS = ("pytorch_lightning", "lightning_fabric")
 
 def run(command: str, options: list[str], files: Mapping[str, str] | None = None) -> None:
     """Run `fit`, `validate`, `test` or `prepare`; `files` are written into the run folder when it is made."""
-    for name in LIGHTNING_LOGGERS:
-        logging.getLogger(name).setLevel(logging.WARNING)
     options = configs.with_files(options)
     given = dict(named_values(options))
     for option in given:
@@ -59,6 +57,9 @@ def run(command: str, options: list[str], files: Mapping[str, str] | None = None
 
     from zoo.cli.lightning import ZooCLI
 
+    # Lightning sets these levels when it is imported.
+    for name in LIGHTNING_LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
     _import_classes(strings | {base[name]["class_path"] for name in ("model", "data") if name in base})
     with tempfile.TemporaryDirectory() as folder:
         if base:

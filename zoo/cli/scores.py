@@ -22,12 +22,17 @@ def as_text(scores: Mapping[str, float], classes: Mapping[str, float]) -> str:
         width = max(map(len, ["class", *labels]))
         lines += ["", f"{'class':{width}}" + "".join(f"{figure:>11}" for figure in figures)]
         for name, label in zip(shown, labels, strict=True):
-            values = [classes.get(f"{figure}/{name}") for figure in figures]
-            fields = ("" if value is None else _number(value) for value in values)
+            fields = (_of_class(figure, classes.get(f"{figure}/{name}")) for figure in figures)
             lines.append(f"{label:{width}}" + "".join(f"{field:>11}" for field in fields))
         if len(names) > len(shown):
             lines.append(f"and {len(names) - len(shown)} more classes (--output FILE has all)")
     return "\n".join(lines)
+
+
+def _of_class(figure: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if figure == "support" else f"{value:.4f}"
 
 
 def _number(value: float) -> str:

@@ -30,16 +30,29 @@ _COUNTS = re.compile(
 Table: TypeAlias = "list[list[str]]"
 
 
-class Comparison(NamedTuple):
-    """Runs of one task on the same validation rows, best first."""
+class Setting(NamedTuple):
+    """Runs that differ by their seed alone, best first."""
 
+    #: the values of the settings in which all runs differ; of a single run its name.
     title: str
     runs: list[Run]
+
+
+class Comparison(NamedTuple):
+    """Runs of one task on the same validation rows, best first, those of one setting together."""
+
+    title: str
+    settings: list[Setting]
     #: the first one orders the runs.
     metrics: list[str]
     table: Table
     #: a row for each group of runs that differ by their seed alone; None if there is none.
     means: Table | None
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of all settings."""
+        return [run for setting in self.settings for run in setting.runs]
 
 
 def compared(runs: Sequence[Run], metrics: Sequence[str] | None) -> list[Comparison]:
@@ -68,13 +81,40 @@ def _comparison(title: str, runs: list[Run], wanted: Sequence[str] | None) -> Co
         # Without counts of rows and metrics of single classes.
         others = sorted({name for figures in best for name in figures if re.match(r"val/[^/]+$", name)})
         differing = [name for name in others if len(runs) == 1 or len({str(f.get(name)) for f in best}) > 1]
-        metrics += [name for name in differing if not _COUNTS.fullmatch(name)]
+        metrics = _distinct([*metrics, *(name for name in differing if not _COUNTS.fullmatch(name))], runs)
     known = {name for run in runs for _, row in run.logged for name in row}
     metrics = [name for name in dict.fromkeys(metrics) if name in known]
     if metrics:
         runs = sorted(runs, key=lambda run: _rank(run, metrics[0], run.best()[1].get(metrics[0])))
-    settings = _differing_settings(runs)
-    return Comparison(title, runs, metrics, _table(runs, settings, metrics), _means(runs, settings, metrics))
+    names = _differing_settings(runs)
+    settings = _settings(runs, names)
+    runs = [run for setting in settings for run in setting.runs]
+    return Comparison(
+        title, settings, metrics, _table(runs, names, metrics), _means(settings, names, metrics)
+    )
+
+
+def _distinct(metrics: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    """Metrics without those that equal an earlier one in each epoch of each run, such as micro-F1 and accuracy."""
+    first: dict[str, str] = {}
+    for name in metrics:
+        first.setdefault(str([(run.lower_is_better(name), run.curve(name)) for run in runs]), name)
+    return list(first.values())
+
+
+def _settings(runs: Sequence[Run], names: Sequence[str]) -> list[Setting]:
+    """Runs by their settings, in the order of each setting's best run."""
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    others = [name for name in names if name not in _SEEDS]
+    for run in runs:
+        groups.setdefault(tuple(run.settings.get(name, "") for name in others), []).append(run)
+    settings = []
+    for values, group in groups.items():
+        pairs = zip(others, values, strict=True)
+        title = ", ".join(f"{name.rpartition('.')[2]} {value}" for name, value in pairs if value)
+        title = group[0].name if len(group) == 1 else f"{title or 'all runs'} ({len(group)} runs)"
+        settings.append(Setting(title, group))
+    return settings
 
 
 def _rank(run: Run, metric: str, value: float | None) -> float:
@@ -102,24 +142,23 @@ def _table(runs: Sequence[Run], settings: Sequence[str], metrics: Sequence[str])
     return table
 
 
-def _means(runs: Sequence[Run], settings: Sequence[str], metrics: Sequence[str]) -> Table | None:
+def _means(settings: Sequence[Setting], names: Sequence[str], metrics: Sequence[str]) -> Table | None:
     """Means over finished runs that differ by their seed alone; of runs with one seed the latest counts."""
-    others = [name for name in settings if name not in _SEEDS]
-    groups: dict[tuple[str, ...], dict[tuple[str, ...], Run]] = {}
-    for run in sorted(runs, key=lambda run: run.name):
-        if run.seconds is not None:
-            same, seed = (tuple(run.settings.get(name, "") for name in names) for names in (others, _SEEDS))
-            groups.setdefault(same, {})[seed] = run
-    if not metrics or all(len(seeds) == 1 for seeds in groups.values()):
-        return None
+    others = [name for name in names if name not in _SEEDS]
     ranked = []
-    for same, seeds in groups.items():
-        best = [run.best()[1] for run in seeds.values()]
-        figures = [np.array([values.get(name, math.nan) for values in best]) for name in metrics]
-        rank = _rank(next(iter(seeds.values())), metrics[0], float(figures[0].mean()))
-        ranked.append((rank, [*map(_mean, figures), str(len(seeds)), *same]))
+    for setting in settings:
+        finished = sorted((run for run in setting.runs if run.seconds is not None), key=lambda run: run.name)
+        seeds = {tuple(run.settings.get(name, "") for name in _SEEDS): run for run in finished}
+        if seeds and metrics:
+            best = [run.best()[1] for run in seeds.values()]
+            figures = [np.array([values.get(name, math.nan) for values in best]) for name in metrics]
+            rank = _rank(finished[0], metrics[0], float(figures[0].mean()))
+            same = [finished[0].settings.get(name, "") for name in others]
+            ranked.append((rank, len(seeds), [*map(_mean, figures), str(len(seeds)), *same]))
+    if all(number == 1 for _, number, _ in ranked):
+        return None
     ranked.sort(key=lambda row: row[0])
-    return [[*metrics, "seeds", *others], *(row for _, row in ranked)]
+    return [[*metrics, "seeds", *others], *(row for _, _, row in ranked)]
 
 
 def _mean(values: NDArray[np.float64]) -> str:

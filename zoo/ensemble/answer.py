@@ -12,14 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from callbacks.chart import Chart
 from datamodules.core.errors import InputError, reason
 from datamodules.core.lightning import Metric
 from datamodules.core.storage import load_json, write_json, write_text
 from datamodules.core.types import PlainDict
 from datamodules.duplicates import DuplicateMarks
-from zoo.ensemble.members import titles
+from zoo.ensemble.members import REFERENCES, titles
 from zoo.markdown import markdown_table
 
+#: Rows of the table that are no single member or reference.
+_COMBINATIONS = ("without memory", "memory alone", "all")
 #: Differences with a smaller p-value are reported as such.
 _LEVEL = 0.05
 
@@ -205,7 +208,7 @@ class Answer:
         if not self.lines[0].texts:
             return f"No {self.split} row can be counted: {self.left_out or 'all have unknown labels'}."
         left_out = str(self.left_out)
-        return self._conclusion() + (f" Not counted: {left_out}." if left_out else "")
+        return self._conclusion() + self._best_alone() + (f" Not counted: {left_out}." if left_out else "")
 
     def _conclusion(self) -> str:
         lines = {line.name: line for line in self.lines}
@@ -223,6 +226,33 @@ class Answer:
         if without.p_value >= _LEVEL:
             return f"{rows} the memory makes no significant difference: {figures}."
         return f"{rows} the memory {'helps' if without.difference > 0 else 'hurts'}: {figures}."
+
+    def _best_alone(self) -> str:
+        """A sentence that names the best single member or reference, if it is ahead of the whole ensemble."""
+        single = [line for line in self.lines if line.name not in _COMBINATIONS]
+        best = min(single, key=lambda line: line.difference)
+        if best.difference >= 0:
+            return ""
+        return (
+            f" Ahead of all on its own: {titles().get(best.name, best.name)}, {best.percentage} %"
+            f" ({-100 * best.difference:+.1f} ± {100 * best.difference_error:.1f} points, p = {best.p_value:.2g})."
+        )
+
+    def chart(self) -> Chart:
+        """The accuracies with their standard errors: references, members and combinations."""
+        names, rows = titles(), list[list[str | float]]()
+        for line in self.lines:
+            is_combined = line.name in _COMBINATIONS
+            group = "combination" if is_combined else "reference" if line.name in REFERENCES else "member"
+            mark = "*" if line.is_flattered else ""
+            figures = round(100 * line.accuracy, 2), round(100 * line.standard_error, 2)
+            rows.append([names.get(line.name, line.name) + mark, *figures, group])
+        title = f"Accuracy on {self.lines[0].texts:,} {self.split} rows, with standard errors"
+        note = "\n* a little too high: the encoder's epoch was chosen on these rows"
+        has_mark = any(line.is_flattered for line in self.lines)
+        value = "accuracy, %" + (note if has_mark else "")
+        columns = [f"{self.split} rows", "accuracy, %", "standard error", "group"]
+        return Chart("answer", title, columns, rows, "dots", value)
 
     def cells(self) -> list[list[str]]:
         """The table as text, a list per row, its header first."""
@@ -256,6 +286,8 @@ class Answer:
         return {**answer, "left_out": asdict(self.left_out), "weights": weights, "rows": rows}
 
     def write(self, folder: Path, name: str = "answer") -> None:
-        """Write NAME.json and NAME.md."""
+        """Write NAME.json, NAME.md, NAME.csv and NAME.png."""
         write_json(folder / f"{name}.json", self.as_json())
         write_text(folder / f"{name}.md", self.as_markdown())
+        if self.lines[0].texts:
+            self.chart()._replace(name=name).write(folder)

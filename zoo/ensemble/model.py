@@ -466,7 +466,7 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
     @override
     def count(self, scores: ClassificationScores, batch: ClassificationBatch) -> None:
         output: EnsembleOutput = self(batch)
-        scores.update(output.logits, batch.target, batch.weight, batch.is_duplicate)
+        scores.update(output.logits, batch.target, batch.weight, batch.is_duplicate, batch.row)
         if output.table:
             if self._answer_scores is None:
                 split = self.model_data.split("test")
@@ -488,10 +488,12 @@ class MemoryEnsemble(EncodesMemory, ReadsSpelling, LearnsMetric):
             self.evaluation.table = asdict(Answer("test", lines, [], left_out))
         self.network.measures_table = False
 
-    def explain(self, predictions: Sequence[Prediction], output: EnsembleOutput) -> list[Prediction]:
+    def explain(
+        self, predictions: Sequence[Prediction], output: EnsembleOutput, memories: bool
+    ) -> list[Prediction]:
         """Add contributions of the members, and the memories that members retrieved; see `ExplainsPredictions`."""
         memory: EncodedMemory | None = self.network.memory
-        rows = None if memory is None else memory.memory.rows
+        rows = memory.memory.rows if memory is not None and memories else None
         return explain(predictions, output, self.labels, self.new_labels, rows)
 
     # --- growth ---

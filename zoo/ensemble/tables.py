@@ -44,7 +44,7 @@ def read_table(
         contents = BatchContents(memory_texts=False, new_labels=model.new_labels)
         dataset = model.model_data.dataset(split, contents)
         with evaluating(model):
-            batches = (on_device(batch, model) for batch in dataset.batches(_ROWS, order=rows))
+            batches = (on_device(batch, model) for batch in dataset.batches(_ROWS, rows))
             readings = Readings.join([network.read(batch, inputs - {"memory"}) for batch in batches])
     readings = readings._replace(texts=texts)
     return readings if vectors is None else readings._replace(vectors=vectors)

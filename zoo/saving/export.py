@@ -13,12 +13,12 @@ from torch import nn
 from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError, visible
 from datamodules.core.secrets import redact
-from datamodules.core.storage import check_inside, load_json, named_disk_errors, new_folder
-from datamodules.core.types import PlainDict
+from datamodules.core.storage import check_inside, named_disk_errors, new_folder
 from datamodules.memory_source import MemoryLocation
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import encodings_folder
 from datamodules.text.tokenization import OWN_TOKENIZERS
+from zoo.comparison.runs import read_run
 from zoo.layers.lora import without_adapters
 from zoo.markdown import code_span
 from zoo.registry import paper_of
@@ -172,22 +172,22 @@ def model_card(saved: SavedModel, memory: Memory | None) -> str:
 
 
 def _scores(saved: SavedModel) -> list[str]:
-    """Return a table of the scores in `summary.json`, if the model is a run of this user."""
-    file = saved.file("summary.json")
-    if not (saved.is_own and file.is_file()):
+    """Return the table of the run, or else the scores of the model's epoch, if the model is a run of this user."""
+    answer, metrics = saved.file("answer.md"), saved.file("metrics.csv")
+    if saved.is_own and answer.is_file():
+        return ["## Scores", "", answer.read_text(encoding="utf-8")]
+    if not (saved.is_own and metrics.is_file()):
         return []
-    with explained_by(file):
-        summary: PlainDict = load_json(file)
+    with explained_by(metrics):
+        run = read_run(metrics.parent)
+    is_best = saved.path.stem == "best"
+    epoch, figures = run.best() if is_best else replace(run, monitor=None).best()
     scores = {
         name.removeprefix("val/"): value
-        for name, value in summary.get("metrics", {}).items()
-        if name.startswith("val/") and name.count("/") == 1 and value is not None
+        for name, value in figures.items()
+        if name.startswith("val/") and name.count("/") == 1
     }
     if not scores:
         return []
-    lines = ["## Scores on the validation rows, last epoch", "", "| metric | value |", "|---|---|"]
-    lines += [f"| {visible(name)} | {value:.4g} |" for name, value in scores.items()]
-    if summary.get("best_score") is not None:
-        monitor = summary["monitor"].removeprefix("val/")
-        lines.append(f"| {monitor} of the best epoch | {summary['best_score']:.4g} |")
-    return [*lines, ""]
+    lines = [f"## Scores on the validation rows, epoch {epoch}", "", "| metric | value |", "|---|---|"]
+    return [*lines, *(f"| {visible(name)} | {value:.4g} |" for name, value in scores.items()), ""]

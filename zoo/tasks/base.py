@@ -341,7 +341,17 @@ class Task(LightningModule):
     def on_train_epoch_end(self) -> None:
         if self._epoch_count:
             self.log("train/loss_epoch", self._epoch_loss / self._epoch_count, sync_dist=True)
+            if self.trainer.progress_bar_callback is None:
+                self._show_epoch()
         self._epoch_loss, self._epoch_count = 0.0, 0
+
+    def _show_epoch(self) -> None:
+        """Log a line on the epoch, instead of a progress bar."""
+        names = ["train/loss_epoch", "val/loss", *(f"val/{name}" for name in self.shown)]
+        figures = self.trainer.callback_metrics  # computed in all processes together
+        parts = [f"{name} {float(figures[name]):.4g}" for name in names if name in figures]
+        if self.trainer.is_global_zero:
+            log.info("epoch %d: %s", self.current_epoch + 1, ", ".join(parts))
 
     @override
     def on_fit_start(self) -> None:
@@ -469,7 +479,9 @@ class Task(LightningModule):
         # Each logged metric costs about 1 ms.
         if len(classes) <= MAX_CLASS_SCORES:
             logged = {
-                f"{stage}/{name}": torch.tensor(value, dtype=precision) for name, value in classes.items()
+                f"{stage}/{name}": torch.tensor(value, dtype=precision)
+                for name, value in classes.items()
+                if not name.startswith("support/")  # the same in each epoch
             }
             self.log_dict(logged, rank_zero_only=False)
 
@@ -486,6 +498,9 @@ class Evaluation:
         self.table: PlainDict = {}
         #: a comparison of probabilities with the accuracy, as plain values; empty where there is none.
         self.calibration: PlainDict = {}
+        #: whether the rows with wrong predictions are listed; their columns and lines, empty where there are none.
+        self.lists_errors = False
+        self.errors: PlainDict = {}
         #: where `write` puts all: a process that is forked for a device leaves nothing else behind.
         self.file: Path | None = None
 
@@ -497,6 +512,7 @@ class Evaluation:
                 "queries": self.query_scores,
                 "table": self.table,
                 "calibration": self.calibration,
+                "errors": self.errors,
             }
             write_json(self.file, scores)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TextIO, Ty
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from typing_extensions import Self
+from typing_extensions import Self, override
 
 from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError, excerpt
@@ -56,6 +56,8 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     source: str | None = None
     #: where a run folder has the table of the training's results.
     answer_file: Path | None = None
+    #: options of `records` whose default is another one if its output is a table.
+    table_options: ClassVar[Mapping[str, Any]] = {}
     #: opens the same model again; None where the model is not on the disk.
     reopen: Callable[[], Self] | None = None
     #: of the saved model; None where the model is not on the disk.
@@ -139,14 +141,18 @@ class Predictor(ABC, Generic[ModelT, DataT]):
             batch_size: rows that pass through the network together.
         """
 
+    def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
+        """Rows of a table for an object of `records`: its plain values, without the evidence."""
+        yield {name: value for name, value in record.items() if not isinstance(value, (dict, list))}
+
     def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
         """The output of `zoo predict` for texts alone; an `InputError` if the model reads no texts alone."""
         raise InputError(f"a {type(self.model).__name__} reads no texts alone")
 
     def outputs(
-        self, dataset: BatchDataset[BatchT], batch_size: int, rows: int | None = None
+        self, dataset: BatchDataset[BatchT], batch_size: int, rows: int | NDArray[np.int64] | None = None
     ) -> Iterator[tuple[BatchT, Any]]:
-        """The first rows of a dataset (None: all) in batches, each with the output of the network."""
+        """The first rows of a dataset, those with these numbers, or all, in batches with the network's outputs."""
         for batch in dataset.batches(batch_size, rows):
             with evaluating(self.model):
                 output = self.model(on_device(batch, self.model))
@@ -204,6 +210,20 @@ def blocks_of(items: Iterable[ItemT], size: int = BLOCK) -> Iterator[list[ItemT]
     rest = iter(items)
     while block := list(islice(rest, size)):
         yield block
+
+
+class Counted(Iterator[ItemT]):
+    """An iterator that knows the number of its items, for a progress bar."""
+
+    def __init__(self, items: Iterable[ItemT], number: int) -> None:
+        self._items, self._number = iter(items), number
+
+    @override
+    def __next__(self) -> ItemT:
+        return next(self._items)
+
+    def __length_hint__(self) -> int:
+        return self._number
 
 
 def as_record(value: NamedTuple) -> PlainDict:
@@ -264,14 +284,20 @@ def texts_and_ids_in(source: str, columns: Mapping[str, Any]) -> Iterator[tuple[
     has_ids = columns.get("id_column") is not None
     if source != "-" and not source.endswith(".txt"):
         rows = read_table(source, label_column=None, **columns)
-        yield from zip(rows.texts, rows.ids if has_ids else [None] * len(rows), strict=True)
-    elif has_ids:
+        ids = rows.ids if has_ids else [None] * len(rows)
+        return Counted(zip(rows.texts, ids, strict=True), len(rows))
+    if has_ids:
         raise InputError(f"--id_column: {source} has lines of text and no columns; give a table")
-    elif source == "-":
-        yield from ((line, None) for line in _lines(sys.stdin, "standard input"))
-    else:
-        with existing_file(source).open(encoding="utf-8") as file:
-            yield from ((line, None) for line in _lines(file, source))
+    if source == "-":
+        return ((line, None) for line in _lines(sys.stdin, "standard input"))
+    with existing_file(source).open("rb") as file:
+        number = sum(1 for _ in file)
+    return Counted(((line, None) for line in _lines_of(source)), number)
+
+
+def _lines_of(source: str) -> Iterator[str]:
+    with Path(source).open(encoding="utf-8") as file:
+        yield from _lines(file, source)
 
 
 def _lines(file: TextIO, source: str) -> Iterator[str]:
@@ -279,5 +305,3 @@ def _lines(file: TextIO, source: str) -> Iterator[str]:
         yield from (line.rstrip("\r\n") for line in file)
     except UnicodeDecodeError as error:
         raise InputError(f"{source}: not UTF-8; convert it") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{source}: is a folder; give lines of text") from error

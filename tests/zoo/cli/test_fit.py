@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,27 @@ def test_a_run_folder(fit: Fit) -> None:
 
     contents = torch.load(last(run), weights_only=True)
     assert (contents["epoch"], contents["global_step"]) == (1, 10)
+
+
+def test_a_pipe_gets_a_line_for_each_epoch(train_csv: Path) -> None:
+    """In a new process: Lightning sets the levels of its log when it is imported."""
+    options = [option for option in SMALL if "progress_bar" not in option and "summary" not in option]
+    options += [f"--data.train_file={train_csv}", "--run_dir=run", "--trainer.max_epochs=3"]
+    command = [sys.executable, "-m", "zoo", "fit", *options]
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    assert done.returncode == 0, done.stdout
+    lines = done.stdout.splitlines()
+    epochs = [line for line in lines if line.startswith("epoch ")]
+    assert [line.partition(":")[0] for line in epochs] == ["epoch 1", "epoch 2", "epoch 3"]
+    losses = [row["train/loss_epoch"] for row in read_metrics(Path("run")) if row["train/loss_epoch"]]
+    accuracies = [row["val/accuracy"] for row in read_metrics(Path("run")) if row["val/accuracy"]]
+    for line, loss, accuracy in zip(epochs, losses, accuracies, strict=True):
+        assert f"train/loss_epoch {float(loss):.4g}, " in line
+        assert line.endswith(f"val/accuracy {float(accuracy):.4g}")
+    assert len(lines) < 10
+    for word in ("GPU", "FLOPs", "Seed set", "%|", "Epoch 0", "max_epochs"):
+        assert not any(word in line for line in lines), lines
+    assert Path("run/training.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_the_written_configuration_repeats_the_run(fit: Fit, zoo_command: Zoo) -> None:

@@ -13,7 +13,7 @@ def test_figures_of_all_rows_and_of_classes() -> None:
         "",
         "class         f1     recall",
         "a/b       0.5000     0.2500",
-        "c              1           ",
+        "c         1.0000           ",
     ]
 
 

@@ -34,6 +34,41 @@ def test_test_needs_only_the_model(fit: Fit, zoo_command: Zoo, train_csv: Path, 
     assert scores["accuracy"] > 0.8
 
 
+def test_wrong_rows_are_listed_with_their_memories(fit: Fit, zoo_command: Zoo, tmp_path: Path) -> None:
+    run = fit("run", "--trainer.max_epochs=3")
+    # The seventh row has a label that its text belies.
+    pairs = [*sentences(6, seed=7), ("old iron and copper", "fruit"), ("=1+1 zinc", "stone")]
+    table = write_table(tmp_path / "test.csv", pairs)
+    result = zoo_command("test", "--ckpt_path", run, "--data.test_file", table, "--output", "s.json")
+    assert result.code == 0, result.err
+    with Path("s_errors.csv").open(newline="") as file:
+        wrong = list(csv.DictReader(file))
+    predicted = zoo.load(run).predict([text for text, _ in pairs])
+    expected = [
+        (str(number), label, prediction.label)
+        for number, (prediction, (_, label)) in enumerate(zip(predicted, pairs, strict=True))
+        if prediction.label != label
+    ]
+    assert [(row["id"], row["label"], row["predicted"]) for row in wrong] == expected
+    assert {"6", "7"} <= {row["id"] for row in wrong}
+    *_, row, strange = wrong
+    assert strange["text"] == "'=1+1 zinc"
+    assert float(row["probability"]) == pytest.approx(predicted[6].probability, abs=1e-6)
+    assert len(row["memories"].splitlines()) == 3
+    for memory, line in zip(predicted[6].memories, row["memories"].splitlines(), strict=True):
+        assert line.startswith(f"[{memory.label}] {memory.text} (id {memory.id}, score")
+
+
+def test_classes_have_their_support(trained_run: Path, zoo_command: Zoo, test_csv: Path) -> None:
+    command = ["test", "--ckpt_path", trained_run, "--data.test_file", test_csv, "--output", "s.json"]
+    header, *lines = zoo_command(*command).out.partition("\nclass")[2].splitlines()
+    assert header.split() == ["precision", "recall", "f1", "support"]
+    assert {line.split()[0]: line.split()[-1] for line in lines[:3]} == {
+        "fruit": "11", "metal": "10", "weather": "10",
+    }  # fmt: skip
+    assert json.loads(Path("s.json").read_text())["support/fruit"] == 11
+
+
 def test_test_counts_unknown_labels(
     trained_run: Path, zoo_command: Zoo, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -147,7 +182,7 @@ def test_ids_and_quotes_of_a_table(fit: Fit, zoo_command: Zoo, tmp_path: Path) -
     assert [(record["id"], record["text"]) for record in records] == [
         (f"T-{i}", f"{text}\nmore") for i, (text, _) in enumerate(pairs)
     ]
-    refusal(zoo_command("predict", *options, "--output=out.csv"), "JSON lines", "out.jsonl")
+    refusal(zoo_command("predict", *options, "--output=out.xlsx"), "JSON lines", "out.jsonl")
     (tmp_path / "lines.txt").write_text("apple\n")
     options = [*options[:2], "--input", tmp_path / "lines.txt", "--id_column=key"]
     refusal(zoo_command("predict", *options), "--id_column", "lines.txt")

@@ -11,14 +11,16 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from PIL import Image
 
 from tests.zoo.conftest import Result
-from zoo.comparison.page import draw_curves, page
+from zoo.comparison.curves import draw_curves, draw_training
+from zoo.comparison.page import page
 from zoo.comparison.runs import Run, read_run
-from zoo.comparison.table import Comparison, compared
+from zoo.comparison.table import Comparison, Setting, compared
 
 Command = Callable[..., Result]
 
@@ -263,6 +265,28 @@ def test_means_over_seeds(tmp_path: Path) -> None:
     ]
 
 
+def test_runs_of_one_setting_are_together(tmp_path: Path) -> None:
+    comparison = seeds(tmp_path)
+    rates = [run.settings["model.optimizer.lr"] for run in comparison.runs]
+    # 0.1 with its seeds, the repeated run and the killed one.
+    assert rates == ["0.2"] * 3 + ["0.3"] + ["0.1"] * 4
+    assert [setting.title for setting in comparison.settings] == [
+        "lr 0.2 (3 runs)", str(tmp_path / "0.3-0"), "lr 0.1 (4 runs)",
+    ]  # fmt: skip
+    assert [row[0] for row in comparison.table[1:]] == [run.name for run in comparison.runs]
+
+
+def test_metrics_with_the_same_figures_are_shown_once() -> None:
+    figures = [{"val/accuracy": 0.5, "val/micro_f1": 0.5}, {"val/accuracy": 0.7, "val/micro_f1": 0.7}]
+    runs = [
+        run_of(str(number), "val/accuracy", [], logged=[(1, each)]) for number, each in enumerate(figures)
+    ]
+    assert compared(runs, None)[0].metrics == ["val/accuracy"]
+    assert compared(runs, ["val/micro_f1", "val/accuracy"])[0].metrics == ["val/micro_f1", "val/accuracy"]
+    figures[0]["val/micro_f1"] = 0.6
+    assert compared(runs, None)[0].metrics == ["val/accuracy", "val/micro_f1"]
+
+
 def test_an_unknown_metric(tmp_path: Path, zoo_command: Command) -> None:
     result = zoo_command("compare", write_run(tmp_path / "run", 0.1, [0.5]), "--metrics=val/luck")
     assert result.code == 2
@@ -288,13 +312,42 @@ def test_the_page_has_tables_and_a_picture_and_loads_nothing(tmp_path: Path, zoo
     assert "<img" not in alone  # a single epoch
 
 
+def alone(runs: Sequence[Run]) -> list[Setting]:
+    """Settings of one run each."""
+    return [Setting(run.name, [run]) for run in runs]
+
+
+def test_seeds_have_one_curve_with_a_band() -> None:
+    runs = [run_of("a", "val/loss", [0.5, 0.3]), run_of("b", "val/loss", [0.7, 0.4, 0.2])]
+    (axes,) = draw_curves([Setting("both (2 runs)", runs)], ["val/loss"]).axes
+    curve, dots = axes.lines
+    np.testing.assert_allclose(curve.get_xydata(), [[1, 0.6], [2, 0.35], [3, 0.2]])
+    assert dots.get_xydata().tolist() == [[2, 0.3], [3, 0.2]]
+    (band,) = axes.collections
+    spread = np.std([0.5, 0.7], ddof=1)
+    ends = {round(float(y), 6) for x, y in band.get_paths()[0].vertices if x == 1}
+    assert ends == {round(0.6 - spread, 6), round(0.6 + spread, 6)}
+
+
+def test_the_training_is_drawn_with_its_validation() -> None:
+    losses = [(epoch, {"train/loss_epoch": 1 / epoch, "val/loss": 2 / epoch}) for epoch in (1, 2, 3)]
+    # In the last epoch of an ensemble, members are fitted: it is no point of the encoder's curve.
+    run = run_of("a", "val/loss", [], logged=[*losses, (4, {"val/loss": 0.1, "val/accuracy": 0.9})])
+    axes, accuracy = draw_training(run, ["val/accuracy", "val/map"]).axes  # no map was logged
+    curves = {str(line.get_label()): line.get_xydata().tolist() for line in axes.lines}
+    assert curves["training"] == [[1, 1], [2, 1 / 2], [3, 1 / 3]]
+    assert curves["validation"] == [[1, 2], [2, 1], [3, 2 / 3]]
+    assert curves["validation, all members"] == [[4, 0.1]]
+    assert accuracy.lines[1].get_xydata().tolist() == [[4, 0.9]]
+
+
 def test_a_curve_for_each_run_with_a_dot_at_its_best_epoch() -> None:
     runs = [
         run_of("a", "val/loss", [0.5, 0.3, 0.4]),
         run_of("b", "val/loss", [0.6]),
         run_of("c", "val/map", [0.6]),
     ]
-    figure = draw_curves(runs, ["val/loss", "val/map"])
+    figure = draw_curves(alone(runs), ["val/loss", "val/map"])
     losses, maps = figure.axes
     lines = [line.get_xydata().tolist() for line in losses.lines[:4]]
     assert lines == [[[1, 0.5], [2, 0.3], [3, 0.4]], [[2, 0.3]], [[1, 0.6]], [[1, 0.6]]]
@@ -307,7 +360,7 @@ def test_a_curve_for_each_run_with_a_dot_at_its_best_epoch() -> None:
 
 def test_fifty_runs_are_drawn_in_fifty_ways() -> None:
     runs = [run_of(f"runs/{number}", "val/map", [0.1, number / 50]) for number in range(50)]
-    (axes,) = draw_curves(runs, ["val/map"]).axes
+    (axes,) = draw_curves(alone(runs), ["val/map"]).axes
     looks = {(line.get_color(), line._unscaled_dash_pattern) for line in axes.lines[::2]}  # type: ignore[attr-defined]
     assert len({str(look) for look in looks}) == 50
 
@@ -316,9 +369,9 @@ def test_fifty_runs_are_drawn_in_fifty_ways() -> None:
 def test_a_run_that_diverges_does_not_flatten_the_others(metric: str, wild: float) -> None:
     good = [[2.0, 1.0], [2.1, 0.9], [1.9, 1.1]] if wild > 0 else [[1.0, 2.0], [0.9, 2.1], [1.1, 1.9]]
     runs = [run_of(f"r/{i}", metric, values) for i, values in enumerate([*good, [good[0][0], wild]])]
-    low, high = draw_curves(runs, [metric]).axes[0].get_ylim()
+    low, high = draw_curves(alone(runs), [metric]).axes[0].get_ylim()
     assert high - low < 4
-    low, high = draw_curves(runs[:3], [metric]).axes[0].get_ylim()
+    low, high = draw_curves(alone(runs[:3]), [metric]).axes[0].get_ylim()
     assert low < 0.9 < 2.1 < high < 2.3
-    flat = draw_curves([run_of("flat", metric, [0.0, 0.0])], [metric]).axes[0].get_ylim()
+    flat = draw_curves(alone([run_of("flat", metric, [0.0, 0.0])]), [metric]).axes[0].get_ylim()
     assert flat == (-0.5, 0.5)

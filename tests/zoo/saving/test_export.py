@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from collections.abc import Callable
@@ -70,6 +71,25 @@ def test_what_is_in_it(exported: tuple[Path, list[Any]]) -> None:
     assert yaml.safe_load(front)["pipeline_tag"] == "text-classification"
     assert "| accuracy | " in card
     assert "a memory of 72 texts (version 1)" in card
+
+
+def test_the_card_has_the_scores_of_the_models_epoch(fit: Callable[..., Path], tmp_path: Path) -> None:
+    run = fit("run", "--trainer.max_epochs=4", "--model.optimizer.lr=0.2")
+    with (run / "metrics.csv").open() as file:
+        epochs = [row for row in csv.DictReader(file) if row["val/accuracy"]]
+    best = max(epochs, key=lambda row: float(row["val/accuracy"]))  # the first of equals
+    for name, row in {"best": best, "last": epochs[-1]}.items():
+        export(run / "checkpoints" / f"{name}.ckpt", tmp_path / name)
+        card = (tmp_path / name / "README.md").read_text()
+        assert f"## Scores on the validation rows, epoch {int(row['epoch']) + 1}" in card
+        for metric in ("accuracy", "loss"):
+            assert f"| {metric} | {float(row[f'val/{metric}']):.4g} |" in card
+    # The scores of an ensemble are its answer: weights of the other epochs' metrics are fitted on the same rows.
+    (run / "answer.md").write_text("the table of the run")
+    export(run, tmp_path / "ensemble")
+    card = (tmp_path / "ensemble" / "README.md").read_text()
+    assert "## Scores\n\nthe table of the run" in card
+    assert "| accuracy |" not in card
 
 
 def test_its_memory_grows(exported: tuple[Path, list[Any]], zoo_command: Command, tmp_path: Path) -> None:

@@ -276,9 +276,10 @@ def test_the_scores_of_a_strangers_run_are_not_read(fit: Fit, zoo_command: Zoo, 
     assert "## Scores" in Path("own/README.md").read_text()
     zoo_command("memory", "add", run, write_table(tmp_path / "more.csv", [("quince tart", "fruit")]))
     change_checkpoint(best(run))
-    (run / "summary.json").unlink()
-    (tmp_path / "private.json").write_text('{"metrics": {"val/secret": 7}}')
-    (run / "summary.json").symlink_to(tmp_path / "private.json")
+    (run / "metrics.csv").unlink()
+    (tmp_path / "private.csv").write_text("epoch,step,val/secret\n0,1,7\n")
+    for name in ("answer.md", "metrics.csv"):
+        (run / name).symlink_to(tmp_path / "private.csv")
     result = zoo_command("export", run, "model")
     assert result.code == 0, result.err
     assert "secret" not in Path("model/README.md").read_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -22,6 +21,8 @@ class ClassificationScores(RowMeansWithLoss):
     #: of the answers, float32 [rows], in batches.
     probability: list[Tensor]
     is_right: list[Tensor]
+    #: numbers of the rows with wrong answers, int64, in batches.
+    wrong: list[Tensor]
 
     def __init__(self, labels: Sequence[str]) -> None:
         super().__init__(["accuracy"])
@@ -29,13 +30,20 @@ class ClassificationScores(RowMeansWithLoss):
         n = len(self.labels)
         # Rows by class: a confusion matrix of many classes is large. The last of the true classes are unknown labels.
         self.add_counts(correct=(n,), true=(n + 1,), predicted=(n,))
-        for name in ("probability", "is_right"):
+        for name in ("probability", "is_right", "wrong"):
             self.add_state(name, [], dist_reduce_fx="cat")
         #: of the rows without duplicates elsewhere, over all processes; after `compute`, None without such rows.
         self.calibration: Calibration | None = None
+        #: numbers of the rows with wrong answers, over all processes; after `compute`.
+        self.wrong_rows: list[int] = []
 
     def update(
-        self, logits: Tensor, target: Tensor, weight: Tensor, is_duplicate: Tensor | None = None
+        self,
+        logits: Tensor,
+        target: Tensor,
+        weight: Tensor,
+        is_duplicate: Tensor | None = None,
+        row: Tensor | None = None,
     ) -> None:
         """Count a batch of logits [B, C]; a target of C is an unknown label, and rows of weight 0 only pad."""
         n = len(self.labels)
@@ -45,6 +53,8 @@ class ClassificationScores(RowMeansWithLoss):
         independent = counted if is_duplicate is None else counted & ~is_duplicate
         self.probability.append(logits[independent].float().softmax(dim=1).amax(dim=1))
         self.is_right.append((prediction == target)[independent].float())
+        if row is not None:
+            self.wrong.append(row[counted & (prediction != target)])
         true, predicted = target[counted], prediction[counted]
         self.true += torch.bincount(true, minlength=n + 1)
         self.predicted += torch.bincount(predicted, minlength=n)
@@ -53,9 +63,10 @@ class ClassificationScores(RowMeansWithLoss):
         self.add_loss(functional.cross_entropy(logits[known].float(), target[known], reduction="none"))
 
     def compute(self) -> dict[str, Tensor]:
-        """Metric name -> value; F1, precision, recall are [C], NaN for a class without rows and predictions."""
+        """Metric name -> value; those of classes are [C], NaN for a class without rows and predictions."""
         n = len(self.labels)
         self.calibration = self._calibration()
+        self.wrong_rows = sorted(_joined(self.wrong).tolist())
         correct, true, predicted = self.correct.double(), self.true.double(), self.predicted.double()
         f1 = 2 * correct / (true[:n] + predicted).clamp(min=1)
         is_present = (true[:n] + predicted) > 0
@@ -72,9 +83,10 @@ class ClassificationScores(RowMeansWithLoss):
             "unknown_labels": true[n],
         }
         by_class = {
-            "f1": f1,
             "precision": correct / predicted.clamp(min=1),
             "recall": correct / true[:n].clamp(min=1),
+            "f1": f1,
+            "support": true[:n],
         }
         absent = torch.full_like(f1, torch.nan)
         return scores | {name: torch.where(is_present, values, absent) for name, values in by_class.items()}
@@ -82,13 +94,16 @@ class ClassificationScores(RowMeansWithLoss):
     def _calibration(self) -> Calibration | None:
         if len(self.probability) == 0:
             return None
-        from torchmetrics.utilities import dim_zero_cat  # imports transformers, too
+        probability, is_right = _joined(self.probability).double(), _joined(self.is_right)
+        is_finite = len(probability) > 0 and bool(probability.isfinite().all())
+        return Calibration.of(probability.numpy(), is_right.numpy() > 0) if is_finite else None
 
-        probability, is_right = (
-            dim_zero_cat(each).cpu().double().numpy() for each in (self.probability, self.is_right)
-        )
-        is_finite = len(probability) > 0 and bool(np.isfinite(probability).all())
-        return Calibration.of(probability, is_right > 0) if is_finite else None
+
+def _joined(batches: list[Tensor]) -> Tensor:
+    """The values of all batches, over all processes, on the CPU."""
+    from torchmetrics.utilities import dim_zero_cat  # imports transformers, too
+
+    return dim_zero_cat(batches).cpu() if len(batches) else torch.zeros(0)
 
 
 class AttentionScores(ClassificationScores):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import nlargest
 from itertools import tee
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from operator import itemgetter, length_hint
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -32,6 +35,7 @@ from zoo.tasks.classification.abstention import (
 )
 from zoo.tasks.classification.drift import drift, likeness
 from zoo.tasks.predictor import (
+    Counted,
     Predictor,
     as_record,
     as_texts,
@@ -104,14 +108,15 @@ class Prediction(NamedTuple):
 class ExplainsPredictions(Protocol):
     """A model with more evidence than the memories of a batch."""
 
-    def explain(self, predictions: Sequence[Prediction], output: Any) -> list[Prediction]:
-        """Add evidence to the predictions of a batch, from the output of the network."""
+    def explain(self, predictions: Sequence[Prediction], output: Any, memories: bool) -> list[Prediction]:
+        """Add evidence to the predictions of a batch, from the output of the network; or all but the memories."""
 
 
 class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule[Any]]):
     """Texts in, labels with their evidence out."""
 
     example = 'model.predict(["a text"])[0]'
+    table_options: ClassVar[Mapping[str, Any]] = {"memories": 0, "top": 1}
 
     @override
     def facts(self) -> dict[str, str]:
@@ -125,6 +130,8 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         max_error: float | None = None,
         confidence: float = 0.95,
         label_sets: float | None = None,
+        memories: int | None = None,
+        top: int | None = None,
     ) -> list[Prediction]:
         """Classify texts, `batch_size` at a time; raises an `InputError` if one is not a string.
 
@@ -134,14 +141,20 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
             max_error: see `records`.
             confidence: see `records`.
             label_sets: see `records`.
+            memories: see `records`.
+            top: see `records`.
         """
         texts = as_texts(texts)
         check_count("batch_size", batch_size)
+        shorten = self._shorten(memories, top)
         decide = self._decide(max_error, confidence, label_sets)
-        predictions = map(decide, self._predictions(iter(texts), batch_size, len(texts)))
+        predictions = self._predictions(iter(texts), batch_size, len(texts), memories != 0)
+        predictions = map(shorten, map(decide, predictions))
         return list(tqdm(predictions, "predicting", len(texts), unit=" texts", delay=2, disable=None))
 
-    def _predictions(self, texts: Iterator[str], batch_size: int, total: int = 0) -> Iterator[Prediction]:
+    def _predictions(
+        self, texts: Iterator[str], batch_size: int, total: int = 0, memories: bool = True
+    ) -> Iterator[Prediction]:
         """Predictions for texts, one block in memory at a time; `total` is their number, if it is known."""
         count = 0
         for block in blocks_of(texts):
@@ -151,7 +164,7 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
             with self.model.in_use, collecting_later():
                 self.model.read_memory(self.data, self.memory, max(total, count))
                 split = self.data.split_of(rows, self.memory, self.model.batch_contents("predict"))
-                predictions = list(self.predict_split(split, batch_size))
+                predictions = list(self.predict_split(split, batch_size, memories=memories))
             yield from predictions
 
     def _decide(
@@ -181,6 +194,28 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
             return prediction
 
         return decide
+
+    def _shorten(self, memories: int | None, top: int | None) -> Callable[[Prediction], Prediction]:
+        """A function that leaves a prediction its heaviest memories and most probable labels."""
+        if memories is not None and memories < 0:
+            raise InputError(f"--memories {memories}: must be 0 or more")
+        if top is not None:
+            with self.model.in_use:
+                self.model.read_memory(self.data, self.memory, 1)  # which may have further labels
+                labels = len(self.model.labels)
+            if not 1 <= top <= labels:
+                raise InputError(f"--top {top}: must be 1 to {labels}, the number of the model's labels")
+
+        def shorten(prediction: Prediction) -> Prediction:
+            if memories is not None:
+                heaviest = nlargest(memories, prediction.memories, key=lambda memory: memory.weight)
+                prediction = prediction._replace(memories=heaviest)
+            if top is not None:
+                best = nlargest(top, prediction.probabilities.items(), key=itemgetter(1))
+                prediction = prediction._replace(probabilities=dict(best))
+            return prediction
+
+        return shorten
 
     def likeness(self, prediction: Prediction) -> float:
         """The likeness of a text to its best memory; see `drift.likeness`."""
@@ -258,29 +293,31 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         return HeldOutScores(*map(np.array, zip(*results, strict=True)))
 
     def predict_split(
-        self, split: TextSplit, batch_size: int = 256, rows: int | None = None
+        self,
+        split: TextSplit,
+        batch_size: int = 256,
+        rows: int | NDArray[np.int64] | None = None,
+        memories: bool = True,
     ) -> Iterator[Prediction]:
-        """Predictions for the first rows of a prepared table, in row order; None = for all."""
-        start = 0
+        """Predictions for rows of a prepared table: the first ones, those with these numbers, or all (None)."""
         dataset = self.data.dataset(split, self.model.batch_contents("predict"))
         for batch, output in self.outputs(dataset, batch_size, rows):
-            texts = split.rows.texts[start : start + len(batch.row)]
-            memories = _memories(split, start, output)
-            yield from self._of_batch(texts, memories, output)
-            start += len(batch.row)
+            numbers = batch.row.numpy()
+            retrieved = _memories(split, numbers, output) if memories else None
+            yield from self._of_batch(split.rows.texts.take(numbers), retrieved, output)
 
     def _of_batch(
-        self, texts: list[str], memories: list[list[RetrievedMemory]], output: ClassificationOutput
+        self, texts: list[str], memories: list[list[RetrievedMemory]] | None, output: ClassificationOutput
     ) -> Sequence[Prediction]:
         labels, predictions = self.model.labels, []
         for text, probability, retrieved in zip(
-            texts, output.logits.softmax(dim=1).cpu().tolist(), memories, strict=True
+            texts, output.logits.softmax(dim=1).cpu().tolist(), memories or [[] for _ in texts], strict=True
         ):
             best = max(range(len(labels)), key=probability.__getitem__)
             probabilities = dict(zip(labels, probability, strict=True))
             predictions.append(Prediction(text, labels[best], probability[best], probabilities, retrieved))
         if isinstance(self.model, ExplainsPredictions):
-            return self.model.explain(predictions, output)
+            return self.model.explain(predictions, output, memories is not None)
         return predictions
 
     @override
@@ -294,6 +331,8 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         confidence: float = 0.95,
         label_sets: float | None = None,
         report: bool = False,
+        memories: int | None = None,
+        top: int | None = None,
     ) -> Iterator[PlainDict]:
         """A text's label, probabilities and memories, in the order of the texts; for a table with ids, the text's id.
 
@@ -308,22 +347,46 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
             label_sets: write the labels that a text may have, such that its own is missing with at most this
                 probability, such as 0.1; null: no sets.
             report: at the end, log the share of texts that no memory is like, and whether that is drift.
+            memories: write this number of memories, those with the largest weights; null: all, in a table 0.
+            top: write the probabilities of this number of labels, the most probable ones; null: all, in a table 1.
         """
         options = self.data.options.to_dict()
         columns = {name: options[name] for name in ("text_column", "header", "quotes")}
         if text_column is not None:
             columns |= {"text_column": text_column, "header": None}
         check_count("batch_size", batch_size)
+        shorten = self._shorten(memories, top)
         decide = self._decide(max_error, confidence, label_sets)
-        texts, named = tee(texts_and_ids_in(source, {**columns, "id_column": id_column}))
-        predictions = map(decide, self._predictions((text for text, _ in texts), batch_size))
-        held_out, values = self.held_out_likeness() if report else [], list[float]()
-        for prediction, (_, name) in zip(predictions, named, strict=True):
-            if report:
-                values.append(self.likeness(prediction))
-            yield as_record(prediction) if name is None else {"id": name, **as_record(prediction)}
-        if report:
-            log.info("%s", drift(held_out, values))
+        rows = texts_and_ids_in(source, {**columns, "id_column": id_column})
+        total = length_hint(rows)
+        texts, named = tee(rows)
+        shows_memories = report or memories != 0
+        predictions = self._predictions((text for text, _ in texts), batch_size, memories=shows_memories)
+        compared = self._reported(predictions) if report else predictions
+        shown = map(shorten, map(decide, compared))
+        pairs = zip(shown, (name for _, name in named), strict=True)
+        return Counted((_record_of(each, name, memories != 0) for each, name in pairs), total)
+
+    def _reported(self, predictions: Iterator[Prediction]) -> Iterator[Prediction]:
+        """Pass on predictions, and at the end log whether their texts are like the held-out rows."""
+        held_out, values = self.held_out_likeness(), list[float]()
+        for prediction in predictions:
+            values.append(self.likeness(prediction))
+            yield prediction
+        log.info("%s", drift(held_out, values))
+
+    @override
+    def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
+        (row,) = super().table_rows(record)
+        row.pop("known_by_memory_alone", None)
+        if "labels" in record:
+            row["labels"] = json.dumps(record["labels"], ensure_ascii=False)
+        others = list(record["probabilities"].items())[1:]
+        for rank, (label, probability) in enumerate(others, 2):
+            row |= {f"label_{rank}": label, f"probability_{rank}": probability}
+        if "memories" in record:
+            row["memories"] = lines_of([RetrievedMemory(**memory) for memory in record["memories"]])
+        yield row
 
     @override
     def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
@@ -352,18 +415,35 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         return vectors
 
 
+def _record_of(prediction: Prediction, name: str | None, has_memories: bool) -> PlainDict:
+    record = as_record(prediction) if name is None else {"id": name, **as_record(prediction)}
+    if not has_memories:
+        del record["memories"]
+    return record
+
+
+def lines_of(memories: Sequence[RetrievedMemory]) -> str:
+    """The memories of a prediction for a cell of a table, one a line."""
+    return "\n".join(
+        f"[{memory.label}] {memory.text} (id {memory.id}, score {memory.retrieval_score:.2f}, weight"
+        f" {memory.weight:+.3f})"
+        for memory in memories
+    )
+
+
 def _answer_probability(prediction: Prediction, known: set[str]) -> float:
     """The probability of the answer; negative for a label that only the memory has, and no held-out row."""
     is_unproven = prediction.known_by_memory_alone and prediction.label not in known
     return -1.0 if is_unproven else prediction.probability
 
 
-def _memories(split: TextSplit, start: int, output: ClassificationOutput) -> list[list[RetrievedMemory]]:
-    """The memories of the texts of a batch, which starts at a row of the split."""
+def _memories(
+    split: TextSplit, batch: NDArray[np.int64], output: ClassificationOutput
+) -> list[list[RetrievedMemory]]:
+    """The memories of the texts of a batch, by their row numbers in the split."""
     weights = output.memory_weight.cpu().tolist()
     if split.neighbors is None:
         return [[] for _ in weights]
-    batch = slice(start, start + len(weights))
     rows, scores = split.neighbors.rows[batch], split.neighbors.scores[batch]
     columns = columns_of(split.neighbors.memories, rows)
     # [B, H, K]; H is 0 where the network has no hops.

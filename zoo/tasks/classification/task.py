@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import asdict
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
@@ -19,7 +21,8 @@ from datamodules.text_rows import TextRowsDataModule
 from zoo.tasks.base import Task
 from zoo.tasks.classification.charts import charts_of
 from zoo.tasks.classification.metrics import ClassificationScores
-from zoo.tasks.classification.predictor import ClassificationPredictor
+from zoo.tasks.classification.predictor import ClassificationPredictor, lines_of
+from zoo.training.sharding import is_sharded
 
 
 class ClassificationOutput(NamedTuple):
@@ -71,13 +74,20 @@ class ClassificationTask(Task):
 
     @override
     def count(self, scores: ClassificationScores, batch: ClassificationBatch) -> None:
-        scores.update(self(batch).logits, batch.target, batch.weight, batch.is_duplicate)
+        scores.update(self(batch).logits, batch.target, batch.weight, batch.is_duplicate, batch.row)
 
     @override
     def on_test_epoch_end(self) -> None:
         super().on_test_epoch_end()
         calibration = self.test_scores.calibration
         self.evaluation.calibration = {} if calibration is None else asdict(calibration)
+        # One process predicts them again; where weights are sharded, it has only a part of them.
+        is_able = self.trainer.is_global_zero and not is_sharded(self.trainer.strategy)
+        if self.evaluation.lists_errors and is_able:
+            assert isinstance(self.data, TextRowsDataModule)
+            wrong = np.array(self.test_scores.wrong_rows, np.int64)
+            columns, lines = self._predictions(self.data, "test", wrong)
+            self.evaluation.errors = {"columns": columns, "lines": lines}
 
     @override
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
@@ -107,12 +117,17 @@ class ClassificationTask(Task):
     @override
     def shown_predictions(self, data: AnyDataModule, rows: int) -> tuple[list[str], list[list[object]]]:
         assert isinstance(data, TextRowsDataModule)
-        split, lines = data.split("validation"), list[list[object]]()
-        for row, prediction in enumerate(ClassificationPredictor(self, data).predict_split(split, rows=rows)):
-            memories = "\n".join(
-                f"{m.weight:+.3f} [{m.label}] {m.text} (id {m.id}, score {m.retrieval_score:.2f})"
-                for m in prediction.memories
-            )
-            truth = split.rows.label(row)
-            lines.append([prediction.text, truth, prediction.label, prediction.probability, memories])
-        return ["text", "label", "predicted", "probability", "memories"], lines
+        number = min(rows, len(data.split("validation").rows))
+        (_, *columns), lines = self._predictions(data, "validation", np.arange(number))
+        return columns, [line[1:] for line in lines]
+
+    def _predictions(
+        self, data: TextRowsDataModule[Any], name: str, rows: NDArray[np.int64]
+    ) -> tuple[list[str], list[list[object]]]:
+        """A table of predictions for rows of a split, with the truth: column names, and lines."""
+        split, lines = data.split(name), list[list[object]]()
+        predictions = ClassificationPredictor(self, data).predict_split(split, rows=rows)
+        for row, prediction in zip(rows.tolist(), predictions, strict=True):
+            answer = [prediction.label, prediction.probability, lines_of(prediction.memories)]
+            lines.append([split.rows.ids[row], prediction.text, split.rows.label(row), *answer])
+        return ["id", "text", "label", "predicted", "probability", "memories"], lines

@@ -274,6 +274,15 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
             yield {"id": pairs.ids[row].as_py(), "question": question, **as_record(prediction)}
 
     @override
+    def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
+        (own,) = super().table_rows(record)
+        if "candidates" not in record:
+            yield own
+        for rank, candidate in enumerate(record.get("candidates", ()), 1):
+            (row,) = super().table_rows(candidate)
+            yield {**own, "rank": rank, **{f"candidate_{key}": value for key, value in row.items()}}
+
+    @override
     def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
         return self._answers(texts, 20, batch_size)
 

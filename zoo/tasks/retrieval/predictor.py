@@ -235,6 +235,12 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
                 yield id_, text, ranked[number]
 
     @override
+    def table_rows(self, record: PlainDict) -> Iterator[PlainDict]:
+        for rank, document in enumerate(record["documents"], 1):
+            row = {f"document_{key}": value for key, value in document.items()}
+            yield {"id": record["id"], "query": record["query"], "rank": rank, **row}
+
+    @override
     def text_records(self, texts: Sequence[str], batch_size: int = 256) -> Iterator[PlainDict]:
         ranked = self._ranked(Rows.from_lists(texts, source="queries"), 10, batch_size)
         return (_record(id_, query, documents) for id_, query, documents in ranked)

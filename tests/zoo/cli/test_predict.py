@@ -1,0 +1,156 @@
+"""Output of `zoo predict`: tables, fewer memories and labels, checks before the model is read, and the last line."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+import zoo
+from datamodules.core.outputs import spreadsheet_cells
+from tests.zoo.conftest import LABELS, Zoo, refusal, write_pairs, write_table
+from tests.zoo.ensemble.conftest import SMALL as SMALL_ENSEMBLE
+from tests.zoo.tasks.test_matching_runs import SMALL as SMALL_MATCHING
+from zoo.saving.saved_model import SavedModel
+
+TEXTS = ["some ripe apple", "=HYPERLINK(1)", "old iron", ""]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rows = [(f"T-{number}", text) for number, text in enumerate(TEXTS)]
+    return write_table(tmp_path / "in.csv", rows, ("key", "text"))
+
+
+def read_csv(file: str, separator: str = ",") -> list[dict[str, str]]:
+    with Path(file).open(newline="", encoding="utf-8") as lines:
+        return list(csv.DictReader(lines, delimiter=separator))
+
+
+def test_a_table_for_a_spreadsheet(trained_run: Path, zoo_command: Zoo, table: Path) -> None:
+    options = ["predict", "--ckpt_path", trained_run, "--input", table]
+    assert zoo_command(*options, "--output=out.csv", "--id_column=key").code == 0
+    predicted = zoo.load(trained_run).predict(TEXTS)
+    rows = read_csv("out.csv")
+    assert [[*row] for row in rows] == [["id", "text", "label", "probability"]] * 4
+    assert [row["label"] for row in rows] == [prediction.label for prediction in predicted]
+    assert [float(row["probability"]) for row in rows] == pytest.approx([p.probability for p in predicted])
+    # A spreadsheet executes no text of a stranger.
+    assert [row["text"] for row in rows] == [TEXTS[0], "'=HYPERLINK(1)", *TEXTS[2:]]
+
+    assert zoo_command(*options, "--output=out.TSV", "--memories=1", "--top=2").code == 0
+    rows = read_csv("out.TSV", "\t")
+    assert [*rows[0]] == ["text", "label", "probability", "label_2", "probability_2", "memories"]
+    for row, prediction in zip(rows, predicted, strict=True):
+        second = sorted(prediction.probabilities, key=lambda label: -prediction.probabilities[label])[1]
+        assert (row["label"], row["label_2"]) == (prediction.label, second)
+        if prediction.memories:
+            heaviest = max(prediction.memories, key=lambda memory: memory.weight)
+            assert row["memories"].startswith(f"[{heaviest.label}] {heaviest.text} (id {heaviest.id},")
+            assert "\n" not in row["memories"]
+
+
+def test_numbers_are_no_formulas() -> None:
+    cells = [-0.5, "-1", "+1e3", "=1", "@a", "-a", "a=1", None, ""]
+    assert spreadsheet_cells(cells) == [-0.5, "-1", "+1e3", "'=1", "'@a", "'-a", "a=1", None, ""]
+
+
+def test_fewer_memories_and_labels(
+    trained_run: Path, zoo_command: Zoo, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["predict", "--ckpt_path", trained_run, "--input", table, "--output=out.jsonl"]
+    model = zoo.load(trained_run)
+    whole = model.predict(TEXTS)
+    assert model.predict(TEXTS, memories=3, top=3)[0].memories == sorted(
+        whole[0].memories, key=lambda memory: -memory.weight
+    )
+    assert zoo_command(*options, "--memories=2", "--top=1").code == 0
+    records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    for record, prediction in zip(records, whole, strict=True):
+        assert len(record["memories"]) == min(2, len(prediction.memories))
+        assert record["probabilities"] == {prediction.label: pytest.approx(prediction.probability)}
+    # The texts of memories that are not shown are not looked up.
+    monkeypatch.setattr("zoo.tasks.classification.predictor.columns_of", None)
+    assert zoo_command(*options, "--memories=0").code == 0
+    records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert [record["label"] for record in records] == [prediction.label for prediction in whole]
+    assert "memories" not in records[0]
+    assert model.predict(TEXTS, memories=0)[0] == whole[0]._replace(memories=[])
+
+
+def test_the_evidence_of_an_ensemble_is_left_out(zoo_command: Zoo, train_csv: Path) -> None:
+    options = [*SMALL_ENSEMBLE, "--model.members=[lexical,lexical_vote,dense_vote]"]
+    assert zoo_command("fit", *options, f"--data.train_file={train_csv}", "--run_dir=run").code == 0
+    model = zoo.load("run")
+    whole, short = model.predict(TEXTS), model.predict(TEXTS, memories=0)
+    assert whole[0].memories
+    assert short == [prediction._replace(memories=[]) for prediction in whole]
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--top=4", ["--top 4", "must be 1 to 3", "labels"]),
+        ("--top=0", ["--top 0"]),
+        ("--memories=-1", ["--memories -1", "0 or more"]),
+        ("--memries=1", ["--memries", "did you mean --memories?"]),
+        ("--candidates=3", ["--candidates", "KNNBiLSTM", "--top"]),
+    ],
+)
+def test_options_that_are_refused(
+    option: str, words: list[str], trained_run: Path, zoo_command: Zoo, table: Path
+) -> None:
+    Path("out.csv").write_text("kept")
+    command = ["predict", "--ckpt_path", trained_run, "--input", table, "--output=out.csv", option]
+    refusal(zoo_command(*command), *words)
+    assert Path("out.csv").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--input=in.cvs"], ["in.cvs", "did you mean in.csv?"]),
+        (["--input=in.csv", "--output=out.xlsx"], ["--output out.xlsx", "out.csv"]),
+        (["--input=in.csv", "--output=out.csv.gz"], ["--output out.csv.gz", "JSON lines, CSV or TSV"]),
+        (["--input=in.csv", "--output=in.csv"], ["--output in.csv", "another file"]),
+    ],
+)
+def test_files_are_checked_before_the_model_is_read(
+    options: list[str], words: list[str], zoo_command: Zoo, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SavedModel, "open", None)
+    refusal(zoo_command("predict", "--ckpt_path=run", *options), *words)
+
+
+def test_the_last_line_has_the_number_of_predictions(
+    trained_run: Path, zoo_command: Zoo, table: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = zoo_command("predict", "--ckpt_path", trained_run, "--input", table, "--output=out.jsonl")
+    assert "%|" not in result.err  # the bar is for terminals
+    assert caplog.messages[-1].startswith("4 predictions in ")
+    assert caplog.messages[-1].endswith(" s: out.jsonl")
+    assert len(LABELS) == len(json.loads(Path("out.jsonl").read_text().splitlines()[0])["probabilities"])
+
+
+def test_a_matching_model_writes_a_row_for_each_candidate(zoo_command: Zoo, tmp_path: Path) -> None:
+    pairs = [("where is plum", text, int("plum" in text)) for text in ("a plum", "iron", "old zinc")]
+    train = write_pairs(tmp_path / "train.tsv", [(f"{q} {n}", *rest) for n in range(9) for q, *rest in pairs])
+    options = ["--data.train_file", train, "--data.validation_split=0.3", "--run_dir=run"]
+    assert zoo_command("fit", *SMALL_MATCHING, *options, "--trainer.max_epochs=1").code == 0
+    Path("questions.txt").write_text("where is plum\n")
+    Path("texts.csv").write_text("text\na plum\niron\n")
+    assert zoo_command("index", "--file=texts.csv", "--label_column=null", "--memory=memory").code == 0
+    predict = ["predict", "--ckpt_path=run", "--input=questions.txt", "--memory=memory", "--output=out.csv"]
+    result = zoo_command(*predict)
+    assert result.code == 0, result.err
+    (row,) = read_csv("out.csv")  # one memory has a word of the question
+    assert [*row] == [
+        "text", "rank", "candidate_id", "candidate_text", "candidate_score", "candidate_retrieval_score",
+    ]  # fmt: skip
+    assert (row["text"], row["rank"], row["candidate_text"]) == ("where is plum", "1", "a plum")
+    refusal(zoo_command(*predict, "--top=2"), "--top", "AMVLSTM", "--candidates")
+    predict[2] = f"--input={train}"
+    assert zoo_command(*predict).code == 0
+    assert [*read_csv("out.csv")[0]] == ["id", "question", "first", "second", "score", "probability"]
