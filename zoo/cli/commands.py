@@ -75,7 +75,7 @@ def usage() -> str:
         lines += ["", f"{group}:"]
         for name, command in commands.items():
             lines += [f"  {name:10} {command.summary}", f"{'':13}zoo {name} {command.example}"]
-    lines += ["", "A model or data of your own: zoo --import MODULE COMMAND ... imports it first."]
+    lines += ["", "A model or data of your own: zoo COMMAND ... --import mine imports mine.py first."]
     return "\n".join(lines)
 
 
