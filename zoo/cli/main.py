@@ -132,11 +132,7 @@ def _import_own(name: str, module: str, folder: str) -> None:
         return
     if (loaded := sys.modules.get(module)) is None:
         sys.modules[module] = module_from_spec(spec)
-        try:
-            spec.loader.exec_module(sys.modules[module])
-        except BaseException:
-            del sys.modules[module]
-            raise
+        spec.loader.exec_module(sys.modules[module])
     elif os.path.realpath(getattr(loaded, "__file__", None) or "") != os.path.realpath(spec.origin):
         raise InputError(
             f"--import {name}: Python or the zoo has a module of the name {module}; rename the file"

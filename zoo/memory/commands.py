@@ -17,7 +17,7 @@ from datamodules.retrieval import (
     make_retriever,
     open_memory,
 )
-from zoo.saving import fitted_weights, sharing
+from zoo.saving import fitted_weights
 from zoo.saving.saved_model import SavedModel, is_model
 
 _SHOWN_CONFLICTS = 10
@@ -116,12 +116,16 @@ def check_push(push: str | None, model: str, saved: SavedModel | None) -> None:
         return
     if saved is None:
         raise InputError(f"--push: {model} is a memory folder; name the model")
+    from zoo.saving import sharing  # the import takes seconds
+
     sharing.check_target(push)
 
 
 def share_changed(push: str | None, model: str, change: str, file: str | None) -> None:
     """Upload a model after a change by the rows of a table, if `push` names a place."""
     if push is not None:
+        from zoo.saving import sharing
+
         tables = [] if file is None else [sharing.table_of(change, file)]
         print(sharing.share(model, push, tables=tables))
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
@@ -145,11 +146,17 @@ def push(folder: Path, name: str, inputs: Sequence[Input], metadata: PlainDict) 
     entity, project, artifact_name = check_artifact_name(name, with_version=False)
     import wandb
 
+    with named_errors(name), wandb.init(entity=entity, project=project, job_type="push") as run:
+        artifact = log_model(run, folder, artifact_name, inputs, metadata)
+        if run.offline:
+            return f"{name}: `wandb sync {Path(run.dir).parent}` uploads it"
+        return f"{_PREFIX}{entity}/{project}/{artifact.wait().name}"
+
+
+@contextmanager
+def named_errors(name: str) -> Iterator[None]:
+    """Turn errors of an upload into an `InputError` that names an option or an artifact."""
     try:
-        with wandb.init(entity=entity, project=project, job_type="push") as run:
-            artifact = log_model(run, folder, artifact_name, inputs, metadata)
-            if run.offline:
-                return f"{name}: in {run.dir}, from where `wandb sync` uploads it"
-            return f"{_PREFIX}{entity}/{project}/{artifact.wait().name}"
+        yield
     except Exception as error:  # errors of W&B, of its client and of the HTTP library
         raise InputError(f"{name}: W&B refuses or cannot be reached ({reason(error)})") from error

@@ -67,7 +67,8 @@ def log_run(run: Run, run_dir: Path, name: str, rows: Mapping[str, int]) -> None
         folder = export(run_dir, Path(parent) / "model", _LARGEST_MEMORY)
         saved = SavedModel.open(folder)
         inputs = [*artifacts.inputs_of(saved.checkpoint.data, rows)]
-        artifacts.log_model(run, folder, name, inputs, describe(saved), ["latest", "best"])
+        with artifacts.named_errors("--trainer.logger.log_model"):
+            artifacts.log_model(run, folder, name, inputs, describe(saved), ["latest", "best"])
 
 
 def describe(saved: SavedModel) -> PlainDict:
