@@ -86,7 +86,7 @@ def download(source: str) -> Path:
     version = source.removeprefix(_PREFIX + where) or ":latest"
     import wandb
 
-    try:
+    with named_errors(source):
         artifact = wandb.Api().artifact(where + version)
         _check_entries(source, artifact)
         description = {"artifact": where, "version": artifact.version, "digest": artifact.digest}
@@ -97,14 +97,7 @@ def download(source: str) -> Path:
                 shutil.rmtree(partial, ignore_errors=True)
                 artifact.download(str(partial), skip_cache=True)
                 partial.rename(folder)
-    except InputError:
-        raise
-    except Exception as error:  # errors of W&B, of its client and of the HTTP library
-        raise InputError(
-            f"{source}: no such artifact, or W&B cannot be reached ({reason(error)[:200]}); check the name, and log in"
-            " with `wandb login` or $WANDB_API_KEY"
-        ) from error
-    return folder
+        return folder
 
 
 def _check_entries(source: str, artifact: Artifact) -> None:
@@ -155,8 +148,13 @@ def push(folder: Path, name: str, inputs: Sequence[Input], metadata: PlainDict) 
 
 @contextmanager
 def named_errors(name: str) -> Iterator[None]:
-    """Turn errors of an upload into an `InputError` that names an option or an artifact."""
+    """Turn an error of W&B, of its client or of the HTTP library into an `InputError` that begins with a name."""
     try:
         yield
-    except Exception as error:  # errors of W&B, of its client and of the HTTP library
-        raise InputError(f"{name}: W&B refuses or cannot be reached ({reason(error)})") from error
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{name}: W&B has no such artifact, refuses, or cannot be reached ({reason(error)[:200]}); check the name,"
+            " and log in with `wandb login` or $WANDB_API_KEY"
+        ) from error

@@ -268,7 +268,7 @@ def test_a_malformed_name(name: str, zoo_command: Zoo) -> None:
 
 def test_an_unknown_name(published: Any, zoo_command: Zoo) -> None:
     result = zoo_command("export", "wandb:me/texts/other", "other")
-    refusal(result, "wandb:me/texts/other: no such artifact", "wandb login")
+    refusal(result, "wandb:me/texts/other: W&B has no such artifact", "wandb login")
 
 
 # --- commands log new versions ---
@@ -312,7 +312,7 @@ def test_a_change_stays_if_wandb_cannot_be_reached(
     monkeypatch.setattr(wandb, "init", init)
     run = fit("run")
     result = zoo_command("memory", "remove", run, "--ids=0", f"--push={NAME}")
-    refusal(result, f"{NAME}: W&B refuses", "no connection", "is changed", "`zoo export")
+    refusal(result, f"{NAME}: W&B ", "no connection", "is changed", "`zoo export")
     assert "version   2" in zoo_command("memory", "show", run).out
 
 
