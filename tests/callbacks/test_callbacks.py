@@ -19,8 +19,6 @@ from tests.zoo.conftest import SMALL, Result, sentences
 from zoo.tasks.classification.charts import charts_of
 from zoo.tasks.classification.predictor import Prediction, RetrievedMemory
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
 
 def read(file: Path) -> list[dict[str, str]]:
     with file.open() as opened:
@@ -61,22 +59,20 @@ def test_wandb_offline(fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
     # The dashboard's fragment also has the table, which is logged once.
     fragment = (
         "--config",
-        EXAMPLES / "logger" / "wandb.yaml",
+        "logger/wandb",
         "--config",
-        EXAMPLES / "logger" / "dashboard.yaml",
+        "logger/dashboard",
     )
     run = fit("run", *fragment, "--trainer.max_epochs=2")
     assert len(list(run.glob("wandb/offline-run-*/*.wandb"))) == 1
-    assert len(tables) == 2
+    assert [table["key"] for table in tables] == 2 * ["val/predictions", "val/wrong"]
     fit("run", *fragment, "--trainer.max_epochs=3", "--ckpt_path", run / "checkpoints" / "last.ckpt")
-    assert len(tables) == 3
+    assert len(tables) == 6
     assert set(ids) == {(run / "wandb_id").read_text()}
 
     training = dict(sentences(90, seed=1))
     for table in tables:
-        assert table["key"] == "val/predictions"
         assert table["columns"] == ["text", "label", "predicted", "probability", "memories"]
-        assert len(table["data"]) == 18
         for text, label, predicted, probability, memories in table["data"]:
             assert training[text] == label
             assert predicted in training.values()
@@ -84,6 +80,10 @@ def test_wandb_offline(fit: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
             for line in memories.splitlines():
                 memory = line.partition("] ")[2].rpartition(" (id ")[0]
                 assert f"[{training[memory]}]" in line
+    for whole, wrong in zip(tables[::2], tables[1::2], strict=True):
+        assert len(whole["data"]) == 18
+        assert wrong["data"] == [line for line in whole["data"] if line[1] != line[2]]
+    assert tables[1]["data"]
     # The learned weights do not depend on the logger.
     plain = fit("plain", "--trainer.max_epochs=3")
     states = [
@@ -104,7 +104,7 @@ def test_a_sweep_names_the_run(fit: Callable[..., Path], monkeypatch: pytest.Mon
         finish(self, *args, **kwargs)
 
     monkeypatch.setattr(wandb.Run, "finish", record_and_finish)
-    run = fit("run", "--config", EXAMPLES / "logger" / "wandb.yaml", "--trainer.max_epochs=3")
+    run = fit("run", "--config", "logger/wandb", "--trainer.max_epochs=3")
     assert (run / "wandb_id").read_text() == "trial1"
     assert list(run.glob("wandb/offline-run-*-trial1"))
     best = json.loads((run / "summary.json").read_text())["best_score"]
@@ -113,7 +113,7 @@ def test_a_sweep_names_the_run(fit: Callable[..., Path], monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("_wandb_offline")
 def test_a_table_reaches_the_files_of_wandb(fit: Callable[..., Path]) -> None:
-    run = fit("run", "--config", EXAMPLES / "logger" / "wandb.yaml")
+    run = fit("run", "--config", "logger/wandb")
     (table,) = run.glob("wandb/offline-run-*/files/media/table/val/predictions*.json")
     assert '"memories"' in table.read_text()
 
@@ -126,6 +126,10 @@ def test_the_table_of_predictions_needs_no_dashboard(fit: Callable[..., Path]) -
     lines = read(run / "charts" / "predictions.csv")
     training = dict(sentences(90, seed=1))
     assert len(lines) == 5
+    wrong = read(run / "charts" / "wrong.csv")
+    accuracy = json.loads((run / "summary.json").read_text())["metrics"]["val/accuracy"]
+    assert len(wrong) == round(18 * (1 - accuracy))
+    assert all(line["label"] != line["predicted"] for line in wrong)
     for line in lines:
         assert training[line["text"]] == line["label"]
         assert line["predicted"] in training.values()

@@ -170,8 +170,10 @@ def last(run: Path) -> Path:
 
 
 @pytest.fixture
-def _wandb_offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let W&B write to the run's folder, and nothing to the screen."""
+def _wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let W&B write to the test's folder, and nothing to the screen."""
+    for name in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
 

@@ -45,7 +45,7 @@ GROUPS = {
         "config": Command("the configurations of the zoo", "hmn/hmn4qa", "zoo.cli.configs:config", first="--name"),
         "prepare": Command("read, index, retrieve, tokenize ahead of a run", "(options of fit)", _RUN, parses=True),
     },
-    "Use a model (MODEL: a run folder, a checkpoint, an exported folder or a name on the Hub)": {
+    "Use a model (MODEL: a run folder, a checkpoint, an exported folder or a name on the Hub or in W&B)": {
         "predict": Command("labels or scores", "--ckpt_path MODEL --input FILE_OR_- --output out.jsonl", "zoo.cli.predict:run", parses=True),
         "serve": Command("predictions and the memory over HTTP", "MODEL --port 8000 --workers 2", "zoo.serve.command:serve", is_positional=True),
         "memory": Command("add, remove, relabel, replace, compact, tune, show", "add MODEL more.csv", _MEMORY, is_positional=True),
@@ -80,7 +80,7 @@ def usage() -> str:
         lines += ["", f"{group}:"]
         for name, command in commands.items():
             lines += [f"  {name:10} {command.summary}", f"{'':13}zoo {name} {command.example}"]
-    lines += ["", "A model or data of your own: zoo --import MODULE COMMAND ... imports it first."]
+    lines += ["", "A model or data of your own: zoo COMMAND ... --import mine imports mine.py first."]
     return "\n".join(lines)
 
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,14 @@ from datamodules.core.types import PlainDict
 from datamodules.options import DEFAULT_TOKENIZER
 from datamodules.retrieval import make_retriever, servers_of
 from datamodules.state import DataState, check_split
-from zoo.cli.run_dir import check_run_dir, run_dir
+from zoo.cli.run_dir import check_run_dir, run_dir, setting_of
 from zoo.cli.scores import as_text
 from zoo.comparison.curves import draw_training
 from zoo.comparison.runs import read_run
 from zoo.ensemble.answer import Answer
 from zoo.saving.checkpoint import explained_by
 from zoo.saving.saved_model import SavedModel
+from zoo.saving.sharing import log_run
 from zoo.tasks.base import Task
 from zoo.tasks.classification.calibration import Calibration
 from zoo.training.checkpoint_io import WholeCheckpoints
@@ -134,10 +136,16 @@ class ZooCLI(LightningCLI):
         resumed = self._option("ckpt_path")
         #: whether this run continues in the folder of the run that it resumes.
         self.resumes = resumed is not None and self.run_dir.resolve() in Path(resumed).resolve().parents
+        #: as the user gave it: a run that repeats this one has an id of its own in W&B.
+        self.recorded: PlainDict = yaml.safe_load(
+            self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False)
+        )
         self.wandb_id: str | None = None
+        #: name of the artifact that the model becomes in W&B; None = none.
+        self.artifact: str | None = None
         if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
             check_run_dir(self.run_dir, self.resumes)
-            self._choose_wandb_run()
+            self._choose_wandb_run(model)
 
     def _name_tokens(self) -> None:
         """Set the tokenizer of a transformer, so that its name need not be given twice."""
@@ -154,8 +162,8 @@ class ZooCLI(LightningCLI):
             files = [value for value in data.values() if isinstance(value, str)]
             self.output = check_output(output, [self._option("ckpt_path"), *files])
 
-    def _choose_wandb_run(self) -> None:
-        """Continue the W&B run of a resumed run: its id is in the run folder."""
+    def _choose_wandb_run(self, model: str) -> None:
+        """Continue the W&B run of a resumed run, whose id is in the run folder; seeds of one setting share a group."""
         loggers = self._option("trainer").logger
         for logger in loggers if isinstance(loggers, list) else [loggers]:
             if not hasattr(logger, "class_path") or not logger.class_path.endswith("WandbLogger"):
@@ -167,6 +175,17 @@ class ZooCLI(LightningCLI):
                 before or logger.init_args.id or os.environ.get("WANDB_RUN_ID") or uuid.uuid4().hex[:8]
             )
             logger.init_args.id = self.wandb_id
+            if logger.init_args.group is None and not os.environ.get("WANDB_RUN_GROUP"):
+                logger.init_args.group = f"{model}-{setting_of(self.recorded)[:8]}"
+            if logger.init_args.log_model is True:
+                # Lightning would upload a checkpoint, without its memory.
+                logger.init_args.log_model = False
+                self.artifact = logger.init_args.checkpoint_name or f"model-{self.wandb_id}"
+                if self._option("trainer").enable_checkpointing is False:
+                    raise InputError(
+                        "--trainer.logger.log_model: there is no model to log without checkpoints; omit"
+                        " --trainer.enable_checkpointing"
+                    )
             logger.init_args.resume = "allow"
             logger.init_args.save_dir = str(self.run_dir.resolve())  # W&B writes from a process of its own
 
@@ -270,10 +289,7 @@ class ZooCLI(LightningCLI):
         plugins = [*plugins] if isinstance(plugins, (list, tuple)) else [plugins]
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             kwargs["plugins"] = [*plugins, WholeCheckpoints()]
-        config = yaml.safe_load(
-            self._parser(self.subcommand).dump(self.config[self.subcommand], skip_none=False)
-        )
-        callbacks += [RunFolder(self.run_dir, config), Throughput()]
+        callbacks += [RunFolder(self.run_dir, self.recorded), Throughput()]
         if configured.get("enable_checkpointing") is not False:
             callbacks += self._checkpoint_callbacks()
         return super().instantiate_trainer(default_root_dir=self.run_dir, callbacks=callbacks, **kwargs)
@@ -322,6 +338,8 @@ class ZooCLI(LightningCLI):
             if isinstance(logger, WandbLogger):
                 if score is not None:  # W&B would rank runs, and a sweep its trials, by their last epochs
                     logger.experiment.summary[best.monitor] = float(score)
+                if self.artifact is not None:
+                    log_run(logger.experiment, self.run_dir, self.artifact, self._rows_by_option())
                 logger.experiment.finish()  # the next run of this process is another one
         if score is not None:
             print(f"best {best.monitor} {float(score):.4f}")
@@ -334,6 +352,14 @@ class ZooCLI(LightningCLI):
             )
         if best is not None:
             print(f"run folder: {self.run_dir}")
+
+    def _rows_by_option(self) -> dict[str, int]:
+        """Return the number of rows that were read for training and validation, by the option of their table."""
+        data, rows = self.datamodule, Counter[str]()
+        for name in ("train", "validation"):
+            table = "train" if data.is_split_off(name) else name
+            rows[data.options.table_option.format(split=table)] += len(data.dataset(data.split(name)))
+        return rows
 
     def after_validate(self) -> None:
         """Write the scores."""

@@ -11,6 +11,8 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 
 from typing_extensions import override
 
@@ -67,9 +69,9 @@ def main(args: Sequence[str] | None = None) -> int:
         sys.path.append(os.getcwd())  # last, so that modules of the user's own hide none of ours
     try:
         with raising_sigterm():
-            while args[0] == "--import" and len(args) > 2:
-                _import(args[1])
-                args = args[2:]
+            modules, args = _without_imports(args)
+            for module in modules:
+                _import(module)
             if args[0] == "--version":
                 print(__version__)
             else:
@@ -93,13 +95,50 @@ def main(args: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _import(module: str) -> None:
+def _without_imports(args: list[str]) -> tuple[list[str], list[str]]:
+    """Return the modules that `--import` names anywhere among the arguments, and the other arguments."""
+    modules, others, rest = [], [], iter(args)
+    for arg in rest:
+        if arg == "--import":
+            if (module := next(rest, None)) is None:
+                raise InputError("--import: name a module, such as mine for the file mine.py")
+            modules.append(module)
+        elif arg.startswith("--import="):
+            modules.append(arg.removeprefix("--import="))
+        else:
+            others.append(arg)
+    if not others:
+        raise InputError(
+            f"--import {', '.join(modules)}: name a command, too, such as `zoo --import mine fit`"
+        )
+    return modules, others
+
+
+def _import(name: str) -> None:
+    """Import a module by its name or its file."""
+    folder, file = os.path.split(name) if name.endswith(".py") else ("", name)
+    module = file.removesuffix(".py")
+    _import_own(name, module.partition(".")[0], os.path.abspath(folder))
     try:
         import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module's own import
-        raise InputError(f"--import {module}: no such module, here or installed") from None
+        raise InputError(f"--import {name}: no such module, here or installed") from None
+
+
+def _import_own(name: str, module: str, folder: str) -> None:
+    """Import a module or package of a folder, if it is there, although an installed one may have the same name."""
+    spec = PathFinder.find_spec(module, [folder])
+    if spec is None or spec.loader is None or spec.origin is None:
+        return
+    if (loaded := sys.modules.get(module)) is None:
+        sys.modules[module] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[module])
+    elif os.path.realpath(getattr(loaded, "__file__", None) or "") != os.path.realpath(spec.origin):
+        raise InputError(
+            f"--import {name}: Python or the zoo has a module of the name {module}; rename the file"
+        )
 
 
 def _without_secrets(error: Exception, line: str, secrets: set[str]) -> str:

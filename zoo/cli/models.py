@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from datamodules.core.errors import InputError
 from zoo.registry import MODELS, model_class, paper_of
 
 
@@ -35,14 +36,20 @@ def export_model(ckpt_path: str, folder: str, push: str | None = None, private: 
     Args:
         ckpt_path: a run folder, a checkpoint or an exported folder.
         folder: to make.
-        push: name of a repository on the Hugging Face Hub, `user/name`, to which the folder is uploaded.
-        private: only its owner sees that repository.
+        push: upload the model, too: user/name on the Hugging Face Hub, or wandb:entity/project/name, a new version of
+            an artifact.
+        private: only its owner sees the repository on the Hub.
     """
-    from zoo.saving import hub
+    from zoo.saving import sharing
     from zoo.saving.export import export
 
+    if push is not None:
+        sharing.check_target(push, private)
     exported = export(ckpt_path, folder)
     size = sum(file.stat().st_size for file in exported.rglob("*") if file.is_file())
     print(f"{exported}: {size / 1e6:.1f} MB")
     if push is not None:
-        print(hub.push(exported, push, private))
+        try:
+            print(sharing.upload(exported, push, private))
+        except InputError as error:
+            raise InputError(f"{error}; the model is in {exported}, from where it can be uploaded") from error

@@ -13,7 +13,9 @@ import yaml
 from filelock import Timeout
 
 from datamodules.core.errors import InputError
-from datamodules.core.storage import lock_file, named_disk_errors
+from datamodules.core.secrets import redact
+from datamodules.core.storage import fingerprint_of, lock_file, named_disk_errors
+from datamodules.core.types import PlainDict
 
 _LOCK = ".lock"
 #: Files of a run that was killed before it started.
@@ -36,6 +38,14 @@ def check_run_dir(folder: Path, resumes: bool) -> None:
             f"--run_dir {folder}: holds a run and is the folder that you are in, so it can't be moved aside; name"
             " another folder"
         )
+
+
+def setting_of(config: PlainDict) -> str:
+    """Return the fingerprint of what a run's configuration says of model, data and training; equal for all seeds."""
+    setting = {name: config[name] for name in ("model", "data", "trainer")}
+    data = {**setting["data"], "init_args": {**setting["data"]["init_args"], "seed": None}}
+    trainer = {name: value for name, value in setting["trainer"].items() if name != "logger"}
+    return fingerprint_of(redact({**setting, "data": data, "trainer": trainer}))
 
 
 @contextmanager

@@ -35,6 +35,7 @@ def add(
     new_labels: bool = False,
     relabel: bool = False,
     tune: bool = False,
+    push: str | None = None,
     retriever: Retriever | None = None,
 ) -> None:
     """Add the rows of a table to a model's memory. Its predictions use them at once, without training.
@@ -56,9 +57,12 @@ def add(
         relabel: correct the memory: rows with the text of a new one get its label.
         tune: fit the weights to the grown memory, on the held-out rows that stayed with the model and on the added
             rows, each classified without it.
+        push: upload the changed model, too: wandb:entity/project/name, a new version of an artifact whose inputs have
+            the table, or user/name on the Hugging Face Hub.
         retriever: back end to use instead of the model's (another server).
     """
     memory, saved = open_model_memory(model, retriever)
+    check_push(push, model, saved)
     labels = memory.labels()
     columns = table_options(saved, retriever)
     given = {
@@ -103,6 +107,27 @@ def add(
     if saved is not None and tune:
         # Opened again: the memory may be a copy now.
         fit_again(SavedModel.open(saved.source), None, refit=False, retriever=retriever)
+    share_changed(push, model, "added", file)
+
+
+def check_push(push: str | None, model: str, saved: SavedModel | None) -> None:
+    """Raise an `InputError` unless the model, once changed, can be uploaded as `push`."""
+    if push is None:
+        return
+    if saved is None:
+        raise InputError(f"--push: {model} is a memory folder; name the model")
+    from zoo.saving import sharing  # the import takes seconds
+
+    sharing.check_target(push)
+
+
+def share_changed(push: str | None, model: str, change: str, file: str | None) -> None:
+    """Upload a model after a change by the rows of a table, if `push` names a place."""
+    if push is not None:
+        from zoo.saving import sharing
+
+        tables = [] if file is None else [sharing.table_of(change, file)]
+        print(sharing.share(model, push, tables=tables))
 
 
 def _check_tuned(model: str, saved: SavedModel | None) -> None:
@@ -146,11 +171,7 @@ def _check_new_labels(model: str, saved: SavedModel | None) -> None:
 
 def own_memory(saved: SavedModel, memory: FolderMemory) -> FolderMemory:
     """Return the memory that may grow: a copy of one that other runs share."""
-    if saved.is_download:
-        raise InputError(
-            f"{saved.source}: a model of the Hub is not changed in its download; copy it with"
-            f" `zoo export {saved.source} FOLDER` and add the rows to that"
-        )
+    saved.check_changeable()
     is_shared = saved.memory is not None and saved.memory.rows is not None
     return memory.copy_to(saved.own_memory) if is_shared else memory
 
@@ -161,6 +182,7 @@ def tune(
     text_column: TextColumn | None = None,
     label_column: Column | None = None,
     refit: bool = False,
+    push: str | None = None,
     retriever: Retriever | None = None,
 ) -> None:
     """Fit the weights of a model's memory again, on labelled rows: after it has grown, or to start with.
@@ -176,20 +198,24 @@ def tune(
         label_column: name or number of the label; null: as in training.
         refit: first fit the members that need no gradients (lexical, bag, the kernel machine on a frozen encoder) to
             the memory's labelled rows instead of the training rows. They are written to `members-*.safetensors`.
+        push: see `zoo memory add`.
         retriever: back end to use instead of the model's (another server).
     """
     saved = SavedModel.open(model)
     check_fits_weights(saved)
+    check_push(push, model, saved)
     options = saved.checkpoint.data.options
     names = ("text_column", "label_column", "header", "quotes", "class_names")
     columns = {name: options[name] for name in names if name in options}
     given = {"text_column": text_column, "label_column": label_column}
     columns |= {name: value for name, value in given.items() if value is not None}
     fit_again(saved, read_table(file, **columns), refit, retriever)
+    share_changed(push, model, "tuned", file)
 
 
 def check_fits_weights(saved: SavedModel) -> None:
     """Raise an `InputError` for a model without weights that could be fitted without training."""
+    saved.check_changeable()
     if not issubclass(saved.kind, fitted_weights.FitsWeights):
         raise InputError(
             f"{saved.source}: a {saved.kind.__name__} has no weights that could be fitted without training; train a"

@@ -16,9 +16,11 @@ from datamodules.retrieval.memories.memory import Change
 from zoo.memory.commands import (
     addable_labels,
     check_fits_weights,
+    check_push,
     name_what_stays,
     open_model_memory,
     own_memory,
+    share_changed,
     table_options,
 )
 from zoo.saving import fitted_weights
@@ -33,6 +35,7 @@ def remove(
     id_column: Column = "id",
     allow_empty_class: bool = False,
     refit: bool = False,
+    push: str | None = None,
     retriever: Retriever | None = None,
 ) -> None:
     """Remove rows from a model's memory. Its predictions do without them at once, as if they had never been there.
@@ -48,9 +51,11 @@ def remove(
         id_column: name or number of the column of ids in `file`.
         allow_empty_class: whether the last row of a class may be removed.
         refit: also fit the members that need no gradients again, and the weights, without the rows.
+        push: upload the changed model, too; see `zoo memory add`.
         retriever: back end to use instead of the model's (another server).
     """
     memory, saved = open_to_change(model, retriever, refit)
+    check_push(push, model, saved)
     given = [name for name, value in (("ids", ids), ("file", file), ("where", where)) if value is not None]
     if len(given) != 1:
         raise InputError(
@@ -68,6 +73,7 @@ def remove(
     memory = _own(saved, memory, wanted)
     done = memory.remove(wanted, allow_empty_class)
     _finish(memory, saved, done, "removed", refit, retriever)
+    share_changed(push, model, "removed", file)
 
 
 def relabel(
@@ -79,6 +85,7 @@ def relabel(
     label_column: Column = "label",
     allow_empty_class: bool = False,
     refit: bool = False,
+    push: str | None = None,
     retriever: Retriever | None = None,
 ) -> None:
     """Give other labels to rows of a model's memory.
@@ -92,9 +99,11 @@ def relabel(
         label_column: name or number of the column of labels in `file`.
         allow_empty_class: whether the last row of a class may get another label.
         refit: see `zoo memory remove`.
+        push: see `zoo memory add`.
         retriever: back end to use instead of the model's (another server).
     """
     opened = open_to_change(model, retriever, refit)
+    check_push(push, model, opened[1])
     if (file is None) == (ids is None) or (ids is None) != (label is None):
         raise InputError("zoo memory relabel: give --ids and --label, or --file")
     if file is not None:
@@ -105,6 +114,7 @@ def relabel(
         wanted = parse_ids(str(ids))
         labels = [str(label)] * len(wanted)
     relabel_rows(*opened, wanted, labels, allow_empty_class, refit, retriever)
+    share_changed(push, model, "relabelled", file)
 
 
 def relabel_rows(
@@ -131,6 +141,7 @@ def replace(
     label_column: Column | None = None,
     allow_empty_class: bool = False,
     refit: bool = False,
+    push: str | None = None,
     retriever: Retriever | None = None,
 ) -> None:
     """Put the rows of a table in the place of those with the same ids in a model's memory.
@@ -143,9 +154,11 @@ def replace(
         label_column: name or number of the label; null: as for the first rows.
         allow_empty_class: whether the last row of a class may get another label.
         refit: see `zoo memory remove`.
+        push: see `zoo memory add`.
         retriever: back end to use instead of the model's (another server).
     """
     memory, saved = open_to_change(model, retriever, refit)
+    check_push(push, model, saved)
     columns = table_options(saved, retriever)
     given = {"text_column": text_column, "label_column": label_column, "id_column": id_column}
     columns |= {name: value for name, value in given.items() if value is not None}
@@ -155,6 +168,7 @@ def replace(
     memory = _own(saved, memory, rows.ids)
     done = memory.replace(rows, addable_labels(saved, memory), allow_empty_class)
     _finish(memory, saved, done, "replaced", refit, retriever)
+    share_changed(push, model, "replaced", file)
 
 
 def compact(model: str, keep: int = 1, retriever: Retriever | None = None) -> None:

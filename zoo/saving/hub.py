@@ -45,7 +45,6 @@ def push(folder: Path, name: str, private: bool = False) -> str:
         api.upload_folder(repo_id=name, folder_path=str(folder), commit_message="Model of Memory Zoo")
     except Exception as error:  # errors of the Hub, of its client and of the HTTP library
         raise InputError(
-            f"{name}: the Hugging Face Hub refuses or cannot be reached ({reason(error)}); the model is in {folder},"
-            " from where `huggingface-cli upload` can upload it"
+            f"{name}: the Hugging Face Hub refuses or cannot be reached ({reason(error)})"
         ) from error
     return str(address)

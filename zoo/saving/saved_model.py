@@ -1,4 +1,4 @@
-"""A trained model on disk: a run folder, a checkpoint, an exported folder, or a name on the Hugging Face Hub.
+"""A trained model on disk: a run folder, a checkpoint, an exported folder, or a name on the Hugging Face Hub or in W&B.
 
 What changes after the training lies next to the model: its own `memory` (see `FolderMemory`), and `weights.json` with
 the files that it names (see `fitted_weights`).
@@ -24,7 +24,7 @@ from datamodules.retrieval import FolderMemory, Memory, Retriever, first_rows, m
 from datamodules.state import DataState
 from datamodules.text.tokenization import OWN_TOKENIZERS
 from zoo.registry import model_class
-from zoo.saving import fitted_weights, hub, model_folder
+from zoo.saving import artifacts, fitted_weights, hub, model_folder
 from zoo.saving.checkpoint import Checkpoint, explained_by, read_contents
 from zoo.saving.fitted_weights import Entry
 from zoo.saving.held_out import RESULTS_FILE, HeldOutRows, KeptHeldOut
@@ -56,12 +56,12 @@ class SavedModel:
         self.path = path
         #: the model as it was trained.
         self.checkpoint = checkpoint
-        #: whether the files are in the cache of the Hub's client.
+        #: whether the files are in a cache of downloads.
         self.is_download = not Path(source).exists()
 
     @classmethod
     def open(cls, source: str | Path) -> SavedModel:
-        """Open a run folder, a checkpoint file, an exported folder, or the name of a model on the Hub."""
+        """Open a run folder, a checkpoint file, an exported folder, or the name of a model on the Hub or in W&B."""
         path = local_path(source)
         if path.is_dir():
             return cls(source, path, model_folder.read_model(path))
@@ -85,6 +85,14 @@ class SavedModel:
             return self.path / name
         folder = self.path.absolute().parent
         return folder.parent / name if folder.name == "checkpoints" else self.path.with_suffix(f".{name}")
+
+    def check_changeable(self) -> None:
+        """Raise an `InputError` for a download, whose files the next one would replace."""
+        if self.is_download:
+            raise InputError(
+                f"{self.source}: a model is not changed in its download; copy it with"
+                f" `zoo export {self.source} FOLDER`, and change that"
+            )
 
     @property
     def own_memory(self) -> Path:
@@ -248,7 +256,8 @@ def load(
     """Load a trained model for prediction; only the model and its memory are needed.
 
     Args:
-        source: a run folder (`runs/NAME`), a checkpoint, an exported folder, or a name on the Hub, `user/name`.
+        source: a run folder (`runs/NAME`), a checkpoint, an exported folder, or a name: `user/name` on the Hub,
+            `wandb:entity/project/name:v3` in W&B.
         memory: a memory folder to use instead of the model's.
         retriever: back end and ranking to use instead (credentials, another server).
         device: where to run the network.
@@ -270,7 +279,7 @@ def load(
 
 
 def local_path(source: str | Path) -> Path:
-    """Return the checkpoint file or model folder of a path or a name on the Hub; a run has its best checkpoint."""
+    """Return the checkpoint file or model folder of a path, or of a name; a run has its best checkpoint."""
     path = Path(source)
     if (best := path / _BEST).is_file():
         return best
@@ -279,9 +288,11 @@ def local_path(source: str | Path) -> Path:
             f"{path}: a folder without {_BEST} or {model_folder.CONFIG}; give a run folder, a checkpoint, or a folder"
             " of `zoo export`"
         )
-    if path.exists() or isinstance(source, Path) or not hub.is_hub_name(source):
+    if path.exists() or isinstance(source, Path):
         return path
-    return hub.download(source)
+    if artifacts.is_artifact_name(source):
+        return artifacts.download(source)
+    return hub.download(source) if hub.is_hub_name(source) else path
 
 
 def _absolute(name: str) -> str:

@@ -43,7 +43,7 @@ def test_help_names_every_command(zoo_command: Zoo) -> None:
         named = re.findall(r"^  (\w+) ", result.out, re.MULTILINE)
         assert named == list(COMMANDS)
         assert all(f"zoo {name} " in result.out for name in COMMANDS)
-        assert "--import MODULE" in result.out
+        assert "--import mine" in result.out
 
 
 def test_list(zoo_command: Zoo) -> None:
@@ -166,6 +166,26 @@ def test_a_module_of_the_current_folder_is_imported(start: str) -> None:
     done = run_process("--import", "gone", "list", start=start)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "zoo: error: --import gone: no such module, here or installed\n"
+
+
+IMPORTS = [("--import", "tests"), ("--import=tests",), ("--import", "tests.py"), ("--import=./tests.py",)]
+
+
+@pytest.mark.parametrize("option", IMPORTS)
+def test_a_module_may_be_named_anywhere_and_as_a_file(option: tuple[str, ...]) -> None:
+    """Although Python finds another module of its name: the package of these tests."""
+    Path("tests.py").write_text("print('imported')\n")
+    for arguments in ([*option, "list", "KNNBiLSTM"], ["list", "KNNBiLSTM", *option]):
+        done = run_process(*arguments)
+        assert done.stdout.splitlines()[:2] == ["imported", "KNNBiLSTM"], done.stderr
+
+
+def test_a_module_that_cannot_be_imported(zoo_command: Zoo) -> None:
+    Path("json.py").write_text("")
+    refusal(zoo_command("--import", "json", "list"), "--import json: ", "rename the file")
+    refusal(zoo_command("list", "--import"), "--import: name a module")
+    refusal(zoo_command("--import", "mine"), "name a command, too")
+    refusal(zoo_command("list", "--import=gone.py"), "--import gone.py: no such module")
 
 
 def test_a_retriever_of_the_users_own(

@@ -1,0 +1,348 @@
+"""Models in Weights & Biases: artifacts of runs, whose inputs are the files that a model stands on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import wandb
+import yaml
+from wandb.sdk.artifacts.artifact_manifest_entry import ArtifactManifestEntry
+
+import zoo
+from datamodules.core.errors import InputError
+from datamodules.core.storage import checksum_of
+from tests.zoo.conftest import Fit, Zoo, fit_options, refusal, sentences, write_table
+from zoo.cli.run_dir import setting_of
+from zoo.saving import artifacts, sharing
+from zoo.saving.export import export
+from zoo.saving.model_folder import CONFIG
+from zoo.saving.saved_model import SavedModel
+
+TEXTS = [text for text, _ in sentences(12, seed=8)]
+NAME = "wandb:me/texts/topics"
+WANDB = ("--config=logger/wandb", "--trainer.logger.log_model=true")
+
+
+class RecordedRun:
+    """The documented part of an online `wandb.Run`, without a server."""
+
+    offline = False
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+        self.used: dict[str, Any] = {}
+        self.logged: list[Any] = []
+
+    def __enter__(self) -> RecordedRun:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def use_artifact(self, artifact: wandb.Artifact) -> None:
+        assert artifact.type == "dataset"
+        self.used[artifact.name] = artifact
+
+    def log_artifact(self, artifact: wandb.Artifact, aliases: list[str]) -> Any:
+        self.logged.append(artifact)
+        return SimpleNamespace(wait=lambda: SimpleNamespace(name=f"{artifact.name}:v{len(self.logged)}"))
+
+
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch, _own_folders: None) -> RecordedRun:
+    """The run that `wandb.init` returns."""
+    run = RecordedRun()
+
+    def init(**given: Any) -> RecordedRun:
+        run.given = given
+        return run
+
+    monkeypatch.setattr(wandb, "init", init)
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    yield
+    artifacts.download.cache_clear()
+
+
+@pytest.fixture
+def published(fit: Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An artifact with an exported model, which `wandb.Api` finds by its name alone."""
+    folder = export(fit("run"), tmp_path / "model")
+    made = wandb.Artifact("topics", "model")
+    made.add_dir(str(folder))
+
+    def download(root: str, skip_cache: bool) -> str:
+        assert skip_cache
+        return str(shutil.copytree(folder, root))
+
+    found = SimpleNamespace(version="v3", digest=made.digest, manifest=made.manifest, download=download)
+
+    class Api:
+        def artifact(self, name: str) -> Any:
+            if name not in ("me/texts/topics:v3", "me/texts/topics:latest"):
+                raise wandb.errors.CommError(f"artifact {name!r} not found")
+            return found
+
+    monkeypatch.setattr(wandb, "Api", Api)
+    return found
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, _wandb_offline: None) -> list[tuple[Any, Any]]:
+    """Runs of W&B that write files, each with the artifacts that it has logged when it ends."""
+    runs: list[tuple[Any, Any]] = []
+    log_artifact, finish = wandb.Run.log_artifact, wandb.Run.finish
+    artifacts_of: dict[str, Any] = {}
+
+    def log(self: wandb.Run, artifact: wandb.Artifact, **options: Any) -> wandb.Artifact:
+        artifacts_of[self.id] = (artifact, options)
+        return log_artifact(self, artifact, **options)
+
+    def record(self: wandb.Run, *given: Any, **options: Any) -> None:
+        runs.append((self, artifacts_of.get(self.id)))
+        finish(self, *given, **options)
+
+    monkeypatch.setattr(wandb.Run, "log_artifact", log)
+    monkeypatch.setattr(wandb.Run, "finish", record)
+    return runs
+
+
+# --- a run logs its model ---
+
+
+def test_the_model_folder_is_an_artifact_of_the_run(
+    fit: Fit, train_csv: Path, tmp_path: Path, offline: list[tuple[Any, Any]]
+) -> None:
+    run = fit("run", *WANDB)
+    ((_, (artifact, options)),) = offline
+    run_id = (run / "wandb_id").read_text()
+    assert (artifact.name, artifact.type) == (f"model-{run_id}", "model")
+    assert options["aliases"] == ["latest", "best"]
+    # `wandb sync` uploads the copies of the files that the file of the run names: the whole model with its memory.
+    (recorded,) = run.glob("wandb/offline-run-*/*.wandb")
+    uploaded = tmp_path / "uploaded"
+    for path, entry in artifact.manifest.entries.items():
+        assert not path.endswith(".ckpt")
+        assert entry.local_path.encode() in recorded.read_bytes()
+        (uploaded / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(entry.local_path, uploaded / path)
+    expected = zoo.load(run).predict(TEXTS)
+    assert zoo.load(uploaded).predict(TEXTS) == expected
+    # Its metadata have the rows that it stands on.
+    metadata = artifact.metadata
+    assert metadata["model"] == "KNNBiLSTM"
+    assert metadata["memory"] == {"path": "memory", "version": 1}
+    train = {"option": "train_file", "file": "train.csv", "checksum": checksum_of(train_csv), "rows": 90}
+    assert metadata["inputs"] == [train]
+    # The run can be repeated from its configuration, and is another run of W&B then.
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    logger = config["trainer"]["logger"]["init_args"]
+    assert (logger["log_model"], logger["id"]) == (True, None)
+
+
+@pytest.mark.usefixtures("_wandb_offline")
+def test_no_model_without_checkpoints(zoo_command: Zoo, train_csv: Path) -> None:
+    options = fit_options(train_csv, *WANDB, "--trainer.enable_checkpointing=false")
+    refusal(zoo_command(*options), "--trainer.logger.log_model", "without checkpoints")
+    assert not Path("run").exists()
+
+
+@pytest.mark.usefixtures("_wandb_offline")
+def test_the_inputs_of_a_run(fit: Fit, train_csv: Path, test_csv: Path, online: RecordedRun) -> None:
+    """Equal contents are one version of an artifact, other ones another; no row is uploaded."""
+    run = fit("run", f"--data.validation_file={test_csv}")
+    sharing.log_run(online, run, "topics", {"train_file": 90, "validation_file": 31})  # type: ignore[arg-type]
+    assert [*online.used] == ["train.csv", "test.csv"]
+    assert online.used["test.csv"].metadata["rows"] == 31
+    for file in (train_csv, test_csv):
+        used = online.used[file.name]
+        ((name, entry),) = used.manifest.entries.items()
+        assert name == "checksum.json"
+        assert json.loads(Path(entry.local_path).read_text()) == checksum_of(file)
+    again = sharing.table_of("train_file", str(train_csv)).artifact()
+    assert again.digest == online.used["train.csv"].digest != online.used["test.csv"].digest
+
+
+def test_a_name_with_a_secret_is_not_recorded() -> None:
+    made = artifacts.Input("train_file", "https://me:secret@host/train.csv?key=secret", "1").artifact()
+    assert made.name == "train.csv"
+    assert "secret" not in json.dumps(made.metadata)
+
+
+def test_a_large_memory_is_named_by_place_and_version(
+    fit: Fit, zoo_command: Zoo, train_csv: Path, monkeypatch: pytest.MonkeyPatch, online: RecordedRun
+) -> None:
+    """Whoever loads the artifact names the memory: a stranger's model opens none elsewhere."""
+    assert zoo_command("index", "--file", train_csv, "--memory=rows").code == 0
+    run = fit("run", "--data.memory=rows")
+    expected = zoo.load(run).predict(TEXTS)
+    monkeypatch.setattr(sharing, "_LARGEST_MEMORY", 1000)
+    assert zoo_command("export", run, "whole", f"--push={NAME}").code == 0
+    assert zoo_command("memory", "add", run, write_table(Path("more.csv"), sentences(3, seed=5))).code == 0
+    result = zoo_command("memory", "remove", run, "--ids=0", f"--push={NAME}")
+    assert result.code == 0, result.err
+    whole, large = online.logged
+    assert "memory/rows-1/rows.arrow" in whole.manifest.entries
+    assert not [path for path in large.manifest.entries if path.startswith("memory")]
+    assert large.metadata["memory"] == {"path": str(Path("rows").absolute()), "version": 3}
+    folder = export(run, "large", 1000)
+    with pytest.raises(InputError, match="names a memory outside of its folder; name one with --memory"):
+        zoo.load(folder)
+    assert zoo.load(folder, memory="rows", memory_version=1).predict(TEXTS) == expected
+
+
+# --- a model is opened by its name ---
+
+
+def test_a_model_of_wandb_is_opened_by_its_name(published: Any, zoo_command: Zoo, test_csv: Path) -> None:
+    expected = zoo.load("run").predict(TEXTS)
+    for name in (f"{NAME}:v3", NAME):
+        assert zoo.load(name).predict(TEXTS) == expected
+    result = zoo_command("test", "--ckpt_path", NAME, "--data.test_file", test_csv)
+    assert result.code == 0, result.err
+    saved = SavedModel.open(NAME)
+    assert not saved.is_own  # like any model that somebody may have written
+    assert saved.path.parent == Path("cache").absolute()
+    result = zoo_command("fit", *fit_options(test_csv, f"--model.init_from={NAME}", "--run_dir=next")[1:])
+    assert result.code == 0, result.err
+
+
+@pytest.mark.parametrize("command", ["add", "replace"])
+def test_a_download_is_not_changed(command: str, published: Any, zoo_command: Zoo, test_csv: Path) -> None:
+    table = write_table(Path("rows.csv"), [("0", *sentences(1, seed=3)[0])], ["id", "text", "label"])
+    result = zoo_command("memory", command, NAME, table)
+    refusal(result, f"{NAME}: a model is not changed in its download", "zoo export")
+
+
+@pytest.mark.parametrize(
+    "path", ["../../evil.json", "/etc/evil.json", "memory/../../evil.json", "..\\evil.json"]
+)
+def test_no_file_of_an_artifact_lies_outside(path: str, published: Any) -> None:
+    published.manifest.entries[path] = ArtifactManifestEntry(path=path, digest="x", size=1)
+    with pytest.raises(InputError, match="lies outside of the folder"):
+        zoo.load(NAME)
+    assert not list(Path("cache").glob("*wandb-*"))
+
+
+def test_no_file_of_this_machine_is_copied_into_a_model(published: Any, tmp_path: Path) -> None:
+    """A reference of a stranger's artifact would put any readable file into the model's memory."""
+    evil = wandb.Artifact("topics", "model")
+    evil.add_reference((tmp_path / "train.csv").as_uri(), name="memory/rows.arrow")
+    published.manifest = evil.manifest
+    with pytest.raises(InputError, match="is a reference"):
+        zoo.load(NAME)
+
+
+def test_a_download_that_stops_halfway_is_repeated(published: Any) -> None:
+    whole = published.download
+
+    def stop(root: str, skip_cache: bool) -> None:
+        Path(root).mkdir()
+        (Path(root) / CONFIG).write_text("half")
+        raise OSError("connection lost")
+
+    published.download = stop
+    with pytest.raises(InputError, match=r"cannot be reached .*connection lost"):
+        zoo.load(NAME)
+    published.download = whole
+    assert zoo.load(NAME).predict(TEXTS)
+
+
+@pytest.mark.parametrize(
+    "name", ["wandb:topics", "wandb:me/texts", "wandb:me/texts/../x:v1", "wandb:me/texts/a:b:c"]
+)
+def test_a_malformed_name(name: str, zoo_command: Zoo) -> None:
+    result = zoo_command("predict", "--ckpt_path", name, "--input=-")
+    refusal(result, name, "write wandb:entity/project/name:v3")
+
+
+def test_an_unknown_name(published: Any, zoo_command: Zoo) -> None:
+    result = zoo_command("export", "wandb:me/texts/other", "other")
+    refusal(result, "wandb:me/texts/other: W&B has no such artifact", "wandb login")
+
+
+# --- commands log new versions ---
+
+
+def test_a_grown_memory_is_a_new_version(
+    fit: Fit, zoo_command: Zoo, train_csv: Path, online: RecordedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fit("run")
+    more = write_table(Path("more.csv"), sentences(30, seed=5))
+    result = zoo_command("memory", "add", run, more, "--push", NAME)
+    assert result.code == 0, result.err
+    assert result.out.splitlines()[-1] == f"{NAME}:v1"
+    assert (online.given["entity"], online.given["project"]) == ("me", "texts")
+    assert [*online.used] == ["train.csv", "more.csv"]
+    assert online.used["more.csv"].metadata["option"] == "added"
+    (model,) = online.logged
+    assert (model.name, model.type, model.metadata["memory"]["version"]) == ("topics", "model", 2)
+
+
+def test_a_place_that_cannot_be(fit: Fit, zoo_command: Zoo, train_csv: Path) -> None:
+    """Wrong names are refused before anything changes."""
+    run = fit("run")
+    for name in ("topics", f"{NAME}:v3", "wandb:topics"):
+        for command in (["memory", "add", run, train_csv], ["export", run, "model"]):
+            result = zoo_command(*command, f"--push={name}")
+            refusal(result, name)
+    assert "version   1" in zoo_command("memory", "show", run).out
+    refusal(zoo_command("export", run, "model", f"--push={NAME}", "--private=true"), "--private")
+    assert not Path("model").exists()
+    zoo_command("index", "--file", train_csv, "--memory=rows")
+    refusal(zoo_command("memory", "add", "rows", train_csv, f"--push={NAME}"), "--push", "name the model")
+
+
+def test_a_change_stays_if_wandb_cannot_be_reached(
+    fit: Fit, zoo_command: Zoo, train_csv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**_: Any) -> None:
+        raise wandb.errors.CommError("no connection")
+
+    monkeypatch.setattr(wandb, "init", init)
+    run = fit("run")
+    result = zoo_command("memory", "remove", run, "--ids=0", f"--push={NAME}")
+    refusal(result, f"{NAME}: W&B ", "no connection", "is changed", "`zoo export")
+    assert "version   2" in zoo_command("memory", "show", run).out
+
+
+# --- groups ---
+
+
+def test_seeds_of_one_setting_share_a_group(
+    fit: Fit, monkeypatch: pytest.MonkeyPatch, offline: list[tuple[Any, Any]]
+) -> None:
+    def group(name: str, *options: str) -> str:
+        fit(name, "--config=logger/wandb", *options)
+        run, _ = offline[-1]
+        return str(run.group)
+
+    first = group("first")
+    assert first.startswith("KNNBiLSTM-")
+    assert group("second", "--seed_everything=1") == first
+    assert group("third", "--model.hidden_size=7") != first
+    assert group("own", "--trainer.logger.group=mine") == "mine"
+    monkeypatch.setenv("WANDB_RUN_GROUP", "theirs")
+    # W&B reads the variable itself, once in a process.
+    assert group("variable") in ("theirs", "")
+
+
+def test_a_setting_is_without_seeds_and_secrets() -> None:
+    def config(url: str, seed: int | None = None, **trainer: Any) -> dict[str, Any]:
+        retriever = {"class_path": "ElasticsearchRetriever", "init_args": {"url": url}}
+        data = {"class_path": "ClassificationDataModule", "init_args": {"seed": seed, "retriever": retriever}}
+        return {"seed_everything": seed, "model": {"class_path": "A"}, "data": data, "trainer": trainer}
+
+    setting = setting_of(config("http://me:password@host:1"))
+    assert setting == setting_of(config("http://host:1", seed=3, logger={"class_path": "WandbLogger"}))
+    assert setting != setting_of(config("http://host:1", max_epochs=3))
