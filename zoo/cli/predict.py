@@ -108,7 +108,7 @@ def predict(
     Args:
         ckpt_path: a run folder, a checkpoint, an exported folder or a name on the Hub.
         input: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for standard input.
-output: a file, whose name chooses the format: a table (.csv, .tsv), a TREC run of a model that ranks (.run,
+        output: a file, whose name chooses the format: a table (.csv, .tsv), a TREC run of a model that ranks (.run,
             .trec), else JSON lines; null writes these to standard output.
         memory: a memory folder to use instead of the model's (see `zoo index`).
         batch_size: rows that pass through the network together.

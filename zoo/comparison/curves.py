@@ -87,7 +87,8 @@ def draw_training(run: Run, metrics: Sequence[str]) -> Figure:
 
 def _points(curve: Sequence[tuple[int, float]]) -> NDArray[np.float64]:
     """Epochs and values, [2, n]."""
-    return np.array(curve, float).reshape(-1, 2).T
+    points: NDArray[np.float64] = np.array(curve, float).reshape(-1, 2)
+    return points.T
 
 
 def _limits(runs: Sequence[Run], metric: str) -> tuple[float, float]:
