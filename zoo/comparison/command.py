@@ -11,8 +11,8 @@ from jsonargparse import ArgumentParser
 from datamodules.core.errors import InputError, reason
 from datamodules.core.storage import write_text
 from zoo.comparison.page import page
-from zoo.comparison.runs import Run, read_run
 from zoo.comparison.table import compared, markdown
+from zoo.saving.run_folder import Run, read_run
 
 
 def run(command: str, options: list[str]) -> None:

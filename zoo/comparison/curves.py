@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from zoo.comparison.runs import Run
 from zoo.comparison.table import Setting
+from zoo.saving.run_folder import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,10 +84,9 @@ def draw_training(run: Run, metrics: Sequence[str]) -> Figure:
     return figure
 
 
-def _points(curve: Sequence[tuple[int, float]]) -> NDArray[np.float64]:
-    """Epochs and values, [2, n]."""
-    points: NDArray[np.float64] = np.array(curve, float).reshape(-1, 2)
-    return points.T
+def _points(curve: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
+    """Epochs and values."""
+    return [epoch for epoch, _ in curve], [value for _, value in curve]
 
 
 def _limits(runs: Sequence[Run], metric: str) -> tuple[float, float]:

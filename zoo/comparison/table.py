@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from zoo.comparison.runs import Run
 from zoo.markdown import markdown_table
+from zoo.saving.run_folder import Run
 
 #: Settings that define the task and its validation rows: figures of others can't be compared.
 _DATA = re.compile(r"data(\.(goal|classes|validation_\w+|train_\w+))?")

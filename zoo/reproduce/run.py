@@ -22,10 +22,10 @@ from pyarrow import parquet
 from datamodules.core.errors import InputError, visible
 from datamodules.core.storage import contents_of, write_json
 from datamodules.core.types import PlainDict
-from zoo.comparison.runs import read_run
 from zoo.reproduce.data import RowData, read_test, without_absent_tests
 from zoo.reproduce.report import Report
 from zoo.reproduce.table import SPLITS, Metrics, Row, Table
+from zoo.saving.run_folder import read_run
 
 #: How a run is started.
 ZOO: tuple[str, ...] = (sys.executable, "-m", "zoo")

@@ -19,13 +19,13 @@ from datamodules.memory_source import MemoryLocation
 from datamodules.retrieval import FolderMemory, Memory
 from datamodules.retrieval.memories.encoded_memory import encodings_folder
 from datamodules.text.tokenization import OWN_TOKENIZERS
-from zoo.comparison.runs import read_run
 from zoo.layers.lora import without_adapters
 from zoo.markdown import code_span
 from zoo.registry import paper_of
 from zoo.saving import fitted_weights
 from zoo.saving.checkpoint import explained_by
 from zoo.saving.model_folder import CONFIG, KIND, TOKENIZER, write_model
+from zoo.saving.run_folder import read_run
 from zoo.saving.saved_model import MEMORY, OWN, SavedModel
 
 #: Options that describe how the training started, whose effect is in the weights.

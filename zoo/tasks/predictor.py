@@ -103,8 +103,7 @@ class Predictor(ABC, Generic[ModelT, DataT]):
             raise InputError("export: this model is not on the disk; train it with `zoo.fit`")
         return export(self.source, folder)
 
-    def facts(self) -> dict[str, str]:
-        """What was loaded, by name, for `repr`."""
+    def __repr__(self) -> str:
         facts = {"model": f"{type(self.model).__name__} from {self.source or 'this process'}"}
         if self.memory is not None:
             facts["memory"] = self.memory.location()
@@ -118,10 +117,7 @@ class Predictor(ABC, Generic[ModelT, DataT]):
             trained = f"trained here, {self.model.vector_size} numbers a text"
             # An exported model has its encoder, whose folder is on another machine.
             facts["encoder"] = trained if encoder is None else encoder.removeprefix(ELSEWHERE)
-        return facts
-
-    def __repr__(self) -> str:
-        lines = [f"  {name:9}  {value}" for name, value in self.facts().items()]
+        lines = [f"  {name:9}  {value}" for name, value in facts.items()]
         return "\n".join([type(self).__name__, *lines])
 
     def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:

@@ -19,8 +19,8 @@ from PIL import Image
 from tests.zoo.conftest import Result
 from zoo.comparison.curves import draw_curves, draw_training
 from zoo.comparison.page import page
-from zoo.comparison.runs import Run, read_run
 from zoo.comparison.table import Comparison, Setting, compared
+from zoo.saving.run_folder import Run, read_run
 
 Command = Callable[..., Result]
 

@@ -119,9 +119,9 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
     table_options: ClassVar[Mapping[str, Any]] = {"memories": 0, "top": 1}
 
     @override
-    def facts(self) -> dict[str, str]:
+    def __repr__(self) -> str:
         labels = self.model.labels
-        return {**super().facts(), "labels": f"{len(labels):,}: {excerpt(', '.join(labels), 80)}"}
+        return f"{super().__repr__()}\n  labels     {len(labels):,}: {excerpt(', '.join(labels), 80)}"
 
     def predict(
         self,
