@@ -17,6 +17,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict, cross_val_score
+from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks, get_tags
@@ -82,6 +83,16 @@ def test_tools_of_scikit_learn() -> None:
     assert grid.best_params_["zoo__random_state"] in (0, 1)
     assert set(grid.predict(NEW)) <= set(TOPICS)
     assert len(cross_val_predict(small(), TEXTS, TOPICS, cv=2, method="predict_proba")) == len(TEXTS)
+
+
+def test_one_model_a_label_predicts_several_labels() -> None:
+    labels = pd.Series([topic if topic == "metal" else f"{topic};not metal" for topic in TOPICS])
+    has_label = labels.str.get_dummies(";")
+    several = MultiOutputClassifier(small()).fit(TEXTS, has_label)
+    predicted = pd.DataFrame(several.predict(TEXTS), columns=has_label.columns)
+    assert (predicted == has_label).to_numpy().mean() > 0.8  # the most frequent values: 0.67
+    alone = small().fit(TEXTS, has_label["not metal"])
+    assert predicted["not metal"].tolist() == alone.predict(TEXTS).tolist()
 
 
 def test_a_pickled_classifier_needs_no_other_file(tmp_path: Path) -> None:
