@@ -77,7 +77,7 @@ def test_a_resumed_run_needs_the_same_data(tmp_path: Path) -> None:
     moved = tmp_path / "moved.csv"
     moved.write_bytes((tmp_path / "train.csv").read_bytes())
     check(batch_size=3, train_file=str(moved))
-    with pytest.raises(InputError, match=r"data\.max_length=5, not 64"):
+    with pytest.raises(InputError, match=r"data\.max_length=5, not 128"):
         check(max_length=5)
     with pytest.raises(InputError, match=r"data\.train_file=.* has other contents than then"):
         check(train_file=str(tmp_path / "test.csv"))

@@ -367,7 +367,9 @@ def kind_of(name: str) -> str:
     return next((kind for kind, adapter in ADAPTERS.items() if name in adapter.variants), "ranking")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "MemoryEnsemble")) for name in MODELS]
+)
 def test_every_option_has_an_effect(name: str, adapters: Any, tiny_bert: Path) -> None:
     words = ["apple", "iron", "rain", "the", "of", "near", "where", "is", "in", "old"]
     Path(VECTORS).write_text("".join(f"{word} {i} {i % 3} 1\n" for i, word in enumerate(words)))

@@ -133,6 +133,9 @@ class ZooCLI(LightningCLI):
         for name in ("check_val_every_n_epoch", "accumulate_grad_batches"):
             if (value := self._option("trainer")[name]) is not None and value < 1:
                 raise InputError(f"--trainer.{name} {value}: must be 1 or more")
+        if isinstance(callbacks := self._option("trainer").callbacks, list):
+            # The fragment that a resumed run is given again adds what its configuration has already.
+            callbacks[:] = [each for number, each in enumerate(callbacks) if each not in callbacks[:number]]
         resumed = self._option("ckpt_path")
         #: whether this run continues in the folder of the run that it resumes.
         self.resumes = resumed is not None and self.run_dir.resolve() in Path(resumed).resolve().parents

@@ -94,7 +94,7 @@ def test_char_cnn_has_the_papers_sizes() -> None:
 def test_char_cnn_reads_frames_of_one_length() -> None:
     characters = {"tokenizer": "characters", "num_memories": 0}
     CharCNN(length=130).check_data(ClassificationDataModule(max_length=130, **characters))
-    with pytest.raises(InputError, match=r"model\.length=1014, data\.max_length=64: make them agree"):
+    with pytest.raises(InputError, match=r"model\.length=1014, data\.max_length=128: make them agree"):
         CharCNN().check_data(ClassificationDataModule(**characters))
     with pytest.raises(InputError, match=r"model\.length=122: the convolutions read at least 123 characters"):
         CharCNN(length=122)

@@ -97,7 +97,7 @@ def test_list_of_an_unknown_model(zoo_command: Zoo) -> None:
 
 def test_unknown_commands_and_missing_options(zoo_command: Zoo) -> None:
     refusal(zoo_command("train"), "train", "fit", "predict", "search")
-    refusal(zoo_command("predict", "--input", "x.csv"), "ckpt_path")
+    refusal(zoo_command("predict", "--input", "-"), "ckpt_path")
     refusal(zoo_command("search", "words"), "--memory")
     refusal(zoo_command("search", "words", "--memory", "gone"), "gone", "zoo index")
     refusal(zoo_command("index", "--file", "gone.csv", "--memory", "m"), "gone.csv")

@@ -102,6 +102,7 @@ def _named_files(tmp_path: Path, tiny_bert: Path) -> None:
             "\n".join(["query_id,doc_id,grade", *grades]) + "\n"
         )
     (tmp_path / "texts.txt").write_text("some ripe apple\nthe rain\n")
+    (tmp_path / "texts.csv").write_text("text\nsome ripe apple\nthe rain\n")
     (tmp_path / "questions.txt").write_text("which apple 3 ?\nwhich rain ?\n")
     (tmp_path / "articles.jsonl").write_text(
         "".join(json.dumps({"body": text, "category": label}) + "\n" for text, label in sentences(20, seed=3))

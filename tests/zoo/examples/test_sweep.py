@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import optuna
+import pytest
 
 from tests.zoo.conftest import SMALL, Zoo
 
@@ -23,6 +24,7 @@ def sweep(*options: object) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_sweep_is_resumed_and_compared(train_csv: Path, zoo_command: Zoo) -> None:
     options = [*SMALL, "--data.train_file", train_csv, "--trainer.max_epochs=1"]
     done = sweep("--trials=1", *options)

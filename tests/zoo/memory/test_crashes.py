@@ -88,6 +88,7 @@ def grown(run: Run, tmp_path: Path) -> tuple[Path, list[str]]:
     return folder, ["memory", "add", str(folder), str(more), "--new_labels=true"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_full", [False, True])
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_addition_that_is_killed_or_fills_the_disk(

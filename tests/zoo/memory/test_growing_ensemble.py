@@ -126,10 +126,10 @@ def test_each_version_keeps_its_predictions(
     explain = MemoryEnsemble.explain
 
     def record(
-        self: MemoryEnsemble, predictions: Sequence[Prediction], output: EnsembleOutput
+        self: MemoryEnsemble, predictions: Sequence[Prediction], output: EnsembleOutput, memories: bool
     ) -> list[Prediction]:
         outputs.append(output)
-        return explain(self, predictions, output)
+        return explain(self, predictions, output, memories)
 
     monkeypatch.setattr(MemoryEnsemble, "explain", record)
     # Labels with noise give the votes a weight.

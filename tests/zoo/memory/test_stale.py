@@ -181,7 +181,7 @@ def test_a_named_memory_that_is_missing_or_older_is_refused(
     ("options", "named"),
     [
         (["--data.num_memories=2"], "data.num_memories=2, not 3"),
-        (["--data.max_length=2"], "data.max_length=2, not 64"),
+        (["--data.max_length=2"], "data.max_length=2, not 128"),
         (["--data.validation_split=0.3"], "data.validation_split=0.3, not 0.2"),
         (
             ["--data.retriever=EmbeddedRetriever", "--data.retriever.k1=0.1"],
