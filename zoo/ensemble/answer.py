@@ -245,7 +245,7 @@ class Answer:
             is_combined = line.name in _COMBINATIONS
             group = "combination" if is_combined else "reference" if line.name in REFERENCES else "member"
             mark = "*" if line.is_flattered else ""
-            figures = round(100 * line.accuracy, 2), round(100 * line.standard_error, 2)
+            figures = round(100 * line.accuracy, 4), round(100 * line.standard_error, 4)
             rows.append([names.get(line.name, line.name) + mark, *figures, group])
         title = f"Accuracy on {self.lines[0].texts:,} {self.split} rows, with standard errors"
         note = "\n* a little too high: the encoder's epoch was chosen on these rows"
