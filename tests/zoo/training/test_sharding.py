@@ -23,7 +23,8 @@ FRAGMENT = "trainer/fsdp"
 def fsdp(devices: int, **strategy: object) -> Path:
     """The example's configuration for processes on this machine."""
     fragment = yaml.safe_load(find(FRAGMENT).read_text())
-    fragment["trainer"] |= {"accelerator": "cpu", "devices": devices, "precision": "32-true"}
+    cpu = {"accelerator": "cpu", "devices": devices, "precision": "32-true", "enable_model_summary": True}
+    fragment["trainer"] |= cpu
     fragment["trainer"]["strategy"]["init_args"] |= {"data_parallel_size": devices} | strategy
     path = Path("fsdp.yaml").absolute()
     path.write_text(yaml.safe_dump(fragment))
