@@ -72,7 +72,7 @@ def test_sharded_weights_equal_whole_ones(matcher: list[object]) -> None:
     last = "parts/checkpoints/last.ckpt"
     fit_sharded(*matcher, "--trainer.max_epochs=2", "--run_dir=parts", "--ckpt_path", last)
     zoo_process("fit", *matcher, "--trainer.max_epochs=2", "--run_dir=whole", *DDP)
-    for fragment, run in ((["--config", fsdp(1)], "whole"), ([], "parts")):
+    for fragment, run in ((["--config", fsdp(1)], "whole"), (DDP, "parts")):
         resumed = ["--trainer.max_epochs=3", "--ckpt_path", f"{run}/checkpoints/last.ckpt", "--run_dir=other"]
         assert "resume with the same trainer.strategy" in zoo_process(
             "fit", *fragment, *matcher, *resumed, code=2
