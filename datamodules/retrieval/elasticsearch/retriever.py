@@ -26,6 +26,7 @@ from datamodules.retrieval.base import (
     check_search,
     warn_of_long_query,
 )
+from datamodules.retrieval.elasticsearch.connection import NotOnServerlessError
 from datamodules.retrieval.elasticsearch.server_retriever import (
     SORTED,
     ServerRetriever,
@@ -37,6 +38,7 @@ from datamodules.retrieval.embedded.analysis import Analyzer as TermMaker
 from datamodules.retrieval.folding import fold
 
 _MOST_LABELS = 10_000
+_MOST_INDEXES = 10_000
 
 
 class Document(NamedTuple):
@@ -144,6 +146,12 @@ class ElasticsearchRetriever(ServerRetriever):
         def item(query: int) -> bytes:
             # Excluding rows in the query costs the server more than a few more hits.
             size = k if exclude is None else k + len(exclude[query])
+            if size > self._window and self._window < len(self._numbers):
+                # On Elasticsearch Serverless, whose limit is fixed.
+                problem = (
+                    f"returns at most {self._window} hits for a query; with excluded rows, {size} are needed"
+                )
+                raise self._error(self._opened(), problem)
             return self._item(texts[query], "text", min(size, self._window), SORTED)
 
         self._fill(hits, range(len(texts)), item, exclude)
@@ -184,17 +192,44 @@ class ElasticsearchRetriever(ServerRetriever):
     def describe_index(self) -> PlainDict:
         """Return a description of the existing index that any write to it changes."""
         name = self._existing()
+        try:
+            state = self._state(name)
+        except NotOnServerlessError:
+            state = self._state_on_serverless(name)
+        return {
+            "index": name,
+            **self._field_options,
+            "state": sha256(json.dumps(state).encode()).hexdigest(),
+        }
+
+    def _state(self, name: str) -> list[Any]:
+        """Return the last write and the number of documents of each shard."""
         stats = self.server.call(
             lambda client: client.indices.stats(index=name, metric="docs", level="shards")
         )
-        state = sorted(
+        return sorted(
             (index["uuid"], shard, primary["seq_no"]["max_seq_no"], primary["docs"]["count"])
             for index in stats["indices"].values()
             for shard, replicas in index["shards"].items()
             for primary in replicas
             if primary["routing"]["primary"]
         )
-        return {"index": name, **self._field_options, "state": sha256(json.dumps(state).encode()).hexdigest()}
+
+    def _state_on_serverless(self, name: str) -> list[Any]:
+        """Return statistics of the sequence numbers of each index, which grow with every write."""
+        aggregations = {
+            "indexes": {
+                "terms": {"field": "_index", "size": _MOST_INDEXES},
+                "aggs": {"writes": {"stats": {"field": "_seq_no"}}},
+            }
+        }
+        answer = self.server.call(lambda client: client.search(index=name, size=0, aggs=aggregations))
+        settings = self.server.call(
+            lambda client: client.indices.get_settings(index=name, flat_settings=True)
+        )
+        buckets = answer["aggregations"]["indexes"]["buckets"]
+        writes = sorted((bucket["key"], sorted(bucket["writes"].items())) for bucket in buckets)
+        return [sorted(index["settings"]["index.uuid"] for index in settings.values()), writes]
 
     @reads_answers
     def distinct_labels(self) -> list[str]:
