@@ -10,11 +10,8 @@ By hand, for instance to try the examples:
     python -m tests.elasticsearch.server url
     python -m tests.elasticsearch.server stop
 
-`ZOO_TEST_CACHE` is the folder of the unpacked distributions, `ZOO_TEST_ES_VERSION` another version of the server. The
-tests with client and server 9:
-
-    pip install --target CLIENT9 "elasticsearch>=9,<10"
-    ZOO_TEST_ES_VERSION=9.5.3 PYTHONPATH=CLIENT9 python -m pytest tests/datamodules/retrieval -m server
+`ZOO_TEST_CACHE` is the folder of the unpacked distributions, and `ZOO_TEST_ES_VERSION` chooses another version of the
+server (`make elasticsearch9`).
 """
 
 from __future__ import annotations
@@ -303,7 +300,9 @@ def _java_home() -> Path:
         if version and int(version[1]) >= LEAST_JAVA:
             return home
         tried.append(f"{home} is {answer.strip()}")
-    raise NoServerError(f"Java {LEAST_JAVA} or newer with javac is needed ({'; '.join(tried) or 'none was found'})")
+    raise NoServerError(
+        f"Java {LEAST_JAVA} or newer with javac is needed ({'; '.join(tried) or 'none was found'})"
+    )
 
 
 def _distribution(java_home: Path) -> Path:
