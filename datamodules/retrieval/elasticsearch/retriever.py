@@ -326,7 +326,8 @@ class ElasticsearchRetriever(ServerRetriever):
     def _document(self, hit: PlainDict) -> Document:
         fields, name, id_ = hit.get("fields", {}), self._opened(), hit["_id"]
         if self.text_field not in fields:
-            raise self._error(name, f"keeps no _source: document {id_} matches without its {self.text_field}")
+            problem = f"has the document {id_} without {self.text_field} (text_field), or keeps no _source"
+            raise self._error(name, problem)
         # Two indexes of a pattern or an alias may have documents of the same id.
         document_id = id_ if hit["_index"] == name else f"{hit['_index']}/{id_}"
         if self.id_field is not None:

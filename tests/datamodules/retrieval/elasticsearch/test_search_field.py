@@ -215,6 +215,16 @@ def test_fields_that_cannot_be_searched(elasticsearch_url: str, index: str, inde
 
 
 @pytest.mark.server
+def test_a_hit_without_a_text(between: Proxy, index: str) -> None:
+    with Elasticsearch(str(between.upstream)) as client:
+        client.index(index=index, id="_bare", document={"tokens": {"storm": 9.0}}, refresh=True)
+    with pytest.raises(
+        InputError, match=r"has the document _bare without body \(text_field\), or keeps no _source"
+    ):
+        retriever_of(between.url, index, "tokens").search_documents(["tempest"], 2)
+
+
+@pytest.mark.server
 def test_the_description_names_field_and_endpoint(elasticsearch_url: str, index: str) -> None:
     """Neighbors that were found by other means are not taken from the cache."""
     options: list[dict[str, Any]] = [{}, {"search_field": "body.english"}, {"inference_id": "other"}]
