@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # e.g. make test PYTEST_ARGS="-k retrieval"
 PYTEST_ARGS ?=
 
-.PHONY: install demo test lowest lint docs clean
+.PHONY: install demo test lowest elasticsearch9 lint docs clean
 
 install: $(VENV)/.installed
 
@@ -29,6 +29,12 @@ lowest: install
 	$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable ".[dev]"
 	.venv-lowest/bin/python -m pytest --numprocesses auto --dist loadgroup $(PYTEST_ARGS)
 
+# Client and server 9, which needs Java 21; the server is downloaded once (130 MB).
+elasticsearch9: install
+	$(BIN)/python -m pip install --quiet --upgrade --target .client9 "elasticsearch>=9,<10"
+	ZOO_TEST_ES_VERSION=9.5.3 ZOO_REQUIRE_ELASTICSEARCH=1 PYTHONPATH=$(CURDIR)/.client9 \
+		$(BIN)/python -m pytest -m server $(PYTEST_ARGS)
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,4 +46,4 @@ docs: install
 	$(BIN)/python -m tests.api_docs build/docs
 
 clean:
-	rm -rf $(VENV) .venv-lowest build dist *.egg-info
+	rm -rf $(VENV) .venv-lowest .client9 build dist *.egg-info

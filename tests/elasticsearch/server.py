@@ -1,8 +1,8 @@
 """A real Elasticsearch for the tests, from Maven Central alone.
 
 The server's minimal distribution is downloaded by Maven, once for each machine. It lacks the analyzers `english` and
-`cjk`, so a plugin of two classes that provide Lucene's own is compiled into it. A server needs a JDK 17 or
-newer, Maven and 1 GB of memory, and starts in about ten seconds.
+`cjk`, so a plugin of two classes that provide Lucene's own is compiled into it. A server needs a JDK 17 (Elasticsearch
+9: 21) or newer, Maven and 1 GB of memory, and starts in about ten seconds.
 
 By hand, for instance to try the examples:
 
@@ -10,7 +10,8 @@ By hand, for instance to try the examples:
     python -m tests.elasticsearch.server url
     python -m tests.elasticsearch.server stop
 
-`ZOO_TEST_CACHE` is the folder of the unpacked distribution.
+`ZOO_TEST_CACHE` is the folder of the unpacked distributions, and `ZOO_TEST_ES_VERSION` chooses another version of the
+server (`make elasticsearch9`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from typing import NamedTuple
 
 from filelock import FileLock
 
-VERSION = "8.19.21"
+VERSION = os.environ.get("ZOO_TEST_ES_VERSION", "8.19.21")
+LEAST_JAVA = 17 if VERSION.startswith("8.") else 21
 ARTIFACT = f"org.elasticsearch.distribution.integ-test-zip:elasticsearch:{VERSION}:zip"
 PLUGIN = Path(__file__).parent / "plugin"
 #: Elasticsearch refuses to run as root; Python changes to this user when it starts the process.
@@ -282,9 +284,10 @@ def _wait_for_health(
 
 
 def _java_home() -> Path:
-    """Return the home of a JDK (not only a runtime: the plugin is compiled) of version 17 or newer."""
+    """Return the home of a JDK (not only a runtime: the plugin is compiled) that is new enough."""
     tried = []
-    for candidate in (os.environ.get("ES_JAVA_HOME"), os.environ.get("JAVA_HOME"), shutil.which("javac")):
+    named = (os.environ.get("ES_JAVA_HOME"), os.environ.get("JAVA_HOME"), shutil.which("javac"))
+    for candidate in (*named, *sorted(Path("/usr/lib/jvm").glob("*/bin/javac"))):
         if not candidate:
             continue
         home = Path(candidate).resolve()
@@ -294,10 +297,12 @@ def _java_home() -> Path:
             continue
         answer = subprocess.run([home / "bin/javac", "-version"], capture_output=True, text=True).stdout
         version = re.match(r"javac (\d+)", answer)
-        if version and int(version[1]) >= 17:
+        if version and int(version[1]) >= LEAST_JAVA:
             return home
         tried.append(f"{home} is {answer.strip()}")
-    raise NoServerError(f"Java 17 or newer with javac is needed ({'; '.join(tried) or 'none was found'})")
+    raise NoServerError(
+        f"Java {LEAST_JAVA} or newer with javac is needed ({'; '.join(tried) or 'none was found'})"
+    )
 
 
 def _distribution(java_home: Path) -> Path:
@@ -359,7 +364,7 @@ def _add_plugin(distribution: Path, java_home: Path) -> None:
     )
     (target / "stable-plugin-descriptor.properties").write_text(
         "name=analyzers\ndescription=The analyzers that the minimal distribution lacks\n"
-        f"version=1\nelasticsearch.version={VERSION}\njava.version=17\n"
+        f"version=1\nelasticsearch.version={VERSION}\njava.version={LEAST_JAVA}\n"
     )
 
 

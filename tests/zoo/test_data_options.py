@@ -235,7 +235,10 @@ RETRIEVER_CASES: Cases = {
         OF_A_SERVER,
     ),
     "ElasticsearchRetriever": dict.fromkeys(
-        ("similarity", "analyzer", "k1", "b", "mu", "index", "text_field", "label_field", "id_field"),
+        (
+            *("similarity", "analyzer", "k1", "b", "mu"),
+            *("index", "text_field", "label_field", "id_field", "search_field", "inference_id"),
+        ),
         OF_A_SERVER,
     ),
     "ElasticsearchDenseRetriever": dict.fromkeys(

@@ -120,7 +120,9 @@ class ElasticsearchDenseRetriever(ServerRetriever):
             if exclude is not None and len(exclude[query]):
                 # Excluded before the search and not after it, so an approximate search still has k hits.
                 ids = ",".join(f'"{number}"' for number in self._numbers[np.asarray(exclude[query])].tolist())
-                filtered = f',"filter":{{"bool":{{"must_not":{{"ids":{{"values":[{ids}]}}}}}}}}'
+                excluded = f'"must_not":{{"ids":{{"values":[{ids}]}}}}'
+                # Elasticsearch 9.2 would fill up the hits with documents without a vector.
+                filtered = f',"filter":{{"bool":{{{excluded},"filter":{{"exists":{{"field":"vector"}}}}}}}}'
             knn = (
                 f'{{"field":"vector","query_vector":{_as_json(vectors[query])}'
                 f',"num_candidates":{self.ranking.num_candidates or k}{filtered}}}'
