@@ -19,8 +19,8 @@ from datamodules.classification import ClassificationDataModule
 from datamodules.core.errors import InputError
 from datamodules.retrieval import make_retriever, open_memory
 from datamodules.retrieval.base import Collection
+from datamodules.retrieval.dense import nearest, transformer_encoder
 from datamodules.retrieval.dense import retriever as dense
-from datamodules.retrieval.dense import transformer_encoder
 from datamodules.retrieval.dense.ranking import LEAST_SCORE
 from datamodules.retrieval.dense.retriever import DenseRetriever
 from datamodules.retrieval.memories.folder_memory import FolderMemory
@@ -53,12 +53,13 @@ def build(tmp_path: Path, texts: Sequence[str], encoder: str, **options: Any) ->
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-@pytest.mark.parametrize("blocks", [(4096, 64, 65536), (7, 4, 9)])
+@pytest.mark.parametrize("blocks", [(4096, 256, 2048), (7, 4, 9)])
 def test_the_ranking_is_that_of_the_cosines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_encoder: str, pooling: Any, blocks: tuple[int, ...]
 ) -> None:
-    for name, size in zip(("_TEXTS", "_QUERIES", "_ROWS"), blocks, strict=True):
-        monkeypatch.setattr(dense, name, size)
+    monkeypatch.setattr(dense, "_TEXTS", blocks[0])
+    monkeypatch.setattr(nearest, "_QUERIES", blocks[1])
+    monkeypatch.setattr(nearest, "_ROWS", blocks[2])
     retriever = build(tmp_path, TEXTS, tiny_encoder, pooling=pooling, batch_size=8)
     of_texts, of_queries = (vectors_of(tiny_encoder, pooling, some) for some in (TEXTS, QUERIES))
     expected = (1 + of_queries @ of_texts.T) / 2

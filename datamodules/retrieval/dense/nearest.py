@@ -1,0 +1,239 @@
+"""The nearest of many vectors: a fast pass over all of them, then exact scores of the rows that can be hits.
+
+Without codes the pass is a matrix product of the vectors, whose rounding depends on the number of queries. A row that
+could be a hit in spite of it is scored in double precision. So hits and scores are exact, the same for any batch of
+queries, and equal for equal vectors. With codes (`Codes`) the pass reads a quarter of the bytes, its best rows are
+scored exactly, and others are missed if their codes are too coarse.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.core.arrays import ArrayWriter, damaged, map_array
+from datamodules.retrieval.base import LAST_ROW, ExcludedRows, Hits, joined_rows
+from datamodules.retrieval.dense.ranking import LEAST_SCORE
+from datamodules.retrieval.heap import push
+
+Floats: TypeAlias = NDArray[np.float32]
+Longs: TypeAlias = NDArray[np.int64]
+
+# Queries and rows of one matrix product: the products, 2 MB, stay in the cache.
+_QUERIES = 256
+_ROWS = 2048
+# Up to this number of queries, products of whole numbers cost less than a matrix product of the decoded block.
+_FEW_QUERIES = 24
+_LARGEST_CODE = 127
+# float32 adds whole numbers below 2^24 exactly, and so the products of codes up to this length, in any order.
+_EXACT_SIZE = 2**24 // _LARGEST_CODE**2
+
+
+class Codes(NamedTuple):
+    """Vectors in a quarter of the bytes: whole numbers of -127..127 times a number for each vector."""
+
+    #: int8 [n, d].
+    numbers: NDArray[np.int8]
+    #: float32 [n].
+    scales: Floats
+
+    @classmethod
+    def of(cls, vectors: Floats) -> Codes:
+        """Round n vectors [n, d]; the largest number of each becomes 127 or -127."""
+        scales = np.abs(vectors).max(axis=1, initial=0) / np.float32(_LARGEST_CODE)
+        numbers = np.rint(vectors / np.where(scales > 0, scales, 1)[:, None])
+        return cls(numbers.astype(np.int8), scales)
+
+    @staticmethod
+    def write(folder: Path, vectors: Floats, block: int = 1 << 14) -> None:
+        """Write the files that `map` maps."""
+        with (
+            ArrayWriter(folder / "codes.npy", np.int8, vectors.shape[1:]) as numbers,
+            ArrayWriter(folder / "scales.npy", np.float32) as scales,
+        ):
+            for first in range(0, len(vectors), block):
+                codes = Codes.of(vectors[first : first + block])
+                numbers.write(codes.numbers)
+                scales.write(codes.scales)
+
+    @classmethod
+    def map(cls, folder: Path, shape: tuple[int, ...]) -> Codes:
+        """Map the codes of vectors of this shape."""
+        codes = cls(
+            map_array(folder / "codes.npy", np.int8, dimensions=2),
+            map_array(folder / "scales.npy", np.float32),
+        )
+        for name, array, wanted in zip(("codes", "scales"), codes, (shape, shape[:1]), strict=True):
+            if array.shape != wanted:
+                raise damaged(folder / f"{name}.npy", f"has the shape {array.shape} instead of {wanted}")
+        return codes
+
+    def products(self, queries: Codes, low: int, block: Floats) -> Floats:
+        """Return the products [q, <= _ROWS] with q queries from the row `low` on; `block` [_ROWS, d] is overwritten."""
+        numbers, scales = self.numbers[low : low + _ROWS], self.scales[low : low + _ROWS]
+        few, size = len(queries.numbers) <= _FEW_QUERIES, numbers.shape[1]
+        if few or size > _EXACT_SIZE:
+            products = np.empty((len(queries.numbers), len(numbers)), np.float32)
+            _multiply(queries.numbers, numbers, products)
+        else:
+            block = block[: len(numbers)]
+            block[:] = numbers
+            products = queries.numbers.astype(np.float32) @ block.T
+        products *= scales
+        products *= queries.scales[:, None]
+        return products
+
+
+def nearest(
+    vectors: Floats,
+    empty: NDArray[np.integer],
+    queries: Floats,
+    k: int,
+    exclude: ExcludedRows | None = None,
+    codes: Codes | None = None,
+    oversample: int = 1,
+) -> Hits:
+    """Return the best k of n vectors [n, d] of length 1 for q queries [q, d], with the scores of `DenseRetriever`.
+
+    The rows `empty`, ascending, are never hits: texts without tokens. A query of length 0 has no hits. With the codes
+    of the vectors, only the best `oversample` x k rows by their codes are scored.
+    """
+    keys = np.zeros((len(queries), k), np.int64)
+    most = min(k if codes is None else k * oversample, len(vectors))
+    for first in range(0, len(queries) if most else 0, _QUERIES):
+        part = slice(first, first + _QUERIES)
+        some = np.ascontiguousarray(queries[part], np.float32)
+        excluded = joined_rows(None if exclude is None else exclude[part], len(some))
+        best = np.zeros((len(some), most), np.int64)
+        if codes is None:
+            _search(vectors, empty, some, excluded, best)
+        else:
+            _search_codes(codes, empty, some, excluded, best)
+            _score(best, vectors, some)
+        best = -np.sort(-best, axis=1)[:, :k]
+        best[~some.any(axis=1)] = 0
+        keys[part, : best.shape[1]] = best
+    return Hits.of_keys(keys)
+
+
+def _search(
+    vectors: Floats, empty: NDArray[np.integer], queries: Floats, excluded: tuple[Longs, Longs], keys: Longs
+) -> None:
+    """Replace the zeros `keys` [q, m] by the keys of the best m vectors for q queries, in any order."""
+    # The largest error of a product in float32.
+    margin = vectors.shape[1] * 2.0**-24
+    sizes = np.zeros(len(queries), np.int64)
+    for low in range(0, len(vectors), _ROWS):
+        products = queries @ vectors[low : low + _ROWS].T
+        _keep(products, low, margin, True, vectors, queries, empty, *excluded, keys, sizes)
+
+
+def _search_codes(
+    codes: Codes, empty: NDArray[np.integer], queries: Floats, excluded: tuple[Longs, Longs], keys: Longs
+) -> None:
+    """Replace the zeros `keys` [q, m] by the keys of the best m codes for q queries, in any order."""
+    sizes, block = np.zeros(len(queries), np.int64), np.empty((_ROWS, queries.shape[1]), np.float32)
+    coded = Codes.of(queries)
+    for low in range(0, len(codes.numbers), _ROWS):
+        products = codes.products(coded, low, block)
+        _keep(products, low, 0.0, False, queries, queries, empty, *excluded, keys, sizes)
+
+
+@numba.njit(nogil=True, cache=True)
+def _multiply(queries: NDArray[np.int8], codes: NDArray[np.int8], products: Floats) -> None:
+    """Fill in the products [q, n] of codes [q, d] and [n, d]."""
+    for row in range(len(codes)):
+        for query in range(len(queries)):
+            total = np.int32(0)
+            for i in range(codes.shape[1]):
+                # numba adds in 64 bits; cut back to 32, the loop compiles to vector instructions for 8-bit numbers.
+                total = np.int32(total + np.int32(codes[row, i]) * np.int32(queries[query, i]))
+            products[query, row] = total
+
+
+@numba.njit(nogil=True, cache=True)
+def _keep(
+    products: Floats,
+    low: int,
+    margin: float,
+    is_exact: bool,
+    vectors: Floats,
+    queries: Floats,
+    empty: NDArray[np.integer],
+    excluded_starts: Longs,
+    excluded: Longs,
+    keys: Longs,
+    sizes: Longs,
+) -> None:
+    """Put the best rows of a block from `low` on into the heaps `keys` [q, m], which have `sizes` [q] keys.
+
+    The key of a row is that of its product, or with `is_exact` of the exact product of its vector and the query.
+    """
+    for query in range(len(products)):
+        heap, size, row_products = keys[query], sizes[query], products[query]
+        own = excluded[excluded_starts[query] : excluded_starts[query + 1]]
+        bound = _bound(heap, size, margin)
+        for first in range(0, len(row_products), 64):
+            part = row_products[first : first + 64]
+            # This loop is compiled to vector instructions. Few blocks contain a candidate.
+            candidates = 0
+            for here in range(len(part)):
+                candidates += part[here] > bound
+            if candidates == 0:
+                continue
+            for here in range(len(part)):
+                row = low + first + here
+                if not part[here] > bound or row in own or _contains(empty, row):
+                    continue
+                product = np.float64(part[here])
+                key = _key(_product(vectors[row], queries[query]) if is_exact else product, row)
+                if size < len(heap) or key > heap[0]:
+                    size = push(heap, size, key)
+                    bound = _bound(heap, size, margin)
+        sizes[query] = size
+
+
+@numba.njit(nogil=True, cache=True)
+def _score(keys: Longs, vectors: Floats, queries: Floats) -> None:
+    """Replace the keys [q, m] by those of the exact products of the same rows; 0 = no row."""
+    for query in range(len(keys)):
+        for i in range(keys.shape[1]):
+            if keys[query, i] > 0:
+                row = LAST_ROW - (keys[query, i] & LAST_ROW)
+                keys[query, i] = _key(_product(vectors[row], queries[query]), row)
+
+
+@numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _product(vector: Floats, query: Floats) -> np.float64:
+    """Return the product of two vectors in double precision, at most 1."""
+    total = np.float64(0)
+    for i in range(len(vector)):
+        total += np.float64(vector[i]) * np.float64(query[i])
+    return min(total, np.float64(1))
+
+
+@numba.njit(nogil=True, cache=True)
+def _key(product: np.float64, row: int) -> np.int64:
+    """Return the key of a hit, see `Hits.of_keys`."""
+    score = np.float32(max((1 + product) / 2, LEAST_SCORE))
+    return np.int64(score.view(np.int32)) << 32 | (LAST_ROW - row)
+
+
+@numba.njit(nogil=True, cache=True)
+def _bound(heap: Longs, size: int, margin: float) -> np.float32:
+    """Return a bound that products of hits exceed, less a margin: that of the worst hit in a full heap."""
+    if size < len(heap):
+        return np.float32(-np.inf)
+    worst = np.int32(heap[0] >> 32).view(np.float32)
+    # 2^-22 allows for the rounding of scores and of the bound.
+    return np.float32(2 * np.float64(worst) - 1 - margin - 2.0**-22)
+
+
+@numba.njit(nogil=True, cache=True)
+def _contains(ascending: NDArray[np.integer], number: int) -> bool:
+    position = np.searchsorted(ascending, number)
+    return position < len(ascending) and ascending[position] == number
