@@ -1,0 +1,190 @@
+"""Embedded dense search of many vectors, exact and by int8 codes, against numpy and faiss.
+
+Vectors are draws of a mixture: 1,000 centers from a normal distribution, and around each of them normal deviations of
+the same length; queries are further draws. With --data_dir, vectors of the texts in a table by an encoder, whose last
+rows are the queries. Contenders are measured alternately on one thread: seconds of a search of 1, 20 and 256 queries (top
+20, the best of --rounds), as multiples of the time to add up all vectors once (`numpy.sum`, the `pass`). For the
+approximate ones, the recall of the 20 nearest and the bytes a vector that a search reads or keeps in memory.
+
+    python -m tests.benchmarks.dense_size [--peers FOLDER_WITH_FAISS] [--vectors 1000000] [--graph]
+        [--table FILE --encoder FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.retrieval.dense.nearest import Codes, nearest
+from datamodules.retrieval.dense.ranking import OVERSAMPLE, DenseRanking
+from datamodules.retrieval.dense.text_vectors import TextVectors
+
+K, BATCHES = 20, (1, 20, 256)
+CENTERS = 1000
+NO_ROWS = np.empty(0, np.int32)
+
+Vectors: TypeAlias = NDArray[np.float32]
+Rows: TypeAlias = NDArray[np.integer[Any]]
+
+
+class Contender(NamedTuple):
+    """A search of queries [q, d]: the rows of their nearest vectors [q, K]; bytes a vector that it needs."""
+
+    name: str
+    search: Callable[[Vectors], Rows]
+    bytes_a_vector: float
+
+
+def draw(n: int, size: int, seed: int) -> Vectors:
+    """Return n vectors of a mixture, of length 1; all seeds have the same centers."""
+    centers = np.random.default_rng(0).standard_normal((CENTERS, size), dtype=np.float32)
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((n, size), dtype=np.float32)
+    for first in range(0, n, 1 << 16):
+        part = vectors[first : first + (1 << 16)]
+        part += centers[rng.integers(CENTERS, size=len(part))]
+        part /= np.linalg.norm(part, axis=1, keepdims=True)
+    return vectors
+
+
+def read(table: Path, encoder: str, n: int) -> tuple[Vectors, Vectors]:
+    """Return the vectors of at most n distinct lines of a file, and of the last 256 as queries."""
+    lines = list(dict.fromkeys(table.read_text(encoding="utf-8", errors="replace").splitlines()))
+    blocks = TextVectors(DenseRanking(encoder), 64, "cpu", 1).blocks(lines[: n + BATCHES[-1]], 4096, True, 0)
+    vectors = np.concatenate(list(blocks))
+    return vectors[: -BATCHES[-1]], vectors[-BATCHES[-1] :]
+
+
+def by_numpy(vectors: Vectors, queries: Vectors) -> Rows:
+    """Search by a matrix product and a partial sort; 64 queries at a time, to limit the memory."""
+    best = np.empty((len(queries), K), np.int64)
+    for first in range(0, len(queries), 64):
+        scores = queries[first : first + 64] @ vectors.T
+        rows = np.argpartition(scores, len(vectors) - K, axis=1)[:, len(vectors) - K :]
+        order = np.argsort(-np.take_along_axis(scores, rows, 1), axis=1)
+        best[first : first + 64] = np.take_along_axis(rows, order, 1)
+    return best
+
+
+def ours(vectors: Vectors, folder: Path) -> Iterator[Contender]:
+    """The exact search, and searches of codes that are mapped from files."""
+    Codes.write(folder, vectors)
+    codes, size = Codes.map(folder, vectors.shape), vectors.shape[1]
+    yield Contender("exact", lambda queries: nearest(vectors, NO_ROWS, queries, K).rows, 4 * size)
+    for oversample in sorted({1, 2, OVERSAMPLE["int8"]}):
+
+        def search(queries: Vectors, oversample: int = oversample) -> Rows:
+            return nearest(vectors, NO_ROWS, queries, K, None, codes, oversample).rows
+
+        yield Contender(f"int8, oversample {oversample}", search, size + 4)
+
+
+def peers(vectors: Vectors, graph: bool) -> Iterator[Contender]:
+    """Indexes of faiss with usual parameters."""
+    faiss = import_module("faiss")
+    faiss.omp_set_num_threads(1)
+    n, size = vectors.shape
+    flat = faiss.IndexFlatIP(size)
+    flat.add(vectors)
+    yield Contender("faiss flat", lambda queries: flat.search(queries, K)[1], 4 * size)
+    lists = max(1, int(4 * n**0.5) // 4)
+    divided = faiss.IndexIVFFlat(faiss.IndexFlatIP(size), size, lists, faiss.METRIC_INNER_PRODUCT)
+    start = time.perf_counter()
+    divided.train(vectors[np.random.default_rng(0).permutation(n)[: 40 * lists]])
+    divided.add(vectors)
+    print(f"faiss IVF of {lists} lists: built in {time.perf_counter() - start:.0f} s", flush=True)
+    for probes in (16, 64):
+
+        def search_lists(queries: Vectors, probes: int = probes) -> Rows:
+            divided.nprobe = probes
+            found: Rows = divided.search(queries, K)[1]
+            return found
+
+        yield Contender(f"faiss IVF, nprobe {probes}", search_lists, 4 * size + 8)
+    if not graph:
+        return
+    start = time.perf_counter()
+    links = faiss.IndexHNSWFlat(size, 16, faiss.METRIC_INNER_PRODUCT)
+    links.hnsw.efConstruction = 40
+    links.add(vectors)
+    print(f"faiss HNSW (M 16): built in {time.perf_counter() - start:.0f} s", flush=True)
+    for candidates in (64, 256):
+
+        def search_graph(queries: Vectors, candidates: int = candidates) -> Rows:
+            links.hnsw.efSearch = candidates
+            found: Rows = links.search(queries, K)[1]
+            return found
+
+        yield Contender(f"faiss HNSW, efSearch {candidates}", search_graph, 4 * size + 32 * 4 * 17 / 16)
+
+
+def seconds_of(search: Callable[[Vectors], Rows], queries: Vectors) -> float:
+    start = time.perf_counter()
+    search(queries)
+    return time.perf_counter() - start
+
+
+def measure(vectors: Vectors, queries: Vectors, contenders: list[Contender], rounds: int) -> None:
+    """Print the table."""
+    exact = nearest(vectors, NO_ROWS, queries, K).rows
+    best = {(one.name, batch): np.inf for one in contenders for batch in BATCHES}
+    one_pass = np.inf
+    for _ in range(rounds):
+        start = time.perf_counter()
+        vectors.sum()
+        one_pass = min(one_pass, time.perf_counter() - start)
+        for contender in contenders:
+            for batch in BATCHES:
+                seconds = seconds_of(contender.search, queries[:batch])
+                best[contender.name, batch] = min(best[contender.name, batch], seconds)
+    print(f"{len(vectors)} vectors of {vectors.shape[1]}; pass {one_pass:.3f} s,", end=" ")
+    print(f"{vectors.nbytes / one_pass / 1e9:.1f} GB/s. Passes for 1, 20 and 256 queries:")
+    for name, search, size in contenders:
+        rows = search(queries)
+        recall = np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(rows, exact, strict=True)])
+        speed = vectors.nbytes / best[name, 1] / 1e9
+        passes = "".join(f"{best[name, batch] / one_pass:9.3f}" for batch in BATCHES)
+        print(
+            f"{name:26}{passes}  {speed:7.1f} GB/s of vectors, {BATCHES[-1] / best[name, BATCHES[-1]]:7.0f} queries/s,"
+            f" recall@{K} {recall:.4f}, {size:5.0f} bytes a vector",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--vectors", type=int, default=1_000_000)
+    parser.add_argument("--size", type=int, default=384)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peers", help="folder with faiss-cpu")
+    parser.add_argument("--graph", action="store_true", help="also HNSW, which takes minutes to build")
+    parser.add_argument("--table", type=Path, help="file with a text on each line, instead of drawn vectors")
+    parser.add_argument("--encoder", help="encoder of these texts")
+    given = parser.parse_args()
+    if given.table:
+        vectors, queries = read(given.table, given.encoder, given.vectors)
+    else:
+        vectors = draw(given.vectors, given.size, 1)
+        queries = draw(BATCHES[-1], given.size, 2)
+    with tempfile.TemporaryDirectory() as folder:
+        contenders = [*ours(vectors, Path(folder))]
+        contenders.append(Contender("numpy", lambda some: by_numpy(vectors, some), 4 * vectors.shape[1]))
+        if given.peers:
+            sys.path.append(given.peers)
+            contenders += peers(vectors, given.graph)
+        measure(vectors, queries, contenders, given.rounds)
+
+
+if __name__ == "__main__":
+    main()
