@@ -1,13 +1,13 @@
 """Embedded dense search of many vectors, exact and by int8 codes, against numpy and faiss.
 
-Vectors are draws of a mixture: 1,000 centers from a normal distribution, and around each of them normal deviations of
-the same length; queries are further draws. With --data_dir, vectors of the texts in a table by an encoder, whose last
-rows are the queries. Contenders are measured alternately on one thread: seconds of a search of 1, 20 and 256 queries (top
-20, the best of --rounds), as multiples of the time to add up all vectors once (`numpy.sum`, the `pass`). For the
-approximate ones, the recall of the 20 nearest and the bytes a vector that a search reads or keeps in memory.
+Vectors are draws of a mixture: a center from a normal distribution for 1,000 vectors, and around it normal deviations
+of the same length; queries are further draws. With --embeddings, the vectors that `zoo encode` wrote, whose last rows
+are the queries. Contenders are measured alternately on one thread: seconds of a search of 1, 20 and 256 queries (top
+20, the best of --rounds), as multiples of the time to add up all vectors once (`numpy.sum`, the pass). For all, the
+recall of the 20 nearest and the bytes a vector that a search keeps in memory.
 
     python -m tests.benchmarks.dense_size [--peers FOLDER_WITH_FAISS] [--vectors 1000000] [--graph]
-        [--table FILE --encoder FOLDER]
+        [--embeddings FOLDER]
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.retrieval.dense.nearest import Codes, nearest
-from datamodules.retrieval.dense.ranking import OVERSAMPLE, DenseRanking
-from datamodules.retrieval.dense.text_vectors import TextVectors
+from datamodules.retrieval.dense.ranking import OVERSAMPLE
 
 K, BATCHES = 20, (1, 20, 256)
-CENTERS = 1000
+PER_CENTER = 1000
 NO_ROWS = np.empty(0, np.int32)
 
 Vectors: TypeAlias = NDArray[np.float32]
@@ -44,23 +43,26 @@ class Contender(NamedTuple):
     bytes_a_vector: float
 
 
-def draw(n: int, size: int, seed: int) -> Vectors:
-    """Return n vectors of a mixture, of length 1; all seeds have the same centers."""
-    centers = np.random.default_rng(0).standard_normal((CENTERS, size), dtype=np.float32)
+def draw(n: int, centers: Vectors, seed: int) -> Vectors:
+    """Return n vectors of the mixture, of length 1."""
     rng = np.random.default_rng(seed)
-    vectors = rng.standard_normal((n, size), dtype=np.float32)
+    vectors = rng.standard_normal((n, centers.shape[1]), dtype=np.float32)
     for first in range(0, n, 1 << 16):
         part = vectors[first : first + (1 << 16)]
-        part += centers[rng.integers(CENTERS, size=len(part))]
+        part += centers[rng.integers(len(centers), size=len(part))]
         part /= np.linalg.norm(part, axis=1, keepdims=True)
     return vectors
 
 
-def read(table: Path, encoder: str, n: int) -> tuple[Vectors, Vectors]:
-    """Return the vectors of at most n distinct lines of a file, and of the last 256 as queries."""
-    lines = list(dict.fromkeys(table.read_text(encoding="utf-8", errors="replace").splitlines()))
-    blocks = TextVectors(DenseRanking(encoder), 64, "cpu", 1).blocks(lines[: n + BATCHES[-1]], 4096, True, 0)
-    vectors = np.concatenate(list(blocks))
+def drawn(n: int, size: int) -> tuple[Vectors, Vectors]:
+    """Return n vectors and 256 queries of the mixture."""
+    centers = np.random.default_rng(0).standard_normal((max(1, n // PER_CENTER), size), dtype=np.float32)
+    return draw(n, centers, 1), draw(BATCHES[-1], centers, 2)
+
+
+def read(folder: Path) -> tuple[Vectors, Vectors]:
+    """Return the vectors of embeddings, and the last 256 of them as queries."""
+    vectors: Vectors = np.load(folder / "vectors.npy")
     return vectors[: -BATCHES[-1]], vectors[-BATCHES[-1] :]
 
 
@@ -169,14 +171,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", help="folder with faiss-cpu")
     parser.add_argument("--graph", action="store_true", help="also HNSW, which takes minutes to build")
-    parser.add_argument("--table", type=Path, help="file with a text on each line, instead of drawn vectors")
-    parser.add_argument("--encoder", help="encoder of these texts")
+    parser.add_argument("--embeddings", type=Path, help="folder of `zoo encode`, instead of drawn vectors")
     given = parser.parse_args()
-    if given.table:
-        vectors, queries = read(given.table, given.encoder, given.vectors)
-    else:
-        vectors = draw(given.vectors, given.size, 1)
-        queries = draw(BATCHES[-1], given.size, 2)
+    vectors, queries = read(given.embeddings) if given.embeddings else drawn(given.vectors, given.size)
     with tempfile.TemporaryDirectory() as folder:
         contenders = [*ours(vectors, Path(folder))]
         contenders.append(Contender("numpy", lambda some: by_numpy(vectors, some), 4 * vectors.shape[1]))

@@ -48,6 +48,8 @@ class DenseRanking:
             raise InputError(f"pooling {self.pooling!r}: use {', '.join(POOLINGS)}, or null")
         if self.max_length < 3:
             raise InputError(f"max_length={self.max_length}: use 3 or more, the special tokens count")
+        if self.quantization not in (None, *OVERSAMPLE):
+            raise InputError(f"quantization {self.quantization!r}: use {', '.join(OVERSAMPLE)}, or null")
         if self.oversample is not None and self.quantization is None:
             raise InputError(
                 f"oversample={self.oversample}: without quantization all scores are exact; set quantization, or omit it"

@@ -70,7 +70,9 @@ class DenseRetriever(FolderRetriever[_Index]):
         oversample: int | None = None,
     ) -> None:
         if quantization not in (None, "int8"):
-            raise InputError(f"quantization {quantization!r}: use int8 or null")
+            raise InputError(
+                f"quantization {quantization!r}: use int8 or null; bbq needs ElasticsearchDenseRetriever"
+            )
         self.ranking: DenseRanking = DenseRanking(
             encoder, pooling, max_length, None, query_prompt, document_prompt, quantization, oversample
         )
