@@ -105,6 +105,7 @@ def test_scores_and_ranking_are_those_of_the_dense_retriever(
 class Drawn:
     """Vectors of 64 numbers, drawn for each text around one of three directions; 0 for a text without words."""
 
+    query_encoder = None
     size = 64
 
     def __init__(self, *_: object) -> None: ...
@@ -153,7 +154,7 @@ def test_quantized_hits_have_exact_scores(
     )
     coarse.open(Path(), FINGERPRINT)
     hits, every = coarse.search(QUERIES, 5), reference.search(QUERIES, 90)
-    assert (hits.rows != every.rows[:, :5]).any()
+    assert quantization != "bbq" or (hits.rows != every.rows[:, :5]).any()
     for query, hit_rows in enumerate(hits.rows.tolist()):
         score_of = dict(zip(every.rows[query].tolist(), every.scores[query].tolist(), strict=True))
         assert [score_of[row] for row in hit_rows] == pytest.approx(hits.scores[query].tolist(), abs=1e-6)
