@@ -19,7 +19,7 @@ LEAST_SCORE = 1e-6
 
 Quantization: TypeAlias = Literal["int8", "bbq"]
 #: Quantization -> texts with exact scores for each hit, which find 99 % of the nearest ones.
-OVERSAMPLE: dict[Quantization, int] = {"int8": 4, "bbq": 6}
+OVERSAMPLE: dict[Quantization, int] = {"int8": 4, "bbq": 8}
 
 _ENCODER_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
 
