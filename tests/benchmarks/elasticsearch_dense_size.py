@@ -125,13 +125,16 @@ def main() -> None:
     parser.add_argument("--embeddings", type=Path, help="folder of `zoo encode`, instead of drawn vectors")
     parser.add_argument("--server", help="URL of an Elasticsearch, instead of one that is started")
     given = parser.parse_args()
-    known, queries = read(given.embeddings) if given.embeddings else drawn(given.vectors, given.size)
-    n = min(given.vectors, len(known))
-    vectors = GivenVectors(np.concatenate([known[:n], queries]))
     with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if given.embeddings:
+            known, queries = read(given.embeddings)
+        else:
+            known, queries = drawn(given.vectors, given.size, folder)
+        n = min(given.vectors, len(known))
+        vectors = GivenVectors(np.concatenate([known[:n], queries]))
         url = given.server
         if url is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             folder.chmod(0o755)  # the server may run as another user
             url = server.start(folder / "server").url
             stack.callback(server.stop, folder / "server")

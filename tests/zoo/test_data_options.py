@@ -218,7 +218,7 @@ RETRIEVER_CASES: Cases = {
         "max_length": Case(3),
         "query_prompt": Case("old "),
         "document_prompt": Case("old "),
-        "quantization": Case("int8", {"oversample": 1}),
+        "quantization": NoEffect("with enough candidates the same hits, see test_nearest.py"),
         "oversample": Case(1, {"quantization": "int8"}),
         "batch_size": SPEED,
         "device": SPEED,

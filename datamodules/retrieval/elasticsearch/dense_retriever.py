@@ -60,7 +60,8 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         quantization: coarse vectors that the server compares with a query, of a quarter (`int8`) or a thirtieth (`bbq`,
             one bit a number; at least 64 numbers) of the bytes. It computes the exact scores of the best texts, and may
             miss a hit. It needs Elasticsearch 8.18 or newer.
-        oversample: the number of texts of each shard that are scored exactly for each hit; None = `OVERSAMPLE`.
+        oversample: the number of texts of each shard that are scored exactly for each hit; None = 4 for `int8`, 8 for
+            `bbq`.
         server: see `ServerRetriever`.
     """
 
