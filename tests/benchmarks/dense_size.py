@@ -6,7 +6,7 @@ are the queries. Contenders are measured alternately on one thread: CPU seconds 
 (top 20, the best of --rounds), as multiples of those that add up all vectors once (`numpy.sum`, the pass). For all, the
 recall of the 20 nearest and the bytes a vector that a search keeps in memory.
 
-    python -m tests.benchmarks.dense_size [--peers FOLDER_WITH_FAISS] [--vectors 1000000] [--graph]
+    python -m tests.benchmarks.dense_size [--peers FOLDER_WITH_FAISS] [--vectors 1000000] [--indexes ivf hnsw]
         [--embeddings FOLDER]
 """
 
@@ -16,7 +16,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -96,16 +96,25 @@ def ours(vectors: Vectors, folder: Path) -> Iterator[Contender]:
         yield Contender(f"int8, oversample {oversample}", search, size + 4)
 
 
-def peers(vectors: Vectors, graph: bool) -> Iterator[Contender]:
-    """Indexes of faiss with usual parameters."""
+def peers(vectors: Vectors, indexes: Sequence[str]) -> Iterator[Contender]:
+    """The exact search of faiss, and indexes with usual parameters."""
     faiss = import_module("faiss")
     faiss.omp_set_num_threads(1)
-    n, size = vectors.shape
+    size = vectors.shape[1]
     product = faiss.METRIC_INNER_PRODUCT
     # The search of an IndexFlatIP, without its copy of the vectors.
     yield Contender("faiss flat", lambda queries: faiss.knn(queries, vectors, K, metric=product)[1], 4 * size)
+    if "ivf" in indexes:
+        yield from by_lists(faiss, vectors)
+    if "hnsw" in indexes:
+        yield from by_graph(faiss, vectors)
+
+
+def by_lists(faiss: Any, vectors: Vectors) -> Iterator[Contender]:
+    """Search the nearest lists of vectors."""
+    n, size = vectors.shape
     lists = max(1, int(4 * n**0.5) // 4)
-    divided = faiss.IndexIVFFlat(faiss.IndexFlatIP(size), size, lists, product)
+    divided = faiss.IndexIVFFlat(faiss.IndexFlatIP(size), size, lists, faiss.METRIC_INNER_PRODUCT)
     start = time.perf_counter()
     divided.train(vectors[np.random.default_rng(0).permutation(n)[: 40 * lists]])
     for first in range(0, n, _BLOCK):
@@ -119,10 +128,13 @@ def peers(vectors: Vectors, graph: bool) -> Iterator[Contender]:
             return found
 
         yield Contender(f"faiss IVF, nprobe {probes}", search_lists, 4 * size + 8)
-    if not graph:
-        return
+
+
+def by_graph(faiss: Any, vectors: Vectors) -> Iterator[Contender]:
+    """Search a graph of near vectors."""
+    size = vectors.shape[1]
     start = time.perf_counter()
-    links = faiss.IndexHNSWFlat(size, 16, product)
+    links = faiss.IndexHNSWFlat(size, 16, faiss.METRIC_INNER_PRODUCT)
     links.hnsw.efConstruction = 40
     links.add(vectors)
     print(f"faiss HNSW (M 16): built in {time.perf_counter() - start:.0f} s", flush=True)
@@ -178,7 +190,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=384)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", help="folder with faiss-cpu")
-    parser.add_argument("--graph", action="store_true", help="also HNSW, which takes minutes to build")
+    parser.add_argument("--indexes", nargs="*", choices=["ivf", "hnsw"], default=["ivf"], help="of faiss")
     parser.add_argument("--embeddings", type=Path, help="folder of `zoo encode`, instead of drawn vectors")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -189,7 +201,7 @@ def main() -> None:
         contenders.append(Contender("numpy", lambda some: by_numpy(vectors, some), 4 * vectors.shape[1]))
         if given.peers:
             sys.path.append(given.peers)
-            contenders += peers(vectors, given.graph)
+            contenders += peers(vectors, given.indexes)
         measure(vectors, queries, contenders, given.rounds)
 
 

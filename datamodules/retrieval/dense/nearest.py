@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from datamodules.core.arrays import ArrayWriter, damaged, map_array
 from datamodules.retrieval.base import LAST_ROW, ExcludedRows, Hits, joined_rows
 from datamodules.retrieval.dense.ranking import LEAST_SCORE
-from datamodules.retrieval.heap import push
 
 Floats: TypeAlias = NDArray[np.float32]
 Longs: TypeAlias = NDArray[np.int64]
@@ -31,6 +30,9 @@ _FEW_QUERIES = 24
 _LARGEST_CODE = 127
 # float32 adds whole numbers below 2^24 exactly, and so the products of codes up to this length, in any order.
 _EXACT_SIZE = 2**24 // _LARGEST_CODE**2
+
+# More than the rounding of scores and of bounds.
+_ROUNDING = 2.0**-22
 
 
 class Codes(NamedTuple):
@@ -73,8 +75,9 @@ class Codes(NamedTuple):
         return codes
 
     def products(self, queries: Codes, low: int, block: Floats) -> Floats:
-        """Return the products [q, <= _ROWS] with q queries from the row `low` on; `block` [_ROWS, d] is overwritten."""
-        numbers, scales = self.numbers[low : low + _ROWS], self.scales[low : low + _ROWS]
+        """Return the products [q, n] with q queries of n rows from `low` on; `block` [n, d] is overwritten."""
+        high = low + len(block)
+        numbers, scales = self.numbers[low:high], self.scales[low:high]
         few, size = len(queries.numbers) <= _FEW_QUERIES, numbers.shape[1]
         if few or size > _EXACT_SIZE:
             products = np.empty((len(queries.numbers), len(numbers)), np.float32)
@@ -86,6 +89,30 @@ class Codes(NamedTuple):
         products *= scales
         products *= queries.scales[:, None]
         return products
+
+
+class _Best(NamedTuple):
+    """The best keys of q queries, and some that may not be among the best."""
+
+    #: int64 [q, 2 k + 32]: keys in any order.
+    keys: Longs
+    #: int64 [q]: the number of keys.
+    sizes: Longs
+    #: int64 [q]: a key that others must exceed; 0 as long as there may be fewer than k.
+    least: Longs
+    #: float32 [q]: the products of hits are larger.
+    floors: Floats
+
+    @classmethod
+    def none(cls, q: int, k: int) -> _Best:
+        """Return no keys."""
+        keys, sizes = np.zeros((q, 2 * k + 32), np.int64), np.zeros(q, np.int64)
+        return cls(keys, sizes, np.zeros_like(sizes), np.full(q, -np.inf, np.float32))
+
+    def largest(self, k: int) -> Longs:
+        """Return the largest k keys of each query, in any order [q, k]; 0 where there are fewer."""
+        self.keys[np.arange(self.keys.shape[1]) >= self.sizes[:, None]] = 0
+        return np.ascontiguousarray(np.partition(self.keys, -k, axis=1)[:, -k:])
 
 
 def nearest(
@@ -108,11 +135,8 @@ def nearest(
         part = slice(first, first + _QUERIES)
         some = np.ascontiguousarray(queries[part], np.float32)
         excluded = joined_rows(None if exclude is None else exclude[part], len(some))
-        best = np.zeros((len(some), most), np.int64)
-        if codes is None:
-            _search(vectors, empty, some, excluded, best)
-        else:
-            _search_codes(codes, empty, some, excluded, best)
+        best = _search(vectors, codes, empty, some, excluded, most)
+        if codes is not None:
             _score(best, vectors, some)
         best = -np.sort(-best, axis=1)[:, :k]
         best[~some.any(axis=1)] = 0
@@ -121,26 +145,30 @@ def nearest(
 
 
 def _search(
-    vectors: Floats, empty: NDArray[np.integer], queries: Floats, excluded: tuple[Longs, Longs], keys: Longs
-) -> None:
-    """Replace the zeros `keys` [q, m] by the keys of the best m vectors for q queries, in any order."""
-    # The largest error of a product in float32.
-    margin = vectors.shape[1] * 2.0**-24
-    sizes = np.zeros(len(queries), np.int64)
-    for low in range(0, len(vectors), _ROWS):
-        products = queries @ vectors[low : low + _ROWS].T
-        _keep(products, low, margin, True, vectors, queries, empty, *excluded, keys, sizes)
-
-
-def _search_codes(
-    codes: Codes, empty: NDArray[np.integer], queries: Floats, excluded: tuple[Longs, Longs], keys: Longs
-) -> None:
-    """Replace the zeros `keys` [q, m] by the keys of the best m codes for q queries, in any order."""
-    sizes, block = np.zeros(len(queries), np.int64), np.empty((_ROWS, queries.shape[1]), np.float32)
-    coded = Codes.of(queries)
-    for low in range(0, len(codes.numbers), _ROWS):
-        products = codes.products(coded, low, block)
-        _keep(products, low, 0.0, False, queries, queries, empty, *excluded, keys, sizes)
+    vectors: Floats,
+    codes: Codes | None,
+    empty: NDArray[np.integer],
+    queries: Floats,
+    excluded: tuple[Longs, Longs],
+    k: int,
+) -> Longs:
+    """Return the keys of the best k vectors, or of the best k codes, for q queries [q, k], in any order."""
+    best = _Best.none(len(queries), k)
+    # Most rows of a block should be no hits.
+    rows = max(_ROWS, 8 * k)
+    coded, block = Codes.of(queries), np.empty((rows, queries.shape[1]), np.float32)
+    # The largest error of a product in float32. Codes are compared by their products as they are.
+    margin = vectors.shape[1] * 2.0**-24 if codes is None else 0.0
+    # Of the best rows of the first block, some may be no hits.
+    rank = k + int(np.diff(excluded[0]).max()) + int(np.searchsorted(empty, rows))
+    for low in range(0, len(vectors), rows):
+        products = (
+            queries @ vectors[low : low + rows].T if codes is None else codes.products(coded, low, block)
+        )
+        if low == 0 and rank < products.shape[1]:
+            best.floors[:] = np.partition(products, -rank, axis=1)[:, -rank] - 2 * margin - _ROUNDING
+        _keep(products, low, margin, codes is None, vectors, queries, empty, *excluded, k, best)
+    return best.largest(k)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -166,17 +194,22 @@ def _keep(
     empty: NDArray[np.integer],
     excluded_starts: Longs,
     excluded: Longs,
-    keys: Longs,
-    sizes: Longs,
+    k: int,
+    best: _Best,
 ) -> None:
-    """Put the best rows of a block from `low` on into the heaps `keys` [q, m], which have `sizes` [q] keys.
+    """Add the best rows of a block from `low` on to the best k of each query.
 
     The key of a row is that of its product, or with `is_exact` of the exact product of its vector and the query.
     """
     for query in range(len(products)):
-        heap, size, row_products = keys[query], sizes[query], products[query]
+        keys, size, least, row_products = (
+            best.keys[query],
+            best.sizes[query],
+            best.least[query],
+            products[query],
+        )
         own = excluded[excluded_starts[query] : excluded_starts[query + 1]]
-        bound = _bound(heap, size, margin)
+        bound = max(_bound(least, margin), best.floors[query])
         for first in range(0, len(row_products), 64):
             part = row_products[first : first + 64]
             # This loop is compiled to vector instructions. Few blocks contain a candidate.
@@ -191,10 +224,15 @@ def _keep(
                     continue
                 product = np.float64(part[here])
                 key = _key(_product(vectors[row], queries[query]) if is_exact else product, row)
-                if size < len(heap) or key > heap[0]:
-                    size = push(heap, size, key)
-                    bound = _bound(heap, size, margin)
-        sizes[query] = size
+                if key <= least:
+                    continue
+                keys[size] = key
+                size += 1
+                if size == len(keys):
+                    keys[:k] = np.partition(keys, size - k)[size - k :]
+                    size, least = k, keys[:k].min()
+                    bound = max(bound, _bound(least, margin))
+        best.sizes[query], best.least[query] = size, least
 
 
 @numba.njit(nogil=True, cache=True)
@@ -224,13 +262,12 @@ def _key(product: np.float64, row: int) -> np.int64:
 
 
 @numba.njit(nogil=True, cache=True)
-def _bound(heap: Longs, size: int, margin: float) -> np.float32:
-    """Return a bound that products of hits exceed, less a margin: that of the worst hit in a full heap."""
-    if size < len(heap):
+def _bound(least: np.int64, margin: float) -> np.float32:
+    """Return a bound, less a margin, that the products of larger keys exceed; 0 is no key."""
+    if least == 0:
         return np.float32(-np.inf)
-    worst = np.int32(heap[0] >> 32).view(np.float32)
-    # 2^-22 allows for the rounding of scores and of the bound.
-    return np.float32(2 * np.float64(worst) - 1 - margin - 2.0**-22)
+    score = np.int32(least >> 32).view(np.float32)
+    return np.float32(2 * np.float64(score) - 1 - margin - _ROUNDING)
 
 
 @numba.njit(nogil=True, cache=True)
