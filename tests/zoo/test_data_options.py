@@ -219,7 +219,7 @@ RETRIEVER_CASES: Cases = {
         "query_prompt": Case("old "),
         "document_prompt": Case("old "),
         "quantization": NoEffect("with enough candidates the same hits, see test_nearest.py"),
-        "oversample": Case(1, {"quantization": "int8"}),
+        "oversample": Case(2, effect=REFUSED),
         "batch_size": SPEED,
         "device": SPEED,
         "threads": SPEED,
