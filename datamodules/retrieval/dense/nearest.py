@@ -69,9 +69,12 @@ class Codes(NamedTuple):
             map_array(folder / "codes.npy", np.int8, dimensions=2),
             map_array(folder / "scales.npy", np.float32),
         )
-        for name, array, wanted in zip(("codes", "scales"), codes, (shape, shape[:1]), strict=True):
-            if array.shape != wanted:
-                raise damaged(folder / f"{name}.npy", f"has the shape {array.shape} instead of {wanted}")
+        if codes.numbers.shape != shape:
+            raise damaged(folder / "codes.npy", f"has the shape {codes.numbers.shape} instead of {shape}")
+        if len(codes.scales) != len(codes.numbers):
+            raise damaged(
+                folder / "scales.npy", f"has {len(codes.scales)} scales of {len(codes.numbers)} codes"
+            )
         return codes
 
     def products(self, queries: Codes, low: int, block: Floats) -> Floats:
@@ -251,26 +254,28 @@ def _product(vector: Floats, query: Floats) -> np.float64:
     total = np.float64(0)
     for i in range(len(vector)):
         total += np.float64(vector[i]) * np.float64(query[i])
-    return min(total, np.float64(1))
+    product: np.float64 = min(total, np.float64(1))
+    return product
 
 
 @numba.njit(nogil=True, cache=True)
 def _key(product: np.float64, row: int) -> np.int64:
     """Return the key of a hit, see `Hits.of_keys`."""
     score = np.float32(max((1 + product) / 2, LEAST_SCORE))
-    return np.int64(score.view(np.int32)) << 32 | (LAST_ROW - row)
+    key: np.int64 = np.int64(score.view(np.int32)) << 32 | (LAST_ROW - row)
+    return key
 
 
 @numba.njit(nogil=True, cache=True)
 def _bound(least: np.int64, margin: float) -> np.float32:
     """Return a bound, less a margin, that the products of larger keys exceed; 0 is no key."""
-    if least == 0:
-        return np.float32(-np.inf)
     score = np.int32(least >> 32).view(np.float32)
-    return np.float32(2 * np.float64(score) - 1 - margin - _ROUNDING)
+    product = 2 * np.float64(score) - 1 - margin - _ROUNDING if least > 0 else -np.inf
+    bound: np.float32 = np.float32(product)
+    return bound
 
 
 @numba.njit(nogil=True, cache=True)
 def _contains(ascending: NDArray[np.integer], number: int) -> bool:
     position = np.searchsorted(ascending, number)
-    return position < len(ascending) and ascending[position] == number
+    return bool(position < len(ascending) and ascending[position] == number)

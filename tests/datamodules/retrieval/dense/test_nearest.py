@@ -128,9 +128,12 @@ def test_codes_are_rounded_vectors_on_the_disk(tmp_path: Path) -> None:
     assert (numbers.dtype, scales.dtype) == (np.int8, np.float32)
     np.testing.assert_array_equal(np.abs(numbers).max(axis=1), [0 if row == 4 else 127 for row in range(50)])
     assert (np.abs(numbers * scales[:, None] - vectors) <= scales[:, None] * 0.501).all()
-    for shape, name in (((50, 31), "codes.npy"), ((51, 30), "codes.npy")):
-        with pytest.raises(DamagedError, match=rf"{name}: damaged \(has the shape \(50, 30\) instead of"):
+    for shape in ((50, 31), (51, 30)):
+        with pytest.raises(DamagedError, match=r"codes.npy: damaged \(has the shape \(50, 30\) instead of"):
             Codes.map(tmp_path, shape)
+    np.save(tmp_path / "scales.npy", scales[:49])
+    with pytest.raises(DamagedError, match=r"scales.npy: damaged \(has 49 scales of 50 codes"):
+        Codes.map(tmp_path, (50, 30))
     np.save(tmp_path / "codes.npy", numbers.astype(np.int16))
     with pytest.raises(DamagedError, match=r"codes.npy: damaged \(an array int16"):
         Codes.map(tmp_path, (50, 30))
