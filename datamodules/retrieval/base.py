@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from datamodules.core.errors import InputError
+from datamodules.core.ragged import offsets_of
 from datamodules.core.types import PlainDict
 
 Similarity: TypeAlias = Literal["BM25", "LMDirichlet"]
@@ -185,3 +186,12 @@ def check_search(texts: Sequence[str], k: int, exclude: ExcludedRows | None) -> 
         raise InputError(f"k={k}: must be 0 or more")
     if exclude is not None and len(exclude) != len(texts):
         raise InputError(f"exclude has {len(exclude)} lists for {len(texts)} texts: give one a text")
+
+
+def joined_rows(exclude: ExcludedRows | None, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where the excluded rows of each of n queries begin, int64 [n + 1], and all of these rows."""
+    if exclude is None or n == 0:
+        return np.zeros(n + 1, np.int64), np.empty(0, np.int64)
+    return offsets_of([len(rows) for rows in exclude]), np.concatenate(
+        [np.asarray(rows, np.int64) for rows in exclude]
+    )

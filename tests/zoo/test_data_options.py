@@ -218,6 +218,8 @@ RETRIEVER_CASES: Cases = {
         "max_length": Case(3),
         "query_prompt": Case("old "),
         "document_prompt": Case("old "),
+        "quantization": NoEffect("with enough candidates the same hits, see test_nearest.py"),
+        "oversample": Case(2, effect=REFUSED),
         "batch_size": SPEED,
         "device": SPEED,
         "threads": SPEED,
@@ -242,7 +244,17 @@ RETRIEVER_CASES: Cases = {
         OF_A_SERVER,
     ),
     "ElasticsearchDenseRetriever": dict.fromkeys(
-        ("encoder", "pooling", "max_length", "device", "num_candidates", "query_prompt", "document_prompt"),
+        (
+            "encoder",
+            "pooling",
+            "max_length",
+            "device",
+            "num_candidates",
+            "query_prompt",
+            "document_prompt",
+            "quantization",
+            "oversample",
+        ),
         OF_A_SERVER,
     ),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from datamodules.core.errors import InputError, reason
 from datamodules.core.sharing import cached_property
@@ -15,6 +16,10 @@ from datamodules.text.sentence_modules import MODULES, SentenceModules
 
 #: The score of an opposite direction: above 0, because 0 means no hit and models take logarithms.
 LEAST_SCORE = 1e-6
+
+Quantization: TypeAlias = Literal["int8", "bbq"]
+#: Quantization -> texts with exact scores for each hit, which find 99 % of the nearest ones.
+OVERSAMPLE: dict[Quantization, int] = {"int8": 4, "bbq": 8}
 
 _ENCODER_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
 
@@ -31,6 +36,10 @@ class DenseRanking:
     num_candidates: int | None = None
     query_prompt: str | None = None
     document_prompt: str | None = None
+    #: coarse vectors of the first pass over the texts; None = exact ones.
+    quantization: Quantization | None = None
+    #: texts with exact scores for each hit; None = `OVERSAMPLE`.
+    oversample: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, str):
@@ -39,12 +48,29 @@ class DenseRanking:
             raise InputError(f"pooling {self.pooling!r}: use {', '.join(POOLINGS)}, or null")
         if self.max_length < 3:
             raise InputError(f"max_length={self.max_length}: use 3 or more, the special tokens count")
+        if self.quantization not in (None, *OVERSAMPLE):
+            raise InputError(f"quantization {self.quantization!r}: use {', '.join(OVERSAMPLE)}, or null")
+        if self.oversample is not None and self.quantization is None:
+            raise InputError(
+                f"oversample={self.oversample}: without quantization all scores are exact; set quantization, or omit it"
+            )
+        if self.oversample is not None and self.oversample < 1:
+            raise InputError(f"oversample={self.oversample}: use 1 or more, or null")
+
+    @property
+    def rescored(self) -> int:
+        """The number of texts with exact scores for each hit."""
+        if self.quantization is None:
+            return 1
+        return OVERSAMPLE[self.quantization] if self.oversample is None else self.oversample
 
     def describe(self) -> PlainDict:
         """Return plain values that depend on the encoder's weights, not on its location; see `AnyRanking`."""
         described: PlainDict = {"similarity": "dense", **self.describe_vectors()}
         if self.num_candidates is not None:
             described["num_candidates"] = self.num_candidates
+        if self.quantization is not None:
+            described |= {"quantization": self.quantization, "oversample": self.rescored}
         return described
 
     def describe_vectors(self) -> PlainDict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +12,16 @@ from numpy.typing import NDArray
 from datamodules.core.arrays import ArrayWriter, RowLookup, check_numbers, damaged, map_array
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
-from datamodules.retrieval.base import LAST_ROW, ExcludedRows, Hits, check_search
-from datamodules.retrieval.dense.ranking import LEAST_SCORE, DenseRanking
+from datamodules.retrieval.base import ExcludedRows, Hits, check_search
+from datamodules.retrieval.dense.nearest import Codes, nearest
+from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors, look_up_vectors
 from datamodules.retrieval.embedded.folder_retriever import FolderRetriever
 from datamodules.retrieval.folding import text_hashes
 from datamodules.text.pooling import Pooling
 
-# Texts tokenized together; queries and rows of one matrix product (32 MB of keys).
+# Texts tokenized together.
 _TEXTS = 4096
-_QUERIES = 64
-_ROWS = 1 << 16
 
 
 class _Index(NamedTuple):
@@ -32,6 +31,8 @@ class _Index(NamedTuple):
     empty: NDArray[np.int32]
     #: the rows of the texts by their hashes.
     lookup: RowLookup
+    #: of the vectors; None without `quantization`.
+    codes: Codes | None = None
 
 
 class DenseRetriever(FolderRetriever[_Index]):
@@ -50,6 +51,9 @@ class DenseRetriever(FolderRetriever[_Index]):
         threads: of the encoder on a CPU; None keeps the setting of torch.
         query_prompt: precedes each query, such as `query: ` for the E5 encoders; None = as published, "" = none.
         document_prompt: precedes each text of the collection.
+        quantization: `int8` searches codes, a quarter of the bytes of the vectors, and computes the exact scores of the
+            best rows; it may miss a hit. None compares a query with every vector.
+        oversample: the number of rows that are scored exactly for each hit; None = 4.
     """
 
     def __init__(
@@ -62,9 +66,15 @@ class DenseRetriever(FolderRetriever[_Index]):
         threads: int | None = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
+        quantization: Literal["int8"] | None = None,
+        oversample: int | None = None,
     ) -> None:
+        if quantization not in (None, "int8"):
+            raise InputError(
+                f"quantization {quantization!r}: use int8 or null; bbq needs ElasticsearchDenseRetriever"
+            )
         self.ranking: DenseRanking = DenseRanking(
-            encoder, pooling, max_length, query_prompt=query_prompt, document_prompt=document_prompt
+            encoder, pooling, max_length, None, query_prompt, document_prompt, quantization, oversample
         )
         self.vectors = TextVectors(self.ranking, batch_size, device, threads)
         super().__init__()
@@ -119,6 +129,8 @@ class DenseRetriever(FolderRetriever[_Index]):
         (folder / "unknown.npy").unlink()
         np.save(folder / "empty.npy", np.concatenate(empty))
         RowLookup.of(hashes).save(folder)
+        if self.ranking.quantization is not None:
+            Codes.write(folder, map_array(folder / "vectors.npy", np.float32, dimensions=2))
 
     def _map(self, folder: Path) -> _Index:
         vectors = map_array(folder / "vectors.npy", np.float32, dimensions=2)
@@ -126,7 +138,8 @@ class DenseRetriever(FolderRetriever[_Index]):
         check_numbers(folder / "empty.npy", empty, len(vectors))
         if len(lookup.rows) != len(vectors):
             raise damaged(folder / "vectors.npy", f"has {len(vectors)} vectors of {len(lookup.rows)} texts")
-        return _Index(vectors, empty, lookup)
+        codes = None if self.ranking.quantization is None else Codes.map(folder, vectors.shape)
+        return _Index(vectors, empty, lookup, codes)
 
     def close(self) -> None:
         """See `Retriever.close`."""
@@ -137,7 +150,8 @@ class DenseRetriever(FolderRetriever[_Index]):
         """See `Retriever.search`; a text without tokens has no hits."""
         check_search(texts, k, exclude)
         index = self._opened()
-        return nearest(index.vectors, index.empty, self._query_vectors(texts, index), k, exclude)
+        queries = self._query_vectors(texts, index)
+        return nearest(index.vectors, index.empty, queries, k, exclude, index.codes, self.ranking.rescored)
 
     def _query_vectors(self, texts: Sequence[str], index: _Index) -> NDArray[np.float32]:
         """Return vectors [n, d]; texts of the collection are looked up, unless queries have their own encoder."""
@@ -150,51 +164,3 @@ class DenseRetriever(FolderRetriever[_Index]):
         if len(texts) and self.vectors.has_query_side:
             return encode(texts)
         return look_up_vectors(texts, index.vectors, index.lookup.first_rows(text_hashes(texts)), encode)
-
-
-def nearest(
-    vectors: NDArray[np.float32],
-    empty: NDArray[np.integer],
-    queries: NDArray[np.float32],
-    k: int,
-    exclude: ExcludedRows | None = None,
-) -> Hits:
-    """Return the best k of n vectors [n, d] of length 1 for q queries [q, d], with the scores of `DenseRetriever`.
-
-    The rows `empty`, ascending, are never hits: texts without tokens. A query of length 0 has no hits.
-    """
-    keys = np.zeros((len(queries), k), np.int64)
-    for first in range(0, len(queries), _QUERIES):
-        part = slice(first, first + _QUERIES)
-        best = _best_keys(vectors, empty, queries[part], k, None if exclude is None else exclude[part])
-        is_hit = (best > LAST_ROW) & queries[part].any(axis=1, keepdims=True)  # a score above 0
-        keys[part, : best.shape[1]] = np.where(is_hit, best, 0)
-    return Hits.of_keys(keys)
-
-
-def _best_keys(
-    vectors: NDArray[np.float32],
-    empty: NDArray[np.integer],
-    queries: NDArray[np.float32],
-    k: int,
-    exclude: ExcludedRows | None,
-) -> NDArray[np.int64]:
-    """Return the largest k keys for each query, descending [queries, <= k]; an excluded row has the score 0."""
-    best = np.empty((len(queries), 0), np.int64)
-    for low in range(0, len(vectors), _ROWS):
-        high = min(low + _ROWS, len(vectors))
-        scores = queries @ vectors[low:high].T
-        scores += 1
-        scores /= 2
-        np.clip(scores, LEAST_SCORE, 1, out=scores)
-        first, last = np.searchsorted(empty, [low, high])
-        scores[:, empty[first:last] - low] = 0
-        for query, rows in enumerate(exclude or ()):
-            excluded = np.asarray(rows, np.int64)
-            scores[query, excluded[(excluded >= low) & (excluded < high)] - low] = 0
-        keys = scores.view(np.int32).astype(np.int64) << 32
-        keys += LAST_ROW - np.arange(low, high)
-        best = np.concatenate([best, keys], axis=1)
-        if best.shape[1] > k:
-            best = np.partition(best, best.shape[1] - k, axis=1)[:, best.shape[1] - k :]
-    return -np.sort(-best, axis=1)

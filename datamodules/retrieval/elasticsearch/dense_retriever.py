@@ -15,7 +15,7 @@ from typing_extensions import override
 from datamodules.core.errors import InputError
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import MOST_HITS, Collection, ExcludedRows, Hits, check_search
-from datamodules.retrieval.dense.ranking import LEAST_SCORE, DenseRanking
+from datamodules.retrieval.dense.ranking import LEAST_SCORE, DenseRanking, Quantization
 from datamodules.retrieval.dense.text_vectors import TextVectors
 from datamodules.retrieval.elasticsearch.server_retriever import (
     SORTED,
@@ -34,6 +34,8 @@ _QUERIES = 64
 _REQUESTS = 2
 _TEXTS = 4096
 _HASHES = 256
+# The server's limit for vectors of one bit a number.
+_LEAST_BITS = 64
 # Attempts to write lost vectors again, of at most MOST_HITS each.
 _REPAIRS = 100
 _LOST: PlainDict = {
@@ -55,6 +57,11 @@ class ElasticsearchDenseRetriever(ServerRetriever):
             graph (HNSW) and compares about that many texts of each shard, which may miss some near ones.
         query_prompt: precedes each query.
         document_prompt: precedes each text of the collection.
+        quantization: coarse vectors that the server compares with a query, of a quarter (`int8`) or a thirtieth (`bbq`,
+            one bit a number; at least 64 numbers) of the bytes. It computes the exact scores of the best texts, and may
+            miss a hit. It needs Elasticsearch 8.18 or newer.
+        oversample: the number of texts of each shard that are scored exactly for each hit; None = 4 for `int8`, 8 for
+            `bbq`.
         server: see `ServerRetriever`.
     """
 
@@ -69,12 +76,21 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         num_candidates: int | None = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
+        quantization: Quantization | None = None,
+        oversample: int | None = None,
         **server: Any,
     ) -> None:
         if num_candidates is not None and not 1 <= num_candidates <= MOST_HITS:
             raise InputError(f"num_candidates={num_candidates}: use 1 to {MOST_HITS}, or null")
         self.ranking: DenseRanking = DenseRanking(
-            encoder, pooling, max_length, num_candidates, query_prompt, document_prompt
+            encoder,
+            pooling,
+            max_length,
+            num_candidates,
+            query_prompt,
+            document_prompt,
+            quantization,
+            oversample,
         )
         self.vectors = TextVectors(self.ranking, batch_size, device, threads)
         super().__init__(batch_size=_QUERIES, threads=_REQUESTS, **server)
@@ -115,6 +131,10 @@ class ElasticsearchDenseRetriever(ServerRetriever):
         if self._size is not None:
             self.vectors.check_size(vectors.shape[1], self._size, f"index {name}")
 
+        rescored = ""
+        if self.ranking.quantization is not None:
+            rescored = f',"rescore_vector":{{"oversample":{self.ranking.rescored}}}'
+
         def item(query: int) -> bytes:
             filtered = ""
             if exclude is not None and len(exclude[query]):
@@ -125,7 +145,7 @@ class ElasticsearchDenseRetriever(ServerRetriever):
                 filtered = f',"filter":{{"bool":{{{excluded},"filter":{{"exists":{{"field":"vector"}}}}}}}}'
             knn = (
                 f'{{"field":"vector","query_vector":{_as_json(vectors[query])}'
-                f',"num_candidates":{self.ranking.num_candidates or k}{filtered}}}'
+                f',"num_candidates":{self.ranking.num_candidates or k}{rescored}{filtered}}}'
             )
             return f'{{}}\n{{"query":{{"knn":{knn}}},"size":{k},{SORTED}'.encode()
 
@@ -136,13 +156,20 @@ class ElasticsearchDenseRetriever(ServerRetriever):
     @override
     def _mapping(self) -> tuple[PlainDict, PlainDict]:
         kind = "flat" if self.ranking.num_candidates is None else "hnsw"
+        if self.ranking.quantization is not None:
+            kind = f"{self.ranking.quantization}_{kind}"
+        if self.ranking.quantization == "bbq" and self.vectors.size < _LEAST_BITS:
+            raise InputError(
+                f"quantization bbq: needs vectors of {_LEAST_BITS} numbers or more, and the encoder"
+                f" {self.ranking.encoder} makes {self.vectors.size}; use int8 or null"
+            )
         properties = {
             # The product of vectors of length 1 is their cosine. The server scores (1 + product) / 2.
             "vector": {
                 "type": "dense_vector",
                 "index": True,
                 "similarity": "dot_product",
-                # Not the default, which quantises vectors and so rounds scores.
+                # The default of the server quantises vectors, and so rounds scores.
                 "index_options": {"type": kind},
             },
             "hash": {"type": "keyword"},

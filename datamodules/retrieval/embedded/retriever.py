@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.core.errors import InputError
-from datamodules.core.ragged import offsets_of
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import (
     MAX_QUERY_TERMS,
@@ -24,6 +23,7 @@ from datamodules.retrieval.base import (
     Ranking,
     Similarity,
     check_search,
+    joined_rows,
     warn_of_long_query,
 )
 from datamodules.retrieval.embedded import inverted_index, maxscore
@@ -151,9 +151,4 @@ class EmbeddedRetriever(FolderRetriever[InvertedIndex]):
         if is_cut and not self._warned:
             self._warned = True
             warn_of_long_query()
-        if exclude is None:
-            excluded_starts, excluded = np.zeros(len(starts), np.int64), np.empty(0, np.int64)
-        else:
-            excluded_starts = offsets_of([len(rows) for rows in exclude])
-            excluded = np.concatenate([np.asarray(rows, np.int64) for rows in exclude])
-        return maxscore.Queries(query_starts, terms, counts, excluded_starts, excluded)
+        return maxscore.Queries(query_starts, terms, counts, *joined_rows(exclude, len(texts)))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from datamodules.core import storage
 from datamodules.core.arrays import ArrayWriter, RowLookup, damaged, map_array
 from datamodules.retrieval.base import ExcludedRows, Hits
-from datamodules.retrieval.dense.retriever import nearest
+from datamodules.retrieval.dense.nearest import nearest
 from datamodules.retrieval.dense.text_vectors import look_up_vectors
 from datamodules.retrieval.folding import text_hashes
 from datamodules.retrieval.memories.folder_memory import FolderMemory

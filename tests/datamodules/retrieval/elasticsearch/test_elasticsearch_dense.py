@@ -23,6 +23,7 @@ from datamodules.retrieval.elasticsearch import dense_retriever as elasticsearch
 from datamodules.retrieval.elasticsearch import server_retriever
 from datamodules.retrieval.elasticsearch.dense_retriever import ElasticsearchDenseRetriever
 from datamodules.retrieval.elasticsearch.retriever import ElasticsearchRetriever
+from datamodules.retrieval.folding import text_hashes
 from datamodules.retrieval.fused import FusedRetriever
 from datamodules.retrieval.memories.folder_memory import FolderMemory
 from tests.datamodules.corpus import labelled_texts, rows
@@ -99,6 +100,64 @@ def test_scores_and_ranking_are_those_of_the_dense_retriever(
             same(hits, reference.search(QUERIES, k, excluded))
     assert retriever.search([], 5).rows.shape == (0, 5)
     assert retriever.search(QUERIES, 0).rows.shape == (len(QUERIES), 0)
+
+
+class Drawn:
+    """Vectors of 64 numbers, drawn for each text around one of three directions; 0 for a text without words."""
+
+    query_encoder = None
+    size = 64
+
+    def __init__(self, *_: object) -> None: ...
+
+    def __call__(self, texts: list[str], *_: object) -> NDArray[np.float32]:
+        seeds = text_hashes(texts).tolist()
+        vectors = np.stack([np.random.default_rng(seed).normal(size=64) for seed in seeds])
+        vectors += np.array([np.random.default_rng(seed % 3).normal(size=64) for seed in seeds])
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.where([[bool(text.strip())] for text in texts], vectors, 0).astype(np.float32)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("num_candidates", [None, 95])
+@pytest.mark.parametrize("quantization", ["int8", "bbq"])
+def test_quantized_hits_have_exact_scores(
+    elasticsearch_url: str,
+    index_prefix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quantization: Any,
+    num_candidates: int | None,
+    shards: int,
+) -> None:
+    monkeypatch.setattr(transformer_encoder, "TransformerEncoder", Drawn)
+    options: dict[str, Any] = {
+        "num_candidates": num_candidates,
+        "quantization": quantization,
+        "shards": shards,
+    }
+    retriever = built(elasticsearch_url, index_prefix, str(tmp_path), oversample=90, **options)
+    exclude = [[query, query + 20] for query in range(len(QUERIES))]
+    reference = local(tmp_path, str(tmp_path))
+    for excluded in (None, exclude):
+        for k in (1, 10, 90):
+            same(retriever.search(QUERIES, k, excluded), reference.search(QUERIES, k, excluded))
+    kind = f"{quantization}_{'flat' if num_candidates is None else 'hnsw'}"
+    name = f"{index_prefix}-{FINGERPRINT[:16]}"
+    with Elasticsearch(elasticsearch_url) as client:
+        field = client.indices.get_mapping(index=name)[name]["mappings"]["properties"]["vector"]
+    assert field["index_options"]["type"] == kind
+    # Too few candidates miss hits, and the scores of the others are exact still.
+    coarse = ElasticsearchDenseRetriever(
+        str(tmp_path), url=elasticsearch_url, index_prefix=index_prefix, oversample=1, **options
+    )
+    coarse.open(Path(), FINGERPRINT)
+    hits, every = coarse.search(QUERIES, 5), reference.search(QUERIES, 90)
+    assert quantization != "bbq" or (hits.rows != every.rows[:, :5]).any()
+    for query, hit_rows in enumerate(hits.rows.tolist()):
+        score_of = dict(zip(every.rows[query].tolist(), every.scores[query].tolist(), strict=True))
+        assert [score_of[row] for row in hit_rows] == pytest.approx(hits.scores[query].tolist(), abs=1e-6)
 
 
 @pytest.mark.server
@@ -252,7 +311,8 @@ def lose_vectors(client: Elasticsearch, index: str, rows: list[int]) -> None:
     client.indices.refresh(index=index)
 
 
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.server
+@pytest.mark.parametrize(("shards", "quantization"), [(1, None), (3, None), (3, "int8")])
 def test_lost_vectors_are_written_again_from_their_bits(
     elasticsearch_url: str,
     index_prefix: str,
@@ -260,6 +320,7 @@ def test_lost_vectors_are_written_again_from_their_bits(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     shards: int,
+    quantization: Any,
 ) -> None:
     client, load = Elasticsearch(elasticsearch_url), ElasticsearchDenseRetriever._load
 
@@ -268,7 +329,8 @@ def test_lost_vectors_are_written_again_from_their_bits(
         lose_vectors(client, name, [0, 11, 57, 88])
 
     monkeypatch.setattr(ElasticsearchDenseRetriever, "_load", lossy)
-    retriever = built(elasticsearch_url, index_prefix, tiny_encoder, shards=shards)
+    options = {"shards": shards, "quantization": quantization, "oversample": 90 if quantization else None}
+    retriever = built(elasticsearch_url, index_prefix, tiny_encoder, **options)
     expected = local(tmp_path, tiny_encoder)
     same(retriever.search(QUERIES, 7), expected.search(QUERIES, 7))
     retriever.open(Path("unused"), FINGERPRINT)
@@ -279,17 +341,17 @@ def test_lost_vectors_are_written_again_from_their_bits(
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("num_candidates", [None, 50])
+@pytest.mark.parametrize("options", [{}, {"num_candidates": 50}, {"quantization": "int8", "oversample": 100}])
 def test_a_memory_grows(
     elasticsearch_url: str,
     index_prefix: str,
     tmp_path: Path,
     tiny_encoder: str,
     monkeypatch: pytest.MonkeyPatch,
-    num_candidates: int | None,
+    options: dict[str, Any],
 ) -> None:
-    options = {"index_prefix": index_prefix, "url": elasticsearch_url, "num_candidates": num_candidates}
-    retriever = ElasticsearchDenseRetriever(tiny_encoder, device="cpu", **options)
+    server = {"index_prefix": index_prefix, "url": elasticsearch_url}
+    retriever = ElasticsearchDenseRetriever(tiny_encoder, device="cpu", **options, **server)
     memory = FolderMemory.build(rows(60), retriever, tmp_path / "memory", progress=False)
     queries = labelled_texts(12, seed=1)[0]
     before = memory.search(queries, 9)
@@ -391,12 +453,18 @@ def test_mistakes_are_named(elasticsearch_url: str, index_prefix: str, tiny_enco
         ({"threads": 0}, "threads=0"),
         ({"num_candidates": 0}, "num_candidates=0: use 1 to 10000, or null"),
         ({"num_candidates": 10_001}, "num_candidates=10001"),
+        ({"quantization": "int4"}, "quantization 'int4': use int8, bbq, or null"),
+        ({"oversample": 3}, "oversample=3: without quantization all scores are exact"),
         ({"shards": 0}, "shards=0"),
         ({"url": "search"}, "url 'search'"),
     ):
         with pytest.raises(InputError, match=pattern) as caught:
             ElasticsearchDenseRetriever(tiny_encoder, **options)  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
+    with pytest.raises(
+        InputError, match=r"bbq: needs vectors of 64 numbers or more, and the encoder .* makes 16"
+    ):
+        built(elasticsearch_url, index_prefix, tiny_encoder, quantization="bbq")
     retriever = built(elasticsearch_url, index_prefix, tiny_encoder)
     with pytest.raises(InputError, match="k=-1"):
         retriever.search(["lion"], -1)

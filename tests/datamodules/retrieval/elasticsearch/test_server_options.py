@@ -43,6 +43,8 @@ MEANING: dict[str, Any] = {
     "num_candidates": None,
     "query_prompt": None,
     "document_prompt": None,
+    "quantization": None,
+    "oversample": None,
 }
 CLASSES = [(ElasticsearchRetriever, WORDS), (ElasticsearchDenseRetriever, MEANING)]
 

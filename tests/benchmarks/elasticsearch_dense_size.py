@@ -1,0 +1,156 @@
+"""Dense search on an Elasticsearch server by its quantized indexes: recall, speed and size.
+
+Vectors are those of `dense_size.py`: of a mixture, or with --embeddings those that `zoo encode` wrote. Each index is
+loaded, and its vectors are counted. Then all are searched alternately for 256 queries (top 20, `_msearch` of 64 from
+two threads): recall against the exact search, queries a second (the best of --rounds), and the largest difference of a
+score from that of the exact vectors. A server with a heap of 1 GB is started, unless --server names one.
+
+    python -m tests.benchmarks.elasticsearch_dense_size [--vectors 20000] [--num_candidates 100] [--oversample 1 2 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.retrieval.base import Collection
+from datamodules.retrieval.dense.nearest import nearest
+from datamodules.retrieval.dense.ranking import OVERSAMPLE, Quantization
+from datamodules.retrieval.elasticsearch.dense_retriever import _LOST, ElasticsearchDenseRetriever
+from tests.benchmarks.dense_size import K, drawn, read
+from tests.elasticsearch import server
+
+KINDS: list[Quantization | None] = [None, "int8", "bbq"]
+
+
+class GivenVectors:
+    """Vectors of numbered texts, in place of an encoder; the texts are their numbers."""
+
+    has_query_side = False
+
+    def __init__(self, vectors: NDArray[np.float32]) -> None:
+        self.vectors, self.size = vectors, vectors.shape[1]
+
+    def of(self, texts: Sequence[str], block: int, queries: bool = False) -> NDArray[np.float32]:
+        return self.vectors[[int(text) for text in texts]]
+
+    def check_size(self, size: int, index_size: int, index: str) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+class Contender(NamedTuple):
+    """A loaded index, and a number of texts that are scored exactly for each hit."""
+
+    name: str
+    retriever: ElasticsearchDenseRetriever
+    oversample: int | None
+
+
+def load(
+    url: str, vectors: GivenVectors, n: int, kind: Quantization | None, candidates: int | None
+) -> ElasticsearchDenseRetriever:
+    """Load the first n vectors into a new index, and print its cost."""
+    # A file in place of an encoder: its contents identify the vectors.
+    retriever = ElasticsearchDenseRetriever(
+        __file__,
+        num_candidates=candidates,
+        quantization=kind,
+        url=url,
+        index_prefix="dense-size",
+        timeout=600,
+    )
+    vars(retriever)["vectors"] = vectors
+    fingerprint = f"{kind or 'float'}-{candidates or 'flat'}".ljust(16, "-")
+    retriever.delete(Path("unused"), fingerprint)
+    start = time.perf_counter()
+    retriever.index(Collection([str(row) for row in range(n)], fingerprint), Path("unused"), progress=False)
+    seconds, name = time.perf_counter() - start, f"dense-size-{fingerprint}"
+    count = retriever.server.call(
+        lambda client: client.count(index=name, query={"exists": {"field": "vector"}})
+    )
+    lost = retriever.server.call(lambda client: client.count(index=name, query=_LOST))
+    store = retriever.server.call(lambda client: client.indices.stats(index=name, metric="store"))
+    size = store["_all"]["primaries"]["store"]["size_in_bytes"] / n
+    print(
+        f"{fingerprint}: {count['count']} of {n} vectors ({lost['count']} lost), {n / seconds:.0f} loaded a second,"
+        f" {size:.0f} bytes a text on the disk",
+        flush=True,
+    )
+    return retriever
+
+
+def measure(contenders: Sequence[Contender], vectors: GivenVectors, n: int, rounds: int) -> None:
+    """Search alternately and print a line for each contender."""
+    texts = [str(number) for number in range(n, len(vectors.vectors))]
+    exact = nearest(vectors.vectors[:n], np.empty(0, np.int32), vectors.vectors[n:], K)
+    best: dict[str, float] = {}
+    hits = {}
+    for _ in range(rounds + 1):  # the first warms the server up
+        for name, retriever, oversample in contenders:
+            vars(retriever)["ranking"] = replace(retriever.ranking, oversample=oversample)
+            start = time.perf_counter()
+            hits[name] = retriever.search(texts, K)
+            best[name] = min(best.get(name, np.inf), time.perf_counter() - start)
+    for name, found in hits.items():
+        pairs = zip(found.rows, exact.rows, strict=True)
+        recall = np.mean([len(np.intersect1d(rows, wanted)) / K for rows, wanted in pairs])
+        products = np.einsum("qd,qkd->qk", vectors.vectors[n:], vectors.vectors[found.rows])
+        error = np.abs(found.scores - (1 + products) / 2).max()
+        print(
+            f"{name:42} recall@{K} {recall:.4f}, {len(texts) / best[name]:6.0f} queries a second, error {error:.0e}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--vectors", type=int, default=20_000)
+    parser.add_argument("--size", type=int, default=384)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--num_candidates", type=int, nargs="*", default=[100])
+    parser.add_argument("--oversample", type=int, nargs="+", default=sorted({1, 2, 3, *OVERSAMPLE.values()}))
+    parser.add_argument("--embeddings", type=Path, help="folder of `zoo encode`, instead of drawn vectors")
+    parser.add_argument("--server", help="URL of an Elasticsearch, instead of one that is started")
+    given = parser.parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if given.embeddings:
+            known, queries = read(given.embeddings)
+        else:
+            known, queries = drawn(given.vectors, given.size, folder)
+        n = min(given.vectors, len(known))
+        vectors = GivenVectors(np.concatenate([known[:n], queries]))
+        url = given.server
+        if url is None:
+            folder.chmod(0o755)  # the server may run as another user
+            url = server.start(folder / "server").url
+            stack.callback(server.stop, folder / "server")
+        contenders = []
+        for candidates in (None, *given.num_candidates):
+            for kind in KINDS:
+                retriever = load(url, vectors, n, kind, candidates)
+                name = f"{kind or 'float'}, num_candidates {candidates}"
+                for oversample in given.oversample if kind else [None]:
+                    label = name if oversample is None else f"{name}, oversample {oversample}"
+                    contenders.append(Contender(label, retriever, oversample))
+        measure(contenders, vectors, n, given.rounds)
+        for retriever in {id(one.retriever): one.retriever for one in contenders}.values():
+            name = retriever._opened()
+            retriever.server.call(lambda client, name=name: client.indices.delete(index=name))
+
+
+if __name__ == "__main__":
+    main()
