@@ -212,9 +212,11 @@ def _in_processes(machine: Machine, result: Result, options: list[str], limit: f
     )
     try:
         printed, _ = process.communicate(timeout=limit)
-    except BaseException:  # too long, or interrupted: no process is left behind
+    except BaseException as error:  # too long, or interrupted: no process is left behind
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise TimeoutError(f"stopped after {limit:.0f} s") from None
         raise
     if process.returncode:
         lines = [line for line in printed.splitlines() if line.strip()]
@@ -230,7 +232,7 @@ def within(seconds: float, function: Callable[[], ValueT]) -> ValueT:
     """Call a function, and raise a `TimeoutError` in it after a number of seconds."""
 
     def stop(*_: object) -> None:
-        raise TimeoutError(f"stopped after {seconds:.0f} s: the time is spent")
+        raise TimeoutError(f"stopped after {seconds:.0f} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.1))

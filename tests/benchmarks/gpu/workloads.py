@@ -64,7 +64,7 @@ TOY = Scale(
     search=(2_000, 16, 8),
     workers=1,
     backend="eager",
-    seconds=(3.0, 5.0, 20.0),
+    seconds=(10.0, 10.0, 20.0),
 )
 
 
@@ -152,7 +152,7 @@ def _pairs(folder: Path, data: Path, scale: Scale) -> tuple[tuple[str, ...], str
         for seed in (1, 2)
     ]  # fmt: skip
     columns = ("--data.first_column=first", "--data.second_column=second", "--data.label_column=label")
-    return (*_named(parts), "--data.layout=null", *columns, *scale.sizes), MADE_UP
+    return (*_named(parts), "--data.layout=table", *columns, *scale.sizes), MADE_UP
 
 
 def _clicks(folder: Path, data: Path, scale: Scale) -> tuple[tuple[str, ...], str]:
