@@ -38,11 +38,15 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--output", type=Path, required=True, help="folder of the results; new, or of an earlier run")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder of the results; new, or of an earlier run"
+    )
     parser.add_argument("--seconds", type=float, default=540.0, help="for everything; default: %(default)s")
     parser.add_argument("--data_dir", type=Path, default=Path("../shared/data"), help="the papers' data; default: %(default)s. Absent files are made up")  # fmt: skip # noqa: E501
     parser.add_argument("--transformer", help="folder of MiniLM; default: its shape with random weights")
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="measure only these")
+    parser.add_argument(
+        "--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="measure only these"
+    )
     return parser.parse_args(args)
 
 

@@ -114,9 +114,7 @@ def cases(machine: Machine, data: Path, transformer: str) -> Iterator[Case]:
 def _of_metric(machine: Machine, workload: Workload, variant: str) -> Case:
     result = Result(workload.name, variant, workload.unit, workload.data)
     options = [*workload.options, *machine.trainer, *_precision(variant), "--trainer.limit_train_batches=0"]
-    return Case(
-        result, lambda limit: _in_process(machine, result, options, "MetricStopwatchCallback", limit)
-    )
+    return Case(result, lambda limit: _in_process(machine, result, options, "MetricStopwatchCallback", limit))
 
 
 def _of_training(machine: Machine, workload: Workload, variant: str) -> Case:
@@ -127,9 +125,7 @@ def _of_training(machine: Machine, workload: Workload, variant: str) -> Case:
     if variant in ("ddp", "fsdp"):
         options += _several_devices(machine, variant)
         obstacle = "one GPU; several are needed" if machine.processes < 2 else ""
-        return Case(
-            result, lambda limit: _in_processes(machine, result, options, limit), processes, obstacle
-        )
+        return Case(result, lambda limit: _in_processes(machine, result, options, limit), processes, obstacle)
     options += {
         "workers": [f"--data.num_workers={scale.workers}"],
         "unpinned": ["--trainer.callbacks.pin_memory=false"],
@@ -154,17 +150,25 @@ def _several_devices(machine: Machine, variant: str) -> list[str]:
         options = [f"--trainer.strategy.data_parallel_size={number}", f"--trainer.devices={number}"]
         on_cpu = ["--trainer.accelerator=cpu", "--trainer.precision=32-true"]
     else:
-        options, on_cpu = [], ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp_fork"]
+        options, on_cpu = (
+            [],
+            ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp_fork"],
+        )
     return [f"--config=trainer/{variant}", *options, *([] if machine.has_gpu else on_cpu)]
 
 
-def _command(machine: Machine, result: Result, options: list[str], callback: str, score: str) -> tuple[list[str], Path]:
+def _command(
+    machine: Machine, result: Result, options: list[str], callback: str, score: str
+) -> tuple[list[str], Path]:
     """Options of `zoo fit`, and the folder of its run; the callback comes before its own options in `options`."""
     scale = machine.scale
     run = machine.folder / "runs" / f"{result.name} {result.variant}".replace(" ", "-")
     run.parent.mkdir(exist_ok=True)
     own = [option for option in options if option.startswith("--trainer.callbacks.")]
-    validation = [f"--trainer.val_check_interval={scale.window.steps}", "--trainer.check_val_every_n_epoch=null"]
+    validation = [
+        f"--trainer.val_check_interval={scale.window.steps}",
+        "--trainer.check_val_every_n_epoch=null",
+    ]
     return [
         *(option for option in options if option not in own),
         f"--data.cache_dir={machine.cache}",

@@ -78,9 +78,14 @@ def _goal(
 def write_report(folder: Path, facts: Mapping[str, object], results: Sequence[Result]) -> None:
     """Write report.md and the pictures that it shows."""
     has_gpu = bool(facts["gpus"])
-    parts = ["# Training and search on a GPU\n", "".join(f"- {name}: {value}\n" for name, value in facts.items())]
+    parts = [
+        "# Training and search on a GPU\n",
+        "".join(f"- {name}: {value}\n" for name, value in facts.items()),
+    ]
     if not has_gpu:
-        parts.append("This machine has no GPU: sizes are toy sizes, and shares are of operators, not of kernels.\n")
+        parts.append(
+            "This machine has no GPU: sizes are toy sizes, and shares are of operators, not of kernels.\n"
+        )
     outcome = {True: "pass", False: "fail", None: "not measured"}
     lines = [[goal.name, outcome[goal.is_reached], goal.details] for goal in goals(results, has_gpu)]
     parts += ["## Goals\n", markdown_table([["goal", "result", "figures"], *lines])]
@@ -91,11 +96,20 @@ def write_report(folder: Path, facts: Mapping[str, object], results: Sequence[Re
     parts += _search(results)
     if missing := [each for each in results if each.status != "measured"]:
         lines = [[each.name, each.variant, each.status, each.reason] for each in missing]
-        parts += ["## Not measured\n", markdown_table([["measurement", "variant", "status", "reason"], *lines])]
+        parts += [
+            "## Not measured\n",
+            markdown_table([["measurement", "variant", "status", "reason"], *lines]),
+        ]
     if top := [(name, result.figures["kernels"]) for name, result in measured(results, "bf16").items()]:
         kind = "kernels" if has_gpu else "operators"
-        lines = [[name, ", ".join(f"{each[:60]} {share:.0%}" for each, share in names.items())] for name, names in top]
-        parts += [f"## The longest {kind}\n", markdown_table([["measurement", "share of their time"], *lines])]
+        lines = [
+            [name, ", ".join(f"{each[:60]} {share:.0%}" for each, share in names.items())]
+            for name, names in top
+        ]
+        parts += [
+            f"## The longest {kind}\n",
+            markdown_table([["measurement", "share of their time"], *lines]),
+        ]
     for name, draw in (("speed", draw_speed), ("shares", draw_shares)):
         if write_picture(folder / f"{name}.png", lambda draw=draw: draw(results)):  # type: ignore[misc]
             parts.append(f"![{name}]({name}.png)\n")
@@ -148,9 +162,7 @@ def draw_shares(results: Sequence[Result]) -> Figure:
     return _bars(series, list(base), "share of the time of a step", KERNELS)
 
 
-def _bars(
-    series: Mapping[str, Mapping[str, float]], names: Sequence[str], title: str, goal: float
-) -> Figure:
+def _bars(series: Mapping[str, Mapping[str, float]], names: Sequence[str], title: str, goal: float) -> Figure:
     """Draw a group of horizontal bars for each name."""
     from matplotlib.figure import Figure
 

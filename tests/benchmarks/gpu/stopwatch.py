@@ -137,9 +137,7 @@ class Stopwatch:
             self._profile.export_chrome_trace(str(file))
             events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
         spans = [event for event in events if event.get("cat") == ("kernel" if self.has_gpu else "cpu_op")]
-        copies = sum(
-            event.get("cat") == "gpu_memcpy" and "DtoH" in event.get("name", "") for event in events
-        )
+        copies = sum(event.get("cat") == "gpu_memcpy" and "DtoH" in event.get("name", "") for event in events)
         return Figures(
             rate=self._examples_timed * processes / self._seconds,
             waiting_share=min(1.0, self._waited_timed / self._seconds),

@@ -95,11 +95,13 @@ def workloads(folder: Path, data: Path, transformer: str, scale: Scale) -> Itera
     fine_tuned = ("--config=knn_bilstm/ag_news", f"--model.transformer={transformer}", *texts)
     yield Workload("KNNBiLSTM with MiniLM", "texts", "accuracy", texts_name, fine_tuned, True)
     yield Workload(
-        "KNNBiLSTM", "texts", "accuracy", texts_name, ("--config=knn_bilstm/ag_news", *texts, *vectors, *smaller)
+        "KNNBiLSTM",
+        "texts",
+        "accuracy",
+        texts_name,
+        ("--config=knn_bilstm/ag_news", *texts, *vectors, *smaller),
     )
-    yield Workload(
-        "ExpaNet", "texts", "accuracy", dblp_name, ("--config=expanet/dblp_short", *dblp, *small)
-    )
+    yield Workload("ExpaNet", "texts", "accuracy", dblp_name, ("--config=expanet/dblp_short", *dblp, *small))
     hmn, hmn_name = _dialogues(folder, data, scale)
     yield Workload("HMN", "questions", "accuracy", hmn_name, ("--config=hmn/hmn4qa", *hmn, *small))
     pairs, pairs_name = _pairs(folder, data, scale)
@@ -146,7 +148,12 @@ def _dialogues(folder: Path, data: Path, scale: Scale) -> tuple[tuple[str, ...],
 def _pairs(folder: Path, data: Path, scale: Scale) -> tuple[tuple[str, ...], str]:
     parts = [data / f"wikiqa/WikiQA-{part}.tok.tsv" for part in ("train", "dev")]
     if scale.name == "full" and all(part.exists() for part in parts):
-        return (*_named(parts), "--data.tokenizer=whitespace", "--data.lowercase=true", *_vectors(data)), "WikiQA"
+        return (
+            *_named(parts),
+            "--data.tokenizer=whitespace",
+            "--data.lowercase=true",
+            *_vectors(data),
+        ), "WikiQA"
     parts = [
         _once(folder / f"pairs-{seed}.tsv", lambda file, seed=seed: write_pairs(file, pair_rows(scale.rows, seed)))
         for seed in (1, 2)
@@ -167,7 +174,9 @@ def _clicks(folder: Path, data: Path, scale: Scale) -> tuple[tuple[str, ...], st
     if scale.name == "full" and all((source / file).exists() for file in files.values()):
         return tuple(f"--data.{option}={source / file}" for option, file in files.items()), "NFCorpus"
     collection = write_collection(folder / "clicks", documents=scale.rows, queries=scale.rows // 2, seed=1)
-    options = collection.options(validation_queries="null", validation_judgements="null", validation_split=0.2)
+    options = collection.options(
+        validation_queries="null", validation_judgements="null", validation_split=0.2
+    )
     return tuple(f"--data.{option}={value}" for option, value in options.items()) + scale.sizes, MADE_UP
 
 
