@@ -52,8 +52,9 @@ class TextBag(nn.Module):
 
         The batch's distinct words are ids, int64 [U]; texts, int64 [N, T], are positions among them, 0 = padding.
         """
-        # Only the words of these texts are encoded, and not all of the batch.
-        rows, position = distinct_rows(word[text], len(self.words.table))
+        # Only the words of these texts are encoded, and not all of the batch; on a GPU, finding them takes longer.
+        on_cpu = text.device.type == "cpu"
+        rows, position = distinct_rows(word[text], len(self.words.table)) if on_cpu else (word, text)
         vectors = self.dropout(self.words(rows, rows.new_zeros(len(rows), 0)))
         total = functional.embedding_bag(position, vectors, mode="sum")
         count = (text != 0).sum(dim=1, keepdim=True)
