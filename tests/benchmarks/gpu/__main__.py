@@ -90,7 +90,7 @@ def main(args: Sequence[str] | None = None) -> None:
 def measure(case: Case, left: float, known: dict[str, float], usual: float) -> None:
     """Fill in the result of a measurement, unless it does not fit into the seconds that are left.
 
-    `known` has the seconds of the first measurement of each name; `usual` stands for those that are not known.
+    `known` has the seconds of the last ordinary measurement of each name; `usual` stands for those that are not known.
     """
     result = case.result
     expected = known.get(result.name, usual) + case.extra
@@ -106,7 +106,8 @@ def measure(case: Case, left: float, known: dict[str, float], usual: float) -> N
         result.reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         print(f"{result.name}, {result.variant}: {result.reason}", file=sys.stderr)
     result.seconds = time.monotonic() - began
-    known.setdefault(result.name, result.seconds)
+    if result.variant in ("bf16", "fp32"):  # the first one also prepares the data
+        known[result.name] = result.seconds
     gc.collect()
     torch.cuda.empty_cache()
 

@@ -9,15 +9,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from tests.benchmarks.gpu import callbacks, dense
-from tests.benchmarks.gpu.workloads import MADE_UP, Scale, Workload, workloads
+from tests.benchmarks.gpu.workloads import Scale, Workload, workloads
 from zoo.cli import runs
 
 ROOT = Path(__file__).parents[3]
@@ -35,7 +34,8 @@ VARIANTS = {
     "compiled": "bfloat16, `torch.compile`",
     "search": "dense search",
 }
-_MODULE = f"{callbacks.__name__}."
+
+ValueT = TypeVar("ValueT")
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Case(NamedTuple):
     result: Result
     #: measures within a number of seconds, and returns the figures.
     run: Callable[[float], dict[str, Any]]
-    #: seconds that it takes in addition to the first measurement of its name.
+    #: seconds that it takes in addition to an ordinary measurement of its name.
     extra: float = 0.0
     #: the reason why it cannot be made here; "" = it can.
     obstacle: str = ""
@@ -73,15 +73,13 @@ class Machine(NamedTuple):
     has_gpu: bool
 
     @property
-    def cache(self) -> Path:
-        """Folder of prepared data."""
-        return self.folder / "cache"
-
-    @property
     def trainer(self) -> list[str]:
         """The trainer of one device, in bfloat16."""
-        fragment = "gpu" if self.has_gpu else "bf16"
-        return [f"--config=trainer/{fragment}", *([] if self.has_gpu else ["--trainer.accelerator=cpu"])]
+        return (
+            ["--config=trainer/gpu"]
+            if self.has_gpu
+            else ["--config=trainer/bf16", "--trainer.accelerator=cpu"]
+        )
 
     @property
     def processes(self) -> int:
@@ -96,119 +94,110 @@ def cases(machine: Machine, data: Path, transformer: str) -> Iterator[Case]:
     encoder = f"--model.transformer={transformer}"
     tuned = trained[-1]._replace(name=METRIC, options=(*trained[-1].options, encoder))
     for variant in ("bf16", "fp32"):
-        yield _of_metric(machine, tuned, variant)
-        for workload in trained:
-            yield _of_training(machine, workload, variant)
-    few = f"{scale.search[0]:,} vectors of {scale.search[1]} numbers"
+        for workload in (tuned, *trained):
+            yield _in_process(machine, workload, variant)
+    vectors = f"{scale.search[0]:,} vectors of {scale.search[1]} numbers"
     device = torch.device("cuda" if machine.has_gpu else "cpu")
     yield Case(
-        Result(SEARCH, "search", "queries", few),
+        Result(SEARCH, "search", "queries", vectors),
         lambda limit: within(limit, lambda: dict(dense.measure(*scale.search, device))),
     )
     for variant in ("workers", "unpinned", "ddp", "fsdp", "compiled"):
         for workload in trained:
-            if variant != "fsdp" or workload.can_be_sharded:
-                yield _of_training(machine, workload, variant)
+            if variant == "ddp" or (variant == "fsdp" and workload.can_be_sharded):
+                yield _in_processes(machine, workload, variant)
+            elif variant != "fsdp":
+                yield _in_process(machine, workload, variant)
 
 
-def _of_metric(machine: Machine, workload: Workload, variant: str) -> Case:
-    result = Result(workload.name, variant, workload.unit, workload.data)
-    options = [*workload.options, *machine.trainer, *_precision(variant), "--trainer.limit_train_batches=0"]
-    return Case(result, lambda limit: _in_process(machine, result, options, "MetricStopwatchCallback", limit))
-
-
-def _of_training(machine: Machine, workload: Workload, variant: str) -> Case:
-    """A training with the options of a variant."""
+def _in_process(machine: Machine, workload: Workload, variant: str) -> Case:
+    """A run of `zoo fit` in this process, which has imported everything."""
     scale, result = machine.scale, Result(workload.name, variant, workload.unit, workload.data)
-    options = [*workload.options, *machine.trainer, *_precision(variant)]
-    _, compilation, processes = scale.seconds
-    if variant in ("ddp", "fsdp"):
-        options += _several_devices(machine, variant)
-        obstacle = "one GPU; several are needed" if machine.processes < 2 else ""
-        return Case(result, lambda limit: _in_processes(machine, result, options, limit), processes, obstacle)
-    options += {
+    options = {
+        "fp32": ["--trainer.precision=32-true"],
         "workers": [f"--data.num_workers={scale.workers}"],
-        "unpinned": ["--trainer.callbacks.pin_memory=false"],
         "compiled": [f"--model.compile={scale.backend}"],
     }.get(variant, [])
+    callback, has_score = "StopwatchCallback", variant in ("bf16", "fp32")
+    if workload.name == METRIC:
+        # The stage is measured before the training, and computes its own score.
+        callback, has_score = "MetricStopwatchCallback", False
+        options.append("--trainer.limit_train_batches=0")
+    command, run = _command(machine, workload, variant, options, callback, has_score)
+
+    def measure(limit: float) -> dict[str, Any]:
+        within(limit, lambda: runs.run("fit", command))
+        figures = _read(run)
+        if has_score:
+            with (run / "metrics.csv").open(encoding="utf-8") as file:
+                scores = [row.get(f"val/{workload.score}") for row in csv.DictReader(file)]
+            figures["score"] = float([score for score in scores if score][-1])
+        return figures
+
     obstacle = "" if machine.has_gpu or variant != "unpinned" else "no GPU: no memory is pinned"
-    return Case(
-        result,
-        lambda limit: _in_process(machine, result, options, "StopwatchCallback", limit, workload.score),
-        compilation if variant == "compiled" else 0.0,
-        obstacle,
-    )
+    return Case(result, measure, scale.seconds[1] if variant == "compiled" else 0.0, obstacle)
 
 
-def _precision(variant: str) -> list[str]:
-    return ["--trainer.precision=32-true"] if variant == "fp32" else []
-
-
-def _several_devices(machine: Machine, variant: str) -> list[str]:
-    number = machine.processes
+def _in_processes(machine: Machine, workload: Workload, variant: str) -> Case:
+    """A run of `zoo fit` that starts a process for each device."""
+    number, options = machine.processes, [f"--config=trainer/{variant}"]
     if variant == "fsdp":
-        options = [f"--trainer.strategy.data_parallel_size={number}", f"--trainer.devices={number}"]
-        on_cpu = ["--trainer.accelerator=cpu", "--trainer.precision=32-true"]
-    else:
-        options, on_cpu = (
-            [],
-            ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp_fork"],
-        )
-    return [f"--config=trainer/{variant}", *options, *([] if machine.has_gpu else on_cpu)]
+        options += [f"--trainer.devices={number}", f"--trainer.strategy.data_parallel_size={number}"]
+    if not machine.has_gpu:
+        options += ["--trainer.accelerator=cpu", f"--trainer.devices={number}"]
+        options += ["--trainer.precision=32-true" if variant == "fsdp" else "--trainer.strategy=ddp_fork"]
+    command, run = _command(machine, workload, variant, options, "StopwatchCallback", has_score=False)
+
+    def measure(limit: float) -> dict[str, Any]:
+        _zoo_fit(command, limit)
+        return _read(run)
+
+    result = Result(workload.name, variant, workload.unit, workload.data)
+    obstacle = "one GPU; several are needed" if number < 2 else ""
+    return Case(result, measure, machine.scale.seconds[2], obstacle)
 
 
 def _command(
-    machine: Machine, result: Result, options: list[str], callback: str, score: str
+    machine: Machine, workload: Workload, variant: str, options: list[str], callback: str, has_score: bool
 ) -> tuple[list[str], Path]:
-    """Options of `zoo fit`, and the folder of its run; the callback comes before its own options in `options`."""
-    scale = machine.scale
-    run = machine.folder / "runs" / f"{result.name} {result.variant}".replace(" ", "-")
-    run.parent.mkdir(exist_ok=True)
-    own = [option for option in options if option.startswith("--trainer.callbacks.")]
-    validation = [
-        f"--trainer.val_check_interval={scale.window.steps}",
-        "--trainer.check_val_every_n_epoch=null",
-    ]
-    return [
-        *(option for option in options if option not in own),
-        f"--data.cache_dir={machine.cache}",
+    """Options of `zoo fit`, and the folder of its run, next to which the callback writes the figures."""
+    window = machine.scale.window
+    run = machine.folder / "runs" / f"{workload.name} {variant}".replace(" ", "-")
+    at_the_end = [f"--trainer.val_check_interval={window.steps}", "--trainer.check_val_every_n_epoch=null"]
+    command = [
+        *workload.options,
+        *machine.trainer,
+        *options,
+        f"--data.cache_dir={machine.folder / 'cache'}",
         f"--run_dir={run}",
         "--trainer.max_epochs=1000",
-        f"--trainer.max_steps={scale.window.steps}",
+        f"--trainer.max_steps={window.steps}",
         "--trainer.num_sanity_val_steps=0",
         "--trainer.enable_checkpointing=false",
         "--trainer.enable_progress_bar=false",
-        *(validation if score else ["--trainer.limit_val_batches=0"]),
-        f"--trainer.callbacks+={_MODULE}{callback}",
+        *(at_the_end if has_score else ["--trainer.limit_val_batches=0"]),
+        f"--trainer.callbacks+={callbacks.__name__}.{callback}",
         f"--trainer.callbacks.file={run}.json",
-        f"--trainer.callbacks.window={[*scale.window]}",
-        *own,
-    ], run  # fmt: skip
+        f"--trainer.callbacks.window={[*window]}",
+        *(["--trainer.callbacks.pin_memory=false"] if variant == "unpinned" else []),
+    ]
+    return command, run
 
 
-def _in_process(
-    machine: Machine, result: Result, options: list[str], callback: str, limit: float, score: str = ""
-) -> dict[str, Any]:
-    """Figures of a run of `zoo fit` in this process, which has imported everything."""
-    score = score if result.variant in ("bf16", "fp32") else ""
-    command, run = _command(machine, result, options, callback, score)
-    within(limit, lambda: runs.run("fit", command))
-    figures: dict[str, Any] = json.loads(run.with_name(f"{run.name}.json").read_text(encoding="utf-8"))
-    if score:
-        with (run / "metrics.csv").open(encoding="utf-8") as file:
-            scores = [float(row[f"val/{score}"]) for row in csv.DictReader(file) if row.get(f"val/{score}")]
-        figures["score"] = scores[-1]
+def _read(run: Path) -> dict[str, Any]:
+    """The figures of a run; those of an earlier run are not left behind."""
+    file = run.with_name(f"{run.name}.json")
+    figures: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    file.unlink()
     return figures
 
 
-def _in_processes(machine: Machine, result: Result, options: list[str], limit: float) -> dict[str, Any]:
-    """Figures of a run of `zoo fit` that starts a process for each device."""
-    command, run = _command(machine, result, options, "StopwatchCallback", "")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+def _zoo_fit(command: list[str], limit: float) -> None:
+    """Run `zoo fit` in processes of its own, which end after a number of seconds."""
     process = subprocess.Popen(
         [sys.executable, "-m", "zoo", "fit", *command],
         cwd=ROOT,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -223,13 +212,8 @@ def _in_processes(machine: Machine, result: Result, options: list[str], limit: f
             raise TimeoutError(f"stopped after {limit:.0f} s") from None
         raise
     if process.returncode:
-        lines = [line for line in printed.splitlines() if line.strip()]
-        raise RuntimeError(f"zoo fit ended with {process.returncode}: {lines[-1] if lines else 'no output'}")
-    figures: dict[str, Any] = json.loads(run.with_name(f"{run.name}.json").read_text(encoding="utf-8"))
-    return figures
-
-
-ValueT = Any
+        line = next((line for line in reversed(printed.splitlines()) if line.strip()), "no output")
+        raise RuntimeError(f"zoo fit ended with {process.returncode}: {line}")
 
 
 def within(seconds: float, function: Callable[[], ValueT]) -> ValueT:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,117 +87,76 @@ class Workload(NamedTuple):
 def workloads(folder: Path, data: Path, transformer: str, scale: Scale) -> Iterator[Workload]:
     """Yield the models, the most important ones first; made-up tables are written to a folder."""
     is_toy = scale.name == "toy"
-    small = ("--model.word_size=8",) if is_toy else ()
-    smaller = (*small, "--model.hidden_size=8") if is_toy else ()
-    texts, texts_name = _texts(folder, data, scale)
-    vectors = _vectors(data) if scale.name == "full" else ()
-    dblp, dblp_name = _table(folder, data / "dblp/train.csv", "Dblp titles", scale)
-    fine_tuned = ("--config=knn_bilstm/ag_news", f"--model.transformer={transformer}", *texts)
-    yield Workload("KNNBiLSTM with MiniLM", "texts", "accuracy", texts_name, fine_tuned, True)
-    yield Workload(
-        "KNNBiLSTM",
-        "texts",
-        "accuracy",
-        texts_name,
-        ("--config=knn_bilstm/ag_news", *texts, *vectors, *smaller),
-    )
-    yield Workload("ExpaNet", "texts", "accuracy", dblp_name, ("--config=expanet/dblp_short", *dblp, *small))
-    hmn, hmn_name = _dialogues(folder, data, scale)
-    yield Workload("HMN", "questions", "accuracy", hmn_name, ("--config=hmn/hmn4qa", *hmn, *small))
-    pairs, pairs_name = _pairs(folder, data, scale)
-    yield Workload("AMVLSTM", "pairs", "map", pairs_name, ("--config=amv_lstm/wikiqa", *pairs, *smaller))
-    clicks, clicks_name = _clicks(folder, data, scale)
-    hidden = ("--model.hidden_size=8",) if is_toy else ()
-    yield Workload(
-        "LSTMRNN", "clicks", "ndcg@10", clicks_name, ("--config=lstm_rnn/nfcorpus", *clicks, *hidden)
-    )
-    ensemble = ("--config=your_own_data/classification", *dblp, *smaller)
-    yield Workload("MemoryEnsemble", "texts", "accuracy", dblp_name, ensemble)
+    width, hidden = (("--model.word_size=8",), ("--model.hidden_size=8",)) if is_toy else ((), ())
+    glove = data / "glove/glove.6B.100d.subset.txt.xz"
+    vectors = (f"--data.word_vectors={glove}",) if glove.exists() and not is_toy else ()
 
+    def choose(
+        name: str, files: Mapping[str, str], options: tuple[str, ...], make: Callable[[], tuple[str, ...]]
+    ) -> tuple[tuple[str, ...], str]:
+        """Options of a paper's data, and its name, where all files (option -> file) exist; else made-up data."""
+        if not is_toy and all((data / file).exists() for file in files.values()):
+            return (*(f"--data.{option}={data / file}" for option, file in files.items()), *options), name
+        return (*make(), *scale.sizes), MADE_UP
 
-def _texts(folder: Path, data: Path, scale: Scale) -> tuple[tuple[str, ...], str]:
-    """The table of AG News, with its columns and classes as in the configuration."""
-    table = data / "ag_news/train_pool.csv.gz"
-    if scale.name == "full" and table.exists():
-        return (f"--data.train_file={table}",), "AG News"
-    options, name = _table(folder, table, "", scale)
+    def make_texts() -> tuple[str, ...]:
+        table = write_table(folder / "texts.csv", sentences(scale.rows, seed=1))
+        return f"--data.train_file={table}", "--data.validation_split=0.2"
+
+    def make_dialogues() -> tuple[str, ...]:
+        train, validation = (
+            write_published(folder / f"dialogues-{seed}.txt", made_up(scale.rows, seed)) for seed in (1, 2)
+        )
+        return f"--data.train_file={train}", f"--data.validation_file={validation}"
+
+    def make_pairs() -> tuple[str, ...]:
+        table = write_pairs(folder / "pairs.tsv", pair_rows(scale.rows, seed=1))
+        columns = ("first_column=first", "second_column=second", "label_column=label", "layout=table")
+        return f"--data.train_file={table}", *(f"--data.{column}" for column in columns)
+
+    def make_clicks() -> tuple[str, ...]:
+        collection = write_collection(folder / "clicks", scale.rows, queries=scale.rows // 2, seed=1)
+        others = {"validation_queries": "null", "validation_judgements": "null", "validation_split": 0.2}
+        return tuple(f"--data.{option}={value}" for option, value in collection.options(**others).items())
+
     columns = ("--data.text_column=text", "--data.label_column=label", "--data.class_names=null")
-    return (*options, *columns, "--data.validation_split=0.2"), name
-
-
-def _table(folder: Path, table: Path, name: str, scale: Scale) -> tuple[tuple[str, ...], str]:
-    """A table of texts and labels."""
-    if scale.name == "full" and name and table.exists():
-        return (f"--data.train_file={table}",), name
-    written = _once(folder / "texts.csv", lambda file: write_table(file, sentences(scale.rows, seed=1)))
-    return (f"--data.train_file={written}", "--data.validation_split=0.2", *scale.sizes), MADE_UP
-
-
-def _dialogues(folder: Path, data: Path, scale: Scale) -> tuple[tuple[str, ...], str]:
-    parts = [data / f"hmn4qa/task_03_air_ticket_booking_EN_{part}.txt" for part in ("train", "dev")]
-    name = "HMN4QA, task 3"
-    if scale.name != "full" or not all(part.exists() for part in parts):
-        parts = [
-            _once(folder / f"dialogues-{seed}.txt", lambda file, seed=seed: write_published(file, made_up(scale.rows, seed)))  # noqa: E501
-            for seed in (1, 2)
-        ]  # fmt: skip
-        return (*_named(parts), *scale.sizes), MADE_UP
-    return _named(parts), name
-
-
-def _pairs(folder: Path, data: Path, scale: Scale) -> tuple[tuple[str, ...], str]:
-    parts = [data / f"wikiqa/WikiQA-{part}.tok.tsv" for part in ("train", "dev")]
-    if scale.name == "full" and all(part.exists() for part in parts):
-        return (
-            *_named(parts),
-            "--data.tokenizer=whitespace",
-            "--data.lowercase=true",
-            *_vectors(data),
-        ), "WikiQA"
-    parts = [
-        _once(folder / f"pairs-{seed}.tsv", lambda file, seed=seed: write_pairs(file, pair_rows(scale.rows, seed)))
-        for seed in (1, 2)
-    ]  # fmt: skip
-    columns = ("--data.first_column=first", "--data.second_column=second", "--data.label_column=label")
-    return (*_named(parts), "--data.layout=table", *columns, *scale.sizes), MADE_UP
-
-
-def _clicks(folder: Path, data: Path, scale: Scale) -> tuple[tuple[str, ...], str]:
-    source = data / "nfcorpus"
-    files = {
-        "corpus_file": "corpus.jsonl.gz",
-        "train_queries": "queries.train.jsonl",
-        "train_judgements": "qrels.train.tsv.gz",
-        "validation_queries": "queries.dev.jsonl",
-        "validation_judgements": "qrels.dev.tsv",
-    }
-    if scale.name == "full" and all((source / file).exists() for file in files.values()):
-        return tuple(f"--data.{option}={source / file}" for option, file in files.items()), "NFCorpus"
-    collection = write_collection(folder / "clicks", documents=scale.rows, queries=scale.rows // 2, seed=1)
-    options = collection.options(
-        validation_queries="null", validation_judgements="null", validation_split=0.2
+    news, news_name = choose(
+        "AG News", {"train_file": "ag_news/train_pool.csv.gz"}, (), lambda: (*make_texts(), *columns)
     )
-    return tuple(f"--data.{option}={value}" for option, value in options.items()) + scale.sizes, MADE_UP
+    titles, titles_name = choose("Dblp titles", {"train_file": "dblp/train.csv"}, (), make_texts)
+    task = "hmn4qa/task_03_air_ticket_booking_EN"
+    files = {"train_file": f"{task}_train.txt", "validation_file": f"{task}_dev.txt"}
+    dialogues, dialogues_name = choose("HMN4QA, task 3", files, (), make_dialogues)
+    files = {"train_file": "wikiqa/WikiQA-train.tok.tsv", "validation_file": "wikiqa/WikiQA-dev.tok.tsv"}
+    tokens = ("--data.tokenizer=whitespace", "--data.lowercase=true", *vectors)
+    pairs, pairs_name = choose("WikiQA", files, tokens, make_pairs)
+    files = {
+        "corpus_file": "nfcorpus/corpus.jsonl.gz",
+        "train_queries": "nfcorpus/queries.train.jsonl",
+        "train_judgements": "nfcorpus/qrels.train.tsv.gz",
+        "validation_queries": "nfcorpus/queries.dev.jsonl",
+        "validation_judgements": "nfcorpus/qrels.dev.tsv",
+    }
+    clicks, clicks_name = choose("NFCorpus", files, (), make_clicks)
 
-
-def _named(parts: list[Path]) -> tuple[str, ...]:
-    train, validation = parts
-    return f"--data.train_file={train}", f"--data.validation_file={validation}"
-
-
-def _vectors(data: Path) -> tuple[str, ...]:
-    file = data / "glove/glove.6B.100d.subset.txt.xz"
-    return (f"--data.word_vectors={file}",) if file.exists() else ()
-
-
-def _once(file: Path, write: Callable[[Path], object]) -> Path:
-    if not file.exists():
-        write(file)
-    return file
+    knn = ("--config=knn_bilstm/ag_news", *news)
+    tuned = (*knn, f"--model.transformer={transformer}")
+    yield Workload("KNNBiLSTM with MiniLM", "texts", "accuracy", news_name, tuned, can_be_sharded=True)
+    yield Workload("KNNBiLSTM", "texts", "accuracy", news_name, (*knn, *vectors, *width, *hidden))
+    expanet = ("--config=expanet/dblp_short", *titles, *width)
+    yield Workload("ExpaNet", "texts", "accuracy", titles_name, expanet)
+    hmn = ("--config=hmn/hmn4qa", *dialogues, *width)
+    yield Workload("HMN", "questions", "accuracy", dialogues_name, hmn)
+    amv_lstm = ("--config=amv_lstm/wikiqa", *pairs, *width, *hidden)
+    yield Workload("AMVLSTM", "pairs", "map", pairs_name, amv_lstm)
+    lstm_rnn = ("--config=lstm_rnn/nfcorpus", *clicks, *hidden)
+    yield Workload("LSTMRNN", "clicks", "ndcg@10", clicks_name, lstm_rnn)
+    ensemble = ("--config=your_own_data/classification", *titles, *width, *hidden)
+    yield Workload("MemoryEnsemble", "texts", "accuracy", titles_name, ensemble)
 
 
 def random_transformer(folder: Path, scale: Scale) -> str:
     """Write a transformer of MiniLM's shape with random weights, and return its folder."""
     words = [*COMMON_WORDS, *(word for topic in TOPIC_WORDS.values() for word in topic)]
     words += [f"##{number}" for number in range(scale.words - len(words))]
-    return str(_once(folder / "transformer", lambda path: write_bert(path, words, **scale.transformer)))
+    return str(write_bert(folder / "transformer", words, **scale.transformer))
