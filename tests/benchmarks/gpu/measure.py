@@ -154,6 +154,8 @@ def _in_processes(machine: Machine, workload: Workload, variant: str) -> Case:
 
     result = Result(workload.name, variant, workload.unit, workload.data)
     obstacle = "one GPU; several are needed" if number < 2 else ""
+    if not machine.has_gpu and not workload.can_be_sharded:
+        obstacle = "no GPU: several processes are started for one model"
     return Case(result, measure, machine.scale.seconds[2], obstacle)
 
 

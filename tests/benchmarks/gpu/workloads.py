@@ -64,7 +64,7 @@ TOY = Scale(
     search=(2_000, 16, 8),
     workers=1,
     backend="eager",
-    seconds=(10.0, 10.0, 20.0),
+    seconds=(10.0, 20.0, 60.0),
 )
 
 
