@@ -88,6 +88,15 @@ def test_workers_several_processes_and_the_compiler(tmp_path: Path) -> None:
     assert "each with a part of the weights" in page
 
 
+def test_a_transformer_that_is_not_there_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--output", str(tmp_path / "new"), "--transformer", str(tmp_path / "absent")])
+    assert "absent: no such folder; name one, or omit the option" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 def test_what_does_not_fit_into_the_time_is_skipped(tmp_path: Path) -> None:
     results, page = run(tmp_path, "--seconds", "0", "--variants", "bf16")
     assert {each["status"] for each in results.values()} == {"skipped"}

@@ -41,13 +41,18 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--output", type=Path, required=True, help="folder of the results; new, or of an earlier run"
     )
-    parser.add_argument("--seconds", type=float, default=540.0, help="for everything; default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=520.0, help="for everything; default: %(default)s")
     parser.add_argument("--data_dir", type=Path, default=Path("../shared/data"), help="the papers' data; default: %(default)s. Absent files are made up")  # fmt: skip # noqa: E501
-    parser.add_argument("--transformer", help="folder of MiniLM; default: its shape with random weights")
+    parser.add_argument(
+        "--transformer", type=Path, help="folder of MiniLM; default: its shape with random weights"
+    )
     parser.add_argument(
         "--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="measure only these"
     )
-    return parser.parse_args(args)
+    options = parser.parse_args(args)
+    if options.transformer is not None and not options.transformer.is_dir():
+        parser.error(f"--transformer {options.transformer}: no such folder; name one, or omit the option")
+    return options
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -61,14 +66,15 @@ def main(args: Sequence[str] | None = None) -> None:
     folder = options.output.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    transformer = options.transformer or random_transformer(folder, scale)
+    given = options.transformer
+    transformer = random_transformer(folder, scale) if given is None else str(given.absolute())
     facts = {
         "device": torch.cuda.get_device_name() if has_gpu else "CPU",
         "gpus": torch.cuda.device_count(),
         "cpus": os.cpu_count(),
         "torch": torch.__version__,
         "scale": scale.name,
-        "transformer": options.transformer or "random weights in MiniLM's shape",
+        "transformer": "random weights in MiniLM's shape" if given is None else str(given),
         "seconds": options.seconds,
     }
     results = list[Result]()
@@ -78,12 +84,15 @@ def main(args: Sequence[str] | None = None) -> None:
         for case in cases(Machine(scale, folder, has_gpu), options.data_dir.absolute(), transformer)
         if case.result.variant in options.variants
     ]
-    for case in tqdm(wanted, "measuring", disable=None):
-        left = options.seconds - (time.monotonic() - began)
-        measure(case, left, known, scale.seconds[0])
-        results.append(case.result)
-        write_json(folder / "results.json", {"machine": facts, "results": [asdict(each) for each in results]})
-    write_report(folder, facts, results)
+    try:
+        for case in tqdm(wanted, "measuring", disable=None):
+            left = options.seconds - (time.monotonic() - began)
+            measure(case, left, known, scale.seconds[0])
+            results.append(case.result)
+            contents = {"machine": facts, "results": [asdict(each) for each in results]}
+            write_json(folder / "results.json", contents)
+    finally:  # an interrupted run reports as well
+        write_report(folder, facts, results)
     print(folder / "report.md")
 
 
