@@ -19,7 +19,7 @@ KERNELS, BF16, WAITING = 0.70, 1.6, 0.02
 #: Header of a column -> the text of a figure.
 _COLUMNS: Mapping[str, Callable[[Result], str]] = {
     "rate a second": lambda result: f"{result.figures['rate']:,.0f} {result.unit}",
-    "in kernels": lambda result: f"{result.figures['kernel_share']:.0%}",
+    "in kernels": lambda result: _text(result.figures["kernel_share"], "{:.0%}".format),
     "waiting": lambda result: f"{result.figures['waiting_share']:.1%}",
     "peak, MB": lambda result: _text(result.figures["peak_bytes"], lambda value: f"{value / 1e6:,.0f}"),
     "copies to the CPU a step": lambda result: _text(result.figures["copies_to_host"], "{:.1f}".format),
@@ -50,6 +50,7 @@ def goals(results: Sequence[Result], has_gpu: bool) -> list[Goal]:
     """The goals; without a GPU, none is measured."""
     bf16, fp32, workers = (measured(results, variant) for variant in ("bf16", "fp32", "workers"))
     shares = {name: result.figures["kernel_share"] for name, result in bf16.items()}
+    shares = {name: share for name, share in shares.items() if share is not None}
     gains = {
         name: result.figures["rate"] / fp32[name].figures["rate"]
         for name, result in bf16.items()
@@ -165,7 +166,7 @@ def draw_shares(results: Sequence[Result]) -> Figure:
     """Draw the shares of a step in kernels and of the time in which a step waits for data."""
     base = measured(results, "bf16")
     series = {
-        title: {name: each.figures[figure] for name, each in base.items()}
+        title: {name: each.figures[figure] or 0.0 for name, each in base.items()}
         for title, figure in (("in kernels", "kernel_share"), ("waiting for data", "waiting_share"))
     }
     return _bars(series, list(base), "share of the time of a step", KERNELS)

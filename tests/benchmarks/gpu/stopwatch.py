@@ -41,6 +41,7 @@ class Figures:
         waiting_share: share of the timed steps' time in which the process waits for a batch.
         peak_bytes: most memory of tensors on the GPU in the timed steps; None without one.
         kernel_share: share of the profiled steps' time in which a kernel runs; without a GPU, an operator.
+            None where the profiler recorded nothing.
         copies_to_host: copies from the GPU to the CPU in a step: the CPU waits at each; None without a GPU.
         kernels: the kernels that take the most time, name -> share of all kernels' time.
         steps: timed and profiled steps, and those before them.
@@ -51,7 +52,7 @@ class Figures:
     rate: float
     waiting_share: float
     peak_bytes: int | None
-    kernel_share: float
+    kernel_share: float | None
     copies_to_host: float | None
     kernels: dict[str, float]
     steps: int
@@ -142,7 +143,7 @@ class Stopwatch:
             rate=self._examples_timed * processes / self._seconds,
             waiting_share=min(1.0, self._waited_timed / self._seconds),
             peak_bytes=self._peak,
-            kernel_share=min(1.0, busy_seconds(spans) / self._profiled_seconds),
+            kernel_share=min(1.0, busy_seconds(spans) / self._profiled_seconds) if spans else None,
             copies_to_host=copies / self.window.profiled if self.has_gpu else None,
             kernels=longest(spans),
             steps=self.step,
