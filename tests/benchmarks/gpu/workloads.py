@@ -140,7 +140,7 @@ def workloads(folder: Path, data: Path, transformer: str, scale: Scale) -> Itera
     clicks, clicks_name = choose("NFCorpus", files, (), make_clicks)
 
     knn = ("--config=knn_bilstm/ag_news", *news)
-    tuned = (*knn, f"--model.transformer={transformer}")
+    tuned = (*knn, f"--model.transformer={transformer}", "--model.optimizer.lr=5e-5")
     yield Workload("KNNBiLSTM with MiniLM", "texts", "accuracy", news_name, tuned, can_be_sharded=True)
     yield Workload("KNNBiLSTM", "texts", "accuracy", news_name, (*knn, *vectors, *width, *hidden))
     expanet = ("--config=expanet/dblp_short", *titles, *width)
