@@ -54,6 +54,29 @@ def write_static(folder: Path, tokenizer: Path, size: int = 6) -> Tensor:
     return table
 
 
+def write_bert(folder: Path, words: Sequence[str], **sizes: int) -> Path:
+    """Write a BERT with random weights and a tokenizer of these words; return the folder.
+
+    `sizes` are arguments of `BertConfig`.
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    vocabulary = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    BertModel(BertConfig(vocab_size=len(vocabulary), **{**small, **sizes})).save_pretrained(folder)
+    return folder
+
+
 def plain_pool(states: Sequence[Sequence[float]], pooling: str) -> list[float]:
     """One vector of the states of a text without padding."""
     if pooling == "cls":

@@ -43,7 +43,8 @@ def encode_positions(vectors: Tensor, words: Tensor, position: Tensor, counts: T
     `vectors` [U, D] are tables of d = `size` columns side by side; `words` [n] are the words of all texts, at positions
     j [n] in their text, from 1; `counts` [S] is J.
     """
-    share = position.to(vectors.dtype) / counts.repeat_interleave(counts)
+    # With the size of the output, a GPU need not be waited for; so with one `nonzero` instead of several masks below.
+    share = position.to(vectors.dtype) / counts.repeat_interleave(counts, output_size=len(words))
     starts = counts.cumsum(0) - counts
     level, slope = (
         functional.embedding_bag(words, vectors, starts, mode="sum", per_sample_weights=weight)
@@ -98,17 +99,17 @@ class SentenceMemory(nn.Module):
     def _encode(self, batch: DialogueBatch, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Memories of all tables [B, N, D] (Equation 2) and u_1 [P, d] (Equation 3)."""
         (dialogues, turns), is_word = batch.age.shape, batch.text != 0
-        number = torch.arange(dialogues, device=batch.text.device).unsqueeze(1) * turns + batch.turn
-        counts = torch.bincount(number[is_word], minlength=dialogues * turns)
-        memory = encode_positions(vectors, batch.text[is_word], batch.place[is_word], counts, self.size)
-        memory = memory.view(dialogues, turns, -1)
+        counts = words_of_turns(batch).flatten()
+        read = is_word.flatten().nonzero().squeeze(1)
+        words, place = (part.flatten()[read] for part in (batch.text, batch.place))
+        memory = encode_positions(vectors, words, place, counts, self.size).view(dialogues, turns, -1)
         if self.time is not None:
             # The latest turn has index 1; turns older than any of the training count as the oldest.
             memory = memory + self.time[batch.age.clamp(max=len(self.time) - 1)]
         is_word = batch.question != 0
-        position, counts = is_word.cumsum(dim=1)[is_word], is_word.sum(dim=1)
-        table = vectors[:, : self.size]
-        return memory, encode_positions(table, batch.question[is_word], position, counts, self.size)
+        read, counts = is_word.flatten().nonzero().squeeze(1), is_word.sum(dim=1)
+        words, position = (part.flatten()[read] for part in (batch.question, is_word.cumsum(dim=1)))
+        return memory, encode_positions(vectors[:, : self.size], words, position, counts, self.size)
 
     def answer(self, batch: DialogueBatch, output: Tensor, vectors: Tensor, drawn: Tensor) -> Tensor:
         """Logarithm of p_S (Equation 5) over the choices: log softmax(C_R (o_R + u_R)) [P, V + X].
@@ -164,10 +165,14 @@ class WordMemory(nn.Module):
         return alpha
 
 
+def words_of_turns(batch: DialogueBatch) -> Tensor:
+    """Number of words of each turn, int64 [B, N]."""
+    return torch.zeros_like(batch.age).scatter_add(1, batch.turn, (batch.text != 0).long())
+
+
 def positions_of_turns(batch: DialogueBatch, kept: Tensor) -> tuple[Tensor, Tensor]:
     """Positions [P, M] of the words of `kept` turns [P, k], -1 = none; and bool [P, M], True where there is a word."""
-    is_word = batch.text != 0
-    counts = torch.zeros_like(batch.age).scatter_add(1, batch.turn, is_word.long())  # [B, N]
+    counts = words_of_turns(batch)
     starts = counts.cumsum(dim=1) - counts
     turn, longest = kept.clamp(min=0), int(counts.max())
     count, start = (part[batch.dialogue].gather(1, turn) for part in (counts, starts))  # [P, k]

@@ -30,6 +30,7 @@ from typing_extensions import override
 
 from datamodules.batch import ClickSpec, DocumentBatch, QueryBatch
 from datamodules.core.errors import InputError
+from datamodules.core.uncompiled import uncompiled
 from zoo.layers.dual_encoder import Tower
 from zoo.layers.lstm import last_states
 from zoo.layers.trigrams import TrigramLayer
@@ -87,6 +88,8 @@ class RecurrentTower(Tower):
             self.peepholes = nn.Parameter(torch.zeros(self.directions, len(self.gates) - 1, hidden_size))
         self.size = self.directions * hidden_size
 
+    # TorchDynamo would trace every time step.
+    @uncompiled
     def forward(self, words: Tensor, text: Tensor) -> Tensor:
         """Embed texts int64 [N, T], positions in `words`, 0 = padding: [N, size]; 0 for a text without words.
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.sentence_folders import write_bert
 from zoo.cli import main
 
 LABELS = ("fruit", "metal", "weather")
@@ -230,34 +231,5 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def tiny_bert(tmp_path: Path) -> Path:
     """A BERT of two layers with the words of the made-up texts and random weights."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
-    words = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        *COMMON_WORDS,
-        *(w for topic in TOPIC_WORDS.values() for w in topic),
-    ]
-    vocabulary = {word: number for number, word in enumerate(words)}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    folder = tmp_path / "tiny-bert"
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(words),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-    )
-    BertModel(config).save_pretrained(folder)
-    return folder
+    words = [*COMMON_WORDS, *(word for topic in TOPIC_WORDS.values() for word in topic)]
+    return write_bert(tmp_path / "tiny-bert", words)

@@ -52,10 +52,9 @@ class TextBag(nn.Module):
 
         The batch's distinct words are ids, int64 [U]; texts, int64 [N, T], are positions among them, 0 = padding.
         """
-        # Only the words of these texts are encoded, and not all of the batch.
-        rows, position = distinct_rows(word[text], len(self.words.table))
-        vectors = self.dropout(self.words(rows, rows.new_zeros(len(rows), 0)))
-        total = functional.embedding_bag(position, vectors, mode="sum")
+        # Only the words of these texts are encoded, and not all of the batch; on a GPU, finding them takes longer.
+        on_cpu = text.device.type == "cpu"
+        total = self.sums(*(distinct_rows(word[text], len(self.words.table)) if on_cpu else (word, text)))
         count = (text != 0).sum(dim=1, keepdim=True)
         if self.bigrams is not None and not words_alone and text.shape[1] > 1:
             buckets = bigram_buckets(word, text, len(self.bigrams.table) - 1)
@@ -64,3 +63,8 @@ class TextBag(nn.Module):
             total = total + functional.embedding_bag(position, vectors, mode="sum")
             count = count + (buckets != 0).sum(dim=1, keepdim=True)
         return total / count.clamp(min=1)
+
+    def sums(self, word: Tensor, text: Tensor) -> Tensor:
+        """Sums [N, size] of the vectors of the words of texts; arguments as in `forward`."""
+        vectors = self.dropout(self.words(word, word.new_zeros(len(word), 0)))
+        return functional.embedding_bag(text, vectors, mode="sum")

@@ -35,7 +35,8 @@ class OpenWords(nn.Module):
         if self.training and self.dropout > 0:
             chance = self.dropout / (self.dropout + batch.frequency)
             dropped = torch.rand_like(chance) < chance
-            noise[dropped] = torch.randn_like(noise[dropped])
+            chosen = dropped.nonzero().squeeze(1)  # once: a GPU is waited for each time
+            noise[chosen] = torch.randn_like(noise[chosen])
             drawn = drawn | dropped
         rows = drawn.nonzero().squeeze(1)
         scale = DEVIATION * self.scale.repeat_interleave(self.size)

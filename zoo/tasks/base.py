@@ -123,7 +123,7 @@ class Task(LightningModule):
         #: the checkpoint that `zoo fit` resumes from: with sharded weights, Lightning checks it too late.
         self.resumed_from: str | None = None
         self._epoch_loss: Tensor | float = 0.0
-        self._epoch_count = 0
+        self._epoch_count: Tensor | int = 0
         #: settings of each parameter group that the options name, before a schedule changes them.
         self._settings: list[PlainDict] = []
 
@@ -330,9 +330,14 @@ class Task(LightningModule):
             raise InputError("the model has no weights yet: train it, or load a trained one with zoo.load")
         return self.network(batch)
 
-    def log_loss(self, loss: Tensor, count: int) -> None:
-        """Log the loss of a step on `count` texts as `train/loss`, and the epoch's mean as `train/loss_epoch`."""
-        self.log("train/loss", loss, prog_bar=True, batch_size=count)
+    def log_loss(self, loss: Tensor, count: int | Tensor) -> None:
+        """Log the loss of a step on `count` texts as `train/loss`, and the epoch's mean as `train/loss_epoch`.
+
+        A count that is computed on a GPU stays there: reading it would wait for the step.
+        """
+        self.log(
+            "train/loss", loss, prog_bar=True, batch_size=1
+        )  # only means over an epoch read the batch size
         # Lightning's own mean takes a third of a millisecond of every step.
         self._epoch_loss = self._epoch_loss + count * loss.detach()
         self._epoch_count += count

@@ -121,6 +121,7 @@ def learn_metric(
     seed: int,
     rivals: NDArray[np.int64] | None = None,
     progress: Callable[[int], None] | None = None,
+    precision: str | None = None,
 ) -> None:
     """Tune an encoder, in place; the same rows and seed give the same weights in every process.
 
@@ -132,6 +133,7 @@ def learn_metric(
         seed: of batches and dropout.
         rivals: see `balanced_batches`.
         progress: called with the number of finished steps.
+        precision: of the trainer, for a GPU: `bf16-mixed` encodes in bfloat16. None = float32.
 
     Raises:
         InputError: the loss is not finite.
@@ -149,6 +151,7 @@ def learn_metric(
         optimizer, lambda step: min((step + 1) / warm_up, (plan.steps - step) / max(1, plan.steps - warm_up))
     )
     device = trained[0].device
+    is_finite = torch.ones((), dtype=torch.bool, device=device)
     devices = [device] if device.type == "cuda" else []
     batches = balanced_batches(target, plan.batch_size, plan.steps, seed, rivals)
     encoder.train()
@@ -157,14 +160,11 @@ def learn_metric(
             torch.manual_seed(seed)
             for step, rows in enumerate(batches):
                 batch = read(rows)
-                with fast_precision(device):
+                with fast_precision(device, precision):
                     states = encoder(batch.word, batch.char, batch.text)
                 vectors = functional.normalize(states.float(), dim=1)
                 loss = supervised_contrastive_loss(vectors, batch.target, plan.temperature)
-                if not bool(loss.isfinite()):
-                    raise InputError(
-                        "model.metric_steps: the loss of the encoder's metric is not finite; set fewer steps"
-                    )
+                is_finite = is_finite & loss.isfinite()
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 nn.utils.clip_grad_norm_(trained, 1.0)
@@ -172,6 +172,11 @@ def learn_metric(
                 schedule.step()
                 if progress is not None:
                     progress(step + 1)
+        # Read once, at the end: each read waits for the device.
+        if not bool(is_finite):
+            raise InputError(
+                "model.metric_steps: the loss of the encoder's metric is not finite; set fewer steps"
+            )
         with torch.no_grad():
             for weight, original in zip(trained, before, strict=True):
                 weight.copy_(torch.lerp(original, weight, _KEPT))

@@ -12,7 +12,7 @@ from torch import nn
 
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import TrainerFn
-from zoo.layers.encoders import layers_of, transformer_of
+from zoo.layers.encoders import TransformerEncoder, layers_of, transformer_of
 
 if TYPE_CHECKING:
     from pytorch_lightning.strategies import ModelParallelStrategy
@@ -40,6 +40,9 @@ def shard(model: Task) -> None:
     mesh = model.device_mesh["data_parallel"]
     for layer in layers_of(transformer):
         fully_shard(layer, mesh=mesh)
+    for part in model.network.modules():
+        if isinstance(part, TransformerEncoder):
+            part.reads_at_once = True
     fully_shard(model.network, mesh=mesh)
 
 

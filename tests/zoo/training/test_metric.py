@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from datamodules.batch import ClassificationBatch
 from datamodules.core.errors import InputError
-from zoo.layers.encoders import TransformerEncoder
+from zoo.layers.encoders import TransformerEncoder, fast_precision
 from zoo.layers.lora import is_adapter
 from zoo.training.metric import (
     MetricPlan,
@@ -146,6 +146,24 @@ def test_the_same_seed_gives_the_same_weights(tiny_bert: Path) -> None:
         learn_metric(encoder, batch_of, TARGET, MetricPlan(3, batch_size=6), seed=5)
         assert torch.equal(torch.random.get_rng_state(), expected)
     for first, second in zip(encoders[0].parameters(), encoders[1].parameters(), strict=True):
+        assert torch.equal(first, second)
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+def test_the_trainer_decides_the_precision_on_a_gpu_alone(tiny_bert: Path) -> None:
+    gpu = fast_precision(torch.device("cuda"), "bf16-mixed")
+    assert isinstance(gpu, torch.autocast)
+    assert (gpu.device, gpu.fast_dtype) == ("cuda", torch.bfloat16)
+    # Without a precision, a GPU keeps that of Lightning's step.
+    for precision in (None, "32-true", "16-mixed"):
+        other = fast_precision(torch.device("cuda"), precision)
+        assert isinstance(other, torch.autocast)
+        assert other.device == "cpu"
+        assert not other._enabled
+    encoders = [TransformerEncoder(str(tiny_bert)).requires_grad_(False).eval() for _ in range(2)]
+    for precision, encoder in zip((None, "bf16-mixed"), encoders, strict=True):
+        learn_metric(encoder, batch_of, TARGET, MetricPlan(2, batch_size=6), seed=0, precision=precision)
+    for first, second in zip(*(encoder.parameters() for encoder in encoders), strict=True):
         assert torch.equal(first, second)
 
 

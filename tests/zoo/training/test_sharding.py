@@ -103,6 +103,17 @@ def test_adapters_and_a_warm_start_of_sharded_weights(matcher: list[object]) -> 
     assert bool(adapter.abs().sum() > 0)
 
 
+@pytest.mark.slow
+def test_batches_with_different_numbers_of_memories(tiny_bert: Path, train_csv: Path) -> None:
+    """Two processes call each layer equally often, or they would wait for each other without end."""
+    fit_sharded(
+        "--model=KNNBiLSTM", "--model.transformer", tiny_bert, "--data=ClassificationDataModule",
+        "--data.train_file", train_csv, "--data.num_memories=3", "--data.batch_size=8",
+        "--trainer.max_epochs=1", "--run_dir=run",
+    )  # fmt: skip
+    assert len(figures("run")) > 0
+
+
 @pytest.mark.parametrize(
     ("options", "strategy", "message"),
     [

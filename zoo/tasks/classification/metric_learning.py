@@ -61,7 +61,9 @@ class LearnsMetric(ReadsTransformer, ClassificationTask):
             batch: ClassificationBatch = on_device(dataset.__getitems__(rows[positions]), self)
             return batch
 
-        learn_metric(self.network.encoder, read, target[rows], plan, data.seed, rivals)
+        # The stage is none of Lightning's steps, which would have this precision by themselves.
+        precision = None if self._trainer is None else str(self.trainer.precision)
+        learn_metric(self.network.encoder, read, target[rows], plan, data.seed, rivals, precision=precision)
 
 
 def rivals_of(neighbors: Neighbors, target: NDArray[np.int64], labels: list[str]) -> NDArray[np.int64] | None:

@@ -126,7 +126,7 @@ class DialogueTask(Task):
         terms = self.loss_terms(self(batch), batch)
         known = (batch.answer >= 0).sum().clamp(min=1)
         loss = terms.sum() / known
-        self.log_loss(loss, int(known))
+        self.log_loss(loss, known)
         return loss
 
     @override

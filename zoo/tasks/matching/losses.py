@@ -15,7 +15,7 @@ def hinge_terms(score: Tensor, batch: MatchingBatch, margin: float) -> Tensor:
     better = (grades[:, :, None] > grades[:, None, :]) & mask[:, :, None] & mask[:, None, :]
     missing = functional.relu(margin - scores[:, :, None] + scores[:, None, :]) * better
     combinations = better.sum(dim=(1, 2))
-    counted = combinations > 0
+    counted = _rows(combinations > 0)
     return missing.sum(dim=(1, 2))[counted] / combinations[counted]
 
 
@@ -23,7 +23,7 @@ def softmax_terms(score: Tensor, batch: MatchingBatch) -> Tensor:
     """Cross entropy of each list with a positive: of its candidates' softmax, against its normalized grades."""
     scores, grades, mask = _dense(score, batch)
     total = grades.sum(dim=1)
-    counted = total > 0
+    counted = _rows(total > 0)
     log_probability = scores.masked_fill(~mask, -torch.inf)[counted].log_softmax(dim=1)
     # 0 times minus infinity, where there is no candidate, must be 0.
     log_probability = log_probability.masked_fill(~mask[counted], 0.0)
@@ -32,13 +32,18 @@ def softmax_terms(score: Tensor, batch: MatchingBatch) -> Tensor:
 
 def cross_entropy_terms(logits: Tensor, batch: MatchingBatch) -> Tensor:
     """Cross entropy of each pair; a single logit is that of a match, and grades above 0 are matches."""
-    counted = _counted(batch)
+    counted = _rows(_counted(batch))
     target = batch.target[counted] > 0
     if logits.shape[1] == 1:
         return functional.binary_cross_entropy_with_logits(
             logits[counted, 0], target.to(logits.dtype), reduction="none"
         )
     return functional.cross_entropy(logits[counted], target.long(), reduction="none")
+
+
+def _rows(mask: Tensor) -> Tensor:
+    """Row numbers in place of a mask, with which each reading, and its gradient, would wait for a GPU."""
+    return mask.nonzero().squeeze(1)
 
 
 def _counted(batch: MatchingBatch) -> Tensor:
