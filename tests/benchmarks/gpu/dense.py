@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from datamodules.retrieval.dense.retriever import nearest
+from datamodules.retrieval.dense.nearest import nearest
 
 K = 20
 #: Vectors and queries of one product on the GPU: 256 MB of scores.
