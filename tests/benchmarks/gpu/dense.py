@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from datamodules.retrieval.dense.nearest import nearest
 
 K = 20
-#: Vectors and queries of one product on the GPU: 256 MB of scores.
+#: Vectors and queries of one product on the GPU: 256 MB of scores. The CPU retriever takes as many queries together.
 ROWS, QUERIES = 1 << 18, 256
 
 
@@ -53,7 +53,7 @@ def measure(number: int, size: int, queries: int, device: torch.device) -> dict[
     few = asked[:QUERIES]
     on_device = torch.from_numpy(vectors).to(device)
     seconds, expected = _timed(lambda: search_cpu(vectors, few))
-    figures = {"CPU retriever": _figures(seconds, few, vectors, passes=-(-len(few) // 64))}
+    figures = {"CPU retriever": _figures(seconds, few, vectors, passes=-(-len(few) // QUERIES))}
     seconds, rows = _timed(lambda: search_torch(on_device, asked))
     name = "GPU, product and topk" if device.type == "cuda" else "CPU, product and topk"
     figures[name] = _figures(seconds, asked, vectors, passes=-(-len(asked) // QUERIES))
