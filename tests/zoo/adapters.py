@@ -60,7 +60,7 @@ class Classification(Adapter):
         },
         "PTE": {
             "": {"word_size": 8, "epochs": 20},
-            "expanded": {"word_size": 8, "epochs": 20, "expand": "interpolate"},
+            "expanded": {"word_size": 8, "epochs": 20, "expand": "separate"},
         },
         "SkipGram": {"": {"word_size": 8}, "expanded": {"word_size": 8, "expand": "join"}},
         "Majority": {"": {}},

@@ -243,7 +243,7 @@ CASES: Cases = {
         "epochs": Case(3),
         "window": Case(2),
         "negatives": Case(2),
-        "expand": Case("join"),
+        "expand": Case("separate"),
         "c": Case(0.01),
     },
     "LINE": {"epochs": Case(3), "learning_rate": Case(0.1)},

@@ -148,7 +148,7 @@ class NGrams(LinearBag):
 class Expanded(NamedTuple):
     """Texts to classify, whose vectors can be mixed with those of their memories."""
 
-    mix: Callable[[float], csr_matrix | NDArray[np.float32]]  #: vectors [n, V] for a weight of the memories.
+    mix: Callable[[float], csr_matrix]  #: vectors [n, V] for a weight of the memories.
     labels: NDArray[np.int64]  #: classes [n].
 
 

@@ -2,7 +2,7 @@
 
 Base of the rows Skip-gram, LINE and PTE of Jian Tang, Yue Wang, Kai Zheng, Qiaozhu Mei: "End-to-end Learning for Short
 Text Expansion", KDD 2017 (Section 4.2.1). In its rows with the index RF (after Rocchio), a text is joined with its
-memories before the mean, and the vectors are learned from both. `interpolate` applies Equation 14 to the means.
+memories before the mean, and the vectors are learned from both. `separate` is not in the paper.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from datamodules.dataset import run_seed
 from datamodules.text.tokens import TokenStore
 from datamodules.text.vocabulary import Vocabulary
 from datamodules.text_rows import TextRowsDataModule
-from zoo.baselines.bag_of_words import BLOCK, WEIGHTS, Expanded, fit_weight
+from zoo.baselines.bag_of_words import BLOCK
 from zoo.tasks.base import check_choice, check_positive, check_sizes
 from zoo.tasks.classification.task import ClassificationOutput, ClassificationTask
 from zoo.tasks.fitted import Fitted, FittedNetwork
 
-Expand: TypeAlias = Literal["none", "join", "interpolate"]
+Expand: TypeAlias = Literal["none", "join", "separate"]
 
 
 class Corpus(NamedTuple):
@@ -42,19 +42,6 @@ class Corpus(NamedTuple):
     labels: NDArray[np.int64]  #: [n]: classes; -1 for memories, whose labels are not read.
 
 
-class Means(NamedTuple):
-    """Mean vectors of the known words of texts and of their memories; 0 where there is none."""
-
-    text: Tensor  #: float32 [B, d].
-    memories: Tensor  #: float32 [B, d]: over the words of all memories of a text.
-    text_words: Tensor  #: float32 [B]: number of words of a text.
-    memory_words: Tensor  #: float32 [B, K]: number of words of each memory.
-
-    def mix(self, share: Tensor) -> Tensor:
-        """Vectors [B, d] of texts in which the memories have a share [B]."""
-        return torch.lerp(self.text, self.memories, share.unsqueeze(1))
-
-
 class AverageNetwork(FittedNetwork):
     """Means of word vectors, and distances from the classes' planes."""
 
@@ -63,41 +50,40 @@ class AverageNetwork(FittedNetwork):
         self.expand = expand
 
     def forward(self, batch: ClassificationBatch) -> ClassificationOutput:
-        """Classify; a memory's weight is its share of a text's vector."""
-        means = self.means(batch)
-        share = self.memory_share(means, self.fitted["memory_weight"])
-        weight, bias = (self.fitted[name].to(share.device) for name in ("weight", "bias"))
-        with torch.autocast(share.device.type, enabled=False):  # scores are float32 whatever the precision
-            distance = means.mix(share) @ weight.T + bias
+        """Classify; a memory's weight is its share of the words of the mean that it belongs to."""
+        vectors, shares = self.vectors(batch)
+        weight, bias = (self.fitted[name].to(vectors.device) for name in ("weight", "bias"))
+        with torch.autocast(vectors.device.type, enabled=False):  # scores are float32 whatever the precision
+            distance = vectors @ weight.T + bias
         if distance.shape[1] == 1:
             distance = torch.cat([-distance, distance], dim=1)
-        words = means.memory_words
-        shares = share.unsqueeze(1) * words / words.sum(dim=1, keepdim=True).clamp(min=1)
         return ClassificationOutput(distance, shares)
 
-    def means(self, batch: ClassificationBatch) -> Means:
-        """The means of the texts of a batch and of their memories."""
+    def vectors(self, batch: ClassificationBatch) -> tuple[Tensor, Tensor]:
+        """Vectors of texts, float32 [B, d], or [B, 2 d] with `separate`; and the memories' shares, float32 [B, K].
+
+        A mean without known words is 0.
+        """
         word = batch.word.to("cpu")
         vectors = self.fitted["vectors"][word].to(batch.word.device)  # [U, d], 0 where not known
         is_known = self.fitted["known"][word].to(batch.word.device)
-        text, text_words = _sums(batch.text, vectors, is_known)
-        memories, memory_words = torch.zeros_like(text), torch.zeros_like(batch.memory_score)
+        text, text_words = _sums(batch.text, vectors, is_known)  # [B, d], [B]
+        memories, words = torch.zeros_like(text), torch.zeros_like(batch.memory_score)  # [B, d], [B, K]
         if self.expand != "none" and len(batch.memory_text):
-            sums, words = _sums(batch.memory_text, vectors, is_known)
-            memory_words = words[batch.memory] * batch.memory_mask
+            sums, counts = _sums(batch.memory_text, vectors, is_known)
+            words = counts[batch.memory] * batch.memory_mask
             memories = (sums[batch.memory] * batch.memory_mask.unsqueeze(2)).sum(dim=1)
-        text = text / text_words.clamp(min=1).unsqueeze(1)
-        memories = memories / memory_words.sum(dim=1).clamp(min=1).unsqueeze(1)
-        return Means(text, memories, text_words, memory_words)
+        memory_words = words.sum(dim=1)
+        if self.expand == "separate":
+            means = [_per_word(text, text_words), _per_word(memories, memory_words)]
+            return torch.cat(means, dim=1), _per_word(words, memory_words)
+        all_words = text_words + memory_words
+        return _per_word(text + memories, all_words), _per_word(words, all_words)
 
-    def memory_share(self, means: Means, weight: float) -> Tensor:
-        """The memories' share of each text's vector [B]: their share of the words, or `weight` to interpolate."""
-        words = means.memory_words.sum(dim=1)
-        joined = words / (words + means.text_words).clamp(min=1)
-        if self.expand != "interpolate":
-            return joined
-        # Where one of the two has no word, the vector is the other's.
-        return torch.where((joined > 0) & (joined < 1), weight, joined)
+
+def _per_word(sums: Tensor, words: Tensor) -> Tensor:
+    """Sums [B, n] divided by numbers of words [B]."""
+    return sums / words.clamp(min=1).unsqueeze(1)
 
 
 def _sums(text: Tensor, vectors: Tensor, is_known: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,12 +116,12 @@ class WordAverages(Fitted, ClassificationTask):
             window: maximum distance of a word and those that it predicts.
             negatives: words that are drawn for each predicted word.
             epochs: passes over the texts.
-            expand: use of memories: `none`; `join`, the mean is over all words of text and memories (the paper's);
-                `interpolate`, (1 - w) text + w memories, with the w that is best on the validation rows.
+            expand: use of memories: `none`; `join`, the mean over all words of text and memories (the paper's);
+                `separate`, the means of the text and of its memories, each with classifier weights of its own.
             c: weight of training errors against small weights.
         """
         super().__init__(**shared)
-        check_choice("expand", expand, ("none", "join", "interpolate"))
+        check_choice("expand", expand, ("none", "join", "separate"))
         check_sizes(word_size=word_size, window=window, negatives=negatives, epochs=epochs)
         check_positive(c=c)
         self.word_size, self.expand, self.c = word_size, expand, c
@@ -168,26 +154,12 @@ class WordAverages(Fitted, ClassificationTask):
             "vectors": torch.from_numpy(vectors * known[:, None]),
             "known": torch.from_numpy(known),
         }
-        interpolates = self.expand == "interpolate"
-        weight, machine = fit_weight(
-            lambda: LinearSVC(random_state=0, C=self.c, dual=False),
-            WEIGHTS if interpolates else (0.0,),
-            self._expanded(data, "train"),
-            self._expanded(data, "validation") if interpolates else None,
-        )
+        blocks = [self.network.vectors(batch)[0] for batch in data.dataset(split).batches(BLOCK)]
+        machine = LinearSVC(random_state=0, C=self.c, dual=False).fit(torch.cat(blocks).numpy(), labels)
         self.network.fitted |= {
-            "memory_weight": weight,
             "weight": torch.from_numpy(machine.coef_).float(),
             "bias": torch.from_numpy(machine.intercept_).float(),
         }
-
-    def _expanded(self, data: AnyDataModule, name: str) -> Expanded:
-        """The texts of a split, with means computed as for predictions."""
-        split, network = data.split(name), self.network
-        blocks = [network.means(batch) for batch in data.dataset(split).batches(BLOCK)]
-        means = Means(*(torch.cat(field) for field in zip(*blocks, strict=True)))
-        labels = label_numbers(split.rows, data.spec.labels)
-        return Expanded(lambda weight: means.mix(network.memory_share(means, weight)).numpy(), labels)
 
 
 def read_corpus(data: TextRowsDataModule[Any], labels: NDArray[np.int64], with_memories: bool) -> Corpus:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from gensim.models import Word2Vec
 from sklearn.svm import LinearSVC
+from torch import Tensor
 
 from datamodules import ClassificationDataModule
 from datamodules.classification.dataset import label_numbers
@@ -19,10 +20,9 @@ from datamodules.core.errors import InputError
 from tests.zoo.adapters import Classification
 from tests.zoo.baselines.test_reference_labels import fitted
 from tests.zoo.conftest import sentences, write_table
-from zoo.baselines.bag_of_words import WEIGHTS
 from zoo.baselines.line import LINE, PTE, draw_edge, noise_tables, sample_edges
 from zoo.baselines.skip_gram import SkipGram
-from zoo.baselines.word_averages import Corpus, Means, WordAverages, read_corpus
+from zoo.baselines.word_averages import Corpus, WordAverages, read_corpus
 
 TRAIN = sentences(60, seed=3)
 #: Three texts of five words, one without any, one memory.
@@ -45,60 +45,56 @@ def fit(model: Any, data: Any) -> Any:
     return model
 
 
-def means_of(model: Any, data: Any, name: str) -> Means:
-    """The means of a split."""
-    blocks = [model.network.means(batch) for batch in data.dataset(data.split(name)).batches(16)]
-    return Means(*(torch.cat(field) for field in zip(*blocks, strict=True)))
+def vectors_of(model: Any, data: Any, name: str) -> Tensor:
+    """The vectors of the texts of a split."""
+    batches = data.dataset(data.split(name)).batches(16)
+    return torch.cat([model.network.vectors(batch)[0] for batch in batches])
 
 
 # --- means ---
 
 
+def plain_words(model: Any, batch: Any, row: int) -> list[Tensor]:
+    """The known words of a text and of each of its memories."""
+    texts = [batch.text[row], *batch.memory_text[batch.memory[row]][batch.memory_mask[row]]]
+    words = [batch.word[each[each != 0]] for each in texts]
+    return [each[model.network.fitted["known"][each]] for each in words]
+
+
 def test_means_are_over_the_words_of_a_text_and_its_memories(adapter: Classification) -> None:
     model, batch = fit(SkipGram(word_size=6, expand="join"), adapter.data), adapter.batch
-    network = model.network
-    vectors, known = network.fitted["vectors"], network.fitted["known"]
-    means = network.means(batch)
-    vectors_, weights = means.mix(network.memory_share(means, 0.0)), network(batch).memory_weight
-    for row, text in enumerate(batch.text):
-        texts = [text, *batch.memory_text[batch.memory[row]][batch.memory_mask[row]]]
-        words = [batch.word[each[each != 0]] for each in texts]
-        counts = [int(known[each].sum()) for each in words]
-        expected = vectors[torch.cat(words)].sum(dim=0) / sum(counts)
-        torch.testing.assert_close(vectors_[row], expected)
-        shares = torch.tensor(counts[1:]) / sum(counts)
-        torch.testing.assert_close(weights[row][batch.memory_mask[row]], shares)
-    assert not known[:2].any()  # padding, the unknown word
+    vectors, shares = model.network.vectors(batch)
+    assert torch.equal(shares, model.network(batch).memory_weight)
+    for row, mask in enumerate(batch.memory_mask):
+        words = plain_words(model, batch, row)
+        torch.testing.assert_close(
+            vectors[row], model.network.fitted["vectors"][torch.cat(words)].mean(dim=0)
+        )
+        counts = torch.tensor([len(each) for each in words])
+        torch.testing.assert_close(shares[row][mask], counts[1:] / counts.sum())
+    assert not model.network.fitted["known"][:2].any()  # padding, the unknown word
 
 
-def test_a_share_of_the_memories_is_interpolated(adapter: Classification) -> None:
-    model, batch = fit(PTE(word_size=6, epochs=20, expand="interpolate"), adapter.data), adapter.batch
-    network = model.network
-    assert network.fitted["memory_weight"] in WEIGHTS
-    network.fitted["memory_weight"] = 0.3
-    means = network.means(batch)
-    assert not means.memory_words[0].any()
-    expected = 0.7 * means.text + 0.3 * means.memories
-    expected[0] = means.text[0]
-    weight, bias = network.fitted["weight"], network.fitted["bias"]
-    torch.testing.assert_close(network(batch).logits, expected @ weight.T + bias)
-    shares = network(batch).memory_weight.sum(dim=1)
-    assert shares[1:].tolist() == pytest.approx([0.3] * (len(shares) - 1))
-    assert shares[0] == 0
-
-
-def test_the_share_is_the_best_on_validation_rows(adapter: Classification) -> None:
+def test_separate_means_have_their_own_weights(adapter: Classification) -> None:
+    model, batch = fit(PTE(word_size=6, epochs=20, expand="separate"), adapter.data), adapter.batch
+    vectors, shares = model.network.vectors(batch)
+    assert not batch.memory_mask[0].any()
+    for row, mask in enumerate(batch.memory_mask):
+        text, *memories = plain_words(model, batch, row)
+        own = model.network.fitted["vectors"][text].mean(dim=0)
+        read = torch.zeros(6)
+        if memories:
+            read = model.network.fitted["vectors"][torch.cat(memories)].mean(dim=0)
+        torch.testing.assert_close(vectors[row], torch.cat([own, read]))
+        counts = torch.tensor([len(each) for each in memories])
+        torch.testing.assert_close(shares[row][mask], counts / counts.sum())
     data = adapter.data
-    model = fit(PTE(word_size=6, epochs=20, expand="interpolate"), data)
-    splits = ("train", "validation")
-    train, held_out = (label_numbers(data.split(name).rows, data.spec.labels) for name in splits)
-    means = [means_of(model, data, name) for name in splits]
-    accuracies = {}
-    for weight in WEIGHTS:
-        vectors = [(1 - weight) * split.text + weight * split.memories for split in means]
-        machine = LinearSVC(random_state=0, dual=False).fit(vectors[0], train)
-        accuracies[weight] = (machine.predict(vectors[1]) == held_out).mean()
-    assert accuracies[model.network.fitted["memory_weight"]] == max(accuracies.values())
+    machine = LinearSVC(random_state=0, dual=False).fit(
+        vectors_of(model, data, "train").numpy(), label_numbers(data.split("train").rows, data.spec.labels)
+    )
+    assert machine.coef_.shape == (3, 12)
+    expected = torch.from_numpy(machine.decision_function(vectors.numpy())).float()
+    torch.testing.assert_close(model.network(batch).logits, expected)
 
 
 def test_the_corpus_is_cut_and_has_other_tables_memories(tmp_path: Path) -> None:
@@ -240,7 +236,7 @@ def test_labels_bring_the_words_of_a_class_together(adapter: Classification) -> 
     def share_explained(model: WordAverages) -> float:
         """The share of the variance of the texts' means that is between classes."""
         fit(model, data)
-        means = means_of(model, data, "train").text.numpy()
+        means = vectors_of(model, data, "train").numpy()
         classes = [means[np.array(labels) == label] for label in set(labels)]
         between = sum(len(rows) * ((rows.mean(axis=0) - means.mean(axis=0)) ** 2).sum() for rows in classes)
         return float(between / ((means - means.mean(axis=0)) ** 2).sum())
