@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,8 +40,13 @@ class StoredRows:
         """Copy the file, whose bytes are those that `Rows.save` writes."""
         shutil.copyfile(self.file, path)
 
-    def texts(self, rows: range) -> Iterator[str]:
-        """Yield the texts of consecutive rows."""
+    def texts(self, rows: range, block: int) -> Iterator[list[str]]:
+        """Yield the texts of consecutive rows in blocks."""
+        texts = self._texts(rows)
+        while part := list(islice(texts, block)):
+            yield part
+
+    def _texts(self, rows: range) -> Iterator[str]:
         # Pages of a mapped file would count as memory of this process.
         with pa.OSFile(str(self.file)) as file, pa.ipc.open_file(file) as reader:
             for number, (end, size) in enumerate(zip(accumulate(self.sizes), self.sizes, strict=True)):

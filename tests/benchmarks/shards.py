@@ -123,7 +123,7 @@ def main() -> None:
     if not filecmp.cmp(smaller / "vectors.npy", folder / "one" / "vectors.npy", shallow=False):
         raise SystemExit("the vectors of shards are not those of one process")
     for name in ("one", smaller.name, f"shards-{options.texts}", "cache"):
-        shutil.rmtree(folder / name)
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,10 @@ from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.stored_rows import StoredRows
 from datamodules.corpora.table import read_batches, read_table
-from datamodules.preparation import contents_of_files
 from datamodules.retrieval.dense.embeddings import Embeddings, MadeBy, Side, check_output
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_vectors import TextVectors
 from datamodules.text.pooling import Pooling
-from zoo.tasks.predictor import blocks_of
 
 #: Number of texts that are sorted by length, encoded and written together; only their vectors are in memory.
 BLOCK = 1 << 14
@@ -117,6 +115,8 @@ def _encode_shard(
     made_by: MadeBy,
 ) -> None:
     """Encode the rows of one shard; the last one writes the embeddings."""
+    from datamodules.preparation import contents_of_files  # which imports PyTorch
+
     description = {"table": contents_of_files(table), "columns": columns, "batch_size": vectors.batch_size}
     # The name of the encoder may differ between machines.
     fingerprint = fingerprint_of({**description, **asdict(made_by), "encoder": None})
@@ -130,7 +130,7 @@ def _encode_shard(
     def save(part: Path) -> None:
         own = rows()
         numbers = shard.rows(len(own), BLOCK)
-        texts = blocks_of(own.texts(numbers), BLOCK)
+        texts = own.texts(numbers, BLOCK)
         blocks = vectors.of_blocks(texts, len(numbers), progress=True, delay=0, queries=made_by.side == "query")
         for number, block in enumerate(blocks):
             np.save(part / f"{number:06d}.npy", made_by.checked(block))
