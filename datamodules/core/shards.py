@@ -121,6 +121,19 @@ def hide_launcher() -> None:
         os.environ.pop(name, None)
 
 
+class UnfinishedError(Exception):
+    """Other shards have not finished their parts of an output yet."""
+
+    def __init__(self, output: Path, missing: Sequence[Path]) -> None:
+        """Name the output, and the files of the parts that are missing."""
+        super().__init__(f"{output}: {len(missing)} parts are missing")
+        self.output, self.missing = output, missing
+
+    def is_over(self) -> bool:
+        """Return True if the other shards have finished since."""
+        return self.output.exists() or all(part.exists() for part in self.missing)
+
+
 class Parts:
     """The parts of one output, the folders `OUTPUT.parts/3-of-16`: each is complete or absent.
 
