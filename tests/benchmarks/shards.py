@@ -46,7 +46,9 @@ def write_table(file: Path, texts: int) -> None:
         out.write("text,label\n")
         for start in range(0, texts, 50_000):
             drawn = np.searchsorted(ends, random.random((min(50_000, texts - start), WORDS)))
-            out.writelines(" ".join(f"w{word}" for word in row) + f",c{row[0] % 5}\n" for row in drawn.tolist())
+            out.writelines(
+                " ".join(f"w{word}" for word in row) + f",c{row[0] % 5}\n" for row in drawn.tolist()
+            )
 
 
 def zoo(*arguments: object) -> list[str]:
@@ -81,7 +83,9 @@ def encode(run: Path, table: Path, output: Path, shards: Sequence[str | None]) -
     started, processes = time.perf_counter(), []
     for shard in shards:
         options = [] if shard is None else [f"--shard={shard}"]
-        command = zoo("encode", "--ckpt_path", run, "--input", table, "--output", output, "--threads=1", *options)
+        command = zoo(
+            "encode", "--ckpt_path", run, "--input", table, "--output", output, "--threads=1", *options
+        )
         processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
     cpu, peak = 0.0, 0.0
     for process in processes:
@@ -106,7 +110,11 @@ def main() -> None:
     shards = [f"{number}/{options.processes}" for number in range(1, options.processes + 1)]
     baseline = 0.0
     print("texts       processes  CPU s/million  efficiency  seconds  peak MB a process")
-    for texts, parts in ((options.texts // 10, [None]), (options.texts // 10, shards), (options.texts, shards)):
+    for texts, parts in (
+        (options.texts // 10, [None]),
+        (options.texts // 10, shards),
+        (options.texts, shards),
+    ):
         table = folder / f"texts-{texts}.csv"
         if not table.exists():
             write_table(table, texts)

@@ -161,9 +161,7 @@ def predict(
         is_hidden = True if path is None and sys.stdout.isatty() else None
         total = length_hint(records) or None
         written = _Written(file, separator, predictor.table_rows)
-        for record in tqdm(
-            records, "predicting", total, leave=False, unit=" predictions", disable=is_hidden
-        ):
+        for record in tqdm(records, "predicting", total, leave=False, unit=" predictions", disable=is_hidden):
             written.add(record, ckpt_path)
         abstained = "" if options.get("max_error") is None else f", {written.abstained:,} of them abstained"
         return f"{written.count:,} predictions in {time.monotonic() - started:.1f} s{abstained}"
@@ -187,7 +185,9 @@ def predict(
             log.info("%s: shard %s of %s", line, cut, path)
 
         missing = parts.run(save, lambda folders: _merge(path, folders, separator is not None))
-        log.info("%s: %s", path, describe_missing(cut, missing) if missing else "has the predictions of all shards")
+        log.info(
+            "%s: %s", path, describe_missing(cut, missing) if missing else "has the predictions of all shards"
+        )
 
 
 def _new_text(path: Path) -> TextIO:

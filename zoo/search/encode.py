@@ -131,7 +131,9 @@ def _encode_shard(
         own = rows()
         numbers = shard.rows(len(own), BLOCK)
         texts = own.texts(numbers, BLOCK)
-        blocks = vectors.of_blocks(texts, len(numbers), progress=True, delay=0, queries=made_by.side == "query")
+        blocks = vectors.of_blocks(
+            texts, len(numbers), progress=True, delay=0, queries=made_by.side == "query"
+        )
         for number, block in enumerate(blocks):
             np.save(part / f"{number:06d}.npy", made_by.checked(block))
 

@@ -155,9 +155,7 @@ class TextVectors:
                     vectors = self._block(texts, queries, store, bar)
                 yield vectors
 
-    def _block(
-        self, texts: list[str], queries: bool, store: bool, bar: ProgressBar
-    ) -> NDArray[np.float32]:
+    def _block(self, texts: list[str], queries: bool, store: bool, bar: ProgressBar) -> NDArray[np.float32]:
         """Return the vectors [n, d] of some texts."""
         if queries and (encode_queries := self._loaded().query_encoder) is not None:
             return encode_queries(texts, self.batch_size, bar)

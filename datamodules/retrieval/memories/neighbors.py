@@ -90,9 +90,7 @@ def _file_of(blocks: Path, start: int) -> Path:
     return blocks / f"{start // BLOCK:06d}.npz"
 
 
-def _retrieve_blocks(
-    search: Callable[[slice], Neighbors], rows: range, blocks: Path, progress: bool
-) -> None:
+def _retrieve_blocks(search: Callable[[slice], Neighbors], rows: range, blocks: Path, progress: bool) -> None:
     """Write the neighbors of whole blocks of rows, a file for each block that has none."""
     disabled = None if progress else True
     with tqdm(total=len(rows), desc="retrieving memories", unit="text", delay=2, disable=disabled) as bar:

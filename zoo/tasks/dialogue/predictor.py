@@ -115,9 +115,7 @@ class DialoguePredictor(Predictor["DialogueTask", DialogueDataModule]):
         )
 
     @override
-    def records(
-        self, source: str, batch_size: int = 64, shard: Shard = WHOLE
-    ) -> Iterator[PlainDict]:
+    def records(self, source: str, batch_size: int = 64, shard: Shard = WHOLE) -> Iterator[PlainDict]:
         """The answer to each question, with its evidence.
 
         Args:
