@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from datamodules.core.arrays import damaged
+from datamodules.core.errors import reason
 from datamodules.core.storage import build_folder, load_json, write_json
 from datamodules.corpora.rows import Rows, RowsDigest
 
@@ -52,10 +54,17 @@ class StoredRows:
             for number, (end, size) in enumerate(zip(accumulate(self.sizes), self.sizes, strict=True)):
                 start = end - size
                 if start < rows.stop and rows.start < end:
-                    batch = reader.get_batch(number)
-                    batch.validate(full=True)
                     first, last = max(rows.start - start, 0), min(rows.stop - start, size)
-                    yield from batch.column("text").slice(first, last - first).to_pylist()
+                    yield from self._column(reader, number).slice(first, last - first).to_pylist()
+
+    def _column(self, reader: pa.RecordBatchFileReader, number: int) -> pa.Array:
+        """Return the texts of a batch; a `DamagedError` if they lie outside of the file."""
+        try:
+            batch = reader.get_batch(number)
+            batch.validate(full=True)
+        except (pa.ArrowException, OSError) as error:
+            raise damaged(self.file, reason(error)) from error
+        return batch.column("text")
 
 
 def _write(folder: Path, batches: Iterable[pa.RecordBatch]) -> None:

@@ -87,7 +87,7 @@ def read_batches(
     header: bool | None = None,
     quotes: bool | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `read_table` in batches, for a table that does not fit in memory; duplicates are not counted."""
+    """Yield the rows of `read_table` in batches, of a table that may not fit in memory; no duplicates are counted."""
     columns = Columns(text_column, label_column, id_column)
     return _batches(read_blocks(path, columns, header, quotes), columns, str(path))
 
