@@ -252,7 +252,10 @@ def test_embeddings(order: tuple[int, ...], encoder: Path, zoo_command: Zoo) -> 
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_parquet_table_of_uneven_row_groups(encoder: Path, zoo_command: Zoo) -> None:
+def test_a_parquet_table_of_uneven_row_groups(
+    encoder: Path, zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datamodules.corpora.readers.BLOCK", 40)  # of two groups, then of one
     texts = [text for text, _ in sentences(75, seed=9)]
     with pq.ParquetWriter("table.parquet", pa.schema([("text", pa.string())])) as writer:
         for start, end in ((0, 7), (7, 50), (50, 75)):
@@ -262,6 +265,7 @@ def test_a_parquet_table_of_uneven_row_groups(encoder: Path, zoo_command: Zoo) -
         done(zoo_command(*command, "--output=out", f"--shard={number}/2"))
     done(zoo_command(*command, "--output=one"))
     assert contents(Path("out")) == contents(Path("one"))
+    assert Embeddings.open(Path("out")).rows.texts[:] == texts
 
 
 @pytest.mark.usefixtures("table", "small_blocks")
