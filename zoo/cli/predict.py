@@ -145,12 +145,8 @@ def predict(
         options = {**options, "run_name": options["run_name"] or path.stem}
     kind = model.kind.predictor_type
     if separator is not None:
-        options = {
-            name: kind.table_options.get(name) if value is None else value for name, value in options.items()
-        }
-
-    if shard is not None and "shard" not in inspect.signature(kind.records).parameters:
-        raise InputError(f"--shard: predictions of a {model.kind.__name__} are not cut into shards; omit it")
+        defaults = kind.table_options
+        options = {name: defaults.get(name) if value is None else value for name, value in options.items()}
 
     def write(file: TextIO, **part: Shard) -> str:
         """Write predictions, and return a line about them."""
@@ -173,46 +169,56 @@ def predict(
             line = write(file)
         log.info("%s: %s", line, path)
     else:
-        cut = Shard.parse(shard)
-        described = {"memory": memory, "memory_version": memory_version, "batch_size": batch_size, **options}
-        if retriever is not None:
-            described["retriever"] = retriever.describe()
-        parts = Parts(path, cut, _fingerprint(model, input, separator, described))
+        if "shard" not in inspect.signature(kind.records).parameters:
+            raise InputError(
+                f"--shard: predictions of a {model.kind.__name__} are not cut into shards; omit the option"
+            )
+        from datamodules.preparation import contents_of_files  # which imports PyTorch
 
-        def save(part: Path) -> None:
-            with _new_text(part / _PREDICTIONS) as file:
-                line = write(file, shard=cut)
-            log.info("%s: shard %s of %s", line, cut, path)
-
-        missing = parts.run(save, lambda folders: _merge(path, folders, separator is not None))
-        log.info(
-            "%s: %s", path, describe_missing(cut, missing) if missing else "has the predictions of all shards"
-        )
+        described = {
+            "input": contents_of_files(input),
+            **_describe_model(model, memory, memory_version, retriever),
+            "options": {name: [value, contents_of_files(value)] for name, value in options.items()},
+            "batch_size": batch_size,
+            "separator": separator,
+        }
+        _predict_shard(Shard.parse(shard), path, write, fingerprint_of(described), separator is not None)
 
 
 def _new_text(path: Path) -> TextIO:
     return path.open("w", encoding="utf-8", newline="")
 
 
-def _fingerprint(model: SavedModel, input: str, separator: str | None, options: PlainDict) -> str:
-    """Identify everything that predictions depend on: the table, the model with its memory, and the options."""
-    from datamodules.preparation import contents_of_files  # which imports PyTorch
+def _predict_shard(
+    shard: Shard, path: Path, write: Callable[..., str], fingerprint: str, has_header: bool
+) -> None:
+    """Write the predictions of one shard; the last one merges all."""
 
-    location = model.state(names_memory=True).memory
-    memory = options["memory"] or (None if location is None else location.path)
-    files = {name: contents_of_files(value) for name, value in options.items()}
-    return fingerprint_of(
-        {
-            "input": contents_of_files(input),
-            "model": contents_of(model.path),
-            "weights": [entry._asdict() for entry in model.fitted_weights()],
-            "location": None if location is None else location.version,
-            "rows": None if memory is None else contents_of(Path(memory) / POINTER),
-            "options": {**options, "memory": None},
-            "files": {**files, "memory": None},
-            "separator": separator,
-        }
-    )
+    def save(part: Path) -> None:
+        with _new_text(part / _PREDICTIONS) as file:
+            line = write(file, shard=shard)
+        log.info("%s: shard %s of %s", line, shard, path)
+
+    missing = Parts(path, shard, fingerprint).run(save, lambda parts: _merge(path, parts, has_header))
+    line = describe_missing(shard, missing) if missing else "has the predictions of all shards"
+    log.info("%s: %s", path, line)
+
+
+def _describe_model(
+    model: SavedModel, memory: str | None, version: int | None, retriever: Retriever | None
+) -> PlainDict:
+    """Return plain values that identify the weights of a model and its memory."""
+    location = None if memory is not None else model.state(names_memory=True).memory
+    folder = memory if location is None else location.path
+    rows = None if location is None or location.rows is None else location.rows[1]
+    return {
+        "model": contents_of(model.path),
+        "weights": [entry._asdict() for entry in model.fitted_weights()],
+        "version": version or (None if location is None else location.version),
+        # A memory that is made of rows may not be built yet.
+        "memory": rows or (None if folder is None else contents_of(Path(folder) / POINTER)),
+        "retriever": None if retriever is None else retriever.describe(),
+    }
 
 
 def _merge(path: Path, parts: Sequence[Path], has_header: bool) -> None:

@@ -34,6 +34,7 @@ from tests.zoo.conftest import (
 from tests.zoo.retrieval_runs import trained
 from tests.zoo.tasks.test_matching_runs import SMALL as SMALL_MATCHING
 from zoo.search import encode
+from zoo.tasks.classification.predictor import ClassificationPredictor
 
 ROOT = Path(__file__).parents[3]
 ORDERS = [(1, 2, 3), (3, 1, 2), (2, 3, 1)]
@@ -192,6 +193,29 @@ def test_refused_options(
         monkeypatch.delenv(name, raising=False)
     refusal(zoo_command("predict", "--ckpt_path", trained_run, *options), *words)
     assert not Path("out.csv").exists()
+
+
+def test_a_kind_of_ones_own_without_shards(
+    trained_run: Path, zoo_command: Zoo, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ClassificationPredictor, "records", lambda self, source, batch_size=256: iter(()))
+    command = ["predict", "--ckpt_path", trained_run, "--input", texts, "--output=out.jsonl"]
+    refusal(zoo_command(*command, "--shard=1/2"), "--shard", "KNNBiLSTM are not cut", "omit the option")
+    done(zoo_command(*command))
+
+
+def test_a_memory_that_grows_makes_other_predictions(fit: Fit, zoo_command: Zoo) -> None:
+    run = fit("run")
+    write_table(Path("in.csv"), sentences(30, seed=5))
+    write_table(Path("more.csv"), sentences(20, seed=6))
+    command = ["predict", "--ckpt_path", run, "--input=in.csv"]
+    done(zoo_command(*command, "--output=out.jsonl", "--shard=1/2"))
+    done(zoo_command("memory", "add", run, "more.csv"))
+    done(zoo_command(*command, "--output=out.jsonl", "--shard=2/2"))
+    assert not Path("out.jsonl").exists()
+    done(zoo_command(*command, "--output=out.jsonl", "--shard=1/2"))
+    done(zoo_command(*command, "--output=one.jsonl"))
+    assert Path("out.jsonl").read_bytes() == Path("one.jsonl").read_bytes()
 
 
 def test_an_error_of_any_shard_is_printed(zoo_command: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
