@@ -19,6 +19,7 @@ from datamodules import preparation
 from datamodules.batch import BatchContents, TextBatch
 from datamodules.core.errors import InputError
 from datamodules.core.lightning import LightningDataModule
+from datamodules.core.shards import WHOLE
 from datamodules.core.storage import Part, cache_folder, fingerprint_of
 from datamodules.core.types import Message, PlainDict
 from datamodules.corpora.rows import Rows
@@ -104,6 +105,8 @@ class DataModule(LightningDataModule, Generic[OptionsT, TableT, SplitT]):
                 lambda: self.own_memory(self.read_tables(["train"])),
                 self.any_ranking,
             )
+        #: the rows whose neighbors `prepare_data` retrieves; see `preparation.prepare_shard`.
+        self.shard = WHOLE
         self.facts: PlainDict = {}
         self._spec: Any = None
         self._splits: dict[str, SplitT] = {}

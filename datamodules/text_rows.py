@@ -156,7 +156,13 @@ class TextRowsDataModule(DataModule[TextOptionsT, Rows, TextSplit]):
         excludes_duplicates = self.excludes_duplicates(name)
         if memory is not None:
             folder, fingerprint = build_neighbors(
-                table, memory, self._k(memory), excludes_duplicates, self.cache, same_table=same_table
+                table,
+                memory,
+                self._k(memory),
+                excludes_duplicates,
+                self.cache,
+                same_table=same_table,
+                shard=self.shard,
             )
             neighbors = open_neighbors(folder, fingerprint)
             parts["neighbors"] = folder.name, fingerprint

@@ -1,8 +1,8 @@
 """Lightning's names that our models and data modules are made of, or stand-ins in a process that only predicts.
 
 Lightning imports torchmetrics, transformers, matplotlib and the compiler of PyTorch, which takes seconds and hundreds
-of megabytes. A prediction needs none of them. `zoo predict` and `zoo serve` call `predict_only` before they import a
-model. In all other processes, and in Python, these names are Lightning's own.
+of megabytes. A prediction needs none of them. `zoo predict`, `zoo encode` and `zoo serve` call `predict_only` before
+they import a model. In all other processes, and in Python, these names are Lightning's own.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from datamodules.corpora.rows import BLOCK
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from pyarrow.parquet import FileMetaData
 
 log = logging.getLogger(__name__)
 
@@ -256,7 +257,13 @@ def _parquet_blocks(path: Path, columns: Columns) -> Iterator[Block]:
             wanted = [names[position] for position in columns.find(names, str(path))]
             if twice := [name for name in wanted if names.count(name) > 1]:
                 raise InputError(f"{path}: has the column {excerpt(twice[0])!r} more than once; rename one")
-            batches = file.iter_batches(BLOCK, columns=list(dict.fromkeys(wanted)))
+            distinct = list(dict.fromkeys(wanted))
+            # Arrow keeps all row groups that one call has read until the call ends.
+            batches = (
+                batch
+                for groups in _row_groups(file.metadata)
+                for batch in file.iter_batches(BLOCK, row_groups=groups, columns=distinct)
+            )
             yield from _arrow_blocks(_checked(batches, path), wanted, str(path))
     except UnicodeDecodeError as error:
         # `_python_values` handles undecodable values, so this is a name.
@@ -267,6 +274,19 @@ def _parquet_blocks(path: Path, columns: Columns) -> Iterator[Block]:
         raise InputError(
             f"{path}: not a whole Parquet file ({reason(error)}); copy or write it again"
         ) from None
+
+
+def _row_groups(metadata: FileMetaData) -> Iterator[list[int]]:
+    """Yield the numbers of all row groups in lists of at least `BLOCK` rows, if there are as many."""
+    groups, rows = list[int](), 0
+    for number in range(metadata.num_row_groups):
+        groups.append(number)
+        rows += metadata.row_group(number).num_rows
+        if rows >= BLOCK:
+            yield groups
+            groups, rows = [], 0
+    if groups:
+        yield groups
 
 
 def _checked(batches: Iterable[pa.RecordBatch], path: Path) -> Iterator[pa.RecordBatch]:

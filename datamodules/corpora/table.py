@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from datamodules.core.errors import LONGEST, InputError, excerpt
@@ -67,19 +68,41 @@ def read_table(
     elif isinstance(class_names, Mapping):
         class_names = {str(label): name for label, name in class_names.items()}  # YAML reads 0 as a number
     blocks = read_blocks(path, columns, header, quotes, class_names)
-    return _rows(blocks, columns, str(path), class_names, missing_labels)
+    source, hashes = str(path), list[NDArray[np.int64]]()
+    batches = list(_batches(blocks, columns, source, class_names, missing_labels, hashes))
+    rows = Rows(pa.Table.from_batches(batches), source)
+    duplicates = len(rows) - len(np.unique(np.concatenate(hashes)))
+    if duplicates:
+        log.info("%s: %d of %d rows repeat an earlier row; they are kept", source, duplicates, len(rows))
+    if id_column is not None:
+        _warn_of_equal_ids(rows)
+    return rows
 
 
-def _rows(
+def read_batches(
+    path: str | Path,
+    text_column: Column | Sequence[Column] = "text",
+    label_column: Column | None = "label",
+    id_column: Column | AnyOf | None = None,
+    header: bool | None = None,
+    quotes: bool | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `read_table` in batches, of a table that may not fit in memory; no duplicates are counted."""
+    columns = Columns(text_column, label_column, id_column)
+    return _batches(read_blocks(path, columns, header, quotes), columns, str(path))
+
+
+def _batches(
     blocks: Iterable[Block],
     columns: Columns,
     source: str,
-    class_names: ClassNames | None,
-    missing_labels: MissingLabels,
-) -> Rows:
-    """Turn blocks into an Arrow table, and log empty texts, duplicates and rows without a label."""
+    class_names: ClassNames | None = None,
+    missing_labels: MissingLabels = "error",
+    hashes: list[NDArray[np.int64]] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Turn blocks into Arrow batches, and log empty texts and rows without a label; `hashes` gets those of the rows."""
     repairs = Repairs()
-    batches, hashes, distinct = [], [], set[str]()
+    distinct = set[str]()
     unlabeled, empty = _NamedRows(), _NamedRows()
     num_rows = num_read = 0
     for block in blocks:
@@ -104,12 +127,13 @@ def _rows(
             if "" in ids:
                 location = block.location(ids.index(""))
                 raise InputError(f"{location}: no id in column {columns.id!r}; give it one")
-        batches.append(repairs.batch(ids, texts, labels))
-        keys = texts if labels is None else zip(texts, labels, strict=True)
-        hashes.append(np.fromiter(map(hash, keys), dtype=np.int64, count=len(texts)))
         num_rows += len(texts)
         if "" in texts:
             empty.add(block, [not text for text in texts])
+        if hashes is not None:
+            keys = texts if labels is None else zip(texts, labels, strict=True)
+            hashes.append(np.fromiter(map(hash, keys), dtype=np.int64, count=len(texts)))
+        yield repairs.batch(ids, texts, labels)
     if unlabeled.count and (missing_labels == "error" or not num_rows):
         raise InputError(f"{unlabeled}: no label; add labels, or skip these rows with missing_labels=skip")
     if unlabeled.count:
@@ -119,13 +143,6 @@ def _rows(
     _warn_of_several(distinct, source)
     if empty.count:
         log.warning("%s: %d of %d texts are empty; they are kept", empty, empty.count, num_rows)
-    duplicates = num_rows - len(np.unique(np.concatenate(hashes)))
-    if duplicates:
-        log.info("%s: %d of %d rows repeat an earlier row; they are kept", source, duplicates, num_rows)
-    rows = Rows(pa.Table.from_batches(batches), source)
-    if columns.id is not None:
-        _warn_of_equal_ids(rows)
-    return rows
 
 
 def _warn_of_equal_ids(rows: Rows) -> None:

@@ -137,7 +137,12 @@ class MatchingDataModule(DataModule[MatchingOptions, Pairs, MatchingSplit]):
         """Pairs with hits as second texts, the foreign hits of each question, and the fingerprint of the neighbors."""
         assert self.searched_memory is not None
         folder, fingerprint = build_neighbors(
-            pairs.first, self.searched_memory, self.options.num_candidates, False, self.cache
+            pairs.first,
+            self.searched_memory,
+            self.options.num_candidates,
+            False,
+            self.cache,
+            shard=self.shard,
         )
         neighbors = open_neighbors(folder, fingerprint)
         pairs, rows_of = pairs.with_second_texts(neighbors.memories.texts[:])

@@ -6,10 +6,10 @@ import csv
 import inspect
 import json
 import logging
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from difflib import get_close_matches
 from operator import length_hint
 from pathlib import Path
@@ -21,10 +21,11 @@ from tqdm import tqdm
 from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.files import existing_file
 from datamodules.core.outputs import check_output, spreadsheet_cells
-from datamodules.core.storage import new_file
+from datamodules.core.shards import Parts, Shard, describe_missing
+from datamodules.core.storage import contents_of, fingerprint_of, new_file
 from datamodules.core.types import PlainDict
 from datamodules.corpora.trec_runs import is_run
-from datamodules.retrieval import Retriever
+from datamodules.retrieval import POINTER, Retriever
 from zoo.cli.options import import_retrievers, named_values
 from zoo.saving.saved_model import SavedModel
 
@@ -34,6 +35,8 @@ log = logging.getLogger("zoo")
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 #: Suffixes of formats that are not written.
 _OTHER_FORMATS = (".parquet", ".xlsx", ".xls", ".ods", ".gz", ".xz", ".bz2", ".zip")
+#: The file of a shard's part.
+_PREDICTIONS = "predictions"
 
 
 def run(command: str, options: Sequence[str]) -> None:
@@ -50,10 +53,12 @@ def run(command: str, options: Sequence[str]) -> None:
     source, kind_options = given.get("--ckpt_path"), list[str]()
     # Before the model is read, which takes seconds.
     _check_files(given.get("--input"), given.get("--output"), source)
+    if "--shard" in given:
+        _check_shard(given["--shard"], given.get("--input"), given.get("--output"))
     model = None if source is None else SavedModel.open(source)
     if model is not None:
         kind_options = parser.add_method_arguments(
-            model.kind.predictor_type, "records", as_positional=False, skip={"source", "batch_size"}
+            model.kind.predictor_type, "records", as_positional=False, skip={"source", "batch_size", "shard"}
         )
         own = inspect.signature(predict).parameters.keys() - {"model", "options"}
         _check_names(options, [*own, *kind_options], f"{source}, a {model.kind.__name__}")
@@ -87,6 +92,15 @@ def _check_files(input: str | None, output: str | None, model: str | None) -> No
         raise InputError(f"--output {output}: predictions are JSON lines, CSV or TSV; name it {names}")
 
 
+def _check_shard(shard: str, input: str | None, output: str | None) -> None:
+    """Refuse an option --shard that is wrong, or that can't be followed."""
+    Shard.parse(shard)
+    if input == "-":
+        raise InputError("--shard: standard input can't be cut into shards; give a file")
+    if output is None or output == "-":
+        raise InputError("--shard: the parts are kept next to a file; name it with --output")
+
+
 def predict(
     ckpt_path: str,
     input: str,
@@ -98,6 +112,7 @@ def predict(
     device: str = "cpu",
     retriever: Retriever | None = None,
     memory_version: int | None = None,
+    shard: str | None = None,
 ) -> None:
     """Predict with a trained model, and write predictions and their evidence as JSON lines, or a table without it.
 
@@ -115,9 +130,11 @@ def predict(
         device: cpu, cuda, cuda:1, ...
         retriever: back end to use instead of the model's.
         memory_version: of a memory that has grown (see `zoo memory add`); null uses the current version.
+        shard: predict one of several parts of the table, such as 3/16, or auto: the part of this process of torchrun,
+            of a SLURM array or of srun. Parts are kept next to the output; the last shard merges them, and a shard
+            that was killed is started again. The result is the same to the bit as without this option.
     """
     check_count("batch_size", batch_size)
-    started = time.monotonic()
     path = None if output is None or output == "-" else Path(output)
     separator = None if path is None else _SEPARATORS.get(path.suffix.lower())
     if path is not None and is_run(path):
@@ -126,27 +143,96 @@ def predict(
                 f"--output {output}: the model ranks no documents; name it {path.with_suffix('.jsonl')}"
             )
         options = {**options, "run_name": options["run_name"] or path.stem}
-    predictor = model.predictor(memory, retriever, device, memory_version)
+    kind = model.kind.predictor_type
     if separator is not None:
-        defaults = predictor.table_options
+        defaults = kind.table_options
         options = {name: defaults.get(name) if value is None else value for name, value in options.items()}
-    records: Iterable[PlainDict | str] = predictor.records(input, batch_size, **options)
-    # Lines on the terminal would be mixed with the bar.
-    is_hidden = True if path is None and sys.stdout.isatty() else None
-    total = length_hint(records) or None
-    bar = tqdm(records, "predicting", total, leave=False, unit=" predictions", disable=is_hidden)
-    with ExitStack() as stack:
-        file = sys.stdout
-        if path is not None:
-            partial = stack.enter_context(new_file(path, "--output"))
-            file = stack.enter_context(partial.open("w", encoding="utf-8", newline=""))
+
+    def write(file: TextIO, **part: Shard) -> str:
+        """Write predictions, and return a line about them."""
+        started = time.monotonic()
+        predictor = model.predictor(memory, retriever, device, memory_version)
+        records: Iterable[PlainDict | str] = predictor.records(input, batch_size, **options, **part)
+        # Lines on the terminal would be mixed with the bar.
+        is_hidden = True if path is None and sys.stdout.isatty() else None
+        total = length_hint(records) or None
         written = _Written(file, separator, predictor.table_rows)
-        for record in bar:
+        for record in tqdm(records, "predicting", total, leave=False, unit=" predictions", disable=is_hidden):
             written.add(record, ckpt_path)
-    abstained = "" if options.get("max_error") is None else f", {written.abstained:,} of them abstained"
-    seconds = time.monotonic() - started
-    where = "" if path is None else f": {path}"
-    log.info("%s predictions in %.1f s%s%s", f"{written.count:,}", seconds, abstained, where)
+        abstained = "" if options.get("max_error") is None else f", {written.abstained:,} of them abstained"
+        return f"{written.count:,} predictions in {time.monotonic() - started:.1f} s{abstained}"
+
+    if path is None:
+        log.info("%s", write(sys.stdout))
+    elif shard is None:
+        with new_file(path, "--output") as partial, _new_text(partial) as file:
+            line = write(file)
+        log.info("%s: %s", line, path)
+    else:
+        if "shard" not in inspect.signature(kind.records).parameters:
+            raise InputError(
+                f"--shard: predictions of a {model.kind.__name__} are not cut into shards; omit the option"
+            )
+        from datamodules.preparation import contents_of_files  # which imports PyTorch
+
+        described = {
+            "input": contents_of_files(input),
+            **_describe_model(model, memory, memory_version, retriever),
+            "options": {name: [value, contents_of_files(value)] for name, value in options.items()},
+            "batch_size": batch_size,
+            "separator": separator,
+        }
+        _predict_shard(Shard.parse(shard), path, write, fingerprint_of(described), separator is not None)
+
+
+def _new_text(path: Path) -> TextIO:
+    return path.open("w", encoding="utf-8", newline="")
+
+
+def _predict_shard(
+    shard: Shard, path: Path, write: Callable[..., str], fingerprint: str, has_header: bool
+) -> None:
+    """Write the predictions of one shard; the last one merges all."""
+
+    def save(part: Path) -> None:
+        with _new_text(part / _PREDICTIONS) as file:
+            line = write(file, shard=shard)
+        log.info("%s: shard %s of %s", line, shard, path)
+
+    missing = Parts(path, shard, fingerprint).run(save, lambda parts: _merge(path, parts, has_header))
+    line = describe_missing(shard, missing) if missing else "has the predictions of all shards"
+    log.info("%s: %s", path, line)
+
+
+def _describe_model(
+    model: SavedModel, memory: str | None, version: int | None, retriever: Retriever | None
+) -> PlainDict:
+    """Return plain values that identify the weights of a model and its memory."""
+    location = None if memory is not None else model.state(names_memory=True).memory
+    folder = memory if location is None else location.path
+    rows = None if location is None or location.rows is None else location.rows[1]
+    return {
+        "model": contents_of(model.path),
+        "weights": [entry._asdict() for entry in model.fitted_weights()],
+        "version": version or (None if location is None else location.version),
+        # A memory that is made of rows may not be built yet.
+        "memory": rows or (None if folder is None else contents_of(Path(folder) / POINTER)),
+        "retriever": None if retriever is None else retriever.describe(),
+    }
+
+
+def _merge(path: Path, parts: Sequence[Path], has_header: bool) -> None:
+    """Concatenate the predictions of all shards; of tables, with one row of column names."""
+    first = b""
+    with new_file(path, "--output") as partial, partial.open("wb") as merged:
+        for part in parts:
+            with (part / _PREDICTIONS).open("rb") as file:
+                header = file.readline() if has_header else b""
+                if first and header not in (b"", first):
+                    raise InputError(f"--output {path}: the shards have different columns; name it .jsonl")
+                merged.write(b"" if first else header)
+                first = first or header
+                shutil.copyfileobj(file, merged)
 
 
 class _Written:

@@ -20,6 +20,7 @@ from datamodules.base import AnyDataModule
 from datamodules.core.errors import InputError, excerpt
 from datamodules.core.files import existing_file
 from datamodules.core.origin import ELSEWHERE
+from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
 from datamodules.corpora.table import read_table
 from datamodules.dataset import BatchDataset
@@ -132,6 +133,8 @@ class Predictor(ABC, Generic[ModelT, DataT]):
     def records(self, source: str, batch_size: int = 256) -> Iterator[PlainDict] | Iterator[str]:
         """The output of `zoo predict`: a JSON object each, or lines; further arguments become its options.
 
+        With an argument `shard: Shard = WHOLE`, a kind predicts parts of a table (`zoo predict --shard`).
+
         Args:
             source: a table (CSV, TSV, JSONL, Parquet), a .txt file with one text per line, or - for standard input.
             batch_size: rows that pass through the network together.
@@ -209,10 +212,11 @@ def blocks_of(items: Iterable[ItemT], size: int = BLOCK) -> Iterator[list[ItemT]
 
 
 class Counted(Iterator[ItemT]):
-    """An iterator that knows the number of its items, for a progress bar."""
+    """An iterator that knows the number of its items, for a progress bar, and of those of the whole table."""
 
-    def __init__(self, items: Iterable[ItemT], number: int) -> None:
+    def __init__(self, items: Iterable[ItemT], number: int, whole: int | None = None) -> None:
         self._items, self._number = iter(items), number
+        self.whole = number if whole is None else whole
 
     @override
     def __next__(self) -> ItemT:
@@ -270,25 +274,32 @@ def on_device(batch: BatchT, model: Task) -> BatchT:
     return moved
 
 
-def texts_in(source: str, columns: Mapping[str, Any]) -> Iterator[str]:
-    """The texts of a source of `Predictor.records`."""
-    return (text for text, _ in texts_and_ids_in(source, columns))
+def texts_in(source: str, columns: Mapping[str, Any], shard: Shard = WHOLE) -> Iterator[str]:
+    """The texts of a shard of a source of `Predictor.records`."""
+    return (text for text, _ in texts_and_ids_in(source, columns, shard))
 
 
-def texts_and_ids_in(source: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """The texts of a source of `Predictor.records`, each with its id if the arguments of `read_table` name ids."""
+def texts_and_ids_in(
+    source: str, columns: Mapping[str, Any], shard: Shard = WHOLE
+) -> Iterator[tuple[str, str | None]]:
+    """The texts of a shard of a source of `Predictor.records`, with their ids if `columns` name them.
+
+    The columns are arguments of `read_table`. Shards consist of blocks of `BLOCK` texts.
+    """
     has_ids = columns.get("id_column") is not None
     if source != "-" and not source.endswith(".txt"):
-        rows = read_table(source, label_column=None, **columns)
+        table = read_table(source, label_column=None, **columns)
+        rows = table.part(shard.rows(len(table), BLOCK))
         ids = rows.ids if has_ids else [None] * len(rows)
-        return Counted(zip(rows.texts, ids, strict=True), len(rows))
+        return Counted(zip(rows.texts, ids, strict=True), len(rows), len(table))
     if has_ids:
         raise InputError(f"--id_column: {source} has lines of text and no columns; give a table")
     if source == "-":
         return ((line, None) for line in _lines(sys.stdin, "standard input"))
     with existing_file(source).open("rb") as file:
         number = sum(1 for _ in file)
-    return Counted(((line, None) for line in _lines_of(source)), number)
+    lines = shard.of(((line, None) for line in _lines_of(source)), number, BLOCK)
+    return Counted(lines, len(shard.rows(number, BLOCK)), number)
 
 
 def _lines_of(source: str) -> Iterator[str]:

@@ -25,6 +25,7 @@ from datamodules.core.storage import (
 )
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import Rows
+from datamodules.corpora.stored_rows import StoredRows
 from datamodules.retrieval.folding import text_hashes
 
 #: The encoder of a model; `document` for a model that encodes queries and documents alike.
@@ -42,6 +43,12 @@ class MadeBy:
     side: Side
     options: PlainDict
 
+    def checked(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the vectors; an `InputError` unless they are finite."""
+        if not np.isfinite(vectors).all():
+            raise InputError(f"{self.encoder}: its vectors are not finite; use another one")
+        return vectors
+
 
 @dataclass(frozen=True)
 class Embeddings:
@@ -54,8 +61,13 @@ class Embeddings:
 
     @classmethod
     def write(
-        cls, folder: Path, rows: Rows, blocks: Iterable[NDArray[np.float32]], size: int, made_by: MadeBy
-    ) -> Embeddings:
+        cls,
+        folder: Path,
+        rows: Rows | StoredRows,
+        blocks: Iterable[NDArray[np.float32]],
+        size: int,
+        made_by: MadeBy,
+    ) -> None:
         """Write rows and their vectors, in blocks [.., size], unless that is done; other embeddings are replaced."""
         fingerprint = fingerprint_of(
             {"rows": rows.fingerprint, "contents": made_by.contents, "side": made_by.side, **made_by.options}
@@ -75,14 +87,9 @@ class Embeddings:
                     rows.save(partial / "rows.arrow")
                     with ArrayWriter(partial / "vectors.npy", np.float32, (size,)) as writer:
                         for vectors in blocks:
-                            if not np.isfinite(vectors).all():
-                                raise InputError(
-                                    f"{made_by.encoder}: its vectors are not finite; use another one"
-                                )
-                            writer.write(vectors)
+                            writer.write(made_by.checked(vectors))
                     if writer.length != len(rows):
                         raise ValueError(f"{writer.length} vectors for {len(rows)} rows")
-        return cls.open(folder)
 
     @classmethod
     def open(cls, folder: Path) -> Embeddings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from datamodules.core.types import PlainDict
 from datamodules.retrieval.dense.embeddings import Embeddings
 from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.text_encoder import ProgressBar, TextEncoder, inference, load_encoder
-from datamodules.retrieval.dense.vector_cache import VectorCache
+from datamodules.retrieval.dense.vector_cache import MOST, VectorCache
 
 
 def look_up_vectors(
@@ -133,22 +133,38 @@ class TextVectors:
         self, texts: Sequence[str], block: int, progress: bool, delay: float, queries: bool = False
     ) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors of the texts in blocks, float32 [at most `block`, d]; see `TextEncoder`."""
+        total = len(texts)
+        blocks = (list(texts[first : first + block]) for first in range(0, total, block))
+        return self.of_blocks(blocks, total, progress, delay, queries, store=total <= MOST)
+
+    def of_blocks(
+        self,
+        blocks: Iterable[list[str]],
+        total: int,
+        progress: bool,
+        delay: float,
+        queries: bool = False,
+        store: bool = False,
+    ) -> Iterator[NDArray[np.float32]]:
+        """Yield the vectors [n, d] of each block of a table of `total` texts; `store` keeps them in the cache."""
+        if self._embeddings is None and not queries:
+            self._cached().use_added()
         with tqdm(
-            total=len(texts), desc="encode", unit="text", delay=delay, disable=None if progress else True
+            total=total, desc="encode", unit="text", delay=delay, disable=None if progress else True
         ) as bar:
-            for first in range(0, len(texts), block):
+            for texts in blocks:
                 with self._in_use, inference(self.threads):
-                    vectors = self._block(list(texts[first : first + block]), queries, bar)
+                    vectors = self._block(texts, queries, store, bar)
                 yield vectors
 
-    def _block(self, texts: list[str], queries: bool, bar: ProgressBar) -> NDArray[np.float32]:
+    def _block(self, texts: list[str], queries: bool, store: bool, bar: ProgressBar) -> NDArray[np.float32]:
         """Return the vectors [n, d] of some texts."""
         if queries and (encode_queries := self._loaded().query_encoder) is not None:
             return encode_queries(texts, self.batch_size, bar)
 
         def cached(some: list[str]) -> NDArray[np.float32]:
             vectors, encoded = self._cached().vectors_of(
-                some, lambda new: self._loaded()(new, self.batch_size, bar)
+                some, lambda new: self._loaded()(new, self.batch_size, bar), store
             )
             bar.update(len(some) - encoded)
             return vectors

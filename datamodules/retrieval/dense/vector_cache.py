@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 #: The smallest number of new texts that are stored: each edit of a memory would make a folder.
 FEWEST = 64
+#: The largest table whose vectors are stored: those of a larger one would fill the disk a second time.
+MOST = 1 << 20
 
 
 class _Part(NamedTuple):
@@ -36,6 +38,16 @@ class VectorCache:
         self._parts = [
             self._open(path) for path in sorted(self.folder.glob("part-*")) if self._is_whole(path)
         ]
+        self._added: list[_Part] = []
+
+    def use_added(self) -> None:
+        """Look up in the parts that were added since, too.
+
+        Within one table no block looks up in those of earlier blocks: a look-up takes time for each part, and the
+        vectors would depend on which blocks one process encodes.
+        """
+        self._parts += self._added
+        self._added = []
 
     @property
     def size(self) -> int | None:
@@ -43,7 +55,7 @@ class VectorCache:
         return self._parts[0].vectors.shape[1] if self._parts else None
 
     def vectors_of(
-        self, texts: Sequence[str], encode: Callable[[list[str]], NDArray[np.float32]]
+        self, texts: Sequence[str], encode: Callable[[list[str]], NDArray[np.float32]], store: bool = True
     ) -> tuple[NDArray[np.float32], int]:
         """Return the vectors of distinct texts [n, d], and the number of texts that were encoded just now."""
         hashes = text_hashes(texts)
@@ -55,7 +67,7 @@ class VectorCache:
         for part, rows in found:
             vectors[rows >= 0] = part.vectors[rows[rows >= 0]]
         vectors[unknown] = encoded
-        if len(new) >= FEWEST:
+        if store and len(new) >= FEWEST:
             self._add(hashes[unknown], encoded)
         return vectors, len(new)
 
@@ -70,7 +82,7 @@ class VectorCache:
         except InputError as error:  # a full or read-only disk; the vectors themselves are there
             log.warning("vectors are not kept for other commands: %s", error)
             return
-        self._parts.append(self._open(path))
+        self._added.append(self._open(path))
 
     def _fingerprint(self, path: Path) -> str:
         return fingerprint_of({"encoder": self.encoder, "part": path.name})

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from typing_extensions import override
 
 from datamodules.core.errors import InputError, check_count, excerpt
+from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
 from datamodules.corpora.records import Column, TextColumn
 from datamodules.corpora.rows import Rows
@@ -333,6 +334,7 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         report: bool = False,
         memories: int | None = None,
         top: int | None = None,
+        shard: Shard = WHOLE,
     ) -> Iterator[PlainDict]:
         """A text's label, probabilities and memories, in the order of the texts; for a table with ids, the text's id.
 
@@ -349,7 +351,10 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
             report: at the end, log the share of texts that no memory is like, and whether that is drift.
             memories: write this number of memories, those with the largest weights; null: all, in a table 0.
             top: write the probabilities of this number of labels, the most probable ones; null: all, in a table 1.
+            shard: the part of the source.
         """
+        if report and shard.count > 1:
+            raise InputError("--report: compares the texts of a whole table; omit it, or --shard")
         options = self.data.options.to_dict()
         columns = {name: options[name] for name in ("text_column", "header", "quotes")}
         if text_column is not None:
@@ -357,11 +362,12 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         check_count("batch_size", batch_size)
         shorten = self._shorten(memories, top)
         decide = self._decide(max_error, confidence, label_sets)
-        rows = texts_and_ids_in(source, {**columns, "id_column": id_column})
-        total = length_hint(rows)
+        rows = texts_and_ids_in(source, {**columns, "id_column": id_column}, shard)
+        # All shards decide alike whether the memory is encoded at first.
+        total, whole = length_hint(rows), rows.whole if isinstance(rows, Counted) else 0
         texts, named = tee(rows)
         shows_memories = report or memories != 0
-        predictions = self._predictions((text for text, _ in texts), batch_size, memories=shows_memories)
+        predictions = self._predictions((text for text, _ in texts), batch_size, whole, shows_memories)
         compared = self._reported(predictions) if report else predictions
         shown = map(shorten, map(decide, compared))
         pairs = zip(shown, (name for _, name in named), strict=True)

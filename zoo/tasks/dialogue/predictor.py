@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from datamodules.batch import DialogueBatch
 from datamodules.core.errors import InputError
+from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
 from datamodules.corpora.dialogue_readers import with_free_question_marks
 from datamodules.corpora.dialogues import Dialogue, Dialogues
@@ -114,14 +115,17 @@ class DialoguePredictor(Predictor["DialogueTask", DialogueDataModule]):
         )
 
     @override
-    def records(self, source: str, batch_size: int = 64) -> Iterator[PlainDict]:
+    def records(self, source: str, batch_size: int = 64, shard: Shard = WHOLE) -> Iterator[PlainDict]:
         """The answer to each question, with its evidence.
 
         Args:
             source: a table of dialogues and questions as in training; answers may be missing.
             batch_size: dialogues that pass through the network together.
+            shard: the part of the source.
         """
         table = self.data.read(source, answers=False)
+        if shard.count > 1:
+            table = table.select(shard.rows(len(table), batch_size))
         names = np.repeat(table.ids, np.diff(table.question_offsets)).tolist()
         answers = self.predict_split(self.data.split_of(table), batch_size)
         for name, (answer, _) in zip(names, answers, strict=True):

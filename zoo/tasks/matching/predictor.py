@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from datamodules.batch import MatchingBatch
 from datamodules.core.errors import InputError, check_count, excerpt
+from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.types import PlainDict
 from datamodules.corpora.pair_readers import read_identified
 from datamodules.corpora.pairs import Pairs
@@ -182,6 +183,7 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
         rerank: str | None = None,
         documents: str | None = None,
         run_name: str | None = None,
+        shard: Shard = WHOLE,
     ) -> Iterator[PlainDict] | Iterator[str]:
         """The score of each pair of a table; or of texts alone, each with candidates from the memory, ranked.
 
@@ -197,11 +199,13 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
             rerank: a TREC run, whose documents are ranked for its queries; the source is a table of queries with ids.
             documents: with `rerank`, a table of the documents with ids; null: the rows of the memory.
             run_name: write lines of a TREC run, `query Q0 document rank score name`, with this name.
+            shard: the part of the source.
         """
         check_count("candidates", candidates, MOST_HITS)
         if rerank is not None:
             queries = read_identified(source, text_column)
-            return self._rank_lists(self._lists_of(rerank, queries, documents), batch_size, run_name)
+            lists = self._lists_of(rerank, queries, documents, shard)
+            return self._rank_lists(lists, batch_size, run_name)
         if documents is not None:
             raise InputError("--documents: are those of a run; name it with --rerank")
         if text_column is not None or source == "-" or source.endswith(".txt"):
@@ -209,7 +213,7 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
                 raise InputError(
                     f"--output: {source} has texts without ids, which a TREC run needs; name it .jsonl"
                 )
-            texts = texts_in(source, {"text_column": text_column or "text"})
+            texts = texts_in(source, {"text_column": text_column or "text"}, shard)
             return self._answers(texts, candidates, batch_size)
         columns = {
             "first_column": first_column,
@@ -224,11 +228,12 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
         with_ids = run_name is not None or {"question_column", "id_column"} <= named.keys()
         pairs = read_pair_table(source, options, labelled=False, with_ids=with_ids)
         if run_name is None:
-            return self._scores(pairs, batch_size)
-        return self._rank_lists(_lists_in(pairs), batch_size, run_name)
+            return self._scores(pairs, batch_size, shard.rows(len(pairs), batch_size))
+        lists = shard.of(_lists_in(pairs), len(pairs.question_ids), _LISTS)
+        return self._rank_lists(lists, batch_size, run_name)
 
-    def _lists_of(self, run: str, queries: Rows, documents: str | None) -> Iterator[_List]:
-        """The candidates of each query of a run."""
+    def _lists_of(self, run: str, queries: Rows, documents: str | None, shard: Shard) -> Iterator[_List]:
+        """The candidates of each query of a shard of a run."""
         if documents is not None:
             rows = read_identified(documents, self.data.options.document_column)
         else:
@@ -243,7 +248,8 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
         )
         ids, names = queries.ids, rows.ids
         numbers, starts = np.unique(query, return_index=True)
-        for number, own in zip(numbers.tolist(), np.split(document, starts[1:]), strict=True):
+        ranked = zip(numbers.tolist(), np.split(document, starts[1:]), strict=True)
+        for number, own in shard.of(ranked, len(numbers), _LISTS):
             candidates = [names[row] for row in own.tolist()]
             yield _List(ids[number], queries.texts[number], candidates, rows.texts.take(own))
 
@@ -264,12 +270,12 @@ class MatchingPredictor(Predictor["MatchingTask", MatchingDataModule]):
                     records = [as_record(candidate) for candidate in ranked]
                     yield {"id": one.id, "text": one.question, "candidates": records}
 
-    def _scores(self, pairs: Pairs, batch_size: int) -> Iterator[PlainDict]:
+    def _scores(self, pairs: Pairs, batch_size: int, rows: range) -> Iterator[PlainDict]:
         texts = (
-            (pairs.first.texts[int(first)], pairs.second.texts[int(second)])
-            for first, second in zip(pairs.first_row, pairs.second_row, strict=True)
+            (pairs.first.texts[int(pairs.first_row[row])], pairs.second.texts[int(pairs.second_row[row])])
+            for row in rows
         )
-        for row, prediction in enumerate(self._predictions(texts, batch_size)):
+        for row, prediction in zip(rows, self._predictions(texts, batch_size), strict=True):
             question = pairs.question_ids[int(pairs.question[row])].as_py()
             yield {"id": pairs.ids[row].as_py(), "question": question, **as_record(prediction)}
 

@@ -17,6 +17,7 @@ from datamodules.batch import DocumentBatch, QueryBatch
 from datamodules.clickthrough.datamodule import ClickthroughDataModule
 from datamodules.clickthrough.dataset import ClickSplit, RankingDataset
 from datamodules.core.errors import InputError, check_count
+from datamodules.core.shards import WHOLE, Shard
 from datamodules.core.sharing import cached_property
 from datamodules.core.types import PlainDict
 from datamodules.corpora.judgements import Judgements
@@ -28,7 +29,16 @@ from datamodules.retrieval import Memory
 from datamodules.retrieval.base import MOST_HITS
 from datamodules.retrieval.dense.text_encoder import ProgressBar
 from datamodules.text.tokens import TokenStore
-from zoo.tasks.predictor import Predictor, as_texts, blocks_of, evaluating, memory_of, on_device, texts_in
+from zoo.tasks.predictor import (
+    BLOCK,
+    Predictor,
+    as_texts,
+    blocks_of,
+    evaluating,
+    memory_of,
+    on_device,
+    texts_in,
+)
 
 if TYPE_CHECKING:
     from zoo.tasks.retrieval.task import RetrievalTask
@@ -193,6 +203,7 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
         k: int = 10,
         run_name: str | None = None,
         rerank: str | None = None,
+        shard: Shard = WHOLE,
     ) -> Iterator[PlainDict] | Iterator[str]:
         """The best documents of the collection for each query.
 
@@ -203,13 +214,16 @@ class RetrievalPredictor(Predictor["RetrievalTask", ClickthroughDataModule]):
             k: documents a query.
             run_name: write lines of a TREC run, `query Q0 document rank score name`, with this name.
             rerank: a TREC run, whose documents alone are ranked for its queries.
+            shard: the part of the source.
         """
         check_count("k", k, MOST_HITS)
+        if rerank is not None and shard.count > 1:
+            raise InputError("--rerank: this model ranks the documents of all queries together; omit --shard")
         if source == "-" or source.endswith(".txt"):
             queries = Rows.from_lists(texts_in(source, {}), source=source)
         else:
             queries = read_identified(source, text_column or self.data.options.query_column)
-        ranked = self._ranked(queries, k, batch_size)
+        ranked = self._ranked(queries.part(shard.rows(len(queries), BLOCK)), k, batch_size)
         if rerank is not None:
             ranked = self._reranked(queries, rerank, k, batch_size)
         if run_name is None:

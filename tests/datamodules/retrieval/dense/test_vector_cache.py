@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from datamodules.core.arrays import RowLookup
 from datamodules.core.storage import cache_folder
 from datamodules.retrieval.base import Collection
-from datamodules.retrieval.dense import vector_cache
+from datamodules.retrieval.dense import text_vectors, vector_cache
+from datamodules.retrieval.dense.ranking import DenseRanking
 from datamodules.retrieval.dense.retriever import DenseRetriever
+from datamodules.retrieval.dense.text_vectors import TextVectors
 from datamodules.retrieval.dense.transformer_encoder import TransformerEncoder
 from tests.datamodules.corpus import labelled_texts
 
@@ -58,6 +61,44 @@ def test_a_text_is_encoded_once(tmp_path: Path, tiny_encoder: str, encoded: list
     assert len(encoded) == 280
     built(tiny_encoder, TEXTS, tmp_path / "query", query_prompt="lion")
     assert len(encoded) == 280
+
+
+def test_the_blocks_of_a_table_do_not_look_up_each_other(
+    tiny_encoder: str, encoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look-up takes time for each part: the number of parts must not grow with the number of blocks."""
+    vectors = TextVectors(DenseRanking(tiny_encoder), 8, "cpu", None)
+    table = [*TEXTS, TEXTS[0]]
+    looked_up: list[int] = []
+    first_rows = RowLookup.first_rows
+
+    def count(self: RowLookup, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        looked_up.append(len(keys))
+        return first_rows(self, keys)
+
+    monkeypatch.setattr(RowLookup, "first_rows", count)
+    once = [*vectors.blocks(table, 70, progress=False, delay=0)]
+    assert looked_up == []
+    assert encoded == table
+    # The next table finds all that was stored: two parts, and a block of fewer texts than are stored.
+    twice = [*vectors.blocks(table, 70, progress=False, delay=0)]
+    assert looked_up == [70, 70] * 2 + [1, 1]
+    assert encoded == table
+    np.testing.assert_allclose(np.concatenate(twice), np.concatenate(once), atol=1e-6)
+
+
+def test_vectors_of_large_tables_and_shards_are_not_stored(
+    tiny_encoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = TextVectors(DenseRanking(tiny_encoder), 8, "cpu", None)
+    made = [*vectors.of_blocks([TEXTS[:70], TEXTS[70:]], 140, progress=False, delay=0)]
+    assert [len(block) for block in made] == [70, 70]
+    monkeypatch.setattr(text_vectors, "MOST", 139)
+    assert len([*vectors.blocks(TEXTS, 70, progress=False, delay=0)]) == 2
+    assert not [*cache_folder(None).glob("vectors-*")]
+    monkeypatch.setattr(text_vectors, "MOST", 140)
+    assert len([*vectors.blocks(TEXTS, 70, progress=False, delay=0)]) == 2
+    assert len([*cache_folder(None).glob("vectors-*/part-*")]) == 2
 
 
 def test_damaged_and_missing_parts_are_made_again(
