@@ -8,9 +8,11 @@ import logging
 import math
 import os
 import shutil
+import socket
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -226,7 +228,7 @@ def new_file(path: Path, option: str = "folder") -> Iterator[Path]:
 
     A full disk is an `InputError` that names the option which chooses the path.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = partial_file(path)
     try:
         partial.unlink(missing_ok=True)  # a link in its place would be followed
         yield partial
@@ -240,6 +242,22 @@ def new_file(path: Path, option: str = "folder") -> Iterator[Path]:
             raise
         with named_disk_errors(path, option):
             raise
+
+
+def partial_file(path: Path) -> Path:
+    """Return the path under which this process, of all that share the folder, writes a file before it is complete."""
+    return path.with_name(f".{path.name}.{machine()}.{os.getpid()}")
+
+
+@cache
+def machine() -> str:
+    """Return an id (8 hex digits) that processes share if their process ids differ: those of a machine or container."""
+    facts = [socket.gethostname()]
+    try:
+        facts += [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
+    except OSError:  # not Linux
+        facts.append(f"{uuid.getnode()}")
+    return sha256(" ".join(facts).encode()).hexdigest()[:8]
 
 
 def write_text(path: Path, text: str, option: str = "folder") -> None:

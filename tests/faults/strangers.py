@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from datamodules.core.errors import InputError
-from datamodules.core.storage import MANIFEST, checksum_of, read_checked, with_checksum
+from datamodules.core.storage import MANIFEST, checksum_of, partial_file, read_checked, with_checksum
 from datamodules.retrieval import load_all_retrievers
 from zoo.cli import main
 
@@ -353,7 +353,7 @@ def _links() -> Iterator[tuple[str, Callable[[World], None]]]:
         "the unfinished rows": lambda world: world.memory / ".rows-2.partial",
         "a new file": lambda world: world.memory / "id_rsa",
         "its encodings": lambda world: world.memory / "encodings-0123456789abcdef",
-        "the unfinished pointer": lambda world: world.memory / f".memory.json.{os.getpid()}",
+        "the unfinished pointer": lambda world: partial_file(world.memory / "memory.json"),
     }  # fmt: skip
     for name, part in parts.items():
         for target in ("PRIVATE/secret.txt", "PRIVATE", "PRIVATE/pipe", "/dev/zero", "PRIVATE/absent"):

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from datamodules.core.errors import InputError, check_count, visible
+from datamodules.core.storage import named_disk_errors
 from zoo.reproduce.picture import Figures
+from zoo.reproduce.plan import show, speed
 from zoo.reproduce.run import Reproduction, RowFailed
 from zoo.reproduce.table import load_table, shipped_tables
 
@@ -23,10 +23,12 @@ def reproduce(
     run_dir: str | None = None,
     encoder: str | None = None,
     list: bool = False,
+    plan: bool = False,
 ) -> None:
     """Run a paper's table: every row for every seed, with the paper's figures.
 
-    Writes `table.json`, `.md` and `.png`. The same command resumes a killed table; finished runs are kept.
+    Writes `table.json`, `.md` and `.png`. The same command resumes a killed table; finished runs are kept. On several
+    machines, the same command with a shared `run_dir` divides the runs among them.
 
     Args:
         name: a table's name, or its YAML file.
@@ -36,13 +38,12 @@ def reproduce(
         seeds: runs of each row; null: the table's own number.
         run_dir: the table's folder; null: runs/reproduce/NAME. A row's runs are ROW/seed-1, ... in it.
         encoder: Hub name or folder of a transformer in place of the table's own.
-        list: show the tables and their durations.
+        list: show the tables and their rough durations on two cores.
+        plan: show the finished and unfinished runs, and the time left on one and on several machines; runs nothing.
     """
     if list:
         for table in map(load_table, shipped_tables()):
-            minutes = table.minutes
-            duration = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.0f} h"
-            print(f"{table.name:22} {duration:>8}  {table.description}")
+            print(f"{table.name:22} {show(table.minutes):>8}  {table.description}")
         return
     if name is None or data_dir is None:
         raise InputError(
@@ -50,7 +51,7 @@ def reproduce(
         )
     wanted = None if rows is None else [row.strip() for row in rows.split(",")]
     try:
-        run_table(name, data_dir, test_file, wanted, seeds, run_dir, encoder)
+        run_table(name, data_dir, test_file, wanted, seeds, run_dir, encoder, plan)
     except RowFailed as error:
         print(f"zoo: error: {error}", file=sys.stderr)
         raise SystemExit(1) from error
@@ -64,8 +65,9 @@ def run_table(
     seeds: int | None = None,
     run_dir: str | None = None,
     encoder: str | None = None,
+    plan: bool = False,
 ) -> Figures:
-    """Run a table, write its files and print it; raises `RowFailed` at the end if runs failed."""
+    """Run a table, write its files and print it, or print its plan; raises `RowFailed` at the end if runs failed."""
     if encoder is not None and Path(encoder).is_dir():
         encoder = str(Path(encoder).resolve())
     table = load_table(name, encoder)
@@ -80,12 +82,12 @@ def run_table(
     reproduction = Reproduction(table, wanted, number, Path(data_dir), test, out)
     for row, reason in reproduction.skipped.items():
         print(visible(f"{row}: skipped: {reason}"))
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(out / ".lock", timeout=0):
-            reproduction.run()
-    except Timeout:
-        raise InputError(f"{out}: another `zoo reproduce` is at work there; give another --run_dir") from None
+    if plan:
+        print(reproduction.plan().markdown(speed()), end="")
+        return reproduction.report().figures()
+    with named_disk_errors(out, "--run_dir"):
+        out.mkdir(parents=True, exist_ok=True)
+    reproduction.run()
     print((out / "table.md").read_text(encoding="utf-8"), end="")
     print(f"table: {out / 'table.md'} (.json, .png)")
     if failed := reproduction.failed:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from callbacks.pictures import write_picture
 from datamodules.core.errors import visible
-from datamodules.core.storage import write_json
+from datamodules.core.storage import write_json, write_text
 from datamodules.core.types import PlainDict
 from zoo.markdown import markdown_table
 from zoo.reproduce.picture import Figures, draw
@@ -53,7 +53,7 @@ class Report:
         write_json(out / "table.json", figures)
         text = "\n".join([*self._markdown(figures), *self._comparison()])
         lines = map(visible, text.split("\n"))
-        (out / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_text(out / "table.md", "\n".join(lines) + "\n")
 
     def write_plot(self, out: Path) -> None:
         """Write `table.png`."""

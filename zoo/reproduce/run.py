@@ -9,26 +9,35 @@ import ctypes
 import json
 import shutil
 import signal
+import socket
+import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 import yaml
 from pyarrow import parquet
 
 from datamodules.core.errors import InputError, visible
-from datamodules.core.storage import contents_of, write_json
+from datamodules.core.storage import contents_of, write_json, write_text
 from datamodules.core.types import PlainDict
+from zoo.reproduce.claims import HEARTBEAT, Claim, ClaimLost, claimed, clock, holder
 from zoo.reproduce.data import RowData, read_test, without_absent_tests
+from zoo.reproduce.plan import Plan, Run, by_urgency, speed
 from zoo.reproduce.report import Report
 from zoo.reproduce.table import SPLITS, Metrics, Row, Table
 from zoo.saving.run_folder import read_run
 
 #: How a run is started.
 ZOO: tuple[str, ...] = (sys.executable, "-m", "zoo")
+
+#: Seconds between two looks at the runs of other processes.
+POLL = 5.0
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _LIBC = ctypes.CDLL(None)  # opened beforehand: a forked process should do little
@@ -50,6 +59,8 @@ class Reproduction:
         #: row, or run -> the reason.
         self.skipped: dict[str, str] = {}
         self.failed: dict[str, str] = {}
+        #: time of the file system at which `run` started, and its last message about runs on other machines.
+        self._started, self._waits = 0.0, ""
         self.rows = self._check_files(rows)
         #: how `zoo test` reads the test of rows without a test of their own.
         self.test_options: PlainDict = {}
@@ -63,7 +74,7 @@ class Reproduction:
         """The rows whose files exist."""
         rows = []
         for row in self.table.with_starts(names):
-            missing = next((file for _, file in self._data(row).paths() if not file.exists()), None)
+            missing = self._missing_file(row)
             if missing is None:
                 rows.append(row)
             elif self.table.skip_absent:
@@ -77,37 +88,111 @@ class Reproduction:
             raise InputError(f"--data_dir {self.data_dir}: holds the data of no row of {self.table.name}")
         return rows
 
+    def _missing_file(self, row: Row) -> Path | None:
+        return next((file for _, file in self._data(row).paths() if not file.exists()), None)
+
     def _data(self, row: Row) -> RowData:
         return RowData(self.table, row, self.data_dir)
 
     def run(self) -> None:
-        """Run what is not finished, and write the table after every run."""
-        runs = [
-            (row, seed)
+        """Run what is not finished, together with all processes on the folder; write the table after every run."""
+        for run in self._runs():
+            self._trained(run)  # refuses a run with other options or data before hours of training
+        self._started = clock(self.out)
+        left = self._by_urgency(self._runs())
+        while left:
+            unsettled = [run for run in left if not self._is_settled(run)]
+            if unsettled != left:
+                self.report().write(self.out)
+                left = self._by_urgency(unsettled)
+            elif not any(self._attempt(run) for run in left if self._starts.get(run) not in left):
+                self._wait(left)
+        self.report().write_plot(self.out)
+
+    def plan(self) -> Plan:
+        """Return the runs, their states and durations."""
+        measured = self._measured()
+        finished = {run for run in self._runs() if self._is_finished(run)}
+        hosts = {run: holder(self._folder(run)) for run in self._runs() if run not in finished}
+        held = {run: host for run, host in hosts.items() if host is not None}
+        return Plan(self.table, self._minutes(measured), self._starts, finished, held, measured.keys())
+
+    def _by_urgency(self, runs: Sequence[Run]) -> list[Run]:
+        return by_urgency(runs, self._minutes(self._measured()), self._starts)
+
+    def _minutes(self, measured: Mapping[str, float]) -> dict[Run, float]:
+        return {run: measured.get(run.row, self._equal_share) for run in self._runs()}
+
+    def _measured(self) -> dict[str, float]:
+        """Row -> minutes of its finished runs on the reference machine, their mean."""
+        minutes = {row.name: [result["minutes"] for result in self._results(row)] for row in self.rows}
+        known = {row: [run for run in runs if run is not None] for row, runs in minutes.items()}
+        return {row: statistics.fmean(runs) for row, runs in known.items() if runs}
+
+    def _runs(self) -> list[Run]:
+        return [
+            Run(row.name, seed)
             for seed in range(1, self.seeds + 1)
             for row in self.rows
             if seed <= self.table.seeds_of(row, self.seeds)
         ]
-        for row, seed in runs:
-            self._trained(row, seed)  # refuses a run with other options or data before hours of training
-        for row, seed in runs:
-            self._attempt(row, seed)
-            self.report().write(self.out)
-        self.report().write_plot(self.out)
 
-    def _attempt(self, row: Row, seed: int) -> None:
-        title, started = f"{row.name}, seed {seed}", time.monotonic()
-        try:
-            is_kept = self._run_seed(row, seed)
-        except Exception as error:  # of any kind: the other rows can be run
-            self.failed[title] = " ".join(f"{error or type(error).__name__}".split())
-            print(visible(f"{title}: FAILED: {self.failed[title]}"), flush=True)
-        else:
-            metrics = self._result(row, seed)["metrics"]
+    @cached_property
+    def _starts(self) -> dict[Run, Run]:
+        """Run -> the run whose checkpoint it needs."""
+        starts = {row.name: row.starts_from for row in self.rows}
+        return {run: Run(start, run.seed) for run in self._runs() if (start := starts[run.row]) is not None}
+
+    @cached_property
+    def _equal_share(self) -> float:
+        """Minutes of a run if all runs of the table, of rows with data, take equally long."""
+        rows = [row for row in self.table.rows.values() if self._missing_file(row) is None]
+        return self.table.minutes / sum(self.table.seeds_of(row, self.table.seeds) for row in rows)
+
+    def _is_settled(self, run: Run) -> bool:
+        """Report a run that is finished, or that failed since this command started, here or on another machine."""
+        if self._is_finished(run):
+            result = self._result(run)
             names = (f"{key}/{self.table.metrics[0]}" for key in SPLITS)
-            figures = "  ".join(f"{name} {metrics[name]:.4f}" for name in names if name in metrics)
-            took = "kept" if is_kept else f"{time.monotonic() - started:.0f} s"
-            print(visible(f"{title}: {figures}  ({took})"), flush=True)
+            figures = "  ".join(
+                f"{name} {result['metrics'][name]:.4f}" for name in names if name in result["metrics"]
+            )
+            took = f"{result['seconds']:.0f} s on {result['host']}" if self._is_new(run) else "kept"
+            print(visible(f"{run}: {figures}  ({took})"), flush=True)
+        elif (reason := self._failure(run)) is not None:
+            self.failed[str(run)] = reason
+            print(visible(f"{run}: FAILED: {reason}"), flush=True)
+        else:
+            return False
+        return True
+
+    def _attempt(self, run: Run) -> bool:
+        """Train and test a run; return False if another process holds it."""
+        folder = self._folder(run)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with claimed(folder) as claim:
+            if claim is None:
+                return False
+            if self._failure(run) is not None:
+                return True  # another process has tried it since
+            failed = folder.with_suffix(".failed")
+            failed.unlink(missing_ok=True)
+            try:
+                self._run_seed(run, claim)
+            except ClaimLost:
+                print(visible(f"{run}: another machine has taken it over"), flush=True)
+            except Exception as error:  # of any kind: the other rows can be run
+                write_text(failed, " ".join(f"{error or type(error).__name__}".split()))
+        return True
+
+    def _wait(self, runs: Sequence[Run]) -> None:
+        """Wait a moment for runs of other processes, which may end or die."""
+        hosts = Counter(host for run in runs if (host := holder(self._folder(run))) is not None)
+        message = f"waiting for runs on {', '.join(f'{host} ({hosts[host]})' for host in sorted(hosts))}"
+        if hosts and message != self._waits:
+            print(message, flush=True)
+            self._waits = message
+        time.sleep(POLL)
 
     def report(self) -> Report:
         """Return the table so far: the wanted rows, and others with finished runs in the folder."""
@@ -117,64 +202,97 @@ class Reproduction:
         return Report(self.table, rows, results, self.skipped, self.failed)
 
     def _results(self, row: Row) -> list[PlainDict]:
-        """Metrics and queries of a row's finished runs."""
+        """Results of a row's finished runs."""
         results = []
         for file in sorted((self.out / row.name).glob("seed-*/result.json")):
             # A run with other options or data is not the row's.
             with suppress(InputError):
-                results.append(self._result(row, int(file.parent.name.removeprefix("seed-"))))
+                results.append(self._result(Run(row.name, int(file.parent.name.removeprefix("seed-")))))
         return results
 
-    def _run_seed(self, row: Row, seed: int) -> bool:
-        """Train and test, each unless it is finished; return whether both were."""
-        folder, test = self._folder(row, seed), self._test_identity(row)
-        is_trained = self._trained(row, seed) is not None
-        if not is_trained:
+    def _run_seed(self, run: Run, claim: Claim) -> None:
+        """Train and test, each unless it is finished."""
+        row, folder = self._row(run), self._folder(run)
+        if self._trained(run) is None:
             shutil.rmtree(folder, ignore_errors=True)  # an interrupted run
             folder.with_suffix(".log").unlink(missing_ok=True)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            metrics = self._train(row, seed) if row.grow is None else self._grow(row, seed)
-            write_json(folder / "result.json", {"run": self._identity(row, seed), "metrics": metrics})
-        is_tested = test is None or self._tested(row, seed) is not None
-        if not is_tested:
-            write_json(folder / "tested.json", {"test": test, **self._test(row, folder)})
-        return is_trained and is_tested
+            started = time.monotonic()
+            metrics = self._train(run, claim) if row.grow is None else self._grow(run, claim)
+            result = {"run": self._identity(run), "metrics": metrics, **_cost(started)}
+            claim.renew()
+            write_json(folder / "result.json", result)
+        if not self._is_finished(run):
+            started = time.monotonic()
+            result = {"test": self._test_identity(row), **self._test(row, folder, claim), **_cost(started)}
+            claim.renew()
+            write_json(folder / "tested.json", result)
 
-    def _folder(self, row: Row, seed: int) -> Path:
-        return self.out / row.name / f"seed-{seed}"
+    def _row(self, run: Run) -> Row:
+        return self.table.rows[run.row]
 
-    def _result(self, row: Row, seed: int) -> PlainDict:
-        """Metrics of a trained run and of its test, and the test's queries."""
-        trained, tested = self._trained(row, seed) or {}, self._tested(row, seed) or {}
+    def _folder(self, run: Run) -> Path:
+        return self.out / run.row / f"seed-{run.seed}"
+
+    def _result(self, run: Run) -> PlainDict:
+        """Metrics of a trained run and of its test, the test's queries, and the run's duration."""
+        trained, tested = self._trained(run) or {}, self._tested(run) or {}
         metrics = {**trained.get("metrics", {}), **tested.get("metrics", {})}
-        return {"metrics": metrics, "queries": tested.get("queries", {})}
+        seconds = [(part["seconds"], part["speed"]) for part in (trained, tested) if "seconds" in part]
+        return {
+            "metrics": metrics,
+            "queries": tested.get("queries", {}),
+            "host": (tested or trained).get("host"),
+            "seconds": sum(each for each, _ in seconds),
+            # Results of earlier versions have no duration.
+            "minutes": sum(each * speed for each, speed in seconds) / 60 if "seconds" in trained else None,
+        }
 
-    def _trained(self, row: Row, seed: int) -> PlainDict | None:
+    def _is_finished(self, run: Run) -> bool:
+        """Return True if a run is trained, and tested if there is a test."""
+        if self._trained(run) is None:
+            return False
+        return self._test_identity(self._row(run)) is None or self._tested(run) is not None
+
+    def _is_new(self, run: Run) -> bool:
+        """Return True if a run ended after this command started."""
+        files = [self._folder(run) / name for name in ("result.json", "tested.json")]
+        return any(file.stat().st_mtime > self._started for file in files if file.exists())
+
+    def _failure(self, run: Run) -> str | None:
+        """Return the reason of a failure after this command started; a run that failed before is repeated."""
+        file = self._folder(run).with_suffix(".failed")
+        try:
+            return file.read_text(encoding="utf-8") if file.stat().st_mtime > self._started else None
+        except FileNotFoundError:
+            return None
+
+    def _trained(self, run: Run) -> PlainDict | None:
         """Scores after training; None for an unfinished run."""
-        folder = self._folder(row, seed)
+        folder = self._folder(run)
         if not (folder / "result.json").exists():
             return None
         try:
             scores: PlainDict = json.loads((folder / "result.json").read_text())
         except ValueError as error:
             raise InputError(f"{folder}/result.json: damaged; delete {folder} and run it again") from error
-        if scores["run"] != self._identity(row, seed):
+        if scores["run"] != self._identity(run):
             raise InputError(
                 f"{folder}: was run with other options or data; delete it, or give another --run_dir"
             )
         return scores
 
-    def _tested(self, row: Row, seed: int) -> PlainDict | None:
+    def _tested(self, run: Run) -> PlainDict | None:
         """Scores of the test; None if it is missing, or if the test is another one now."""
-        file = self._folder(row, seed) / "tested.json"
+        file = self._folder(run) / "tested.json"
         scores: PlainDict = json.loads(file.read_text()) if file.exists() else {}
-        return scores if scores.get("test") == self._test_identity(row) else None
+        return scores if scores.get("test") == self._test_identity(self._row(run)) else None
 
-    def _identity(self, row: Row, seed: int) -> PlainDict:
+    def _identity(self, run: Run) -> PlainDict:
         """Options and data of a run: if they are the same, a finished run is kept."""
+        row = self._row(run)
         files = [(name, contents_of(file)) for name, file in self._data(row).paths()]
-        start = None if row.starts_from is None else self._identity(self.table.rows[row.starts_from], seed)
-        identity = {"base": self.table.base, "overrides": row.overrides, "seed": seed, "files": files}
+        start = None if row.starts_from is None else self._identity(Run(row.starts_from, run.seed))
+        identity = {"base": self.table.base, "overrides": row.overrides, "seed": run.seed, "files": files}
         identity |= {"start": start, "grow": row.grow}
         plain: PlainDict = json.loads(json.dumps(identity))
         return plain
@@ -184,25 +302,25 @@ class Reproduction:
             return "its own"
         return None if self.test_file is None else [self.test_file.name, contents_of(self.test_file)]
 
-    def _train(self, row: Row, seed: int) -> Metrics:
-        folder = self._folder(row, seed)
+    def _train(self, run: Run, claim: Claim) -> Metrics:
+        row, folder = self._row(run), self._folder(run)
         base, log = self.out / "base.yaml", folder.with_suffix(".log")
-        base.write_text(yaml.safe_dump(self.table.base, sort_keys=False))
+        write_text(base, yaml.safe_dump(self.table.base, sort_keys=False))
         files = {f"data.{name}": files for name, files in self._data(row).files().items()}
-        options = {**row.overrides, **files, "seed_everything": seed, "run_dir": str(folder)}
+        options = {**row.overrides, **files, "seed_everything": run.seed, "run_dir": str(folder)}
         options |= {"trainer.enable_progress_bar": False, "trainer.enable_model_summary": False}
         if row.init_from is not None:
-            options["model.init_from"] = str(self._start(row, seed))
-        _zoo(["fit", "--config", str(base), *as_arguments(options)], log)
+            options["model.init_from"] = str(self._start(run))
+        _zoo(["fit", "--config", str(base), *as_arguments(options)], log, claim)
         if not (folder / "summary.json").exists():  # written last
             raise RowFailed(f"the run ended before its end ({log})")
         _, figures = read_run(folder).best()
         return {name: value for name, value in figures.items() if name.startswith("val/")}
 
-    def _grow(self, row: Row, seed: int) -> Metrics:
+    def _grow(self, run: Run, claim: Claim) -> Metrics:
         """Add training rows to the memory of another row's model, and tune it on the validation rows."""
+        row, start, folder = self._row(run), self._start(run), self._folder(run)
         assert row.grow is not None
-        start, folder = self._start(row, seed), self._folder(row, seed)
         data = self._data(row).module(rows_per_class=row.grow.rows_per_class)
         rows = data.read_tables(["train", "validation"])
         model, log = folder / "checkpoints" / "best.ckpt", folder.with_suffix(".log")
@@ -212,19 +330,19 @@ class Reproduction:
         parquet.write_table(rows["train"].table, added)
         parquet.write_table(rows["validation"].table, tuned)
         columns = ["--text_column=text", "--label_column=label"]
-        _zoo(["memory", "add", str(model), str(added), *columns], log)
-        _zoo(["memory", "tune", str(model), str(tuned), *columns], log)
-        _zoo(["validate", f"--ckpt_path={model}", f"--output={folder / 'validation.json'}"], log)
+        _zoo(["memory", "add", str(model), str(added), *columns], log, claim)
+        _zoo(["memory", "tune", str(model), str(tuned), *columns], log, claim)
+        _zoo(["validate", f"--ckpt_path={model}", f"--output={folder / 'validation.json'}"], log, claim)
         return _metrics(json.loads((folder / "validation.json").read_text()), "val")
 
-    def _start(self, row: Row, seed: int) -> Path:
+    def _start(self, run: Run) -> Path:
         """The checkpoint that a run starts from."""
-        start = self.table.rows[str(row.starts_from)]
-        if not (self._folder(start, seed) / "result.json").exists():
-            raise RowFailed(f"starts from {start.name}, seed {seed}, which failed")
-        return self._folder(start, seed) / "checkpoints" / "best.ckpt"
+        start = self._starts[run]
+        if not (self._folder(start) / "result.json").exists():
+            raise RowFailed(f"starts from {start}, which failed")
+        return self._folder(start) / "checkpoints" / "best.ckpt"
 
-    def _test(self, row: Row, folder: Path) -> PlainDict:
+    def _test(self, row: Row, folder: Path, claim: Claim) -> PlainDict:
         data, output = self._data(row), folder / "test.json"
         # A test of its own: its files, or the table that it is split from.
         names = self.table.data_type.options_type.test_files
@@ -233,7 +351,7 @@ class Reproduction:
         arguments = as_arguments({f"data.{name}": value for name, value in options.items()})
         checkpoint = folder / "checkpoints" / "best.ckpt"
         command = ["test", f"--ckpt_path={checkpoint}", f"--output={output}", *arguments]
-        _zoo(command, folder.with_suffix(".log"))
+        _zoo(command, folder.with_suffix(".log"), claim)
         scores = json.loads(output.read_text())
         return {"metrics": _metrics(scores, "test"), "queries": scores.get("by_query", {})}
 
@@ -244,17 +362,30 @@ def as_arguments(options: Mapping[str, object]) -> list[str]:
     return [f"--{key}={value}" for key, value in values.items()]
 
 
-def _zoo(arguments: Sequence[str], log: Path) -> None:
-    """Run a `zoo` command in a process of its own, and append its standard error to `log`."""
+def _cost(started: float) -> PlainDict:
+    """Facts for the plan of other runs: the seconds since `started` (of `time.monotonic`), and where they passed."""
+    seconds = time.monotonic() - started
+    return {"seconds": round(seconds, 1), "speed": round(speed(), 3), "host": socket.gethostname()}
+
+
+def _zoo(arguments: Sequence[str], log: Path, claim: Claim) -> None:
+    """Run a `zoo` command in a process of its own while the claim lasts, and append its standard error to `log`."""
     with log.open("ab") as file:
-        ended = subprocess.run(
+        ended = subprocess.Popen(
             [*ZOO, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=file,
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-            check=False,
         )
+    try:
+        while ended.returncode is None:
+            claim.renew()
+            with suppress(subprocess.TimeoutExpired):
+                ended.wait(HEARTBEAT)
+    finally:
+        ended.kill()
+        ended.wait()
     if ended.returncode < 0:
         raise RowFailed(f"killed by {signal.Signals(-ended.returncode).name} ({log})")
     if ended.returncode:

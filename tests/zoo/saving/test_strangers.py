@@ -19,7 +19,15 @@ from transformers import BertConfig
 import zoo
 from datamodules.core import origin
 from datamodules.core.errors import InputError
-from datamodules.core.storage import MANIFEST, check_folder, finish_folder, lock, new_file, with_checksum
+from datamodules.core.storage import (
+    MANIFEST,
+    check_folder,
+    finish_folder,
+    lock,
+    new_file,
+    partial_file,
+    with_checksum,
+)
 from datamodules.text.sentence_modules import SentenceModules
 from datamodules.text.token_models import make_model
 from tests.zoo.conftest import Fit, Zoo, best, refusal, sentences, write_table
@@ -359,7 +367,7 @@ def test_no_link_is_followed_for_writing(is_lock: bool, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="link"), lock(tmp_path / "memory"):
             pass
     else:
-        (tmp_path / f".weights.json.{os.getpid()}").symlink_to(secret)
+        partial_file(tmp_path / "weights.json").symlink_to(secret)
         with new_file(tmp_path / "weights.json") as partial:
             partial.write_text("new")
         assert (tmp_path / "weights.json").read_text() == "new"

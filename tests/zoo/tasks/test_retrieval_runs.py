@@ -345,7 +345,7 @@ def test_differences_by_chance_and_others() -> None:
 def test_a_table_compares_rows_query_by_query(
     collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def in_this_process(arguments: list[str], log: Path) -> None:
+    def in_this_process(arguments: list[str], log: Path, _: object) -> None:
         assert main(arguments) == 0, log
 
     monkeypatch.setattr(runs_of_a_table, "_zoo", in_this_process)
