@@ -114,6 +114,7 @@ def test_an_addition_that_is_killed_or_fills_the_disk(
     assert zoo.load(folder).memory.version == times + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--refit=true"]])
 def test_tuning_that_is_killed(
     options: list[str], grown: tuple[Path, list[str]], zoo_command: Zoo, tmp_path: Path
