@@ -80,8 +80,8 @@ def run_table(
     out = Path(run_dir or f"runs/reproduce/{table.name}").resolve()
     test = None if test_file is None else Path(test_file)
     reproduction = Reproduction(table, wanted, number, Path(data_dir), test, out)
-    for row, reason in reproduction.skipped.items():
-        print(visible(f"{row}: skipped: {reason}"))
+    for line in reproduction.report().skipped_rows():
+        print(visible(line))
     if plan:
         print(reproduction.plan().markdown(speed()), end="")
         return reproduction.report().figures()

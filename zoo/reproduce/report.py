@@ -79,8 +79,14 @@ class Report:
         yield f"{unit}; mean ± standard deviation over seeds. Epochs are chosen on validation rows."
         if any(row.grow for row in self.rows):
             yield "Where a memory grew, the model is another row's, tuned on the validation rows."
-        yield from (f"\nSkipped: {row}: {reason}." for row, reason in self.skipped.items())
+        yield from (f"\n{line}" for line in self.skipped_rows())
         yield from (f"\nFailed: {run}: {reason}" for run, reason in self.failed.items())
+
+    def skipped_rows(self) -> Iterator[str]:
+        """A line for each reason to skip rows."""
+        for reason in dict.fromkeys(self.skipped.values()):
+            rows = [row for row, why in self.skipped.items() if why == reason]
+            yield f"Skipped: {', '.join(rows)}: {reason}."
 
     def _cell(self, metric: str, figure: Mapping[str, float | None]) -> str:
         mean, sd = figure.get("mean"), figure.get("sd")

@@ -546,12 +546,17 @@ def test_no_yaml_is_named(data_dir: Path) -> None:
 def test_rows_whose_data_is_absent_are_skipped_where_the_table_says_so(
     data_dir: Path, stand_in: Any, zoo_command: Command
 ) -> None:
-    rows = {**ROWS, "far": {"overrides": {"data.train_file": "absent.csv"}}}
+    absent = {"overrides": {"data.train_file": "absent.csv"}}
     result = zoo_command(
-        "reproduce", write_yaml(rows, skip_absent=True), "--data_dir", data_dir, "--run_dir=out"
+        "reproduce",
+        write_yaml({**ROWS, "far": absent, "farther": absent}, skip_absent=True),
+        "--data_dir",
+        data_dir,
+        "--run_dir=out",
     )
     assert result.code == 0, result.err
-    assert f"far: skipped: {data_dir}/absent.csv is missing" in result.out
+    line = f"Skipped: far, farther: {data_dir}/absent.csv is missing."
+    assert result.out.splitlines().count(line) == 2  # at once, and below the table
     assert "far" not in json.loads(Path("out/table.json").read_text())
 
 
