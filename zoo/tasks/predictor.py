@@ -212,7 +212,7 @@ def blocks_of(items: Iterable[ItemT], size: int = BLOCK) -> Iterator[list[ItemT]
 
 
 class Counted(Iterator[ItemT]):
-    """An iterator that knows the number of its items, for a progress bar, and of those of the whole table."""
+    """An iterator with the number of its items, for a progress bar, and that of the whole table's."""
 
     def __init__(self, items: Iterable[ItemT], number: int, whole: int | None = None) -> None:
         self._items, self._number = iter(items), number
@@ -296,8 +296,8 @@ def texts_and_ids_in(
         raise InputError(f"--id_column: {source} has lines of text and no columns; give a table")
     if source == "-":
         return ((line, None) for line in _lines(sys.stdin, "standard input"))
-    with existing_file(source).open("rb") as file:
-        number = sum(1 for _ in file)
+    with existing_file(source).open(encoding="utf-8", errors="replace") as file:
+        number = sum(1 for _ in file)  # lines as `_lines_of` reads them: a carriage return ends one as well
     lines = shard.of(((line, None) for line in _lines_of(source)), number, BLOCK)
     return Counted(lines, len(shard.rows(number, BLOCK)), number)
 

@@ -89,6 +89,14 @@ def test_the_evidence_of_an_ensemble_is_left_out(zoo_command: Zoo, train_csv: Pa
     assert short == [prediction._replace(memories=[]) for prediction in whole]
 
 
+def test_a_carriage_return_ends_a_line_as_well(trained_run: Path, zoo_command: Zoo) -> None:
+    Path("texts.txt").write_bytes(b"old iron\rplum jam\r\nrain\nsnow")
+    options = ["predict", "--ckpt_path", trained_run, "--input=texts.txt", "--memories=0"]
+    assert zoo_command(*options, "--output=out.jsonl").code == 0
+    records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert [record["text"] for record in records] == ["old iron", "plum jam", "rain", "snow"]
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [
