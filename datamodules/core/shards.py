@@ -179,13 +179,13 @@ class Parts:
         return self.folder / f"{number}-of-{self.shard.count}"
 
     def _is_there(self, part: Path) -> bool:
-        with suppress(InputError):
+        with suppress(InputError, FileNotFoundError):  # another process replaces or deletes it just now
             check_folder(part, self.fingerprint)
             return True
         return False
 
     def _is_whole(self, part: Path) -> bool:
-        with suppress(InputError):  # a part of another table, model or options
+        with suppress(InputError, FileNotFoundError):  # a part of another table, model or options
             return is_whole(part, self.fingerprint)
         return False
 
@@ -199,7 +199,7 @@ class Parts:
         return mark == {"fingerprint": self.fingerprint, "contents": contents_of(self.output)}
 
     def _delete(self) -> None:
-        for path in self.folder.iterdir():
+        for path in self.folder.glob("*"):  # none, if another process has deleted the folder
             if _OWN_NAMES.fullmatch(path.name):
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path, ignore_errors=True)

@@ -71,6 +71,8 @@ def _write(folder: Path, batches: Iterable[pa.RecordBatch]) -> None:
     digest, sizes = RowsDigest(), []
     with Rows.writer(folder / "rows.arrow") as write:
         for batch in batches:
+            if not batch.num_rows:  # the file has no batch without rows
+                continue
             digest.update(batch)
             sizes.append(batch.num_rows)
             write(Rows(pa.Table.from_batches([batch]), str(folder)))

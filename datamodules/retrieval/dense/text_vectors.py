@@ -135,7 +135,7 @@ class TextVectors:
         """Yield the vectors of the texts in blocks, float32 [at most `block`, d]; see `TextEncoder`."""
         total = len(texts)
         blocks = (list(texts[first : first + block]) for first in range(0, total, block))
-        return self.of_blocks(blocks, total, progress, delay, queries, store=total <= MOST)
+        return self.of_blocks(blocks, total, progress, delay, queries, uses_cache=total <= MOST)
 
     def of_blocks(
         self,
@@ -144,27 +144,31 @@ class TextVectors:
         progress: bool,
         delay: float,
         queries: bool = False,
-        store: bool = False,
+        uses_cache: bool = False,
     ) -> Iterator[NDArray[np.float32]]:
-        """Yield the vectors [n, d] of each block of a table of `total` texts; `store` keeps them in the cache."""
-        if self._embeddings is None and not queries:
+        """Yield the vectors [n, d] of each block of a table of `total` texts; without the cache, all are encoded."""
+        if uses_cache and self._embeddings is None and not queries:
             self._cached().use_added()
         with tqdm(
             total=total, desc="encode", unit="text", delay=delay, disable=None if progress else True
         ) as bar:
             for texts in blocks:
                 with self._in_use, inference(self.threads):
-                    vectors = self._block(texts, queries, store, bar)
+                    vectors = self._block(texts, queries, uses_cache, bar)
                 yield vectors
 
-    def _block(self, texts: list[str], queries: bool, store: bool, bar: ProgressBar) -> NDArray[np.float32]:
+    def _block(
+        self, texts: list[str], queries: bool, uses_cache: bool, bar: ProgressBar
+    ) -> NDArray[np.float32]:
         """Return the vectors [n, d] of some texts."""
         if queries and (encode_queries := self._loaded().query_encoder) is not None:
             return encode_queries(texts, self.batch_size, bar)
 
         def cached(some: list[str]) -> NDArray[np.float32]:
+            if not uses_cache:
+                return self._loaded()(some, self.batch_size, bar)
             vectors, encoded = self._cached().vectors_of(
-                some, lambda new: self._loaded()(new, self.batch_size, bar), store
+                some, lambda new: self._loaded()(new, self.batch_size, bar)
             )
             bar.update(len(some) - encoded)
             return vectors

@@ -55,7 +55,7 @@ class VectorCache:
         return self._parts[0].vectors.shape[1] if self._parts else None
 
     def vectors_of(
-        self, texts: Sequence[str], encode: Callable[[list[str]], NDArray[np.float32]], store: bool = True
+        self, texts: Sequence[str], encode: Callable[[list[str]], NDArray[np.float32]]
     ) -> tuple[NDArray[np.float32], int]:
         """Return the vectors of distinct texts [n, d], and the number of texts that were encoded just now."""
         hashes = text_hashes(texts)
@@ -67,7 +67,7 @@ class VectorCache:
         for part, rows in found:
             vectors[rows >= 0] = part.vectors[rows[rows >= 0]]
         vectors[unknown] = encoded
-        if store and len(new) >= FEWEST:
+        if len(new) >= FEWEST:
             self._add(hashes[unknown], encoded)
         return vectors, len(new)
 

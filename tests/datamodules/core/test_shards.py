@@ -193,6 +193,17 @@ def test_an_output_that_was_changed_or_deleted_is_made_again(tmp_path: Path) -> 
     assert work.saved == ["a"] * 3
 
 
+def test_a_folder_that_another_process_has_deleted(tmp_path: Path) -> None:
+    work = Work(tmp_path / "out", "a")
+    work.run(1)
+    work.run(1)  # whose lock was taken after the merge
+    parts = Parts(work.output, Shard(1, 1), "table")
+    assert not parts.folder.exists()
+    parts._delete()
+    assert not parts._is_whole(parts.folder / "1-of-1")
+    assert not parts._is_there(parts.folder / "1-of-1")
+
+
 def test_files_of_the_user_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "out.parts"
     folder.mkdir()
