@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,12 +31,14 @@ class ClaimLost(Exception):
 class Claim:
     """A run that this process holds."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, file: Path, text: str) -> None:
+        self.file, self.text = file, text
 
     def renew(self) -> None:
         """Keep the claim from becoming stale; raise `ClaimLost` if another process has taken the run over."""
         try:
+            if self.file.read_text(encoding="utf-8") != self.text:
+                raise ClaimLost
             os.utime(self.file)
         except FileNotFoundError:
             raise ClaimLost from None
@@ -46,24 +49,32 @@ class Claim:
 def clock(folder: Path) -> float:
     """Return the time of a folder's file system, in seconds: the clocks of the machines that share it may differ."""
     file = folder / ".clock"
-    file.touch()
-    return file.stat().st_mtime
+    try:
+        file.touch()
+        return file.stat().st_mtime
+    except OSError:  # a folder that `--plan` may only read
+        return time.time()
 
 
 @contextmanager
 def claimed(run: Path) -> Iterator[Claim | None]:
     """Hold a run, named by its folder, until the block ends; yield None if another process holds it."""
-    file = None if holder(run) is not None else _create(run)
+    number = max(_claims(run), default=0)
+    # The successor of the claim that was judged: of several processes that judge it, one creates it.
+    claim = None if _holder(run, number) is not None else _create(run, number + 1)
     try:
-        yield None if file is None else Claim(file)
+        yield claim
     finally:
-        if file is not None:
-            file.unlink(missing_ok=True)
+        if claim is not None:
+            claim.file.unlink(missing_ok=True)
 
 
 def holder(run: Path) -> str | None:
     """Return the host name of the process that holds a run; None if the run is free."""
-    number = max(_claims(run), default=0)
+    return _holder(run, max(_claims(run), default=0))
+
+
+def _holder(run: Path, number: int) -> str | None:
     try:
         with _file(run, number).open(encoding="utf-8") as file:  # a network file system reads its times again
             updated = os.fstat(file.fileno()).st_mtime
@@ -77,22 +88,22 @@ def holder(run: Path) -> str | None:
     return None if is_dead or clock(run.parent) - updated > STALE else excerpt(host)
 
 
-def _create(run: Path) -> Path | None:
-    """Create the claim after the newest one and remove the older ones; return None if another process was faster."""
-    file = _file(run, max(_claims(run), default=0) + 1)
+def _create(run: Path, number: int) -> Claim | None:
+    """Create a claim and remove the older ones; return None if another process was faster."""
+    file = _file(run, number)
+    text = json.dumps({"host": socket.gethostname(), "machine": machine(), "process": os.getpid()})
     try:
         with file.open("x", encoding="utf-8") as opened:
-            json.dump({"host": socket.gethostname(), "machine": machine(), "process": os.getpid()}, opened)
+            opened.write(text)
     except FileExistsError:
         return None
-    own = int(file.suffix.rpartition("-")[2])
-    if max(_claims(run), default=0) > own:  # taken over by another process since the claims were listed
+    if max(_claims(run), default=0) > number:  # taken over by another process since the claims were listed
         file.unlink(missing_ok=True)
         return None
-    for number in _claims(run):
-        if number < own:
-            _file(run, number).unlink(missing_ok=True)
-    return file
+    for older in _claims(run):
+        if older < number:
+            _file(run, older).unlink(missing_ok=True)
+    return Claim(file, text)
 
 
 def _file(run: Path, number: int) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import shutil
 import signal
 import socket
@@ -173,16 +174,21 @@ class Reproduction:
         with claimed(folder) as claim:
             if claim is None:
                 return False
+            for each in (folder.parent, folder):  # a network file system reads their entries again
+                with suppress(FileNotFoundError):
+                    os.listdir(each)
             if self._failure(run) is not None:
                 return True  # another process has tried it since
             failed = folder.with_suffix(".failed")
             failed.unlink(missing_ok=True)
             try:
-                self._run_seed(run, claim)
+                try:
+                    self._run_seed(run, claim)
+                except Exception as error:  # of any kind: the other rows can be run
+                    claim.renew()  # the failure may be that another machine has taken the run over
+                    write_text(failed, " ".join(f"{error or type(error).__name__}".split()))
             except ClaimLost:
                 print(visible(f"{run}: another machine has taken it over"), flush=True)
-            except Exception as error:  # of any kind: the other rows can be run
-                write_text(failed, " ".join(f"{error or type(error).__name__}".split()))
         return True
 
     def _wait(self, runs: Sequence[Run]) -> None:
@@ -205,8 +211,8 @@ class Reproduction:
         """Results of a row's finished runs."""
         results = []
         for file in sorted((self.out / row.name).glob("seed-*/result.json")):
-            # A run with other options or data is not the row's.
-            with suppress(InputError):
+            # A run with other options or data is not the row's, nor is one that `zoo fit` has moved to seed-1.1.
+            with suppress(InputError, ValueError):
                 results.append(self._result(Run(row.name, int(file.parent.name.removeprefix("seed-")))))
         return results
 

@@ -23,7 +23,7 @@ from tests.zoo.conftest import Result
 from tests.zoo.reproduce.conftest import ROWS, STAND_IN, write_yaml
 from zoo.reproduce import claims, plan
 from zoo.reproduce import run as runs_of_a_table
-from zoo.reproduce.claims import HEARTBEAT, STALE, Claim, ClaimLost, claimed, holder
+from zoo.reproduce.claims import HEARTBEAT, STALE, ClaimLost, claimed, holder
 from zoo.reproduce.command import run_table as reproduce
 from zoo.reproduce.plan import Plan, Run, by_urgency
 from zoo.reproduce.run import RowFailed
@@ -296,6 +296,13 @@ def test_one_of_two_processes_creates_a_claim(tmp_path: Path) -> None:
         assert first is not None
         assert second is None
         first.renew()
+        own = first.file.read_text()
+        first.file.write_text(
+            own.replace("{", "{ ")
+        )  # the number was released, and claimed by another process
+        with pytest.raises(ClaimLost):
+            first.renew()
+        first.file.write_text(own)
         write_claim("seed-1", number=2)
         (tmp_path / "seed-1.claim-1").unlink()
         with pytest.raises(ClaimLost):
@@ -307,16 +314,18 @@ def test_a_process_that_was_faster_holds_the_run(
     number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     write_claim("seed-1", number=2, seconds_ago=STALE + 60)
-    list_claims = claims._claims
+    judge = claims._holder
 
-    def create_then_list(run: Path) -> Any:
-        """The claims before another process, or several one after the other, created its own."""
-        monkeypatch.setattr(claims, "_claims", list_claims)
+    def judge_then_create(run: Path, judged: int) -> str | None:
+        """Another process, or several one after the other, create their claims after this one was judged."""
+        result = judge(run, judged)
         write_claim("seed-1", number=number)
-        return [2]
+        return result
 
-    monkeypatch.setattr(claims, "_claims", create_then_list)
-    assert claims._create(tmp_path / "seed-1") is None
+    with monkeypatch.context() as patch:
+        patch.setattr(claims, "_holder", judge_then_create)
+        with claimed(tmp_path / "seed-1") as claim:
+            assert claim is None
     assert holder(tmp_path / "seed-1") == "host-a"
     names = ["seed-1.claim-2", f"seed-1.claim-{number}"]
     assert sorted(path.name for path in tmp_path.glob("seed-1*")) == names
@@ -328,8 +337,10 @@ def test_a_claim_survives_a_file_system_that_does_not_answer(
     def fail(file: Path) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(claims.os, "utime", fail)
-    Claim(tmp_path / "seed-1.claim-1").renew()
+    with claimed(tmp_path / "seed-1") as claim, monkeypatch.context() as patch:
+        assert claim is not None
+        patch.setattr(claims.os, "utime", fail)
+        claim.renew()
 
 
 # --- the plan ---
