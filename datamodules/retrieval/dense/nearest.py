@@ -25,6 +25,8 @@ Longs: TypeAlias = NDArray[np.int64]
 # Queries and rows of one matrix product: the products, 2 MB, stay in the cache.
 _QUERIES = 256
 _ROWS = 2048
+# Rows of a product for many hits: 64 MB for all queries.
+_MOST_ROWS = 1 << 16
 # Up to this number of queries, products of whole numbers cost less than a matrix product of the decoded block.
 _FEW_QUERIES = 24
 _LARGEST_CODE = 127
@@ -158,7 +160,7 @@ def _search(
     """Return the keys of the best k vectors, or of the best k codes, for q queries [q, k], in any order."""
     best = _Best.none(len(queries), k)
     # Most rows of a block should be no hits.
-    rows = max(_ROWS, 8 * k)
+    rows = min(max(_ROWS, 8 * k), max(len(vectors), 1), _MOST_ROWS)
     coded, block = Codes.of(queries), np.empty((rows, queries.shape[1]), np.float32)
     # The largest error of a product in float32. Codes are compared by their products as they are.
     margin = vectors.shape[1] * 2.0**-24 if codes is None else 0.0
