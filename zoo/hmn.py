@@ -43,7 +43,7 @@ def encode_positions(vectors: Tensor, words: Tensor, position: Tensor, counts: T
     `vectors` [U, D] are tables of d = `size` columns side by side; `words` [n] are the words of all texts, at positions
     j [n] in their text, from 1; `counts` [S] is J.
     """
-    # With the size of the output, a GPU need not be waited for; so with one `nonzero` instead of several masks below.
+    # `output_size` avoids a synchronization of the GPU, as does one `nonzero` instead of several masks below.
     share = position.to(vectors.dtype) / counts.repeat_interleave(counts, output_size=len(words))
     starts = counts.cumsum(0) - counts
     level, slope = (

@@ -52,7 +52,7 @@ class TextBag(nn.Module):
 
         The batch's distinct words are ids, int64 [U]; texts, int64 [N, T], are positions among them, 0 = padding.
         """
-        # Only the words of these texts are encoded, and not all of the batch; on a GPU, finding them takes longer.
+        # On a CPU, only the words of these texts are encoded; on a GPU, finding them takes longer than encoding all.
         on_cpu = text.device.type == "cpu"
         total = self.sums(*(distinct_rows(word[text], len(self.words.table)) if on_cpu else (word, text)))
         count = (text != 0).sum(dim=1, keepdim=True)

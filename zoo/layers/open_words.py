@@ -35,7 +35,7 @@ class OpenWords(nn.Module):
         if self.training and self.dropout > 0:
             chance = self.dropout / (self.dropout + batch.frequency)
             dropped = torch.rand_like(chance) < chance
-            chosen = dropped.nonzero().squeeze(1)  # once: a GPU is waited for each time
+            chosen = dropped.nonzero().squeeze(1)  # indexing by a mask synchronizes the GPU each time
             noise[chosen] = torch.randn_like(noise[chosen])
             drawn = drawn | dropped
         rows = drawn.nonzero().squeeze(1)

@@ -335,9 +335,8 @@ class Task(LightningModule):
 
         A count that is computed on a GPU stays there: reading it would wait for the step.
         """
-        self.log(
-            "train/loss", loss, prog_bar=True, batch_size=1
-        )  # only means over an epoch read the batch size
+        # Only means over an epoch read the batch size.
+        self.log("train/loss", loss, prog_bar=True, batch_size=1)
         # Lightning's own mean takes a third of a millisecond of every step.
         self._epoch_loss = self._epoch_loss + count * loss.detach()
         self._epoch_count += count

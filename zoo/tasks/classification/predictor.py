@@ -363,7 +363,7 @@ class ClassificationPredictor(Predictor["ClassificationTask", TextRowsDataModule
         shorten = self._shorten(memories, top)
         decide = self._decide(max_error, confidence, label_sets)
         rows = texts_and_ids_in(source, {**columns, "id_column": id_column}, shard)
-        # All shards decide alike whether the memory is encoded at first.
+        # By the number of all rows, every shard makes the same choice to encode the memory first.
         total, whole = length_hint(rows), rows.whole if isinstance(rows, Counted) else 0
         texts, named = tee(rows)
         shows_memories = report or memories != 0

@@ -42,7 +42,7 @@ def cross_entropy_terms(logits: Tensor, batch: MatchingBatch) -> Tensor:
 
 
 def _rows(mask: Tensor) -> Tensor:
-    """Row numbers in place of a mask, with which each reading, and its gradient, would wait for a GPU."""
+    """Row numbers of a mask: indexing by a mask would synchronize the GPU each time, also for the gradient."""
     return mask.nonzero().squeeze(1)
 
 
