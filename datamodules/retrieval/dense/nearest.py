@@ -8,6 +8,7 @@ scored exactly, and others are missed if their codes are too coarse.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -161,19 +162,25 @@ def _search(
     best = _Best.none(len(queries), k)
     # Most rows of a block should be no hits.
     rows = min(max(_ROWS, 8 * k), max(len(vectors), 1), _MOST_ROWS)
-    coded, block = Codes.of(queries), np.empty((rows, queries.shape[1]), np.float32)
+    multiply = _products(vectors, codes, queries, rows)
     # The largest error of a product in float32. Codes are compared by their products as they are.
     margin = vectors.shape[1] * 2.0**-24 if codes is None else 0.0
     # Of the best rows of the first block, some may be no hits.
     rank = k + int(np.diff(excluded[0]).max()) + int(np.searchsorted(empty, rows))
     for low in range(0, len(vectors), rows):
-        products = (
-            queries @ vectors[low : low + rows].T if codes is None else codes.products(coded, low, block)
-        )
+        products = multiply(low)
         if low == 0 and rank < products.shape[1]:
             best.floors[:] = np.partition(products, -rank, axis=1)[:, -rank] - 2 * margin - _ROUNDING
         _keep(products, low, margin, codes is None, vectors, queries, empty, *excluded, k, best)
     return best.largest(k)
+
+
+def _products(vectors: Floats, codes: Codes | None, queries: Floats, rows: int) -> Callable[[int], Floats]:
+    """Return a function of a row: the products [q, <= rows] of q queries with the vectors, or codes, from there on."""
+    if codes is None:
+        return lambda low: queries @ vectors[low : low + rows].T
+    coded, block = Codes.of(queries), np.empty((rows, queries.shape[1]), np.float32)
+    return lambda low: codes.products(coded, low, block)
 
 
 @numba.njit(nogil=True, cache=True)
