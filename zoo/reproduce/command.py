@@ -10,6 +10,7 @@ from datamodules.core.errors import InputError, check_count, visible
 from datamodules.core.storage import named_disk_errors
 from zoo.reproduce.picture import Figures
 from zoo.reproduce.plan import show, speed
+from zoo.reproduce.report import describe_skipped
 from zoo.reproduce.run import Reproduction, RowFailed
 from zoo.reproduce.table import load_table, shipped_tables
 
@@ -80,7 +81,7 @@ def run_table(
     out = Path(run_dir or f"runs/reproduce/{table.name}").resolve()
     test = None if test_file is None else Path(test_file)
     reproduction = Reproduction(table, wanted, number, Path(data_dir), test, out)
-    for line in reproduction.report().skipped_rows():
+    for line in describe_skipped(reproduction.skipped):
         print(visible(line))
     if plan:
         print(reproduction.plan().markdown(speed()), end="")

@@ -79,14 +79,8 @@ class Report:
         yield f"{unit}; mean ± standard deviation over seeds. Epochs are chosen on validation rows."
         if any(row.grow for row in self.rows):
             yield "Where a memory grew, the model is another row's, tuned on the validation rows."
-        yield from (f"\n{line}" for line in self.skipped_rows())
+        yield from (f"\n{line}" for line in describe_skipped(self.skipped))
         yield from (f"\nFailed: {run}: {reason}" for run, reason in self.failed.items())
-
-    def skipped_rows(self) -> Iterator[str]:
-        """A line for each reason to skip rows."""
-        for reason in dict.fromkeys(self.skipped.values()):
-            rows = [row for row, why in self.skipped.items() if why == reason]
-            yield f"Skipped: {', '.join(rows)}: {reason}."
 
     def _cell(self, metric: str, figure: Mapping[str, float | None]) -> str:
         mean, sd = figure.get("mean"), figure.get("sd")
@@ -116,3 +110,10 @@ class Report:
     def _queries(self, row: str) -> dict[str, float]:
         """Each query's mean over the runs of a row."""
         return mean_by_query([run["queries"] for run in self.results.get(row, ()) if run["queries"]])
+
+
+def describe_skipped(skipped: Mapping[str, str]) -> Iterator[str]:
+    """A line for each reason to skip rows: `skipped` has the reason of each row."""
+    for reason in dict.fromkeys(skipped.values()):
+        rows = [row for row, why in skipped.items() if why == reason]
+        yield f"Skipped: {', '.join(rows)}: {reason}."
