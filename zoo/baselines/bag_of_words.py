@@ -9,7 +9,6 @@ Expansion", KDD 2017. Its row BOW, without memories, is `TfidfSVM` with `max_ngr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -30,7 +29,6 @@ from zoo.tasks.fitted import Fitted, FittedNetwork
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
-    from sklearn.svm import LinearSVC
 
 #: Weights of the memories that are compared on the validation rows.
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -145,30 +143,6 @@ class NGrams(LinearBag):
         self.network.use_classifier(regression, halve=True)
 
 
-class Expanded(NamedTuple):
-    """Texts to classify, whose vectors can be mixed with those of their memories."""
-
-    mix: Callable[[float], csr_matrix]  #: vectors [n, V] for a weight of the memories.
-    labels: NDArray[np.int64]  #: classes [n].
-
-
-def fit_weight(
-    new_machine: Callable[[], LinearSVC], weights: Sequence[float], train: Expanded, held_out: Expanded | None
-) -> tuple[float, LinearSVC]:
-    """Select the first of the memories' weights that is the most accurate on held-out texts, and its classifier.
-
-    Without held-out texts, the first weight is selected.
-    """
-
-    def accuracy(candidate: tuple[float, LinearSVC]) -> float:
-        weight, machine = candidate
-        assert held_out is not None
-        return float((machine.predict(held_out.mix(weight)) == held_out.labels).mean())
-
-    candidates = ((weight, new_machine().fit(train.mix(weight), train.labels)) for weight in weights)
-    return next(candidates) if held_out is None else max(candidates, key=accuracy)
-
-
 class RocchioVectors(NamedTuple):
     """Vectors [n, V] of n texts and the means [n, V] of their memories' vectors."""
 
@@ -241,15 +215,24 @@ class BOWRocchio(TfidfSVM):
             texts += split.neighbors.memories.texts
         network.vectorizer.fit(texts, split.rows.source)
         weights = WEIGHTS if self.weight is None else (self.weight,)
-        held_out = self._expanded(data, "validation") if len(weights) > 1 else None
-        weight, machine = fit_weight(
-            lambda: LinearSVC(random_state=0, C=self.c), weights, self._expanded(data, "train"), held_out
+        vectors, labels = self._vectors(data, "train")
+        candidates = (
+            (weight, LinearSVC(random_state=0, C=self.c).fit(vectors.mix(weight), labels))
+            for weight in weights
         )
+        if len(weights) == 1:
+            weight, machine = next(candidates)
+        else:
+            held_out, held_out_labels = self._vectors(data, "validation")
+            weight, machine = max(  # the first of equals
+                candidates,
+                key=lambda each: (each[1].predict(held_out.mix(each[0])) == held_out_labels).mean(),
+            )
         network.use_classifier(machine, halve=False)
         network.fitted |= {"memory_weight": weight}
 
-    def _expanded(self, data: AnyDataModule, name: str) -> Expanded:
-        """The texts of a split, with vectors computed as for predictions."""
+    def _vectors(self, data: AnyDataModule, name: str) -> tuple[RocchioVectors, NDArray[np.int64]]:
+        """Vectors of the texts of a split, computed as for predictions, and their classes [n]."""
         from scipy.sparse import vstack
 
         split = data.split(name)
@@ -260,4 +243,4 @@ class BOWRocchio(TfidfSVM):
             vstack([block.memories for block in blocks], "csr"),
             np.concatenate([block.shares for block in blocks]),
         )
-        return Expanded(vectors.mix, label_numbers(split.rows, data.spec.labels))
+        return vectors, label_numbers(split.rows, data.spec.labels)
