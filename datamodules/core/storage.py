@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from hashlib import sha256
@@ -74,26 +74,37 @@ def lock_file(path: Path) -> FileLock:
 
 
 @contextmanager
-def new_folder(folder: Path, fingerprint: str, **facts: object) -> Iterator[Path]:
-    """Yield a temporary folder, which becomes `folder` when the block ends well. The caller holds the `lock`."""
+def new_folder(
+    folder: Path, fingerprint: str, names: Collection[str] | None = None, **facts: object
+) -> Iterator[Path]:
+    """Yield a temporary folder, which becomes `folder` when the block ends well. The caller holds the `lock`.
+
+    The manifest has the files with these names; None = all.
+    """
     partial = folder.parent / f".{folder.name}.partial"
     with named_disk_errors(folder):
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
             yield partial
-            finish_folder(partial, folder, fingerprint, **facts)
+            finish_folder(partial, folder, fingerprint, names, **facts)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
 
 
-def finish_folder(partial: Path, folder: Path, fingerprint: str, **facts: object) -> None:
+def finish_folder(
+    partial: Path,
+    folder: Path,
+    fingerprint: str,
+    names: Collection[str] | None = None,
+    **facts: object,
+) -> None:
     """Sync the files of `partial`, write their manifest, with the facts, and replace `folder` by `partial`."""
     files = {}
     for path in sorted(partial.iterdir()):
-        if path.is_dir():
-            continue  # a memory, which has its own manifest
+        if path.is_dir() or not (names is None or path.name in names):
+            continue  # a memory, which has its own manifest; or a file that changes
         sync(path)
         files[path.name] = {"bytes": path.stat().st_size, "xxh3": checksum_of(path)}
     with (partial / MANIFEST).open("w") as file:
@@ -154,6 +165,13 @@ def check_folder(
         if damage := _damage(folder, name, facts, contents):
             raise DamagedError(f"{folder / name}: damaged ({damage}); {advice}")
     return manifest
+
+
+def check_contents(folder: Path, manifest: PlainDict, names: Iterable[str], advice: str) -> None:
+    """Compare the checksums of some files with those in the manifest of their folder; raise a `DamagedError`."""
+    for name in names:
+        if damage := _damage(folder, name, manifest["files"].get(name), contents=True):
+            raise DamagedError(f"{folder / name}: damaged ({damage}); {advice}")
 
 
 def check_inside(folder: Path) -> None:

@@ -15,6 +15,7 @@ from datamodules.retrieval.registry import is_existing_index as is_existing_inde
 from datamodules.retrieval.registry import load_all_retrievers as load_all_retrievers
 from datamodules.retrieval.registry import make_retriever as make_retriever
 from datamodules.retrieval.registry import servers_of as servers_of
+from datamodules.retrieval.registry import without_servers as without_servers
 
 if TYPE_CHECKING:
     from datamodules.retrieval.dense.retriever import DenseRetriever as DenseRetriever

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from datamodules.core.classes import imported_subclass
 from datamodules.core.errors import InputError, reason
-from datamodules.core.origin import own_name
 from datamodules.core.types import PlainDict
 from datamodules.retrieval.base import Retriever
 
@@ -25,8 +24,8 @@ RETRIEVERS = {
     "EmbeddedRetriever": "datamodules.retrieval.embedded.retriever",
     "FusedRetriever": "datamodules.retrieval.fused",
 }
-#: Arguments of the Elasticsearch client that are taken from a file. Others could weaken TLS or choose servers.
-CLIENT_ARGS_OF_FILES = ("connections_per_node", "http_compress", "request_timeout")
+#: Options of a server, which no file of a model or a memory has: they could send texts and credentials anywhere.
+_OF_SERVERS = ("url", "client_args")
 
 
 def load_all_retrievers() -> None:
@@ -49,59 +48,70 @@ def retriever_class(class_path: str) -> type[Retriever]:
     return kind
 
 
-def checked_description(description: object, stranger: Path | None) -> PlainDict:
-    """Return what `Retriever.describe` described in a file, without what could weaken the connection to a server.
+def without_servers(description: PlainDict) -> PlainDict:
+    """Return what `Retriever.describe` described without its servers, which the user names each time."""
+    return {
+        **description,
+        "init_args": {
+            name: _without_servers(value)
+            for name, value in description["init_args"].items()
+            if name not in _OF_SERVERS
+        },
+    }
 
-    `stranger` is the folder of a stranger's model or memory, outside of which no encoder is read. Raises an
-    `InputError` for a class that is neither built-in nor imported: nothing is imported by a name in a file.
+
+def _without_servers(value: object) -> object:
+    if isinstance(value, list):
+        return [_without_servers(item) for item in value]
+    return without_servers(value) if isinstance(value, dict) and "class_path" in value else value
+
+
+def checked_description(description: object, folder: Path | None = None) -> PlainDict:
+    """Return what `Retriever.describe` described in a file, without servers, and with encoders that are in `folder`.
+
+    Raises an `InputError` for a class that is neither built-in nor imported: nothing is imported by a name in a file.
     """
     if not isinstance(description, dict) or not isinstance(description.get("init_args"), dict):
         raise InputError("the description of the retriever is damaged; name a retriever with --retriever")
     kind = retriever_class(str(description.get("class_path")))
     arguments = {
-        str(name): _checked_argument(value, stranger) for name, value in description["init_args"].items()
+        str(name): _checked_argument(value, folder)
+        for name, value in description["init_args"].items()
+        if name not in _OF_SERVERS
     }
     # The parser of the command line takes a dot in a name for an option of a part.
     if unknown := [name for name in arguments if not name.isidentifier()]:
         raise InputError(f"the retriever {kind.__name__} has no option {unknown[0]!r}")
-    if isinstance(client_args := arguments.get("client_args"), dict):
-        kept = {name: value for name, value in client_args.items() if name in CLIENT_ARGS_OF_FILES}
-        arguments["client_args"] = kept or None
-    if stranger is not None and "encoder" in arguments:
-        arguments["encoder"] = own_name(arguments["encoder"], stranger)
+    encoder = arguments.get("encoder")
+    if folder is not None and isinstance(encoder, str) and (folder / encoder).exists():
+        arguments["encoder"] = str(folder / encoder)
     return {"class_path": f"{kind.__module__}.{kind.__name__}", "init_args": arguments}
 
 
-def _checked_argument(value: object, stranger: Path | None) -> object:
+def _checked_argument(value: object, folder: Path | None) -> object:
     if isinstance(value, dict) and "class_path" in value:
-        return checked_description(value, stranger)
+        return checked_description(value, folder)
     if isinstance(value, list):
-        return [_checked_argument(item, stranger) for item in value]
+        return [_checked_argument(item, folder) for item in value]
     return value
 
 
-def make_retriever(description: object, stranger: Path | None) -> Retriever:
-    """Make the retriever that `Retriever.describe` described in a file; `stranger` as in `checked_description`.
-
-    The servers of a stranger are not used, and those of the user are sent no credentials, unless the user names them.
-    """
-    checked = checked_description(description, stranger)
+def make_retriever(description: object, folder: Path | None = None) -> Retriever:
+    """Make the retriever that `Retriever.describe` described in a file; see `checked_description`."""
+    checked = checked_description(description, folder)
     arguments = dict(checked["init_args"])
     if isinstance(arguments.get("retrievers"), list):
-        arguments["retrievers"] = [make_retriever(member, stranger) for member in arguments["retrievers"]]
+        arguments["retrievers"] = [make_retriever(member, folder) for member in arguments["retrievers"]]
     kind = retriever_class(checked["class_path"])
     try:
-        retriever = kind(**arguments)
+        return kind(**arguments)
     except InputError:
         raise
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError) as error:
         raise InputError(
             f"the description of the retriever {kind.__name__} is damaged ({reason(error)}); name a retriever with"
             " --retriever"
         ) from error
-    for server in servers_of(retriever):
-        server.trust([], is_own=stranger is None)
-    return retriever
 
 
 def servers_of(retriever: Retriever) -> Iterator[ServerConnection]:

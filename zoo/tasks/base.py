@@ -28,7 +28,6 @@ from datamodules.core.lightning import (
     OptimizerCallable,
     TrainerFn,
 )
-from datamodules.core.origin import is_signed, sign
 from datamodules.core.sharing import SharedLock
 from datamodules.core.storage import write_json
 from datamodules.core.types import PlainDict
@@ -37,7 +36,7 @@ from datamodules.retrieval import Memory
 from datamodules.state import DataState, check_resumed
 from zoo.layers.encoders import transformer_config_of
 from zoo.layers.lora import is_adapter
-from zoo.saving.checkpoint import CHECKPOINT_KEY, Checkpoint, explained_by, plain
+from zoo.model_folder.meta import Meta
 from zoo.saving.saved_model import SavedModel
 from zoo.tasks.predictor import Predictor
 from zoo.training.resuming import check_shapes, check_training, keep_options, keep_patience, settings_of
@@ -194,8 +193,7 @@ class Task(LightningModule):
             raise InputError("pass a data module to the trainer: the model reads its sizes")
         if self.network is not None:
             if self.data_state is not None:
-                with explained_by("the checkpoint"):
-                    data.use_state(self.data_state)
+                data.use_state(self.data_state)
             self._make_scores()  # other data may have others
         elif stage == "fit":
             self.check_data(data)
@@ -227,23 +225,23 @@ class Task(LightningModule):
     def _make_scores(self) -> None:
         self.validation_scores, self.test_scores = self.new_scores(), self.new_scores()
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Make the network of a checkpoint, with its weights; an `InputError` if these do not fit."""
-        self._rebuild(checkpoint)
-        self.load_state_dict(checkpoint.weights)
+    def restore(self, meta: Meta, weights: Mapping[str, Any]) -> None:
+        """Make the network of a trained model, with its weights; an `InputError` if these do not fit."""
+        self._rebuild(meta, weights)
+        self.load_state_dict(weights)
 
-    def _rebuild(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.model != type(self).__name__:
-            raise InputError(
-                f"the checkpoint is of a {checkpoint.model}, but the model is a {type(self).__name__}"
-            )
-        self.data_state = checkpoint.data
-        spec = self.spec_type(**checkpoint.spec)
+    def _rebuild(self, meta: Meta, weights: Mapping[str, Any]) -> None:
+        if meta.model != type(self).__name__:
+            raise InputError(f"the trained model is a {meta.model}, but the model is a {type(self).__name__}")
+        if meta.spec.keys() != {*self.spec_type._fields}:
+            raise InputError(f"the trained {meta.model} is of another version of the zoo; use that version")
+        self.data_state = meta.data
+        spec = self.spec_type(**meta.spec)
         if self.network is None or spec != self.spec:
-            tables = (value for name, value in checkpoint.weights.items() if name.endswith(".words.table"))
+            tables = (value for name, value in weights.items() if name.endswith(".words.table"))
             vectors = next(tables, None)
             empty = None if vectors is None else torch.empty_like(vectors)
-            self._build(spec, empty, checkpoint.transformer_config)
+            self._build(spec, empty, meta.transformer_config)
             self.to(self.device)
         if checkpoint.weights:  # sharded weights are loaded, and compared, before this
             check_shapes(self, checkpoint)

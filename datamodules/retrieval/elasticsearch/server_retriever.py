@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -71,7 +72,8 @@ class ServerRetriever(Retriever):
     """A retriever whose own indexes are on an Elasticsearch 8 or 9 server.
 
     Args:
-        url: one server or several of a cluster, with scheme, host and port.
+        url: one server or several of a cluster, with scheme, host and port; None = $ELASTICSEARCH_URL, or else
+            http://localhost:9200.
         index_prefix: own indexes are called `<prefix>-<16 digits>`.
         shards: of an own index; the ranking is the same for any number. Elasticsearch Serverless sets its own.
         replicas: of an own index. Elasticsearch Serverless sets its own.
@@ -83,7 +85,7 @@ class ServerRetriever(Retriever):
 
     def __init__(
         self,
-        url: str | list[str] = "http://localhost:9200",
+        url: str | list[str] | None = None,
         index_prefix: str = "memory-zoo",
         shards: int = 1,
         replicas: int = 0,
@@ -100,6 +102,7 @@ class ServerRetriever(Retriever):
                 raise InputError(f"{name}={value}: use {least} or more")
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,199}", index_prefix):
             raise InputError(f"index_prefix={index_prefix!r}: use a-z, 0-9, '.', '_' and '-'")
+        url = url or os.environ.get("ELASTICSEARCH_URL") or "http://localhost:9200"
         self.server = ServerConnection(url, timeout, client_args, threads)
         self.index_prefix = index_prefix
         self.shards = shards

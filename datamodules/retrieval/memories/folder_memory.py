@@ -19,7 +19,6 @@ from typing_extensions import override
 from datamodules.core import storage
 from datamodules.core.arrays import RowLookup, damaged
 from datamodules.core.errors import DamagedError, InputError
-from datamodules.core.origin import sign
 from datamodules.core.types import PlainDict
 from datamodules.corpora.rows import SCHEMA, Rows, Texts
 from datamodules.retrieval.base import Collection, Retriever
@@ -37,6 +36,7 @@ from datamodules.retrieval.memories.changes import (
 from datamodules.retrieval.memories.compaction import rewrite
 from datamodules.retrieval.memories.memory import Addition, Change, Memory, Neighbors, UnknownLabels
 from datamodules.retrieval.memories.row_versions import ENCODINGS, POINTER, read_pointer, write_pointer
+from datamodules.retrieval.registry import without_servers
 
 log = logging.getLogger(__name__)
 
@@ -110,9 +110,11 @@ class FolderMemory(Memory):
                 if not storage.is_whole(index_folder, fingerprint):
                     retriever.index(_collection(stored.rows, fingerprint), index_folder, progress)
             # The ranking is stored, too, since an encoder's files may be replaced by others.
-            described = {"retriever": retriever.describe(), "ranking": retriever.ranking.describe()}
-            signature = sign({"retriever": described["retriever"]})
-            write_pointer(folder, {**pointer, **described, "signature": signature})
+            described = {
+                "retriever": without_servers(retriever.describe()),
+                "ranking": retriever.ranking.describe(),
+            }
+            write_pointer(folder, {**pointer, **described})
         return cls(folder, retriever, version=1)
 
     def copy_to(self, folder: Path, pointer: Path | None = None) -> FolderMemory:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from datamodules.core.errors import InputError
-from datamodules.core.origin import is_signed
 from datamodules.retrieval.base import Retriever
 from datamodules.retrieval.memories.folder_memory import FolderMemory, check_ranking
 from datamodules.retrieval.memories.index_memory import IndexMemory
@@ -40,8 +39,7 @@ def open_memory(
     folder = Path(location)
     state = read_pointer(folder, pointer)
     if retriever is None:
-        is_own = is_signed({"retriever": state["retriever"]}, state.get("signature"))
-        retriever = make_retriever(state["retriever"], None if is_own else folder)
+        retriever = make_retriever(state["retriever"])
     # Not that of the stored retriever: its encoder's files may have changed since.
     check_ranking(folder, state["ranking"], retriever)
     return FolderMemory(folder, retriever, version, pointer)
