@@ -15,7 +15,7 @@ POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 def text_vectors(
     states: Tensor, mask: Tensor, pooling: Pooling, dense: Iterable[nn.Module] = (), normalizes: bool = False
 ) -> Tensor:
-    """Return the vectors [N, d] of texts: states pooled (see `pool`), through dense layers, and of length 1 if it `normalizes`.
+    """Return the vectors [N, d] of texts: states pooled (see `pool`), through dense layers, and of length 1 if wanted.
 
     A text without tokens has the vector zero.
     """
